@@ -39,12 +39,12 @@ const PAGES: readonly Page[] = [
   { to: "/console/settings", name: pages.settings, icon: Settings2 },
 ];
 
-/** For administrators alone: to others there is no such page, and nothing is asked for. */
+/** Administrators only; others get the 404 page. */
 export default function Console() {
   return useSession().role === "admin" ? <Frame /> : <NotFoundPage />;
 }
 
-/** Its pages at the side, the one that is open beside them. */
+/** Navigation and the open page. */
 function Frame() {
   useConsoleLive();
   const { pathname } = useLocation();

@@ -1,11 +1,11 @@
 import { type ComponentProps, useEffect, useState } from "react";
 
 interface CollapsibleProps extends Omit<ComponentProps<"details">, "open" | "onToggle"> {
-  /** Something in it must be seen. */
+  /** Opens it. */
   isNeeded: boolean;
 }
 
-/** Opens itself for what must be seen, and never closes itself: one may be typing there. */
+/** Opens when needed, but never closes while the user may be typing in it. */
 export function Collapsible({ isNeeded, children, ...rest }: CollapsibleProps) {
   const [isOpen, setOpen] = useState(isNeeded);
   useEffect(() => {

@@ -3,7 +3,7 @@ import styles from "./CommandPreview.module.css";
 import type { Command } from "./command";
 import { argumentLines } from "./command";
 
-/** What would be run: each argument in a frame of its own. */
+/** The command, one frame per argument. */
 export function CommandPreview({ command, prompts }: { command: Command; prompts: number }) {
   return (
     <section className={styles.command} aria-label={texts.script.command} id="command">

@@ -15,7 +15,7 @@ interface FieldGroupProps {
   found: Estimate | null;
 }
 
-/** The values of one node, folded; what they are is summed up on its outside. */
+/** Collapsed fields of one node, with a summary. */
 export function FieldGroup({ form, name, inputs, found }: FieldGroupProps) {
   const changed = inputs.filter((each) => isChanged(each, form.choice, form.draft.texts)).length;
   const isModels = name === texts.form.models;

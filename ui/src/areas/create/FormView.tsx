@@ -22,9 +22,9 @@ interface FormViewProps {
   form: Form;
   found: Estimate | null;
   folderProblem: string | null;
-  /** Beside its name. */
+  /** Next to the title. */
   children?: ReactNode;
-  /** Only what is asked for: no presets, no tries. */
+  /** Without presets and variations. */
   isPlain?: boolean;
 }
 

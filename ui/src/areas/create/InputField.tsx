@@ -9,7 +9,7 @@ import { type Input, isMultiline, isSeed, seedOf } from "./inputs";
 import { describeValue, isChanged, randomSeed, stepValue, textOf, validateInput } from "./values";
 
 const Combobox = lazy(async () => ({ default: (await import("@/kit/Combobox")).Combobox }));
-// So many are found by looking; more, by typing.
+// Longer lists get a search field.
 const MAX_SELECT_CHOICES = 12;
 
 interface InputFieldProps {
@@ -19,13 +19,12 @@ interface InputFieldProps {
   aside?: ReactNode;
 }
 
-/** One value of a form, by its type. */
 export function InputField({ form, input, hint, aside }: InputFieldProps) {
   const { choice, draft } = form;
   const text = textOf(input, choice, draft.texts);
   const change = (next: string) => form.setText(input, next);
   const about = aside ?? <Aside form={form} input={input} />;
-  // what is no number, or too large, is told as soon as somebody goes on to the next
+  // validate numbers on blur
   const [isLeft, setLeft] = useState(false);
   const isWrong = isLeft && input.type === "number" && text.trim() !== "";
   const problem = form.problems[input.key] ?? (isWrong ? validateInput(input, choice, draft.texts) : null);
@@ -70,7 +69,7 @@ export function InputField({ form, input, hint, aside }: InputFieldProps) {
   return field(<TextField value={text} onChange={(event) => change(event.target.value)} />);
 }
 
-/** What a value means or was, and the way back to it. */
+/** Explains the value, or shows the recalled one with a reset button. */
 function Aside({ form, input }: { form: Form; input: Input }) {
   const { choice, draft } = form;
   const was = form.recalledText(input);
@@ -105,7 +104,7 @@ interface NumberTextProps {
   placeholder?: string;
 }
 
-/** Numbers are typed as text: nothing is rounded, and what is no number yet stays as it was typed. */
+/** A text field: keeps 64-bit numbers exact and incomplete input as typed. */
 function NumberText({ input, text, onChange, onLeave, placeholder }: NumberTextProps) {
   const step = (direction: 1 | -1) => onChange(stepValue(input, text, direction));
   const field = (
@@ -124,7 +123,7 @@ function NumberText({ input, text, onChange, onLeave, placeholder }: NumberTextP
       }}
     />
   );
-  // nobody looks for the next of a seed
+  // stepping a seed makes no sense
   return isSeed(input) ? field : <Stepped onStep={step}>{field}</Stepped>;
 }
 

@@ -11,7 +11,7 @@ const MAX_SHOWN = 36;
 
 const MAX_ROWS = 8;
 
-/** The combinations, small: each input as often as it is used. */
+/** Thumbnails of the first jobs. */
 export function JobPreview({ form, count, found }: { form: Form; count: number; found: Estimate | null }) {
   const lists = sweepOf(form.choice, form.draft);
   if (count < 2) return null;
@@ -19,7 +19,7 @@ export function JobPreview({ form, count, found }: { form: Form; count: number; 
     return <PromptRows items={expandSweep(lists, MAX_ROWS)} count={count} tries={lists.tries} />;
   const names = form.draft.folder !== null ? (found?.inputs ?? []).slice(0, MAX_SHOWN) : null;
   const items = expandSweep(lists, MAX_SHOWN);
-  // of a folder files are shown, and else jobs
+  // a folder shows its files, otherwise jobs
   const left = names ? (found?.input_count ?? 0) - names.length : count - items.length;
   return (
     <div>
@@ -43,7 +43,7 @@ export function JobPreview({ form, count, found }: { form: Form; count: number; 
   );
 }
 
-/** The same without pictures: by their words. */
+/** Jobs without input files, as text. */
 function PromptRows({ items, count, tries }: { items: readonly SweepItem[]; count: number; tries: number }) {
   return (
     <div>

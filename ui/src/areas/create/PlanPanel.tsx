@@ -24,7 +24,7 @@ interface PlanPanelProps {
   folderProblem: string | null;
 }
 
-/** The right column: what will be made, how long that takes, what stands in its way, and the button. */
+/** Right column: summary, estimate, warnings and submit button. */
 export function PlanPanel({ form, submission, command, found, folderProblem }: PlanPanelProps) {
   const { choice, draft } = form;
   const { desk } = useSession();
@@ -100,7 +100,7 @@ function costOf(found: Estimate | null, tokens: number): string {
         : plan.unknownTime,
     seconds !== null && found && plan.atOnce(found.workers),
     found?.done_at && plan.doneBy(found.done_at),
-    // where nothing costs anything, nobody thinks of tokens
+    // hide tokens if everything is free
     (found?.tokens ?? tokens) > 0 && plan.tokens(found?.tokens ?? tokens),
   ];
   return parts.filter(Boolean).join(" · ");
@@ -126,7 +126,7 @@ function MissingCard({
   submission: SubmitState;
 }) {
   const { data: usual } = useQuery(missing(choice));
-  // of what is filled in more is known, once it can be asked for
+  // the estimate knows the filled-in values
   const items = submission.missing ?? (found ? found.missing : usual)?.items ?? [];
   if (!items.length) return null;
   return (

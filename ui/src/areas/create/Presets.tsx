@@ -15,7 +15,6 @@ import { presetKey, presetTexts } from "./preset-values";
 import { presets } from "./queries";
 import { presetValues } from "./submission";
 
-/** Put the values of a preset in. */
 export function applyPreset(form: Form, preset: Preset): void {
   const { texts: next, ignored } = presetTexts(preset.values, form.choice);
   const { slug } = form.choice;

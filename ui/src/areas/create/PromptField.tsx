@@ -7,7 +7,7 @@ import { type Input, isPrompt } from "./inputs";
 import { isOnePromptPerLine, splitLines } from "./sweep";
 import { textOf } from "./values";
 
-/** Many prompts, one to a line, or one text. */
+/** One prompt, or one per line. */
 export function PromptField({ form, input, hint }: { form: Form; input: Input; hint: string | undefined }) {
   const { choice, draft } = form;
   const text = textOf(input, choice, draft.texts);

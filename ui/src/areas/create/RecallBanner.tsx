@@ -6,14 +6,14 @@ import type { Form } from "./form";
 import styles from "./form.module.css";
 import { textOf } from "./values";
 
-/** The job that the form began as, and how far it differs by now. */
+/** The recalled job, and how many values differ. */
 export function RecallBanner({ form }: { form: Form }) {
   const { from } = form.draft;
   const navigate = useNavigate({ from: "/create" });
   if (!from) return null;
   const end = () => {
     form.change({ from: null });
-    // else a reload would put its values in again
+    // without `from`: a reload would recall the job again
     void navigate({ search: { workflow: form.choice.slug }, replace: true });
   };
   const differs = form.choice.properties.filter((each) => {

@@ -12,7 +12,6 @@ interface SubmitButtonProps {
   command: Command;
   count: number;
   isMissing: boolean;
-  /** Why the folder that is to be worked on cannot be. */
   folderProblem: string | null;
 }
 
@@ -36,7 +35,7 @@ export function SubmitButton({ form, submission, command, count, isMissing, fold
               : texts.plan.add(count);
   const press = () => {
     if (isUnseen) {
-      // what is wrong is said where it is
+      // show errors at their fields
       form.setProblems(command.errors);
       document.getElementById("command")?.scrollIntoView({ block: "nearest" });
       return;

@@ -25,7 +25,7 @@ const ICONS: Record<string, typeof ImageIcon> = {
   text: FileText,
 };
 
-/** `picture · prompt → clip`. */
+/** `image · prompt → video` */
 export function describeChoice(choice: Choice): string {
   if (choice.waiting) return texts.takes.waits ?? "";
   if (choice.isScript) return texts.takes.script ?? "";
@@ -44,7 +44,6 @@ interface WorkflowPickerProps {
   isFiltered: boolean;
 }
 
-/** What can be run, by picture and name. */
 export function WorkflowPicker({ choices, chosen, isFiltered }: WorkflowPickerProps) {
   const own = choices?.filter((each) => each.kind === "workflow") ?? [];
   const { desk } = useSession();
@@ -65,7 +64,7 @@ export function WorkflowPicker({ choices, chosen, isFiltered }: WorkflowPickerPr
   );
 }
 
-/** Whether it was in sight: of a long list, only that is asked about. */
+/** Whether it was ever visible: requirements are only fetched for visible entries. */
 function useWasVisible(of: RefObject<HTMLElement | null>): boolean {
   const [isSeen, setSeen] = useState(false);
   useEffect(() => {

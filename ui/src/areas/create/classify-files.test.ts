@@ -18,7 +18,7 @@ test("sorts files into workflows, media and unsupported files", async () => {
   expect(graphs.map((each) => each.name)).toEqual(["saved.json", "API.JSON"]);
   expect(media).toEqual([shot]);
   expect([invalidJson, unsupported]).toEqual([[], ["a.json", "b.json", "n.txt"]]);
-  // one alone is taken for a workflow: the server says why it is none
+  // a single file is reported as an invalid workflow
   expect((await classifyFiles([json("a.json", { camera: 1 })])).notWorkflows).toEqual(["a.json"]);
   expect((await classifyFiles([new File(["{"], "b.json")])).invalidJson).toEqual(["b.json"]);
 });

@@ -1,4 +1,4 @@
-// The command of one's own script: checked by the desk and shown, argument by argument, before it is run.
+// Preview of the script command, validated by the desk.
 
 import { useQuery } from "@tanstack/react-query";
 import { useDeferredValue, useMemo } from "react";
@@ -10,10 +10,10 @@ import { hashQueryKey } from "./queries";
 import { isOnePromptPerLine, splitLines } from "./sweep";
 import { parseValue, textOf } from "./values";
 
-// The script takes these as they are; what else is empty is left out.
+// Sent even if empty.
 const ALWAYS = ["positive", "input_subdir", "template"];
 
-/** An option and its value on one line. */
+/** Groups each option with its value. */
 export function argumentLines(argv: readonly string[]): string[][] {
   const lines: string[][] = [];
   for (const each of argv) {
@@ -24,7 +24,7 @@ export function argumentLines(argv: readonly string[]): string[][] {
   return lines;
 }
 
-/** The values of a form as the preview takes them; of several prompts the first. */
+/** Form values with the first of several prompts. */
 export function previewValues({ choice, draft }: Form): Record<string, Value> {
   const values: Record<string, Value> = {};
   for (const input of choice.properties) {
@@ -38,13 +38,12 @@ export function previewValues({ choice, draft }: Form): Record<string, Value> {
 
 export interface Command {
   argv: readonly string[] | null;
-  /** Whether what is shown is what would be run now. */
+  /** The preview matches the current form. */
   isShown: boolean;
   problem: string | null;
   errors: Readonly<Record<string, string>>;
 }
 
-/** Asked for once the form rests. */
 export function useCommand(form: Form): Command {
   const values = useMemo(() => previewValues(form), [form]);
   const settled = useDeferredValue(values);
@@ -55,7 +54,7 @@ export function useCommand(form: Form): Command {
       (await call<{ argv: string[] }>("POST", "/api/desk/script/preview", settled, signal)).data.argv,
     enabled: form.choice.isScript,
     retry: false,
-    // the desk looks at its folders
+    // folders may change
     staleTime: 2000,
   });
   return {

@@ -1,4 +1,4 @@
-// What was filled in, for each workflow: kept while one looks elsewhere, and over a reload.
+// Form drafts per workflow, stored across navigation and reloads.
 
 import { useSyncExternalStore } from "react";
 import { get } from "@/api/client";
@@ -8,16 +8,16 @@ import { typeOf, upload } from "@/api/uploads";
 import { readLocal, readSession, writeLocal, writeSession } from "@/lib/local-storage";
 import type { Texts } from "./inputs";
 
-/** A file that was given. It is sent at once; until then it has no id. */
+/** A chosen file. The upload starts at once; `id` is null until it is done. */
 export interface DraftFile {
-  /** Of this entry, for React. */
+  /** React key. */
   key: string;
   id: string | null;
   name: string;
   mime: string;
-  /** Where it can be seen. */
+  /** Preview URL. */
   url: string | null;
-  /** How much of it was sent. */
+  /** Uploaded part, from 0 to 1. */
   part: number;
   problem: string | null;
 }
@@ -25,22 +25,22 @@ export interface DraftFile {
 export interface Draft {
   texts: Texts;
   files: Readonly<Record<string, readonly DraftFile[]>>;
-  /** A folder inside the input folder, in place of files; null where files are given. */
+  /** Folder inside the input folder, instead of files. */
   folder: string | null;
-  /** Whether each line is a prompt of its own; null: unless the workflow's own prompt has several lines. */
+  /** One prompt per line; null: unless the default prompt has several lines. */
   byLine: boolean | null;
   negativesByLine: boolean;
-  /** The numbers of seeds that are not kept: they come back when the lock is closed. */
+  /** Seeds to restore when the user locks them again. */
   idleSeeds: Texts;
   tries: string;
   isPairwise: boolean;
-  /** What a seed that is given means for many jobs. */
+  /** How a batch uses a locked seed. */
   seeds: "fixed" | "increment";
   label: string;
   outputFolder: string;
   priority: number;
   notify: string;
-  /** The job that this began as, and what it had. */
+  /** The recalled job and its values. */
   from: { id: string; texts: Texts; label: string } | null;
 }
 
@@ -70,7 +70,7 @@ export function newFileKey(): string {
   return `file-${last}`;
 }
 
-/** As it is kept: what is still on its way is not, and URLs are asked for anew. */
+/** Without unfinished uploads and URLs. */
 export function serializeDraft(draft: Draft): string {
   const files = Object.entries(draft.files).map(([key, given]) => [
     key,
@@ -79,7 +79,7 @@ export function serializeDraft(draft: Draft): string {
   return JSON.stringify({ ...draft, files: Object.fromEntries(files) });
 }
 
-/** What was kept, as far as it can be read; a draft of another version has what both know. */
+/** Ignores unknown fields and invalid JSON. */
 export function parseDraft(text: string | null): Draft {
   if (!text) return EMPTY;
   try {
@@ -98,7 +98,7 @@ export function parseDraft(text: string | null): Draft {
 export function draftOf(slug: string): Draft {
   let found = drafts.get(slug);
   if (!found) {
-    // a tab has its own; what was filled in last, in whichever, is how a new tab begins
+    // each tab has its own draft; a new tab starts with the latest one
     found = parseDraft(readSession(storageKey(slug)) ?? readLocal(storageKey(slug)));
     drafts.set(slug, found);
     for (const [key, given] of Object.entries(found.files)) {
@@ -117,7 +117,7 @@ export function changeDraft(slug: string, change: (draft: Draft) => Draft): void
   for (const each of listeners) each();
 }
 
-/** In place of what is there; returns the way back, where there was something to lose. */
+/** Returns the undo, if the draft had content. */
 export function replaceDraft(slug: string, startNextUpload: Draft): (() => void) | null {
   const before = draftOf(slug);
   changeDraft(slug, () => startNextUpload);
@@ -139,7 +139,7 @@ const changeFiles = (slug: string, key: string, change: (given: readonly DraftFi
 const changeFile = (slug: string, key: string, file: string, change: Partial<DraftFile>): void =>
   changeFiles(slug, key, (given) => given.map((each) => (each.key === file ? { ...each, ...change } : each)));
 
-/** A kept file is shown again, or dropped from the draft where it is gone. */
+/** Refreshes the URL of a stored file, or drops a deleted one. */
 async function refreshFile(slug: string, key: string, id: string): Promise<void> {
   try {
     const found = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
@@ -168,7 +168,7 @@ function startNextUpload(): void {
   startNextUpload();
 }
 
-/** Add files to a field and send them; also while one looks elsewhere. */
+/** Uploads continue while another page is open. */
 export function addFiles(slug: string, key: string, files: readonly File[], { isOne }: { isOne: boolean }): void {
   const chosen = isOne ? files.slice(-1) : files;
   const entries = chosen.map((file): [File, DraftFile] => [
@@ -187,7 +187,7 @@ export function addFiles(slug: string, key: string, files: readonly File[], { is
   changeDraft(slug, (draft) => ({ ...draft, folder: null }));
   for (const [file, entry] of entries) {
     uploadQueue.push(async () => {
-      // it may have been taken away before its turn came
+      // removed before the upload started
       if (!draftOf(slug).files[key]?.some((each) => each.key === entry.key)) return;
       try {
         const found = await upload(file, { onProgress: (part) => changeFile(slug, key, entry.key, { part }) });
@@ -200,7 +200,7 @@ export function addFiles(slug: string, key: string, files: readonly File[], { is
   startNextUpload();
 }
 
-/** A file that is stored already. */
+/** Adds a stored file. */
 export async function addStored(slug: string, key: string, id: string, { isOne }: { isOne: boolean }): Promise<void> {
   const found = await get("/api/videos/uploads/{file_id}", { path: { file_id: id } });
   changeFiles(slug, key, (before) => [...(isOne ? [] : before.filter((each) => each.id !== id)), draftFileOf(found)]);
@@ -217,7 +217,7 @@ export const draftFileOf = (file: StoredFile & { url: string | null; poster_url?
   problem: null,
 });
 
-/** What somebody chose to go on with is all that is worked on, once; what else was filled in stays. */
+/** Replaces all inputs with one file and resets variations. */
 export const withOnlyInput = (draft: Draft, key: string, given: DraftFile): Draft => ({
   ...draft,
   folder: null,
@@ -231,6 +231,5 @@ export function removeFile(slug: string, key: string, file: string): void {
 
 export const clearFiles = (slug: string, key: string): void => changeFiles(slug, key, () => []);
 
-/** Those that are neither stored nor failed. */
 export const pendingUploads = (draft: Draft): DraftFile[] =>
   Object.values(draft.files).flatMap((given) => given.filter((each) => each.id === null && !each.problem));

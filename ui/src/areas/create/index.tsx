@@ -32,7 +32,7 @@ export default function Create() {
   const choices = useMemo(() => (own && shared ? choicesOf(shared, own, script) : undefined), [own, shared, script]);
   const wanted = search.workflow ?? readLocal(LAST_WORKFLOW);
   const named = choices?.find((each) => each.slug === wanted) ?? null;
-  // an address that names one shows that one, or says that it is not there
+  // a slug in the URL is shown, or reported as missing
   const chosen = named ?? (search.workflow ? null : (choices?.find((each) => !each.waiting) ?? null));
   const shown = filter
     ? choices?.filter((each) => each.name.toLowerCase().includes(filter.trim().toLowerCase()))

@@ -1,4 +1,4 @@
-// What a form knows of its fields: pure rules, without a page.
+// Inputs of workflows and effects: pure functions.
 
 import type { Whole } from "@/api/json";
 import type { Effect, Workflow } from "@/api/types";
@@ -8,12 +8,12 @@ export type Input = Effect["properties"][number];
 
 export type Value = string | boolean | Whole;
 
-/** What was typed, by the key of its field. What nobody touched is not here. */
+/** Typed texts by field key; only changed fields. */
 export type Texts = Readonly<Record<string, string>>;
 
-/** An effect, or a workflow of one's own. */
+/** An effect or a workflow. */
 export interface Choice {
-  /** Its place in addresses and drafts. */
+  /** Key in URLs and drafts. */
   slug: string;
   name: string;
   kind: "effect" | "workflow";
@@ -22,7 +22,7 @@ export interface Choice {
   coverUrl: string | null;
   outputMime: string;
   tokens: number;
-  /** Why no job can be made of it yet. */
+  /** Why it cannot run yet. */
   waiting: string | null;
   isScript: boolean;
 }
@@ -74,16 +74,14 @@ export const promptOf = (choice: Choice): Input | undefined => choice.properties
 
 export const negativeOf = (choice: Choice): Input | undefined => choice.properties.find(isNegative);
 
-/** The seed that every job gets another value of: by its name, else the first, as the server has it. */
+/** The seed that varies per job: `seed`, else the first, as on the server. */
 export function seedOf(choice: Choice): Input | undefined {
   const seeds = choice.properties.filter(isSeed);
   return seeds.find((each) => each.key === "seed") ?? seeds[0];
 }
 
-/** Whether a field takes a file of this type, such as `image/png`. */
 export const acceptsMime = (input: Input, mime: string): boolean => isFile(input) && mime.startsWith(`${input.type}/`);
 
-/** Long texts get a field of several lines. */
 export function isMultiline(input: Input): boolean {
   if (input.type !== "text") return false;
   const text = String(input.default_value ?? "");
@@ -94,15 +92,15 @@ const MAX_VISIBLE = 6;
 
 export interface Sections {
   files: Input[];
-  /** Texts of several lines, and their like. */
+  /** Multi-line fields. */
   wide: Input[];
-  /** Small ones, side by side. */
+  /** Small fields, side by side. */
   main: Input[];
-  /** Folded, by node. */
+  /** Collapsed, by node. */
   groups: { name: string; inputs: Input[] }[];
 }
 
-/** What must be given and what people change most is seen at once; the rest is folded, under the names of nodes. */
+/** Shows required and common fields; collapses the rest by node. */
 export function sectionsOf(choice: Choice): Sections {
   const seed = seedOf(choice);
   const isSeen = (input: Input, place: number): boolean => {

@@ -1,6 +1,6 @@
 import { type Choice, type Input, isFile, type Texts } from "./inputs";
 
-/** Under which key a preset has a value for a field: its own, or its role (`steps` is for every sampler). */
+/** The preset key for a field: its own key, or its role (`steps` fits every sampler). */
 export function presetKey(values: Readonly<Record<string, unknown>>, input: Input): string | null {
   if (isFile(input)) return null;
   const key = input.key in values ? input.key : (input.role ?? null);
@@ -15,7 +15,7 @@ function isPresetValueValid(input: Input, value: unknown): boolean {
   return value >= (input.minimum ?? Number.NEGATIVE_INFINITY) && value <= (input.maximum ?? Number.POSITIVE_INFINITY);
 }
 
-/** The texts that a preset stands for here, and the names of its values that mean nothing here. */
+/** Field texts from a preset, and the names it could not apply. */
 export function presetTexts(
   values: Readonly<Record<string, unknown>>,
   choice: Choice,

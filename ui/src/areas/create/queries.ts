@@ -1,4 +1,4 @@
-// What only Create asks the server for.
+// Queries of Create.
 
 import { keepPreviousData, queryOptions } from "@tanstack/react-query";
 import { call, get } from "@/api/client";
@@ -22,24 +22,23 @@ export const script = queryOptions({
   queryFn: ({ signal }) => get("/api/desk/script", { signal }),
 });
 
-/** For keys that have seeds in them: those may have more digits than the browser writes as JSON. */
+/** Query keys may contain 64-bit seeds, which JSON.stringify rejects. */
 export const hashQueryKey = (key: readonly unknown[]): string => stringify(key);
 
-/** What a batch would be; asked anew with each change of it. */
 export const estimate = (body: DeskBatch) =>
   queryOptions({
     queryKey: ["estimate", body] as const,
     queryKeyHashFn: hashQueryKey,
     queryFn: async ({ signal }) => (await call<Estimate>("POST", "/api/desk/batches/estimate", body, signal)).data,
     placeholderData: keepPreviousData,
-    // what waits in the queue changes
+    // the queue changes
     staleTime: 10_000,
-    // `done by` is a time of day
+    // keeps `done by` current
     refetchInterval: 60_000,
     retry: (count, thrown) => count < 1 && thrown instanceof Problem && thrown.isAway,
   });
 
-/** What no worker has of what a workflow needs, whatever is filled in; null where one has everything. */
+/** Requirements that no worker has; null if one worker has all. */
 export const missing = (choice: Choice) =>
   queryOptions({
     queryKey: ["missing", choice.slug] as const,
@@ -47,7 +46,7 @@ export const missing = (choice: Choice) =>
       const query = choice.effectId === null ? { workflow_slug: choice.slug } : { effect_id: choice.effectId };
       return (await get("/api/missing", { query, signal })).missing;
     },
-    // workers come and go
+    // workers change
     staleTime: 10_000,
     enabled: !choice.waiting && !choice.isScript,
   });

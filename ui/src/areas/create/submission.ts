@@ -1,4 +1,4 @@
-// From a draft to what is sent.
+// Builds API requests from a draft.
 
 import type { Whole } from "@/api/json";
 import type { Draft } from "./drafts";
@@ -8,7 +8,7 @@ import { addExact, isChanged, parseNumber, parseValue, randomSeed, textOf } from
 
 type Values = Record<string, Value>;
 
-/** A batch as a desk takes it. */
+/** Batch request of a desk. */
 export interface DeskBatch {
   effect_slug?: string;
   workflow_slug?: string;
@@ -29,7 +29,7 @@ export interface DeskBatch {
 const given = (draft: Draft, key: string): string[] =>
   (draft.files[key] ?? []).flatMap((each) => (each.id === null ? [] : [each.id]));
 
-/** What was not touched is not sent: the server knows its defaults, and exactly. */
+/** Unchanged values are not sent: the server has exact defaults. */
 export function payloadOf(choice: Choice, draft: Draft): Values {
   const lists = sweepOf(choice, draft);
   const listed = [lists.prompts.length ? promptOf(choice) : null, lists.negatives.length ? negativeOf(choice) : null];
@@ -50,7 +50,7 @@ export function payloadOf(choice: Choice, draft: Draft): Values {
   return values;
 }
 
-/** For a preset: what differs from the workflow, without files and the prompts of a batch. */
+/** Changed values without files and prompt lists. */
 export function presetValues(choice: Choice, draft: Draft): Values {
   const { prompts, negatives } = sweepOf(choice, draft);
   const listed = [prompts.length ? promptOf(choice) : null, negatives.length ? negativeOf(choice) : null];
@@ -94,7 +94,7 @@ export function batchRequest(choice: Choice, draft: Draft): DeskBatch {
   };
 }
 
-/** Whether it is one job, without anything that only a batch has. */
+/** One job without batch options. */
 export const isSingleJob = (choice: Choice, draft: Draft): boolean =>
   draft.folder === null &&
   jobCount(sweepOf(choice, draft)) === 1 &&
@@ -102,7 +102,7 @@ export const isSingleJob = (choice: Choice, draft: Draft): boolean =>
   !draft.notify.trim() &&
   !draft.label.trim();
 
-/** Each job on its own: for a single one, and for servers, which know no lists. */
+/** One request per job: for a single job, and for servers, which expand no lists. */
 export function jobRequests(choice: Choice, draft: Draft) {
   const lists = sweepOf(choice, draft);
   const [prompt, negative] = [promptOf(choice), negativeOf(choice)];
@@ -120,7 +120,7 @@ export function jobRequests(choice: Choice, draft: Draft) {
   }));
 }
 
-/** One that is given is for the first; the others count up, have the same, or get one by chance. */
+/** A fixed seed applies to the first job; later jobs increment it, repeat it or get random ones. */
 function seedsOf(choice: Choice, draft: Draft, values: Values, item: SweepItem): Values {
   const main = seedOf(choice);
   const start = main ? values[main.key] : undefined;
@@ -131,11 +131,10 @@ function seedsOf(choice: Choice, draft: Draft, values: Values, item: SweepItem):
   return { [main.key]: next, ...Object.fromEntries(others.map((each) => [each.key, Number(randomSeed(each))])) };
 }
 
-/** What is wrong with a folder, among what is wrong. */
 export const folderProblemIn = ({ errors }: { errors: Readonly<Record<string, string>> }): string | null =>
   errors.input_subdir ?? null;
 
-/** Errors of the server by the keys of fields: `items.3.steps` is about `steps`, and `input_file_id` about the input. */
+/** Server errors by field key: `items.3.steps` -> `steps`, `input_file_id` -> the primary input. */
 export function errorsByField(choice: Choice, errors: Readonly<Record<string, string>>): Record<string, string> {
   const primary = primaryOf(choice);
   const named: Record<string, string | undefined> = {

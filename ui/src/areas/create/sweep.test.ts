@@ -21,14 +21,14 @@ test("expands every input with every prompt and variation, in server order", () 
 test("pairs files and prompts only while there are several of both", () => {
   const two = draft({ texts: { prompt: "a storm\na calm" }, isPairwise: true, tries: "3" });
   expect(sweepSummary(sweepOf(choice, two), "image")).toBe("2 pairs × 3 variations");
-  // back to one prompt, or to one picture: the control is gone, and nothing stands in the way
+  // with one prompt or one image, pairing does not apply
   for (const more of [{ texts: { prompt: "a storm" } }, { files: { image: [file("a.png")] } }]) {
     const back = { ...two, tries: "1", ...more };
     expect(validateDraft(choice, back)).toEqual({});
     expect(jobCount(sweepOf(choice, back))).toBe(2);
     expect(batchRequest(choice, back)).not.toHaveProperty("mode");
   }
-  // of a folder the server knows how many there are
+  // the server counts the files of a folder
   expect(batchRequest(choice, { ...two, folder: "shots" })).toHaveProperty("mode", "pairwise");
 });
 

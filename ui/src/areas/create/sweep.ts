@@ -1,4 +1,4 @@
-// What a form stands for: every input with every prompt, or pair by pair, each as often as it is to be tried.
+// Expands a form into jobs: all combinations of inputs, prompts and variations, or pairs.
 
 import { create as texts } from "@/texts/create";
 import type { Draft, DraftFile } from "./drafts";
@@ -23,17 +23,16 @@ export interface Sweep {
   isPairwise: boolean;
 }
 
-/** Whether each line of the prompt is one of its own. */
 export function isOnePromptPerLine(choice: Choice, draft: Draft): boolean {
   const own = promptOf(choice)?.default_value;
   return draft.byLine ?? !(typeof own === "string" && own.trim().includes("\n"));
 }
 
-/** Whether there is something to pair: one prompt, or one file, goes with all. */
+/** Pairing needs several prompts and several files. */
 export const canPair = (files: number, prompts: number, draft: Draft): boolean =>
   prompts > 1 && (files > 1 || draft.folder !== null);
 
-/** Lists that are empty do not count; a prompt that is one for all is none of them. */
+/** A single prompt is a plain value, not a list. */
 export function sweepOf(choice: Choice, draft: Draft): Sweep {
   const [primary, prompt, negative] = [primaryOf(choice), promptOf(choice), negativeOf(choice)];
   const lines = (key: typeof prompt, isOn: boolean): string[] => {
@@ -48,32 +47,32 @@ export function sweepOf(choice: Choice, draft: Draft): Sweep {
     prompts,
     negatives: lines(negative, draft.negativesByLine),
     tries: seedOf(choice) || choice.kind === "effect" ? Math.min(MAX_VARIATIONS, Math.max(1, tries || 1)) : 1,
-    // what was chosen is kept for when there are several again
+    // the draft keeps the choice for later
     isPairwise: draft.isPairwise && canPair(files.length, prompts.length, draft),
   };
 }
 
-/** `files`: how many there are, where they are in a folder and only the server has counted them. */
+/** `files`: file count of a folder, from the server. */
 export function jobCount(lists: Sweep, files = lists.files.length): number {
   const pairs = lists.isPairwise && files ? files : Math.max(1, files) * Math.max(1, lists.prompts.length);
   return pairs * Math.max(1, lists.negatives.length) * lists.tries;
 }
 
-/** Whether one of each cannot be had: as many prompts as files make pairs. */
+/** Pairs need one prompt per file. */
 export const isUneven = (lists: Sweep, files = lists.files.length): boolean =>
   lists.isPairwise && lists.prompts.length !== files;
 
 export interface SweepItem {
-  /** Its place, from 0 on. */
+  /** From 0. */
   number: number;
   file: DraftFile | null;
   prompt: string | null;
   negative: string | null;
-  /** From 1 on. */
+  /** From 1. */
   attempt: number;
 }
 
-/** The first of the items, in the order in which the server makes them. */
+/** The first jobs, in server order. */
 export function expandSweep(lists: Sweep, most: number): SweepItem[] {
   const files: (DraftFile | null)[] = lists.files.length ? [...lists.files] : [null];
   const prompts: (string | null)[] = lists.prompts.length ? lists.prompts : [null];
@@ -93,13 +92,12 @@ export function expandSweep(lists: Sweep, most: number): SweepItem[] {
   return items;
 }
 
-/** The beginning of a text, cut between words. */
+/** Truncates between words. */
 export function excerpt(text: string, length = LABEL_LENGTH): string {
   const line = text.trim().replace(/\s+/g, " ");
   return line.length <= length ? line : `${line.slice(0, length).replace(/ \S*$/, "")}…`;
 }
 
-/** What several of the same differ in, or that they do not. */
 export function variationsHint(choice: Choice, draft: Draft): string {
   const seed = seedOf(choice);
   if (!seed) return texts.form.triesAlike;
@@ -107,13 +105,13 @@ export function variationsHint(choice: Choice, draft: Draft): string {
   return isKept && draft.seeds === "fixed" ? texts.form.triesSameSeed : texts.form.triesHint;
 }
 
-/** A few words that tell an item from the others. */
+/** Short label of a job. */
 export function itemLabel(item: SweepItem, tries: number): string {
   const name = item.file?.name.replace(/\.\w+$/, "");
   return [name, excerpt(item.prompt ?? ""), tries > 1 && texts.plan.attempt(item.attempt)].filter(Boolean).join(" · ");
 }
 
-/** `12 pictures × 2 prompts × 3 tries`; empty for one. */
+/** `12 images × 2 prompts × 3 variations`; empty for one job. */
 export function sweepSummary(lists: Sweep, input: string, files = lists.files.length): string {
   const { plan } = texts;
   const isPaired = lists.isPairwise && files > 0;

@@ -8,7 +8,7 @@ import { batchRequest, type DeskBatch, folderProblemIn } from "./submission";
 
 const SETTLE_MS = 250;
 
-/** What the server says of it, once the form rests and nothing is wrong with it. */
+/** Server estimate, debounced, for a valid form. */
 export function useEstimate(form: Form, isDesk: boolean): { found: Estimate | null; folderProblem: string | null } {
   const { choice, draft } = form;
   const isReady =

@@ -3,7 +3,7 @@ import { create as texts } from "@/texts/create";
 import type { Form } from "./form";
 import { script } from "./queries";
 
-/** What to say beside the fields of a script, as it is configured. */
+/** Field hints from the script configuration. */
 export function useScriptHints({ choice }: Form): Readonly<Record<string, string | undefined>> {
   const { data } = useQuery({ ...script, enabled: choice.isScript });
   if (!choice.isScript || !data) return {};

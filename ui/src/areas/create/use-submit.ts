@@ -23,7 +23,7 @@ export interface SubmitState {
   submit: (anyway?: boolean) => Promise<void>;
 }
 
-/** Bring a field into view, its folded group included, and put the cursor there. */
+/** Scrolls to a field, opens its group and focuses it. */
 export function focusField(key: string): void {
   const field = document.querySelector(`[data-field="${CSS.escape(key)}"]`);
   field?.closest("details")?.setAttribute("open", "");

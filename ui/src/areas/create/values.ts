@@ -2,7 +2,7 @@ import type { Whole } from "@/api/json";
 import { create as texts } from "@/texts/create";
 import { type Choice, type Input, isSeed, type Texts, type Value } from "./inputs";
 
-/** A whole number of up to 64 bits, or any number; `null` for what is none. */
+/** Integers up to 64 bits stay exact; null if not a number. */
 export function parseNumber(text: string): Whole | null {
   const bare = text.trim().replace(",", ".");
   if (/^[+-]?\d+$/.test(bare)) {
@@ -12,13 +12,13 @@ export function parseNumber(text: string): Whole | null {
   return bare && Number.isFinite(found) ? found : null;
 }
 
-/** Exactly, also where a sum has more digits than a float. */
+/** Exact beyond 2^53. */
 export const addExact = (value: Whole, more: number): Whole =>
   typeof value === "number" && !(Number.isInteger(value) && Number.isInteger(more))
     ? value + more
     : (parseNumber(String(BigInt(value) + BigInt(more))) ?? value);
 
-/** What follows another value keeps its part of it until somebody sets it, as the server has it. */
+/** A scaled default follows its source, as on the server. */
 function scaledDefault(input: Input, choice: Choice, given: Texts): Value | null {
   const own = (input.default_value ?? null) as Value | null;
   const source = choice.properties.find((each) => each.key === input.scaled_from);
@@ -33,7 +33,7 @@ function scaledDefault(input: Input, choice: Choice, given: Texts): Value | null
   );
 }
 
-/** What a field has while nobody touched it. A seed that is not given is drawn for each job. */
+/** Text of an unchanged field. An empty seed means a random one per job. */
 export function defaultText(input: Input, choice: Choice, given: Texts): string {
   if (isSeed(input)) return "";
   if (input.type === "choice") {
@@ -51,7 +51,7 @@ export const textOf = (input: Input, choice: Choice, given: Texts): string =>
 export const isChanged = (input: Input, choice: Choice, given: Texts): boolean =>
   given[input.key] !== undefined && given[input.key] !== defaultText(input, choice, given);
 
-/** What the server is sent for a text; nothing where it is empty and need not be given. */
+/** Undefined if there is no valid value. */
 export function parseValue(input: Input, text: string): Value | undefined {
   if (input.type === "boolean") return text === "true";
   if (input.type === "choice") return input.choices.find((each) => String(each) === text) as Value | undefined;
@@ -59,7 +59,6 @@ export function parseValue(input: Input, text: string): Value | undefined {
   return text;
 }
 
-/** Why a text cannot be taken, as a sentence. */
 export function validateInput(input: Input, choice: Choice, given: Texts): string | null {
   const { problems } = texts;
   const text = textOf(input, choice, given);
@@ -69,7 +68,7 @@ export function validateInput(input: Input, choice: Choice, given: Texts): strin
   const value = parseNumber(text);
   if (value === null) return problems.noNumber;
   if (input.is_whole && typeof value === "number" && !Number.isInteger(value)) return problems.notWhole;
-  // what was not touched may be out of range: that is the graph's own affair
+  // defaults may be out of range
   if (!isChanged(input, choice, given)) return null;
   const { minimum, maximum } = input;
   if (minimum !== null && minimum !== undefined && value < minimum) return problems.atLeast(formatNumber(minimum));
@@ -77,11 +76,11 @@ export function validateInput(input: Input, choice: Choice, given: Texts): strin
   return null;
 }
 
-/** Whole numbers with all their digits; what no float tells apart is shortened. */
+/** Shortens floats beyond their precision. */
 export const formatNumber = (value: Whole): string =>
   typeof value === "number" && Math.abs(value) >= 1e15 ? value.toExponential(1) : String(value);
 
-/** `64 to 2048, in steps of 8`; nothing for ranges that nobody reaches. */
+/** `64 to 2048, in steps of 8`; empty for huge ranges. */
 export function rangeText(input: Input): string {
   const { minimum, maximum } = input;
   if (input.type !== "number" || isSeed(input)) return "";
@@ -94,14 +93,13 @@ export function rangeText(input: Input): string {
 
 const roundFloat = (value: number): number => Number(value.toPrecision(12));
 
-/** One step up or down, within the range. */
 export function stepValue(input: Input, text: string, direction: 1 | -1): string {
   const now = parseNumber(text);
   if (now === null) return text;
-  // where nobody said how far, a number that begins whole stays whole
+  // without a step, integer defaults step by 1
   const step = input.step || (input.is_whole || Number.isInteger(input.default_value) ? 1 : 0.1);
   if (typeof now === "bigint") return String(addExact(now, direction * Math.max(1, Math.round(step))));
-  // a tenth and a tenth and a tenth are not 0.30000000000000004
+  // avoids 0.30000000000000004
   const next =
     Number.isInteger(now) && Number.isInteger(step) ? now + direction * step : roundFloat(now + direction * step);
   const low = Number(input.minimum ?? Number.NEGATIVE_INFINITY);
@@ -111,7 +109,7 @@ export function stepValue(input: Input, text: string, direction: 1 | -1): string
 
 const LARGEST_RANDOM = 2 ** 53 - 1;
 
-/** By chance, below what JavaScript counts exactly and what the node takes. */
+/** Below 2^53 and within the range of the node. */
 export function randomSeed(input: Input, random = Math.random): string {
   const low = Math.max(0, Number(input.minimum ?? 0));
   const high = Math.min(LARGEST_RANDOM, Number(input.maximum ?? LARGEST_RANDOM));
@@ -138,7 +136,7 @@ export function describeSize(width: number, height: number): string {
   return shape ? `${shape} · ${pixels}` : pixels;
 }
 
-/** What a value means, beside its field: the shape of a size, the seconds of frames. */
+/** Text next to a field: aspect ratio, seconds or range. */
 export function describeValue(input: Input, choice: Choice, given: Texts): string {
   const numberOf = (found: Input | undefined): number =>
     found ? Number(parseNumber(textOf(found, choice, given)) ?? Number.NaN) : Number.NaN;

@@ -29,7 +29,7 @@ interface CompareProps {
   onMark: (item: Item, mark: Mark) => void;
 }
 
-/** Two to four at once: what plays, plays together; where one is enlarged, all are. */
+/** Two to four outputs with shared playback and zoom. */
 export function Compare({ ids, onClose, onRemove, onMark }: CompareProps) {
   const [view, setView] = useState<View>(FIT);
   const [how, setHow] = useState("side");

@@ -25,7 +25,7 @@ export function SliderView({ ids, sync }: { ids: readonly string[]; sync: Playba
 
 export function ComparedMedia({ item, sync }: { item: Item; sync: PlaybackSync }) {
   const video = useRef<HTMLVideoElement>(null);
-  // what plays goes on with the address that it began with
+  // keep the first URL: a new one would restart playback
   const [url] = useState(item.url);
   useEffect(() => (video.current ? sync.add(video.current) : undefined), [sync]);
   const kind = kindOf(item.mime_type);

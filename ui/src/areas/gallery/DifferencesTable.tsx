@@ -5,7 +5,6 @@ import { findDifferences } from "./differences";
 import { items } from "./item-store";
 import { aboutJob } from "./queries";
 
-/** Why they look different: the values that are not the same in all of them. */
 export function DifferencesTable({ ids }: { ids: readonly string[] }) {
   const jobs = ids.map((id) => items.get(id)?.job_id ?? "");
   const asked = useQueries({ queries: jobs.map((id) => ({ ...aboutJob(id), enabled: id !== "" })) });

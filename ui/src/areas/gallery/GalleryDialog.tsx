@@ -12,10 +12,9 @@ import { items } from "./item-store";
 import { useOutputMutations } from "./output-mutations";
 import { aboutJob, type Collection } from "./queries";
 
-/** What is asked before something is done. */
 export type DialogRequest =
   | { kind: "delete" | "copy"; ids: readonly string[] }
-  /** A new one, for these. */
+  /** A new collection for these outputs. */
   | { kind: "collect"; ids: readonly string[] }
   | { kind: "rename" | "remove"; collection: Collection };
 

@@ -3,7 +3,6 @@ import styles from "./gallery.module.css";
 
 const SHAPES = [1.5, 0.7, 1, 1.8, 0.75, 1.3, 1, 0.7, 1.6, 1.2, 0.8, 1.5, 1, 1.4];
 
-/** As it will look, before it is known. */
 export function LoadingGrid() {
   return (
     <div className={styles.loading} aria-hidden>

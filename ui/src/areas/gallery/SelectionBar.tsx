@@ -32,7 +32,7 @@ interface SelectionBarProps {
   onAsk: (request: DialogRequest) => void;
 }
 
-/** The collections to put outputs into, and a new one. */
+/** Menu: add to a collection, or create one. */
 export function useCollectionMenu(
   ids: readonly string[],
   actions: ReturnType<typeof useActions>,

@@ -1,16 +1,16 @@
-// What outputs differ in, by the values that made them.
+// Differences between the inputs of outputs.
 
 import type { InputValue } from "@/api/types";
 
 export interface Difference {
   label: string;
-  /** One for each output; empty where it has no such value. */
+  /** One per output; empty if it has no such value. */
   values: string[];
 }
 
 const MOST = 12;
 
-/** Values that are not the same everywhere; seeds are whole to their last digit. */
+/** Compares as text: 64-bit seeds stay exact. */
 export function findDifferences(
   made: readonly (readonly Pick<InputValue, "key" | "label" | "value">[])[],
 ): Difference[] {

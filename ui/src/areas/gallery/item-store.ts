@@ -1,5 +1,4 @@
-// The outputs themselves, fetched as they come into sight, some at once. They are kept by id: the grid knows only where
-// each of them stands.
+// Cache of outputs by id. The grid knows only positions; outputs are fetched in batches as they come into view.
 
 import { useSyncExternalStore } from "react";
 import { get } from "@/api/client";
@@ -7,9 +6,9 @@ import { onTabChange } from "@/api/tabs";
 import type { Item } from "./item";
 
 const IDS_PER_REQUEST = 60;
-/** A scroll goes by many; what is still wanted after this is fetched. */
+/** Outputs that scroll past faster are not fetched. */
 const SETTLE_MS = 60;
-/** URLs work for a quarter of an hour. */
+/** URLs expire after 15 minutes. */
 const FRESH_MS = 5 * 60_000;
 
 interface Cached {
@@ -41,12 +40,12 @@ export class ItemStore {
     return this.cached.get(id)?.item;
   }
 
-  /** Whether the server said that there is none. */
+  /** The server does not have it. */
   isGone(id: string): boolean {
     return this.missing.has(id);
   }
 
-  /** These are looked at; whatever was wanted before is not any more. */
+  /** Replaces the set of visible ids. */
   want(ids: readonly string[]): void {
     this.wanted = ids;
     this.timer ??= setTimeout(() => {
@@ -55,13 +54,13 @@ export class ItemStore {
     }, SETTLE_MS);
   }
 
-  /** All of these, wherever they are. */
+  /** Fetches these now. */
   async all(ids: readonly string[]): Promise<Item[]> {
     await this.load(ids);
     return ids.map((id) => this.get(id)).filter((each) => each !== undefined);
   }
 
-  /** Their URLs do not work any more, or somebody else has changed them. */
+  /** Refetches outputs with expired URLs or changes from another tab. */
   async renew(ids: readonly string[]): Promise<void> {
     const known = ids.filter((id) => this.cached.has(id));
     for (const id of known) {
@@ -71,7 +70,7 @@ export class ItemStore {
     await this.load(known);
   }
 
-  /** Any of them may have been changed by somebody else: those in sight are fetched anew, the rest when they are seen. */
+  /** Refetches visible outputs now and the others when they come into view. */
   async renewAll(): Promise<void> {
     for (const [id, found] of this.cached) this.cached.set(id, { ...found, at: 0 });
     await this.load(this.wanted);
@@ -110,11 +109,11 @@ export class ItemStore {
       const found = await this.fetch(ids);
       const there = new Set(found.map((each) => each.id));
       for (const id of ids) if (!there.has(id)) this.missing.add(id);
-      // what was changed here meanwhile is newer
+      // keep local changes that are newer than the request
       this.put(found.filter((each) => (this.touched.get(each.id) ?? 0) <= began));
       if (there.size < ids.length) this.notify();
     } catch {
-      // they are asked for again when they are looked at again; that the server is away is said elsewhere
+      // retried when they are visible again; the shell reports an unreachable server
     } finally {
       for (const id of ids) this.asked.delete(id);
     }

@@ -1,18 +1,17 @@
-// Where each output stands: rows that fill the width, of pictures that keep their shapes. All of it is known before
-// anything is fetched, so that nothing moves while one scrolls.
+// Justified rows that keep aspect ratios. The layout needs no fetched output, so nothing moves while scrolling.
 
 export interface Group {
   key: string;
   name: string;
   ids: readonly string[];
-  /** Hundredths of width by height; 0 where it is not known. */
+  /** Width / height in hundredths; 0 if unknown. */
   ratios: readonly number[];
 }
 
 export interface Row {
   top: number;
   height: number;
-  /** Places in the order of all. */
+  /** Indexes into all outputs. */
   first: number;
   end: number;
 }
@@ -38,7 +37,7 @@ export interface Layout {
 
 export interface Measures {
   width: number;
-  /** About how high a row is. */
+  /** Target height. */
   rowHeight: number;
   gap: number;
   headingHeight: number;
@@ -47,7 +46,7 @@ export interface Measures {
 const UNKNOWN = 1.25;
 const NARROWEST = 0.45;
 const WIDEST = 3;
-/** A last row that is nearly full is filled; a single picture at its end is not blown up. */
+/** A nearly full last row is stretched; a single output is not. */
 const NEARLY_FULL = 0.8;
 
 export const aspectOf = (ratio: number): number =>
@@ -98,7 +97,7 @@ function nextRow(shapes: readonly number[], start: number, width: number, wanted
     const shape = shapes[end] ?? UNKNOWN;
     const filled = heightOf(sum + shape, end - start + 1, width, gap);
     if (filled <= wanted) {
-      // with this one it is too low, without it too high: whichever is nearer
+      // choose the height that is closer to the target
       const removeOutputs = end > start ? heightOf(sum, end - start, width, gap) : Number.POSITIVE_INFINITY;
       if (removeOutputs - wanted < wanted - filled) return { end, height: removeOutputs };
       return { end: end + 1, height: filled };
@@ -112,7 +111,7 @@ function nextRow(shapes: readonly number[], start: number, width: number, wanted
 const heightOf = (sum: number, count: number, width: number, gap: number): number =>
   Math.max(1, (width - gap * (count - 1)) / sum);
 
-/** The rows that touch what can be seen between two heights. */
+/** Rows between two scroll positions. */
 export function visibleRows(rows: readonly Row[], from: number, to: number): [first: number, end: number] {
   const first = firstIndex(rows, (row) => row.top + row.height > from);
   return [
@@ -124,7 +123,7 @@ export function visibleRows(rows: readonly Row[], from: number, to: number): [fi
   ];
 }
 
-/** The first for which it holds, of rows for which it does from one on. */
+/** Binary search for the first match. */
 function firstIndex<T>(items: readonly T[], holds: (item: T) => boolean): number {
   let low = 0;
   let high = items.length;
@@ -140,7 +139,7 @@ export const rowOf = (layout: Layout, place: number): number => firstIndex(layou
 
 export type Step = "left" | "right" | "up" | "down";
 
-/** The one beside, above or below; itself at the edges. */
+/** Itself at the edges. */
 export function neighborOf(layout: Layout, place: number, step: Step): number {
   if (step === "left") return Math.max(0, place - 1);
   if (step === "right") return Math.min(layout.ids.length - 1, place + 1);
@@ -156,7 +155,7 @@ export function neighborOf(layout: Layout, place: number, step: Step): number {
 
 const middleOf = (layout: Layout, place: number): number => (layout.left[place] ?? 0) + (layout.widths[place] ?? 0) / 2;
 
-/** Where to scroll to so that what one looks at stays where it is, although something changed above it. */
+/** Scroll position that keeps the visible outputs in place after a change above them. */
 export function keepScroll(before: Layout, after: Layout, scrolled: number): number {
   for (let row = visibleRows(before.rows, scrolled, Number.POSITIVE_INFINITY)[0]; row < before.rows.length; row += 1) {
     const { top, first, end } = before.rows[row] as Row;
@@ -169,13 +168,13 @@ export function keepScroll(before: Layout, after: Layout, scrolled: number): num
   return scrolled;
 }
 
-/** With new outputs before all others; each goes to the group of its key, which may be new. */
+/** Prepends new outputs to their groups, which may be new. */
 export function prependOutputs(
   groups: readonly Group[],
   found: readonly { id: string; key: string; ratio: number }[],
 ): readonly Group[] {
   const next = [...groups];
-  // the newest is the first, and comes before all others: so it is added last
+  // prepend in reverse: the newest ends up first
   for (const each of found.toReversed()) {
     const at = next.findIndex((group) => group.key === each.key);
     const group = next[at];

@@ -14,7 +14,7 @@ import {
   removeFromIndex,
 } from "./queries";
 
-/** Of one request. */
+/** Limit of the API. */
 const MAX_IDS_PER_REQUEST = 2000;
 
 const parts = (ids: readonly string[]): string[][] =>
@@ -32,7 +32,7 @@ export interface Deleted {
   refused: number;
 }
 
-/** What can be done with outputs; what it changes is shown at once, and put right where the server says no. */
+/** Optimistic changes to outputs, rolled back if the server refuses. */
 export class OutputMutations {
   constructor(private readonly client: QueryClient) {}
 
@@ -45,7 +45,7 @@ export class OutputMutations {
       items.put(before);
       throw thrown;
     }
-    // lists of what is marked are others now
+    // lists filtered by mark changed
     void this.client.invalidateQueries({ predicate: ({ queryKey }) => isOfMarks(queryKey) });
   }
 
@@ -107,7 +107,7 @@ export class OutputMutations {
       done.left.push(...data.left);
       done.refused += data.refused.length;
       const gone = new Set([...data.deleted, ...data.missing]);
-      // first, so that what is gone does not look new
+      // first, or deleted outputs would count as new
       this.client.setQueriesData<Newest>({ queryKey: [...keys.gallery, "newest"] }, (before) => {
         if (!before) return before;
         const left = before.items.filter((each) => !gone.has(each.id));
@@ -141,7 +141,7 @@ function galleryQueryOf(queryKey: readonly unknown[]): GalleryQuery | undefined 
 
 const isOfMarks = (queryKey: readonly unknown[]): boolean => galleryQueryOf(queryKey)?.mark !== undefined;
 
-/** What is starred is not rejected, and the other way round. */
+/** Starred and rejected exclude each other. */
 export const marked = (item: Item, mark: Mark, isOn: boolean): Item => ({
   ...item,
   ...(isOn && { starred: false, rejected: false }),

@@ -1,4 +1,4 @@
-// Which outputs are selected. Where a range begins is the one that was touched last.
+// Selected outputs. A range starts at the last one touched.
 
 import { MAX_LIST_IN_URL } from "@/lib/search-params";
 
@@ -16,7 +16,7 @@ export function toggleSelected({ ids }: Selection, id: string): Selection {
   return { ids: next, last: id };
 }
 
-/** From the one touched last to this one; those selected before stay. */
+/** Adds the range from the last touched output. */
 export function extendSelection(selection: Selection, order: readonly string[], id: string): Selection {
   const [from, to] = [order.indexOf(selection.last ?? id), order.indexOf(id)];
   if (to < 0) return selection;
@@ -27,7 +27,7 @@ export function extendSelection(selection: Selection, order: readonly string[], 
 
 export const selectAllOf = (order: readonly string[]): Selection => ({ ids: new Set(order), last: order[0] ?? null });
 
-/** Without those that are not there any more. */
+/** Drops outputs that no longer exist. */
 export function keepExisting(selection: Selection, has: (id: string) => boolean): Selection {
   const ids = [...selection.ids].filter(has);
   return ids.length === selection.ids.size ? selection : { ids: new Set(ids), last: selection.last };
@@ -46,6 +46,6 @@ export function parseSelection(text: string | undefined, order: readonly string[
   return { ids: new Set(ids), last: ids.at(-1) ?? null };
 }
 
-/** In the order in which they are shown. */
+/** In display order. */
 export const sortByOrder = (ids: ReadonlySet<string>, order: readonly string[]): string[] =>
   order.filter((each) => ids.has(each));

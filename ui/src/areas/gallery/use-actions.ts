@@ -1,4 +1,4 @@
-// What one may do with outputs, the same in the bar, the menus and by keys.
+// Output actions, shared by selection bar, menus and shortcuts.
 
 import { useQuery } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
@@ -10,7 +10,7 @@ import type { Item } from "./item";
 import { items } from "./item-store";
 import { type Mark, useOutputMutations } from "./output-mutations";
 
-/** Hand a file to the browser's downloads. */
+/** Starts a browser download. */
 function save(url: string, name?: string): void {
   const link = document.createElement("a");
   link.href = here(url);
@@ -23,7 +23,7 @@ export function useActions() {
   const navigate = useNavigate();
   const { data: isDesk } = useQuery({ ...desk, select: (found) => found !== null });
 
-  /** All get the mark, unless all have it: then none keeps it. */
+  /** Sets the mark, or removes it if all outputs have it. */
   const mark = async (ids: readonly string[], which: Mark) => {
     try {
       const known = ids.map((id) => items.get(id));

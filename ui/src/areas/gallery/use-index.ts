@@ -9,7 +9,7 @@ import { type GalleryQuery, type Index, index, type Newest, newest, removeFromIn
 
 const pad = (value: number): string => String(value).padStart(2, "0");
 
-/** The day of a moment, where one lives. */
+/** Local day. */
 export function dayOf(at: string | number): string {
   const date = new Date(at);
   return `${date.getFullYear()}-${pad(date.getMonth() + 1)}-${pad(date.getDate())}`;
@@ -18,7 +18,7 @@ export function dayOf(at: string | number): string {
 export const ratioOf = ({ width, height }: Pick<Item, "width" | "height">): number =>
   width && height ? Math.round((100 * width) / height) : 0;
 
-/** The index, with what is made while one looks at it. */
+/** The index, updated with new outputs. */
 export function useIndex(query: GalleryQuery) {
   const client = useQueryClient();
   const found = useQuery(index(query));
@@ -28,12 +28,12 @@ export function useIndex(query: GalleryQuery) {
   useEffect(() => {
     if (page) items.put(page.items as Item[]);
   }, [page]);
-  // the newest need not wait for all the others
+  // show the newest page before the whole index arrives
   const first = useMemo(
     () => (page?.items.length && !data && isByTime ? prependOutputs([], page.items.map(placed)) : null),
     [page, data, isByTime],
   );
-  // either may come first; an index that does not change is the very same, so that this ends
+  // either query may finish first; an unchanged index keeps its identity, which ends the loop
   useEffect(() => {
     if (!page || !data || isPlaceholderData) return;
     const known = new Set(data.groups.flatMap((group) => group.ids));

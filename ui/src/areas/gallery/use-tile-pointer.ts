@@ -3,7 +3,7 @@ import { type MouseEvent, type PointerEvent, useRef, useState } from "react";
 const HOVER_MS = 140;
 const LONG_PRESS_MS = 450;
 
-/** Stands in for the event of a long press. */
+/** Event for a long press. */
 const PLAIN_CLICK = { shiftKey: false, ctrlKey: false, metaKey: false, detail: 1 } as MouseEvent;
 
 export const tileIdAt = (target: EventTarget): string | null =>

@@ -13,7 +13,7 @@ export const KIND_ICONS: Readonly<Record<MediaKind, LucideIcon>> = {
   other: Sparkles,
 };
 
-/** The picture or film of an effect, else what it made for you last, else colours of its own. */
+/** Preview of an effect, else its last output, else a placeholder. */
 export function Cover({ effect }: { effect: StudioEffect }) {
   const [gone, setGone] = useState<readonly string[]>([]);
   const url = [effect.preview_url, effect.cover_url].find((each) => each && !gone.includes(each));
@@ -26,7 +26,7 @@ export function Cover({ effect }: { effect: StudioEffect }) {
   );
 }
 
-/** Plays while the pointer is over its card, or the card has the focus. */
+/** Plays while its card is hovered or focused. */
 function Film({ url, onError }: { url: string; onError: () => void }) {
   return (
     <video

@@ -7,7 +7,7 @@ import styles from "./VideoPage.module.css";
 
 const texts = studio.video;
 
-/** Failed or canceled: why, in a sentence, and what became of the tokens. */
+/** Failed or canceled, with the refund. */
 export function FailedState({ job }: { job: Job }) {
   const known = job.error ? texts.failure(job.error) : null;
   const isInside = job.error ? known !== null || isTechnical(job.error) : true;

@@ -1,4 +1,4 @@
-// What all pages of the studio have in common: the way between them, the balance, and pictures of effects.
+// Header of the studio pages.
 
 import { useQuery } from "@tanstack/react-query";
 import { Link } from "@tanstack/react-router";

@@ -30,7 +30,7 @@ export function VideoActions({ job }: { job: Job }) {
       else await navigate({ to: "/studio/videos/$id", params: { id: data.id } });
     } catch (thrown) {
       toastProblem(thrown);
-      // what it said may be old
+      // the shown state may be outdated
       void client.invalidateQueries({ queryKey: keys.job(job.id) });
       void client.invalidateQueries({ queryKey: keys.wallet });
     } finally {
@@ -38,7 +38,7 @@ export function VideoActions({ job }: { job: Job }) {
     }
   };
   const path = { job_id: job.id };
-  // where chance has a part in it, the same once more would be the same
+  // a job with a seed needs a new one to differ
   const { again_tokens: price = 0 } = job;
   const another = { new_seeds: job.seed !== null, expected_tokens: price };
   const same = { new_seeds: false, expected_tokens: price };

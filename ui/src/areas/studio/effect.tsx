@@ -52,7 +52,7 @@ export default function EffectPage() {
   );
 }
 
-/** Its form is kept apart from the one that Create has of the same effect. */
+/** Separate draft from Create. */
 function studioChoice(effect: StudioEffect): Choice {
   const [found] = choicesOf([effect], [], null);
   return { ...(found as Choice), slug: `studio.${effect.slug}` };
@@ -63,7 +63,7 @@ function Page({ effect }: { effect: StudioEffect }) {
   const form = useForm(choice);
   const primary = primaryOf(choice);
   const uploader = useUpload();
-  // what it made last is told in lists
+  // only the list has the last output
   const listed = useEffectOf({ effect_id: effect.id });
   const { data: purse } = useQuery(balance);
   const lacks = purse ? Math.max(0, effect.credits_cost - purse.balance) : 0;

@@ -22,7 +22,7 @@ export default function Videos() {
   const state = STATES.find((each) => each === asked);
   const navigate = useNavigate({ from: "/studio/videos" });
   const { data, error, hasNextPage, fetchNextPage, isFetchingNextPage } = useInfiniteQuery(myVideos(state));
-  // a change that was heard of is shown at once, also where it belongs elsewhere now
+  // a live update may move a job out of the filter
   const jobs = data?.pages.flatMap((each) => each.items).filter((each) => !state || matchesState(each, state));
   return (
     <>

@@ -7,16 +7,16 @@ import styles from "./EffectCard.module.css";
 interface EffectCardProps {
   name: string;
   tokens: number;
-  /** What stands below its name. */
+  /** Shown below the name. */
   about: string;
   picture: string | null;
-  /** As it is told from its file; null where that is not known, and then it is a picture. */
+  /** Null: derived from the URL. */
   mime?: string | null;
-  /** Left out where users see it: they see nothing else. */
+  /** Omit to hide the badge. */
   isPublished?: boolean;
 }
 
-/** An effect as it stands in a gallery. */
+/** Card of an effect. */
 export const EffectCard = ({ name, tokens, about, picture, mime, isPublished }: EffectCardProps) => (
   <>
     <span className={styles.picture}>
@@ -44,5 +44,4 @@ export const EffectCard = ({ name, tokens, about, picture, mime, isPublished }: 
   </>
 );
 
-/** By the ending of its path. */
 export const mimeOf = (url: string): string => (/\.(mp4|webm|mov|m4v)(\?|$)/i.test(url) ? "video/mp4" : "image/png");

@@ -1,4 +1,4 @@
-// What a workflow's form is built by: pure rules, without a page.
+// Form definition of a workflow: pure functions.
 
 import { stringify, type Whole } from "@/api/json";
 import { type Graph, nodeName } from "./graph";
@@ -12,7 +12,7 @@ export const ROLES = [
   ...(["length", "duration", "steps", "strength", "model"] as const),
 ];
 
-/** As the server keeps it; what is not there is as by default. */
+/** As stored by the server; missing fields have defaults. */
 export interface Property {
   key: string;
   type: string;
@@ -33,7 +33,7 @@ export interface Property {
   group?: string | null;
 }
 
-/** What is changed together: placeholders in the graph are those of properties. */
+/** Graph and properties change together: the graph contains the placeholders. */
 export interface FormDefinition {
   graph: Graph;
   properties: readonly Property[];
@@ -46,7 +46,7 @@ export const isFile = (property: Pick<Property, "type">): boolean => FILES.inclu
 export const isScalar = (value: unknown): value is string | Whole | boolean =>
   ["string", "number", "bigint", "boolean"].includes(typeof value);
 
-/** An input of a node that has a value, and that nobody may set yet. */
+/** A node input with a fixed value. */
 export interface FixedInput {
   nodeId: string;
   node: string;
@@ -80,7 +80,7 @@ const firstFreeName = (name: string, isTaken: (name: string) => boolean): string
   }
 };
 
-/** Let users set an input of a node: what it has becomes the default. */
+/** Turns a node input into a field; its value becomes the default. */
 export function offerInput(built: FormDefinition, nodeId: string, name: string): FormDefinition {
   const node = built.graph[nodeId];
   const value = node?.inputs[name];
@@ -111,11 +111,11 @@ export function offerInput(built: FormDefinition, nodeId: string, name: string):
   };
 }
 
-/** Only what has a value to stay with can be taken out of a form for good. */
+/** Only a field with a default can be removed: the default goes back into the graph. */
 export const canRemove = (property: Property): boolean =>
   !isFile(property) && property.default_value !== null && property.default_value !== undefined;
 
-/** The default is written into the graph again. */
+/** Writes the default back into the graph. */
 export function removeProperty(built: FormDefinition, key: string): FormDefinition {
   const gone = built.properties.find((each) => each.key === key);
   if (!gone || !canRemove(gone)) return built;
@@ -145,12 +145,12 @@ export const changeProperty = (built: FormDefinition, key: string, part: Partial
   ...built,
   properties: built.properties.map((each) => {
     if (each.key === key) return { ...each, ...part };
-    // there is one that a batch is made of
+    // only one primary input
     return part.is_primary_input ? { ...each, is_primary_input: false } : each;
   }),
 });
 
-/** What another type cannot have is left out. */
+/** Drops what the new type does not support. */
 export function changeType(property: Property, type: PropertyType): Partial<Property> {
   const { default_value: value } = property;
   const kept =
@@ -174,7 +174,7 @@ export function changeType(property: Property, type: PropertyType): Partial<Prop
   };
 }
 
-/** One place up or down among those that are shown together. */
+/** Moves within visible or hidden fields. */
 export function moveProperty(properties: readonly Property[], key: string, by: 1 | -1): Property[] {
   const next = [...properties];
   const from = next.findIndex((each) => each.key === key);
@@ -192,7 +192,7 @@ export function moveProperty(properties: readonly Property[], key: string, by: 1
   return next;
 }
 
-/** `cfg_scale` is "Cfg scale". */
+/** `cfg_scale` -> `Cfg scale` */
 export function humanize(key: string): string {
   const words = key.replace(/[_.-]+/g, " ").trim();
   return words.charAt(0).toUpperCase() + words.slice(1);

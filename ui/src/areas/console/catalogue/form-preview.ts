@@ -24,7 +24,7 @@ const NAMED: Readonly<Record<string, Readonly<Record<string, string>>>> = {
   },
 };
 
-/** What it is to people, by its key where nobody said so; as the server has it. */
+/** Explicit role, else derived from the key as on the server. */
 export function roleOf(property: Property): string | null {
   if (property.role) return property.role;
   if (isFile(property)) return "input";
@@ -32,7 +32,7 @@ export function roleOf(property: Property): string | null {
   return NAMED[property.type]?.[property.key] ?? null;
 }
 
-/** As users get it: by default it is what an effect has set, else what the workflow has. */
+/** The field that users see, with the override as default. */
 export const inputOf = (property: Property, override?: unknown): Input => ({
   key: property.key,
   type: property.type,
@@ -42,7 +42,7 @@ export const inputOf = (property: Property, override?: unknown): Input => ({
   required:
     Boolean(property.required) &&
     (Boolean(property.is_primary_input) || (override ?? property.default_value ?? null) === null),
-  // the default of a file is a path of the server's
+  // a file default is a server path
   default_value: isFile(property) ? null : ((override ?? property.default_value ?? null) as Input["default_value"]),
   is_primary_input: Boolean(property.is_primary_input),
   choices: [...(property.choices ?? [])],
@@ -60,7 +60,7 @@ interface Previewed {
   tokens: number;
 }
 
-/** What a form is shown for, as users will see it; its draft is kept apart from theirs. */
+/** The preview form, with a separate draft. */
 export const previewOf = (
   { slug, name, mime, tokens }: Previewed,
   properties: readonly Property[],

@@ -6,10 +6,10 @@ export interface GraphNode {
 
 export type Graph = Readonly<Record<string, GraphNode>>;
 
-/** What people call a node. */
+/** Title, else class. */
 export const nodeName = (node: GraphNode): string => node._meta?.title?.trim() || node.class_type;
 
-/** The nodes that may make the output: those that save, first. */
+/** Candidates for the output node, last nodes first. */
 export function outputNodes(graph: Graph): { id: string; name: string }[] {
   const feeds = new Set(
     Object.values(graph).flatMap((node) =>

@@ -1,7 +1,7 @@
 import { workflow as texts } from "@/texts/console-workflows";
 import { isScalar, type Property } from "./builder";
 
-/** What is wrong with a property, by its field. */
+/** Problems by field. */
 export function validateProperty(property: Property): Partial<Record<keyof Property, string>> {
   const { problems } = texts;
   const found: Partial<Record<keyof Property, string>> = {};

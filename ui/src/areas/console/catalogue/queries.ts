@@ -1,4 +1,4 @@
-// Workflows, effects and the workers and fleets that they are for.
+// Queries of workflows, effects, workers and fleets.
 
 import { queryOptions } from "@tanstack/react-query";
 import { call, get, here } from "@/api/client";
@@ -26,7 +26,7 @@ export const keys = {
   fleets: ["console", "fleets", "all"] as const,
 };
 
-/** All pages of a list that people look through as a whole. */
+/** Fetches all pages of a list. */
 export async function all<T>(
   page: (cursor: string | undefined) => Promise<{ items: T[]; next_cursor?: string | null }>,
 ) {
@@ -57,7 +57,7 @@ export const workflow = (slug: string) =>
       (await get("/api/admin/workflows/{slug}", { path: { slug }, signal })) as unknown as Workflow,
   });
 
-/** Which workers have all that it needs: all of them, however many. */
+/** Availability on all workers. */
 export const fitting = (slug: string) =>
   queryOptions({
     queryKey: keys.fitting(slug),
@@ -101,7 +101,7 @@ export const fleets = queryOptions({
     ),
 });
 
-/** A file that an effect or a workflow is made with; its path names it. */
+/** Uploads a file of an effect or workflow; returns its path. */
 export async function uploadAsset(file: File, onProgress?: (part: number) => void): Promise<string> {
   const { data } = await call<Schemas["AssetUpload"]>("POST", "/api/admin/assets", {
     mime_type: typeOf(file),
@@ -114,7 +114,7 @@ export async function uploadAsset(file: File, onProgress?: (part: number) => voi
 
 const MOST_TRIES = 50;
 
-/** Under the first address that is free: `portrait`, `portrait-2`. */
+/** Uses the first free slug: `portrait`, `portrait-2`. */
 export async function createWithFreeSlug<T>(slug: string, make: (slug: string) => Promise<T>): Promise<T> {
   for (let number = 1; ; number += 1) {
     try {
@@ -136,7 +136,6 @@ export const versions = (slug: string) =>
         .items as unknown as Version[],
   });
 
-/** What a version ran, to be looked at or brought back. */
 export const versionOf = async (slug: string, number: number) =>
   (await get("/api/admin/workflows/{slug}/versions/{number}", { path: { slug, number } })) as unknown as Version & {
     graph: Graph;

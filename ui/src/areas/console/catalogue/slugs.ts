@@ -1,4 +1,4 @@
-/** An address made of a name: `Old Film (v2)` is `old-film-v2`. */
+/** `Old Film (v2)` -> `old-film-v2` */
 export function slugOf(name: string): string {
   const plain = name
     .normalize("NFKD")

@@ -1,4 +1,4 @@
-// Files that are dropped on the console become workflows of the catalogue.
+// Imports dropped files as workflows.
 
 import { useQueryClient } from "@tanstack/react-query";
 import { useNavigate } from "@tanstack/react-router";
@@ -28,13 +28,13 @@ interface WorkflowImport {
   dialog: ReactNode;
 }
 
-/** What a picture, a video or a sound carries; null where it carries none. */
+/** Null if the file contains no workflow. */
 async function readEmbeddedWorkflow(file: File): Promise<unknown> {
   const { id } = await upload(file);
   return (await get("/api/admin/uploads/{file_id}/workflow", { path: { file_id: id } })).graph ?? null;
 }
 
-/** Those among dropped files that are workflows or carry one, and why the others are of no use. */
+/** Workflows in the files, and why other files were rejected. */
 export async function readWorkflows(
   files: readonly File[],
   carried: (file: File) => Promise<unknown> = readEmbeddedWorkflow,
@@ -42,7 +42,7 @@ export async function readWorkflows(
   const graphs: { name: string; graph: unknown }[] = [];
   const refused: Refused[] = [];
   const refuse = (name: string, problem: string) => refused.push({ name, problem, missing: [] });
-  // each for itself: why one of them is no workflow is said of each
+  // one by one: each rejected file gets its reason
   for (const file of files) {
     const sorted = await classifyFiles([file]);
     graphs.push(...sorted.graphs);
@@ -64,7 +64,6 @@ export async function readWorkflows(
 
 export const acceptedFiles = ".json,image/*,video/*,audio/*";
 
-/** Listens for files while it is shown. */
 export function useWorkflowImport(): WorkflowImport {
   const client = useQueryClient();
   const navigate = useNavigate();
@@ -122,7 +121,6 @@ export function useWorkflowImport(): WorkflowImport {
   return { take, isBusy, dialog };
 }
 
-/** Nodes and models that are not there, and on which workers. */
 export const MissingList = ({ missing, advice }: { missing: readonly Missing[]; advice: string }) => (
   <>
     <ul className={sheet.list}>

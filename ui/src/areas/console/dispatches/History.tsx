@@ -11,7 +11,7 @@ import styles from "./dispatches.module.css";
 
 const texts = words.dispatch;
 
-/** Which workers had it, what came of each try, and all that was written down of it. */
+/** Attempts and audit entries of a dispatch. */
 export function History({ id }: { id: string }) {
   const { data, error, hasNextPage, isFetchingNextPage, fetchNextPage } = useInfiniteQuery(historyOf(id));
   const attempts = data?.pages[0]?.attempts ?? [];

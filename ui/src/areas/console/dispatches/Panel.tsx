@@ -88,7 +88,7 @@ function Details({ dispatch }: { dispatch: Dispatch }) {
 }
 
 function WhatWentWrong({ error }: { error: string }) {
-  // what to do about it is advice for who submitted it
+  // no advice: it addresses the user who submitted the job
   const { cause, details } = explainError(workerMessage(error), error);
   return <ErrorCard title={cause} details={details} />;
 }

@@ -1,4 +1,4 @@
-// What is shown of a dispatch, and what can be done with it.
+// Status, times and allowed actions of a dispatch.
 
 import { dispatches as texts } from "@/texts/console-dispatches";
 import type { Dispatch, DispatchesQuery } from "../queries/dispatches";
@@ -24,14 +24,14 @@ export interface AllowedActions {
   priority: boolean;
 }
 
-/** As the server would allow it. */
+/** Mirrors the rules of the server. */
 export const allowedActions = ({ status, cancel_requested_at }: Dispatch): AllowedActions => ({
   cancel: !hasEnded(status) && cancel_requested_at === null,
   retry: status === "failed" || status === "canceled",
   priority: !hasEnded(status),
 });
 
-/** How long it waits, runs, or took. */
+/** Waiting time, running time or duration. */
 export function dispatchTime(dispatch: Dispatch, now: number): string {
   const since = (at: string | null) => (at ? Math.max(0, (now - Date.parse(at)) / 1000) : 0);
   if (dispatch.status === "leased") return texts.runs(since(dispatch.leased_at));
@@ -41,7 +41,7 @@ export function dispatchTime(dispatch: Dispatch, now: number): string {
 
 type Search = Readonly<Partial<Record<"q" | "status" | "stage" | "workflow" | "tenant" | "worker", string>>>;
 
-/** What the address asks for, in the words of the server. */
+/** Maps search parameters to the request. */
 export function parseDispatchesQuery({ q, status, stage, workflow, tenant, worker }: Search): DispatchesQuery {
   const knownStatus = STATUSES.find((each) => each === status);
   const knownStage = stageOf(stage);

@@ -32,7 +32,7 @@ export function EffectEditor({ before }: { before: Effect }) {
   const { data: all = [] } = useQuery(workflows);
   const { data: groups } = useQuery(fleets);
   const [edited, setEdited] = useState<Partial<Effect>>({});
-  /** What was just chosen, before the server has it. */
+  /** Uploaded but not saved yet. */
   const [chosen, setChosen] = useState<EffectPicture | null>(null);
   const [isDeleting, setDeleting] = useState(false);
   const now: Effect = { ...before, ...edited };
@@ -176,7 +176,7 @@ export function EffectEditor({ before }: { before: Effect }) {
                     value={now.workflow_slug}
                     choices={all.map((each) => ({ value: each.slug, name: each.name }))}
                     onChange={(workflow_slug) => {
-                      // what another workflow does not have cannot be set
+                      // drop overrides that the new workflow does not have
                       const known = all.find((each) => each.slug === workflow_slug)?.properties ?? [];
                       const kept = Object.entries(now.property_overrides).filter(([key]) =>
                         known.some((each) => each.key === key),

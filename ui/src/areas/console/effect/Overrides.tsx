@@ -19,7 +19,7 @@ interface OverridesProps {
 
 const MANY = 12;
 
-/** What an effect begins with where the workflow has another value, or none. */
+/** Initial value of an override. */
 export function firstValue(property: Property): unknown {
   const own = property.default_value ?? null;
   if (own !== null) return own;
@@ -29,7 +29,7 @@ export function firstValue(property: Property): unknown {
   return "";
 }
 
-/** Values of the workflow that this effect sets. */
+/** Overrides of workflow values. */
 export function Overrides({ properties, overrides, onChange, problems }: OverridesProps) {
   const settable = properties.filter((each) => !each.is_primary_input);
   const without = (key: string): Values =>

@@ -5,7 +5,7 @@ const CHANGEABLE = [
   ...(["name", "workflow_slug", "property_overrides", "credits_cost", "max_wait_seconds", "preview_path"] as const),
 ];
 
-/** What was changed of it, and nothing else. */
+/** Only the changed fields. */
 export const changesOf = (before: Effect, edited: Partial<Effect>): Partial<Effect> =>
   Object.fromEntries(
     CHANGEABLE.filter((each) => each in edited && !isSame(edited[each] ?? null, before[each] ?? null)).map((each) => [

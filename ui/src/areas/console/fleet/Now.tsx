@@ -36,8 +36,7 @@ function Figures({ name, figures }: { name: string; figures: readonly [string, s
   );
 }
 
-/** What the fleet has to do, and with what. A job waits for whichever fleet of its stage takes it, so what waits and what
- * was done is told of all of them. */
+/** Load and machines of the fleet. Jobs can run on any fleet of the stage, so queue figures cover all fleets. */
 export function Now({ fleet }: { fleet: Fleet }) {
   const { data: metrics } = useQuery(fleetMetrics(fleet.stage, fleet.slug));
   const { data: how } = useQuery(scaling(fleet.stage, fleet.slug));

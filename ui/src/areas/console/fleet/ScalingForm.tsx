@@ -31,7 +31,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
   const changes = changesOf(before, draft);
   const isTouched = useRef(false);
   const written = JSON.stringify(before);
-  // what was saved elsewhere is shown, unless somebody is at it here
+  // show changes from elsewhere, unless the user is editing
   useEffect(() => {
     if (!isTouched.current) setDraft(JSON.parse(written) as Draft);
   }, [written]);

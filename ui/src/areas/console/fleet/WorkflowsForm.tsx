@@ -22,7 +22,7 @@ export function WorkflowsForm({ fleet }: { fleet: Fleet }) {
   const [chosen, setChosen] = useState<readonly string[]>(fleet.workflow_slugs);
   const saved = fleet.workflow_slugs.join();
   const shown = useRef(saved);
-  // what was saved elsewhere is shown, unless somebody is at it here
+  // show changes from elsewhere, unless the user is editing
   useEffect(() => {
     const before = shown.current;
     shown.current = saved;

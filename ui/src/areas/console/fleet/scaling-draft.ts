@@ -1,4 +1,4 @@
-// The form of a fleet's scaling: what it begins with, what is wrong with it, and what of it is sent.
+// Draft of the autoscaling settings: defaults, validation, changes.
 
 import type { BodyOf } from "@/api/client";
 import { fleet as words } from "@/texts/console-fleets";
@@ -8,7 +8,7 @@ export type Details = NonNullable<Fleet["scaling"]>;
 export type Schedule = Details["schedules"][number];
 type Body = NonNullable<NonNullable<BodyOf<"/api/admin/fleets/{stage}/{slug}", "patch">>["scaling"]>;
 
-/** As it is typed: a number may be missing for a while. */
+/** As typed: numbers may be missing. */
 export interface Draft {
   policy: string;
   min_machines: number | null;
@@ -42,7 +42,7 @@ export function draftOf(scaling: Details | null | undefined): Draft {
 const NUMBERS = ["min_machines", "max_machines", "launches_per_minute", "failed_boots", "last_idle_seconds"] as const;
 const TIME = /^([01]\d|2[0-3]):[0-5]\d(:00)?$|^24:00(:00)?$/;
 
-/** By the name of the field; `schedules.0.begins`. */
+/** By field name, such as `schedules.0.begins`. */
 export function validateDraft(draft: Draft): Readonly<Record<string, string>> {
   const { wrong } = words.scaling;
   const found: Record<string, string> = {};
@@ -62,7 +62,7 @@ export function validateDraft(draft: Draft): Readonly<Record<string, string>> {
 
 const isSame = (one: unknown, other: unknown): boolean => JSON.stringify(one) === JSON.stringify(other);
 
-/** What was changed, and nothing else: another may have changed the rest meanwhile. Null where nothing was. */
+/** Only changed fields, so parallel edits of others survive. Null if unchanged. */
 export function changesOf(before: Draft, draft: Draft): Body | null {
   const names = (Object.keys(draft) as (keyof Draft)[]).filter((each) => !isSame(before[each], draft[each]));
   return names.length ? (Object.fromEntries(names.map((each) => [each, draft[each]])) as Body) : null;

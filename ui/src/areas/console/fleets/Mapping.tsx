@@ -16,7 +16,6 @@ interface MappingFieldProps {
   onChange: (chosen: readonly string[]) => void;
 }
 
-/** Which of all workflows. */
 export function MappingField({ name, chosen, onChange }: MappingFieldProps) {
   const { data } = useQuery(workflowNames);
   const [q, setQ] = useState("");
@@ -58,7 +57,7 @@ export function MappingField({ name, chosen, onChange }: MappingFieldProps) {
   );
 }
 
-/** What machines lack for what was to be mapped, and the way to do it nevertheless. */
+/** Missing requirements of the chosen workflows, with a way to assign them anyway. */
 export function MissingCard({ missing, onForce }: { missing: readonly Missing[]; onForce: () => void }) {
   const names = nameSome(
     missing.map((each) => each.name),

@@ -1,4 +1,4 @@
-// How a fleet is, in a word.
+// State of a fleet.
 
 import { isBroken } from "../overview/rules";
 import type { Fleet, Scaling } from "../queries/fleets";
@@ -8,7 +8,7 @@ export type FleetState = "static" | "scaled" | "paused" | "dry" | "broken" | "li
 
 export const isScaled = (fleet: Fleet): boolean => Boolean(fleet.machines) && fleet.machines?.provider !== "static";
 
-/** The gravest of what holds. */
+/** The most severe state. */
 export function stateOf(fleet: Fleet, scaling: Scaling | undefined): FleetState {
   if (!isScaled(fleet)) return "static";
   if (!scaling) return "scaled";
@@ -44,7 +44,7 @@ export function isWanted(fleet: Fleet, { q, stage }: Wanted): boolean {
     .every((word) => text.includes(word));
 }
 
-/** The days that costs are asked for, as the server names them: UTC, both included. */
+/** First and last day in UTC, both included. */
 export function lastDays(days: number, now = new Date()): { from: string; to: string } {
   const to = now.toISOString().slice(0, 10);
   const from = new Date(Date.parse(to) - (days - 1) * 86_400_000).toISOString().slice(0, 10);

@@ -1,4 +1,4 @@
-// What an operator looks at now and then: deliveries, findings, settings.
+// Queries of the webhooks, reconcile and settings pages.
 
 import { infiniteQueryOptions, queryOptions } from "@tanstack/react-query";
 import { get, post } from "@/api/client";
@@ -21,11 +21,9 @@ export const keys = {
 
 export const DELIVERY_STATES: readonly DeliveryState[] = ["dead", "failing", "pending", "delivered"];
 
-/** Something still comes of them. */
 const OPEN: readonly string[] = ["pending", "failing"];
 const PENDING_MS = 5000;
 
-/** Of one standing, or all. */
 export const deliveries = (status: DeliveryState | null) =>
   infiniteQueryOptions({
     queryKey: [...keys.deliveries, status] as const,
@@ -36,7 +34,7 @@ export const deliveries = (status: DeliveryState | null) =>
       }),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
-    // when one is tried next is known, and what came of it is told; some of what is told is lost
+    // events may get lost
     refetchInterval: ({ state }) =>
       state.data?.pages.some((page) => page.items.some((each) => OPEN.includes(each.status))) ? PENDING_MS : false,
   });
@@ -47,7 +45,7 @@ export const redeliver = (id: string) =>
 export const stuck = queryOptions({
   queryKey: keys.stuck,
   queryFn: async ({ signal }) => (await get("/api/admin/outbox/dead", { signal })).items,
-  // nobody is told that time has passed
+  // no event reports that an entry became stuck
   refetchInterval: 6 * PENDING_MS,
 });
 

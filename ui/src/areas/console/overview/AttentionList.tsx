@@ -53,7 +53,7 @@ export function AttentionList({
           ))}
         </ul>
       )}
-      {/* not before all was looked at */}
+      {/* only once all checks are known */}
       {notices.length === 0 && !hasFailed && isAllKnown && (
         <p className={styles.calm}>
           <CircleCheck aria-hidden />

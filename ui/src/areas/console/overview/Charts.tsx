@@ -7,7 +7,7 @@ import { Chart } from "./Chart";
 import styles from "./Chart.module.css";
 import { errorRates, type Range, rates, type Values } from "./rules";
 
-/** Times are told in seconds, minutes and hours: lines stand at whole ones. */
+/** Axis steps at whole seconds, minutes and hours. */
 const TIMES = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 14_400, 28_800, 86_400];
 
 export function Charts({ found: { now, series, bucket_seconds }, range }: { found: Overview; range: Range }) {

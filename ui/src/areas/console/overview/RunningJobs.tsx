@@ -11,7 +11,7 @@ import styles from "./overview.module.css";
 
 const MAX_RUNNING = 8;
 
-/** The first that run something; it tells, too, how many there are of all kinds. */
+/** The first busy workers; the response also counts all states. */
 export const busyWorkers = someWorkers("busy", MAX_RUNNING);
 
 export function RunningJobs({ now }: { now: Overview["now"] | undefined }) {

@@ -43,7 +43,7 @@ export default function OverviewPage() {
         <AttentionList now={data?.now} isOverviewFailed={isError} />
         {data ? (
           <>
-            {/* until those of another range are there, these are shown, as what they are */}
+            {/* while another range loads, the old one stays with its own labels */}
             <Tiles found={data} range={rangeOf(data.range)} />
             <Charts found={data} range={rangeOf(data.range)} />
           </>

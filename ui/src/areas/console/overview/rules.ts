@@ -1,4 +1,4 @@
-// What the overview says of what was counted.
+// Figures and notices of the overview.
 
 import { type LinkProps, linkOptions } from "@tanstack/react-router";
 import { overview as texts } from "@/texts/console-overview";
@@ -14,7 +14,7 @@ export const rangeOf = (text: string | undefined): Range => RANGES.find((each) =
 
 export type Values = readonly (number | null)[];
 
-/** Of what ended, which part failed; null where nothing ended. */
+/** Null if no job finished. */
 export const errorRate = (done: number, failed: number): number | null =>
   done + failed > 0 ? failed / (done + failed) : null;
 
@@ -25,17 +25,16 @@ export const last = (values: Values): number | null => values.findLast((each) =>
 export const highest = (values: Values): number | null =>
   values.reduce<number | null>((top, each) => (each === null ? top : Math.max(top ?? each, each)), null);
 
-/** So much of it a minute over an hour, and an hour over longer, as `per` of the texts says. */
+/** Rates are per minute for an hour and per hour otherwise, as in `texts.per`. */
 const UNIT_SECONDS: Readonly<Record<Range, number>> = { hour: 60, day: 3600, week: 3600 };
 
-/** What happened in stretches of time, by the unit of the range. The last stretch has not ended: it would look as if less
- * happened all the time. */
+/** Counts per bucket as rates. The last bucket is incomplete and would look like a drop. */
 export const rates = (sums: Values, range: Range, bucketSeconds: number): (number | null)[] =>
   sums.map((each, index) =>
     each === null || index === sums.length - 1 ? null : (each * UNIT_SECONDS[range]) / bucketSeconds,
   );
 
-/** A line in the room of a word needs no more than this. */
+/** Enough for a sparkline. */
 const MOST_POINTS = 60;
 
 export function thinned(values: Values): number[] {
@@ -57,15 +56,15 @@ type Named = Pick<Worker, "worker_id" | "display_name">;
 
 export interface OverviewFacts {
   now: Overview["now"] | undefined;
-  /** How many there are in each state, and the first of those that need somebody. */
+  /** Counts by state, and the first revoked and offline worker. */
   workers: { counts: Readonly<Record<string, number>>; shut?: Named | undefined; away?: Named | undefined };
   fleets: readonly { fleet: Fleet; scaling: Scaling | undefined }[];
   dead: number;
-  /** There are as many as are counted, and perhaps more. */
+  /** The count reached its limit; there may be more. */
   isMoreDead?: boolean;
 }
 
-/** From so many on a part that failed says something. */
+/** Below this many finished jobs, the error rate means little. */
 const ENOUGH_ENDED = 5;
 const MUCH_FAILED = 0.1;
 
@@ -74,7 +73,7 @@ export const isBroken = (fleet: Fleet, scaling: Scaling | undefined): boolean =>
   scaling.failed_boots > 0 &&
   scaling.failed_boots >= (fleet.scaling?.failed_boots ?? Number.POSITIVE_INFINITY);
 
-/** What somebody should look at, the most urgent first. */
+/** Most urgent first. */
 export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: OverviewFacts): Notice[] {
   const words = texts.attention;
   const found: Notice[] = [];

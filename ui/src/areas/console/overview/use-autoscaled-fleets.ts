@@ -1,7 +1,7 @@
 import { useQueries, useQuery } from "@tanstack/react-query";
 import { fleets as fleetsQuery, scaling } from "../queries/fleets";
 
-/** Fleets that this server or another process scales, with how. */
+/** Autoscaled fleets with their status. */
 export function useAutoscaledFleets() {
   const { data: fleets, isError } = useQuery(fleetsQuery);
   const scaled = (fleets ?? []).filter((each) => each.machines && each.machines.provider !== "static");

@@ -32,7 +32,7 @@ export const dispatches = (asked: DispatchesQuery) =>
       }),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
-    // how far they are changes without an event; the more pages there are, the rarer they are fetched again
+    // progress changes without events; poll slower with more pages
     refetchInterval: ({ state }) => {
       const pages = state.data?.pages ?? [];
       const isAnyRunning = pages.some((page) => page.items.some(({ status }) => status === "leased"));
@@ -50,7 +50,7 @@ export const dispatch = (id: string) =>
     },
   });
 
-/** Why it waits; asked for again, as its place in line changes with what others do. */
+/** Waiting reason; polled because the queue position changes. */
 export const waitingOf = (id: string) =>
   queryOptions({
     queryKey: [...consoleKeys.dispatch(id), "waiting"] as const,
@@ -59,7 +59,7 @@ export const waitingOf = (id: string) =>
     refetchInterval: REFETCH_MS,
   });
 
-/** Who had it, what came of it, and all that was written down of it, whichever workers it was with. */
+/** Attempts and audit entries. */
 export const historyOf = (id: string) =>
   infiniteQueryOptions({
     queryKey: [...consoleKeys.dispatch(id), "audit"] as const,

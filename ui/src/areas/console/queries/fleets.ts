@@ -32,7 +32,7 @@ export const fleet = (stage: string, slug: string) =>
     queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}", { path: named(stage, slug), signal }),
   });
 
-/** Machines boot and idle though nothing is written down for it. */
+/** Machine states change without events. */
 export const scaling = (stage: string, slug: string) =>
   queryOptions({
     queryKey: [...consoleKeys.fleet(stage, slug), "scaling"] as const,
@@ -60,7 +60,7 @@ export const decisions = (stage: string, slug: string) =>
     getNextPageParam: (page) => page.next_cursor,
   });
 
-/** By day, UTC, both included. */
+/** Days in UTC, both included. */
 export const usage = (by: "fleet" | "workflow" | "tenant", from: string, to: string) =>
   queryOptions({
     queryKey: ["console", "usage", by, from, to] as const,
@@ -71,6 +71,6 @@ export const joining = (stage: string, slug: string) =>
   queryOptions({
     queryKey: ["console", "join", stage, slug] as const,
     queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/join-command", { path: named(stage, slug), signal }),
-    // it holds a secret: nothing of it stays behind
+    // contains a secret: do not cache
     gcTime: 0,
   });

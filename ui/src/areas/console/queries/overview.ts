@@ -9,15 +9,14 @@ export const overview = (range: "hour" | "day" | "week") =>
   queryOptions({
     queryKey: [...consoleKeys.samples, range] as const,
     queryFn: ({ signal }) => get("/api/admin/overview", { query: { range }, signal }),
-    // what runs now changes between two samples
+    // current figures change between samples
     refetchInterval: REFETCH_MS,
     placeholderData: (before) => before,
   });
 
-/** How many deliveries of webhooks were given up, and how many are still to be made. */
 export const deliveryCounts = queryOptions({
   queryKey: ["console", "webhooks", "counts"] as const,
   queryFn: ({ signal }) => get("/api/admin/webhooks/counts", { signal }),
-  // what was told and lost on the way
+  // events may get lost
   refetchInterval: 3 * REFETCH_MS,
 });

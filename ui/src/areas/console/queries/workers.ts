@@ -16,7 +16,6 @@ export type Gpu = Schemas["Gpu"];
 
 export type AuditEntry = Schemas["AuditEntry"];
 
-/** Some screens of them. */
 const WORKERS = 50;
 
 export interface WorkersQuery {
@@ -27,7 +26,7 @@ export interface WorkersQuery {
   sort?: string;
 }
 
-/** With how many there are in each state, among those that the other filters leave. */
+/** Counts by state respect the other filters. */
 export type WorkerPage = Page<Worker> & { counts: Readonly<Record<string, number>> };
 
 const fetchWorkers = async (
@@ -35,7 +34,6 @@ const fetchWorkers = async (
   signal: AbortSignal,
 ): Promise<WorkerPage> => (await get("/api/admin/workers", { query, signal })) as unknown as WorkerPage;
 
-/** As many as one scrolls to. */
 export const workers = (asked: WorkersQuery) =>
   infiniteQueryOptions({
     queryKey: [...consoleKeys.workers, asked] as const,
@@ -43,12 +41,12 @@ export const workers = (asked: WorkersQuery) =>
       fetchWorkers({ ...asked, limit: WORKERS, ...(pageParam && { cursor: pageParam }) }, signal),
     initialPageParam: "",
     getNextPageParam: (page) => page.next_cursor,
-    // how far they are, and what their GPUs do, changes without an event
+    // progress and GPU load change without events
     refetchInterval: ({ state }) => (state.data?.pages.length ?? 1) * (REFETCH_MS / 2),
     placeholderData: (before) => before,
   });
 
-/** The first few of a state; all are counted. */
+/** First workers in a state, with all counts. */
 export const someWorkers = (state: WorkerState, limit: number) =>
   queryOptions({
     queryKey: [...consoleKeys.workers, state, limit] as const,
@@ -56,13 +54,13 @@ export const someWorkers = (state: WorkerState, limit: number) =>
     refetchInterval: REFETCH_MS / 2,
   });
 
-/** Who registered last, the newest first. */
+/** Latest registrations, newest first. */
 export const registered = queryOptions({
   queryKey: [...consoleKeys.workers, "registered"] as const,
   queryFn: async ({ signal }) =>
     (await get("/api/admin/audit-logs", { query: { event: "register", limit: 20 }, signal })).items,
   refetchInterval: REFETCH_MS / 2,
-  // who came before it is looked at is not who comes now
+  // earlier registrations must not appear as new
   gcTime: 0,
 });
 
@@ -74,7 +72,7 @@ export const worker = (id: string) =>
     refetchInterval: REFETCH_MS / 4,
   });
 
-/** Asking is what makes it send them, so it is asked while one looks. */
+/** The request makes the worker send its log, so poll while it is shown. */
 export const logsOf = (id: string) =>
   queryOptions({
     queryKey: ["console", "logs", id] as const,

@@ -100,7 +100,7 @@ export default function SettingsPage() {
 const isUnset = (value: unknown): boolean => value === null || value === undefined || value === "";
 const isHidden = ({ value, is_secret }: Setting): boolean => is_secret || isUnset(value);
 
-/** As people write it; of a secret only whether somebody has set it. */
+/** Secrets show only whether they are set. */
 export function shownValue(setting: Setting): string {
   const { value, is_secret } = setting;
   if (is_secret) return isChanged(setting) ? texts.hidden : texts.unset;

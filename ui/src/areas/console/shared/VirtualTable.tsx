@@ -1,6 +1,5 @@
 // biome-ignore-all lint/a11y/useFocusableInteractive: rows and cells of a table have no focus, what is in them has
-// A table that holds thousands of rows: only those that can be seen are there. It scrolls by itself, and is walked through
-// by keys: `j` and `k`, and `Enter` opens.
+// A table for thousands of rows: only visible rows are rendered. `j` and `k` move, `Enter` opens.
 
 import { useVirtualizer } from "@tanstack/react-virtual";
 import { ArrowDown, ArrowUp } from "lucide-react";
@@ -14,11 +13,11 @@ import styles from "./VirtualTable.module.css";
 export interface Column<T> {
   id: string;
   name: string;
-  /** A track of a grid: `minmax(120px, 1fr)`. */
+  /** CSS grid track, such as `minmax(120px, 1fr)`. */
   width: string;
   show: (row: T) => ReactNode;
   isEnd?: boolean;
-  /** Left out where there is less room than this. */
+  /** Hidden on narrower screens. */
   from?: "medium" | "wide";
   isSortable?: boolean;
 }
@@ -28,7 +27,7 @@ interface VirtualTableProps<T> {
   rows: readonly T[];
   columns: readonly Column<T>[];
   keyOf: (row: T) => string;
-  /** Keys go from here on. */
+  /** Key of the row that shortcuts act on. */
   current: string | null;
   onCurrent: (row: T) => void;
   onOpen: (row: T) => void;
@@ -88,7 +87,7 @@ export function VirtualTable<T>({
       name: common.details,
       group: name,
       run: (event) => {
-        // what has the focus is pressed by it
+        // Enter presses the focused link or button
         if (event.target instanceof HTMLElement && event.target.closest("a, button")) {
           event.target.closest<HTMLElement>("a, button")?.click();
           return;
@@ -111,7 +110,6 @@ export function VirtualTable<T>({
       role="table"
       aria-label={name}
       aria-rowcount={rows.length + 1}
-      // it can be scrolled by the keyboard
       // biome-ignore lint/a11y/noNoninteractiveTabindex: what scrolls must be reached without a mouse
       tabIndex={0}
       style={widths}
@@ -128,7 +126,7 @@ export function VirtualTable<T>({
           const row = rows[item.index];
           if (row === undefined) return null;
           const open = (event: MouseEvent) => {
-            // what is in it may be pressed by itself, or marked to be copied
+            // ignore clicks on controls, and text selection
             if ((event.target as HTMLElement).closest("a, button") || getSelection()?.toString()) return;
             onOpen(row);
           };

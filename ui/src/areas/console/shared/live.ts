@@ -1,5 +1,4 @@
-// What changes on the server reaches the pages of the console: one stream, heard in the frame around all of them, says
-// which of what was fetched is old. Without a stream everything that is looked at is fetched again and again.
+// One event stream for all console pages: it names the queries to invalidate. Without a stream, the pages poll.
 
 import { type QueryClient, useQueryClient } from "@tanstack/react-query";
 import { useEffect, useState } from "react";
@@ -9,10 +8,10 @@ import { openShared, type Source } from "@/live/shared-stream";
 export const PATH = "/api/admin/events";
 export const POLL_MS = 15_000;
 export const AGAIN_MS = 15_000;
-/** What is told of meanwhile is fetched together. */
+/** Events within this time are handled together. */
 export const SETTLE_MS = 700;
 
-/** What pages fetch. The second word of a key is what the stream calls it; the third may be an id. */
+/** Query keys. The second part is the name used by the stream, the third may be an id. */
 export const consoleKeys = {
   all: ["console"] as const,
   samples: ["console", "samples"] as const,
@@ -24,13 +23,13 @@ export const consoleKeys = {
   dispatch: (id: string) => ["console", "dispatch", id] as const,
 };
 
-/** `workers: ["gpu-1"]`, `dispatches: true`: ids of what changed, or that something of it did. */
+/** `workers: ["gpu-1"]` names the changed ids; `dispatches: true` means any. */
 export type Changed = Readonly<Record<string, boolean | readonly (string | number)[] | null | undefined>>;
 
-/** `worker` of `workers`, `dispatch` of `dispatches`. */
+/** `workers` -> `worker`, `dispatches` -> `dispatch`. */
 const oneOf = (word: string): string => word.replace(/(?<=ch)es$|s$/, "");
 
-/** Whether what was fetched under this key is old now. */
+/** Whether an event invalidates a query. */
 export function isOld(queryKey: readonly unknown[], changed: Changed): boolean {
   const [area, word, id] = queryKey;
   if (area !== "console") return false;
@@ -43,12 +42,12 @@ export function isOld(queryKey: readonly unknown[], changed: Changed): boolean {
   });
 }
 
-/** `*` is any of them. */
+/** `*` matches every id. */
 const namesIt = (named: string, id: string): boolean => named === id || named === "*";
 
 const EVERYTHING: Changed = { everything: true };
 
-/** Both say that something changed; ids are those of either. */
+/** Merges two events. */
 export function together(one: Changed, other: Changed): Changed {
   const both: Record<string, boolean | readonly (string | number)[]> = {};
   for (const name of new Set([...Object.keys(one), ...Object.keys(other)])) {
@@ -86,7 +85,7 @@ export class ConsoleStream {
       this.become("polling");
       this.poll();
       if (source.readyState !== source.CLOSED) return;
-      // the browser has given up
+      // the browser does not retry
       source.close();
       clearTimeout(this.again);
       this.again = setTimeout(() => this.start(), AGAIN_MS);
@@ -96,7 +95,7 @@ export class ConsoleStream {
       this.due = together(this.due, parse(data) as Changed);
       this.soon();
     });
-    // comes first, too: what happened before it began was not told
+    // sent first, too: earlier changes were not reported
     source.addEventListener("reset", () => {
       this.due = EVERYTHING;
       this.soon();
@@ -114,7 +113,7 @@ export class ConsoleStream {
     this.settling ??= setTimeout(() => void this.settle(), SETTLE_MS);
   }
 
-  /** What takes long to fetch is not begun anew by each event: the next round waits for this one. */
+  /** Waits for running refetches, so that frequent events do not restart them. */
   private async settle(): Promise<void> {
     const { due } = this;
     this.due = {};
@@ -137,7 +136,7 @@ export class ConsoleStream {
   }
 }
 
-/** Hears the stream while the frame of the console is shown; the pages in it need nothing but their keys. */
+/** Subscribes to the stream while the console is open. */
 export function useConsoleLive(): StreamState {
   const client = useQueryClient();
   const [state, setState] = useState<StreamState>("connecting");

@@ -1,4 +1,4 @@
-// What the pages of the console are made of, beside the kit.
+// Components of the worker, fleet and dispatch pages.
 
 import { Link } from "@tanstack/react-router";
 import { ArrowLeft, Copy, Eye, EyeOff } from "lucide-react";
@@ -12,7 +12,6 @@ import styles from "./panels.module.css";
 
 export type Tone = "good" | "bad" | "warn" | "info" | "accent" | "muted";
 
-/** A state: its colour, and always its word. */
 export function State({ tone, children, isBreathing }: { tone: Tone; children: ReactNode; isBreathing?: boolean }) {
   return (
     <span className={styles.state} data-tone={tone}>
@@ -24,7 +23,7 @@ export function State({ tone, children, isBreathing }: { tone: Tone; children: R
 
 const TICK_MS = 1000;
 
-/** The time now, told anew each second, by one clock for all who ask. */
+/** One clock for all components; ticks every second. */
 const watching = new Set<(now: number) => void>();
 let ticking: ReturnType<typeof setInterval> | undefined;
 
@@ -46,7 +45,7 @@ export function useNow(): number {
   return now;
 }
 
-/** How long ago, while one looks. */
+/** Updates every second. */
 export function TimeAgo({ at }: { at: string }) {
   const now = useNow();
   return (
@@ -66,12 +65,12 @@ export function TimeOfDay({ at }: { at: string }) {
 
 interface CopyableProps {
   text: string;
-  /** What of it is not shown until somebody asks. */
+  /** Part of the text to mask until the user reveals it. */
   secret?: string | undefined;
   name: string;
 }
 
-/** Something to type elsewhere, to the letter. What is copied has the secret in it, shown or not. */
+/** A command to copy. The copy includes the secret, even if it is masked. */
 export function Copyable({ text, secret, name }: CopyableProps) {
   const [isShown, setShown] = useState(false);
   const shown = secret && !isShown ? text.replaceAll(secret, texts.hidden) : text;
@@ -98,7 +97,7 @@ interface ConfirmProps {
   /** What happens. */
   about: ReactNode;
   action: string;
-  /** How one says no to it. */
+  /** Label of the cancel button. */
   no?: string;
   isDanger?: boolean;
   isBusy?: boolean;
@@ -138,7 +137,6 @@ export function Confirm({
   );
 }
 
-/** A box with a heading of its own. */
 export function Panel({ title, aside, children }: { title: string; aside?: ReactNode; children: ReactNode }) {
   return (
     <section className={styles.panel} aria-label={title}>
@@ -160,7 +158,6 @@ export function BackLink({ to, page }: { to: string; page: string }) {
   );
 }
 
-/** In place of what is still to come, or does not come. */
 export function LoadingOrError({ error, height = 240, gone }: { error: unknown; height?: number; gone?: string }) {
   if (error instanceof Problem && error.status === 404 && gone) return <EmptyState icon={EyeOff} title={gone} />;
   if (error) return <ErrorCard title={texts.failedToLoad}>{sentence(error)}</ErrorCard>;

@@ -1,4 +1,4 @@
-// What the pages of the console are laid out with.
+// Layout of the catalogue, tenant and operations pages.
 
 import { Link } from "@tanstack/react-router";
 import { ChevronLeft, Copy } from "lucide-react";
@@ -20,7 +20,7 @@ export const Sheet = ({ isNarrow, children }: { isNarrow?: boolean; children: Re
 interface SectionProps extends Omit<ComponentProps<"section">, "title" | "about"> {
   title: string;
   about?: ReactNode;
-  /** At the other end of its line. */
+  /** At the end of the heading line. */
   aside?: ReactNode;
 }
 
@@ -63,7 +63,7 @@ export const RelativeTime = ({ at }: { at: string | null | undefined }) =>
     <span>{shared.never}</span>
   );
 
-/** What is seen this once. */
+/** A secret that is shown once. */
 export const Secret = ({ text }: { text: string }) => (
   <div className={styles.secret}>
     <code>{text}</code>
@@ -76,7 +76,7 @@ interface QueryResultProps<T> {
   children: (data: T) => ReactNode;
 }
 
-/** What was fetched, or why it was not. */
+/** The data of a query, its error or a placeholder. */
 export function QueryResult<T>({ of, children }: QueryResultProps<T>) {
   if (of.data !== undefined) return <>{children(of.data)}</>;
   if (of.error) {

@@ -4,19 +4,18 @@ import { Button, Dialog } from "@/kit";
 import { shared } from "@/texts/console-shared";
 
 interface UnsavedChangesOptions {
-  /** Whether there is something to lose. */
   isDirty: boolean;
-  /** Whether it is lost with the tab, too: one address holds it else. */
+  /** Also ask when the `tab` parameter changes. */
   isOfTab?: boolean;
 }
 
 interface Guard {
-  /** From now on nothing is asked: what was edited is gone. */
+  /** Allows leaving without a question, after the item was deleted. */
   letGo: () => void;
   dialog: React.ReactNode;
 }
 
-/** Asks before what was not saved is left, by a link, a key, the browser's own buttons or a closed tab. */
+/** Asks before the user leaves unsaved changes, by navigation or by closing the tab. */
 export function useUnsavedChanges({ isDirty, isOfTab = false }: UnsavedChangesOptions): Guard {
   const isLetGo = useRef(false);
   const { status, proceed, reset } = useBlocker({

@@ -11,13 +11,13 @@ import { tenants as list, tenant as texts } from "@/texts/console-tenants";
 import { Section, sheet } from "../shared/sheet";
 import { keys, newReference, type TenantDetails } from "../tenants/queries";
 
-/** By the email of who it was made for. */
+/** Email of the first user. */
 export const tenantName = (data: TenantDetails): string => data.users[0]?.email ?? data.name;
 
 export function Credits({ tenant: data }: { tenant: TenantDetails }) {
   const { data: who } = useQuery(me);
   const [isGiving, setGiving] = useState(false);
-  // kept until it is known that they were given: who tries again after an answer that was lost gives once
+  // kept until the server confirms: a retry after a lost response must not credit twice
   const [reference, setReference] = useState<string | null>(null);
   const open = () => {
     setReference((known) => known ?? newReference(who?.email ?? ""));
@@ -80,7 +80,7 @@ function GrantDialog({ tenant: data, reference, setReference, onGiven, onClose }
       onGiven();
       onClose();
     },
-    // they may have been given, though nobody heard of it
+    // the tokens may have been added although the response was lost
     onError: () => void client.invalidateQueries({ queryKey: keys.tenant(data.id) }),
   });
   const errors = give.error instanceof Problem ? give.error.errors : {};

@@ -12,7 +12,7 @@ interface LinkDialogProps {
   onClose: () => void;
 }
 
-/** A link that is seen this once. */
+/** Shows a link once. */
 export const LinkDialog = ({ link, title, about, onClose }: LinkDialogProps) => (
   <Dialog
     isOpen

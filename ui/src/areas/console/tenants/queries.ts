@@ -50,8 +50,8 @@ export const transactions = (id: string) =>
 
 const LONGEST_NAME = 150;
 
-/** What a credit is known by, so that somebody who presses twice gives once: of two who give at the same time each has
- * one of their own. It says who gave it, and no colon, which references of payments have. */
+/** Idempotency reference of a credit: unique per dialog, names the administrator, and has no colon (payment
+ * references have one). */
 export const newReference = (email: string, now = new Date(), random = newKey()): string => {
   const at = now.toISOString().slice(0, 19).replace("T", " ");
   return `console ${at} ${random.slice(-6)} ${email.slice(0, LONGEST_NAME)}`.trim().replaceAll(":", ".");

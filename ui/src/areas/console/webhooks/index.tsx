@@ -133,7 +133,7 @@ export default function WebhooksPage() {
 const answerOf = ({ last_error, last_status_code }: Delivery): string =>
   last_error ?? (last_status_code === null ? shared.nothing : texts.answered(last_status_code));
 
-/** What should have crossed between the databases long ago. */
+/** Outbox entries that did not arrive. */
 function StuckSteps() {
   const found = useQuery(stuck);
   return (

@@ -27,7 +27,7 @@ export function Audit({ id }: { id: string }) {
   );
 }
 
-/** What happened, newest first: of a worker, or of one dispatch, which several may have had. */
+/** Audit entries, newest first. */
 export function Entries({ entries, isOfOne }: { entries: readonly AuditEntry[]; isOfOne?: boolean }) {
   return (
     <ul className={styles.audit}>
@@ -54,7 +54,7 @@ export function Entries({ entries, isOfOne }: { entries: readonly AuditEntry[]; 
   );
 }
 
-/** What only the server needs, or what the event says already. */
+/** Internal, or redundant with the event. */
 const HIDDEN: readonly string[] = ["epoch", "status", "lease_token"];
 
 function dataOf(data: AuditEntry["data"]): string {

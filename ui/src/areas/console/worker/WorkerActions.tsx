@@ -91,7 +91,7 @@ export function WorkerActions({ worker }: { worker: WorkerDetails }) {
         isBusy={rotate.isPending}
         onConfirm={() => rotate.mutate()}
       />
-      {/* it is nowhere else: closing the dialog forgets it */}
+      {/* the token exists only here: closing the dialog discards it */}
       <Dialog
         isOpen={token !== null}
         isFirm

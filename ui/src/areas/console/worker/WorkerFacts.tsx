@@ -50,7 +50,7 @@ const decisionOf = ({ decision, decided_by, decided_at }: WorkerDetails["registr
     ? texts.decidedBy(texts.decided[decision] ?? decision, decided_by ?? null, shared.at(decided_at))
     : null;
 
-/** Models are one list, or lists by folder. */
+/** Models come as a list, or as lists by folder. */
 function countOf(models: unknown): number | null {
   if (Array.isArray(models)) return models.length;
   if (typeof models !== "object" || models === null) return null;

@@ -1,6 +1,6 @@
-// Lines of a worker's log, each an object as text, for people.
+// Formats JSON log lines of a worker.
 
-/** `12:00:01 info worker.registered fleet=home`; what is no object is shown as it is. */
+/** `12:00:01 info worker.registered fleet=home`; other lines stay unchanged. */
 export function lineOf(text: string): string {
   let found: unknown;
   try {

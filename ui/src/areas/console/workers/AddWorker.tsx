@@ -18,7 +18,7 @@ import styles from "./workers.module.css";
 interface AddWorkerProps {
   isOpen: boolean;
   onClose: () => void;
-  /** Chosen already: `home`, or `production/home`. */
+  /** Preselected: `home` or `production/home`. */
   fleet?: string | undefined;
 }
 

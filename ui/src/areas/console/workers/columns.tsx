@@ -94,7 +94,7 @@ function Name({ worker }: { worker: Worker }) {
   );
 }
 
-/** Where there is no room for more. */
+/** One line for narrow screens. */
 function Brief({ worker }: { worker: Worker }) {
   const now = useNow();
   const [job] = runningFirst(worker.jobs);

@@ -1,11 +1,11 @@
-// What is shown of workers, and which of them.
+// State, progress and problems of workers.
 
 import { worker as texts, workers as words } from "@/texts/console-workers";
 import { stageOf } from "../queries/fleets";
 import type { Worker, WorkerDetails, WorkerJob, WorkersQuery } from "../queries/workers";
 import type { Tone } from "../shared/panels";
 
-/** In this order, as chips. */
+/** In display order. */
 export const STATES = ["busy", "idle", "draining", "offline", "revoked"] as const;
 
 const TONES: Readonly<Record<string, Tone>> = {
@@ -32,8 +32,7 @@ interface Searched {
 
 const SORTS = ["name", "state", "fleet", "gpu", "version", "seen"];
 
-/** What is asked of the server by an address. A fleet is `home`, or `production/home` where two stages have one of this
- * name. */
+/** Maps search parameters to the request. A fleet is `home` or `production/home`. */
 export function parseWorkersQuery({ status, fleet, stage, q, sort }: Searched): WorkersQuery {
   const [slug, its] = (fleet ?? "").split("/").reverse();
   const inStage = stageOf(stage || its);
@@ -47,24 +46,22 @@ export function parseWorkersQuery({ status, fleet, stage, q, sort }: Searched): 
   };
 }
 
-/** How far a job is, from 0 to 1; null while its worker has not said so. */
+/** From 0 to 1; null if unknown. */
 export function progressPart(job: Pick<WorkerJob, "progress">): number | null {
   const value = progressOf(job).value;
   return typeof value === "number" ? Math.min(1, Math.max(0, value)) : null;
 }
 
-/** What its worker reports of a job. */
 export const progressOf = ({ progress }: Pick<WorkerJob, "progress">): Readonly<Record<string, unknown>> =>
   typeof progress === "object" && progress !== null ? (progress as Record<string, unknown>) : {};
 
-/** Those that have begun come first; a job that was only fetched waits behind them. */
+/** Running jobs before prefetched ones. */
 export const runningFirst = (jobs: readonly WorkerJob[]): WorkerJob[] =>
   [...jobs].sort((one, other) => (progressPart(other) ?? -1) - (progressPart(one) ?? -1));
 
-/** Fetched while another runs. */
 export const isPrefetched = (job: WorkerJob): boolean => job.is_prefetch && progressPart(job) === null;
 
-/** What is under way, in a few words. */
+/** Current node and step. */
 export function describeProgress(job: WorkerJob): string {
   const { node_title, node, step, steps, phase } = progressOf(job);
   if (isPrefetched(job)) return texts.fetched;
@@ -73,7 +70,7 @@ export function describeProgress(job: WorkerJob): string {
   return [part, count].filter(Boolean).join(" · ");
 }
 
-/** Why it does not work, or not on everything, each in a sentence; the gravest first. */
+/** Problems of a worker, most severe first. */
 export function workerBlocks(worker: WorkerDetails, now: number): { tone: Tone; text: string }[] {
   const words = texts.blocks;
   const found: { tone: Tone; text: string }[] = [];
@@ -95,11 +92,11 @@ export function workerBlocks(worker: WorkerDetails, now: number): { tone: Tone; 
   return found;
 }
 
-/** A workflow by its name, or by what is known of it. */
+/** Slug, or the start of the hash. */
 export const workflowName = (of: { workflow_slug?: string | null; workflow_hash: string }): string =>
   of.workflow_slug ?? of.workflow_hash.slice(0, 8);
 
-/** In a few words, why it is at nothing. */
+/** Short reason why a worker is idle. */
 export function workerNote(worker: Worker, now: number): { text: string; tone?: Tone } {
   if (worker.state === "offline") {
     return { text: words.awayFor((now - Date.parse(worker.last_seen_at)) / 1000), tone: "bad" };
@@ -112,7 +109,7 @@ export function workerNote(worker: Worker, now: number): { text: string; tone?: 
   return { text: "" };
 }
 
-/** Names that a worker lacks, a few of them. */
+/** `a, b, c +2` */
 export function nameSome(names: readonly string[], most = 3): string {
   const more = names.length - most;
   return names.slice(0, most).join(", ") + (more > 0 ? ` ${words.more(more)}` : "");

@@ -1,4 +1,4 @@
-// The command that makes a machine a worker, for the shell of that machine.
+// The join command by shell.
 
 import { shells as texts } from "@/texts/console-shared";
 
@@ -7,12 +7,12 @@ export const SHELLS = [
   { value: "powershell", name: texts.powershell },
 ] as const;
 
-/** Until somebody says otherwise: most GPUs of servers are there. */
+/** Most GPU servers run Linux. */
 export const SHELL = "posix";
 
 export const commandFor = (shell: string, { command, powershell }: { command: string; powershell: string }): string =>
   shell === "powershell" ? powershell : command;
 
-/** Whether the server's address, as the command has it, leads other machines to themselves. */
+/** Whether the command contains a loopback address. */
 export const isOnlyHere = ({ variables }: { variables: Record<string, string> }): boolean =>
   /^https?:\/\/(localhost|127\.|\[::1\])/.test(variables.API_BASE_URL ?? "");

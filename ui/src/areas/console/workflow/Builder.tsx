@@ -12,11 +12,11 @@ const texts = all.builder;
 interface BuilderProps {
   built: FormDefinition;
   onChange: (next: FormDefinition) => void;
-  /** What the server says of properties, by key. */
+  /** Server errors by property key. */
   problems: Readonly<Record<string, string>>;
 }
 
-/** Which inputs of nodes users may set, in which words and order. */
+/** Edits the form of a workflow: fields, labels and order. */
 export function Builder({ built, onChange, problems }: BuilderProps) {
   const [open, setOpen] = useState<string | null>(null);
   const shown = built.properties.filter((each) => each.user_configurable || each.is_primary_input);

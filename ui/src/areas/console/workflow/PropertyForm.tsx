@@ -168,7 +168,7 @@ interface NumberTextProps {
   onChange: (value: number | bigint | null) => void;
 }
 
-/** What is no number yet stays as it was typed. */
+/** Keeps incomplete input as typed. */
 function NumberText({ name, value, problem, onChange }: NumberTextProps) {
   const [typed, setTyped] = useState<string | null>(null);
   const shown = value === null || value === undefined ? "" : String(value);
@@ -201,7 +201,7 @@ const Bound = ({
 function Choices({ property, problem, onChange }: PartProps) {
   const [typed, setTyped] = useState<string | null>(null);
   const choices = property.choices ?? [];
-  /** What is a number among them stays one. */
+  /** Numbers stay numbers. */
   const known = (line: string) => choices.find((each) => String(each) === line) ?? line;
   return (
     <Field name={texts.choices} hint={texts.choicesHint} problem={problem}>

@@ -14,7 +14,7 @@ interface ReplaceGraphDialogProps {
   onDone: () => void;
 }
 
-/** Another graph for the same workflow; what is dropped by mistake is not taken. */
+/** Confirms that a dropped file replaces the graph. */
 export function ReplaceGraphDialog({ slug, newGraph, onClose, onDone }: ReplaceGraphDialogProps) {
   const client = useQueryClient();
   const replace = useMutation({

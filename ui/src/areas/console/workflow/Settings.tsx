@@ -11,7 +11,7 @@ const ANY = "any";
 interface SettingsProps {
   workflow: Workflow;
   onChange: (part: Partial<Workflow>) => void;
-  /** What the server says, by field. */
+  /** Server errors by field. */
   problems: Readonly<Record<string, string>>;
 }
 
@@ -107,7 +107,7 @@ interface PriceProps {
   onChange: (micros: number | null) => void;
 }
 
-/** Shown in the currency, kept in millionths of it. */
+/** Shown in the currency, stored in millionths. */
 const Price = ({ name, micros, problem, onChange }: PriceProps) => (
   <Field name={name} problem={problem}>
     <NumberField

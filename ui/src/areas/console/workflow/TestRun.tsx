@@ -29,17 +29,16 @@ interface TestRunProps {
   slug: string;
   form: Form;
   isDirty: boolean;
-  /** Before it is run; whether that worked. */
+  /** Returns whether saving worked. */
   save: () => Promise<boolean>;
 }
 
-/** A job of the administrator's own, on the worker that is chosen. */
 export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
   const { data: fit } = useQuery(fitting(slug));
   const [worker, setWorker] = useState(ANY);
   const begin = useMutation({
     mutationFn: async () => {
-      // one job: each line of a prompt is none of its own
+      // one job: a multi-line text is one prompt
       const [body] = jobRequests(form.choice, { ...form.draft, byLine: false, negativesByLine: false });
       const { data } = await post("/api/admin/workflows/{slug}/test-run", {
         path: { slug },
@@ -80,7 +79,7 @@ export function TestRun({ slug, form, isDirty, save }: TestRunProps) {
               { value: ANY, name: texts.any },
               ...workers.map((each) => ({
                 value: each.worker_id,
-                name: each.fit === "lacking" ? texts.lacking(each.worker_id) : each.worker_id,
+                name: each.fit === "unable" ? texts.unable(each.worker_id) : each.worker_id,
               })),
             ]}
             onChange={setWorker}
@@ -156,14 +155,13 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
 
 const MOST_NAMED = 3;
 
-/** Which worker it will run on, before it is run. */
 function whereOf(workers: readonly WorkerCheck[], chosen: string): string {
   if (chosen !== ANY) return texts.onOne(chosen);
-  const able = workers.filter((each) => each.fit !== "lacking").map((each) => each.worker_id);
+  const able = workers.filter((each) => each.fit !== "unable").map((each) => each.worker_id);
   return able.length ? texts.onFirst(able.slice(0, MOST_NAMED), able.length - MOST_NAMED) : texts.nobodyCan;
 }
 
-/** Which worker has taken it, once one has. */
+/** The worker that leased the job, if any. */
 function useTakenBy(made: Job | undefined): string | null {
   const isTaken = made !== undefined && made.started_at !== null;
   const { data } = useQuery({

@@ -10,11 +10,10 @@ const texts = all.versions;
 
 interface VersionsProps {
   slug: string;
-  /** What it ran becomes what is edited; it is saved as anything else. */
+  /** Loads a version into the editor. */
   onBringBack: (version: Partial<Workflow>) => void;
 }
 
-/** What the workflow ran, and since when. */
 export function Versions({ slug, onBringBack }: VersionsProps) {
   const found = useQuery(versions(slug));
   const fetch = useMutation({

@@ -13,9 +13,9 @@ import { MissingList } from "../catalogue/use-workflow-import";
 import { Facts, QueryResult, Section, State, sheet, type Tone } from "../shared/sheet";
 
 const texts = all.workers;
-const TONES: Readonly<Record<string, Tone>> = { able: "good", lacking: "bad", unknown: "warn" };
+const TONES: Readonly<Record<string, Tone>> = { able: "good", unable: "bad", unknown: "warn" };
 
-/** Which of them have all that it needs, and where it is run. */
+/** Availability on workers, and assigned fleets. */
 export function Workers({ slug }: { slug: string }) {
   const found = useQuery(fitting(slug));
   const checkAgain = (

@@ -53,7 +53,7 @@ export function WorkflowEditor({ before }: { before: Workflow }) {
     onSuccess: (data) => {
       client.setQueryData(keys.workflow(slug), data);
       setEdited({});
-      // its versions, too
+      // includes its versions
       void client.invalidateQueries({ queryKey: keys.workflow(slug) });
       void client.invalidateQueries({ queryKey: keys.workflows });
       void client.invalidateQueries({ queryKey: keys.fitting(slug) });

@@ -7,7 +7,7 @@ const CHANGEABLE = [
   "is_active" as const,
 ];
 
-/** What was changed of it, and nothing else. */
+/** Only the changed fields. */
 export const changesOf = (before: Workflow, edited: Partial<Workflow>): Partial<Workflow> =>
   Object.fromEntries(
     CHANGEABLE.filter((each) => each in edited && !isSame(edited[each] ?? null, before[each] ?? null)).map((each) => [
@@ -16,7 +16,7 @@ export const changesOf = (before: Workflow, edited: Partial<Workflow>): Partial<
     ]),
   );
 
-/** `properties.3.maximum` is about the fourth one, `properties.steps` about the one of that key. */
+/** `properties.3.maximum` refers to the fourth property, `properties.steps` to the key. */
 export function errorsByProperty(workflow: Workflow, errors: Readonly<Record<string, string>>): Record<string, string> {
   const found: Record<string, string> = {};
   for (const [name, why] of Object.entries(errors)) {

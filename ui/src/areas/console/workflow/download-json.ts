@@ -1,6 +1,5 @@
 import { stringify } from "@/api/json";
 
-/** Keep something as a file of JSON. */
 export function download(name: string, value: unknown): void {
   const link = document.createElement("a");
   link.href = URL.createObjectURL(new Blob([stringify(value)], { type: "application/json" }));
