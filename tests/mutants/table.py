@@ -185,7 +185,7 @@ MUTANTS = (
     Mutant(
         name="a GPU that is too small gets the workflow again",
         file="store/central/queue/claims.py",
-        old="        outgrown = await memory.outgrown(tx, locked_ids, stale_seconds=stale_seconds)",
+        old="        oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)",
         new="        pass",
         tests=f"{CONFORMANCE}/test_memory.py",
         only="sqlite and later_jobs",
@@ -319,7 +319,7 @@ MUTANTS = (
     Mutant(
         name="what a worker does not report counts as missing",
         file="services/catalogue/availability.py",
-        old="if each.fit is Fit.LACKING}",
+        old="if each.fit is Fit.UNABLE}",
         new="if each.fit is not Fit.ABLE}",
         tests=f"{CONFORMANCE}/test_missing.py",
         only="sqlite and does_not_say",
@@ -327,7 +327,7 @@ MUTANTS = (
     Mutant(
         name="a worker that changes is not held against what waits",
         file="services/workers/workers.py",
-        old="                await note_gaps(tx, worker.worker_id, capabilities, held)\n",
+        old="                await write_missing(tx, worker.worker_id, capabilities, held)\n",
         new="                pass\n",
         tests=f"{CONFORMANCE}/test_missing.py",
         only="sqlite and gets_what_it_lacked",

@@ -20,7 +20,7 @@ from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.services.accounts import Accounts
 from comfyrelay.services.autoscaling import Scaling
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.catalogue.node_definitions import Live
+from comfyrelay.services.catalogue.node_definitions import LoadLive
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import ASK_SECONDS, Databases
 from comfyrelay.services.gallery import Gallery
@@ -72,7 +72,7 @@ class Hooks:
     # where all workers of a stage are in this process: why none of their ComfyUI servers can be used, if none can
     comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: ()
     # and whether such a worker has yet to register
-    is_worker_coming: Callable[[str], bool] = lambda _stage: False
+    is_worker_starting: Callable[[str], bool] = lambda _stage: False
     # at which stage the jobs of a workflow run; else that of the server, or what was asked for
     stage_of: StageOf | None = None
     # a job was removed: removes the files of its that only whoever runs the engine knows of
@@ -84,7 +84,7 @@ class Hooks:
     # get each new workflow beside the default fleet, where they are
     more_fleets: Sequence[tuple[Stage, str]] = ()
     # where a ComfyUI can be asked from here: the definitions of its nodes
-    live_definitions: Live | None = None
+    live_definitions: LoadLive | None = None
     # something was submitted that no worker is known to have the nodes and models for
     on_missing: Callable[[], None] = lambda: None
 
@@ -123,7 +123,7 @@ class Engine:
             self.outbox,
             self.catalogue.graphs,
             comfyui_away=self._hooks.comfyui_away,
-            is_worker_coming=self._hooks.is_worker_coming,
+            is_worker_starting=self._hooks.is_worker_starting,
             why_here=self._why_here,
             on_leased=self._leased,
             on_moved=partial(self._changed, "dispatches"),
@@ -176,9 +176,9 @@ class Engine:
             _every("usage", USAGE_SECONDS, self.scaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
-            _every("unused requirements", RETENTION_SECONDS, self.catalogue.availability.forget_unused),
+            _every("unused requirements", RETENTION_SECONDS, self.catalogue.availability.delete_unused),
             # those of workers that come together are read together
-            _every("waiting workflows", 0.2, self.catalogue.waiting.follow),
+            _every("waiting workflows", 0.2, self.catalogue.pending_workflows.run_and_wait),
             # what is queued close together is decided together
             _every("burst", 0.2, self.scaling.bursting.run_stages),
             # ends that come close together are sent together

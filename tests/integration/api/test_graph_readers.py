@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.services.catalogue import graph_import
-from comfyrelay.services.catalogue.reader_threads import Readers
+from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.forms.describe import Described, describe
 from tests.support.api import Api
 from tests.support.world import PATIENCE_SECONDS
@@ -84,7 +84,7 @@ async def test_many_that_take_long_keep_neither_others_nor_their_files_waiting(
 
 
 async def test_a_turn_ends_with_the_thread_and_not_with_whoever_waited_for_it() -> None:
-    readers, long = Readers(), Long()
+    readers, long = ReaderThreads(), Long()
     left = asyncio.create_task(readers.run("a", long))
     await long.begins()
     left.cancel()

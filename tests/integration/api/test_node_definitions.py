@@ -81,7 +81,7 @@ async def test_they_are_sent_once_for_all_workers_that_have_the_same(api: Api, w
 async def test_a_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
     user = await api.user()
     refused = problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED}), 409)
-    assert "No worker has told which nodes it has" in refused["detail"]
+    assert "No worker has reported its nodes" in refused["detail"]
     assert "Export (API)" in refused["detail"]
     await bring(worker, DEFINITIONS)
     answer = await user.call("POST", "/api/workflows", {"graph": SAVED, "name": "Mine"})
@@ -347,11 +347,11 @@ class TestWaitingForNodes:
         user = await api.user()
         slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
         await bring(worker, DEFINITIONS)
-        assert await api.engine.catalogue.waiting.run_once() == 0
+        assert await api.engine.catalogue.pending_workflows.run_once() == 0
         [listed] = (await user.get("/api/workflows"))["items"]
         assert listed["waiting"].startswith("Waits for nodes: Rare (no"), "what has come is waited for no more"
         await bring(worker, self.COMPLETE)
-        assert await api.engine.catalogue.waiting.run_once() == 1
+        assert await api.engine.catalogue.pending_workflows.run_once() == 1
         [listed] = (await user.get("/api/workflows"))["items"]
         assert (listed["slug"], listed["name"], listed["waiting"], listed["missing"]) == (slug, "Mine", None, None)
         assert listed["output_node_id"] == "2"
@@ -366,11 +366,11 @@ class TestWaitingForNodes:
         self, api: Api, worker: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await api.stop_loops()
-        monkeypatch.setattr(pending_workflows, "LOOK_SECONDS", 10 * PATIENCE_SECONDS)
+        monkeypatch.setattr(pending_workflows, "POLL_SECONDS", 10 * PATIENCE_SECONDS)
         user = await api.user()
         await user.post("/api/workflows", self.ANYWAY)
         for each in (worker, await api.worker("gpu-2")):
-            looking = asyncio.create_task(api.engine.catalogue.waiting.follow())
+            looking = asyncio.create_task(api.engine.catalogue.pending_workflows.run_and_wait())
             packed = pack(self.COMPLETE)
             if not (await each.post("/api/worker/definitions", {"sha256": packed.sha256}))["is_known"]:
                 await put(each, packed.sha256, packed.data)
@@ -391,7 +391,7 @@ class TestWaitingForNodes:
         user = await api.user()
         await user.post("/api/workflows", body)
         await bring(worker, self.COMPLETE)
-        assert await api.engine.catalogue.waiting.run_once() == 1
+        assert await api.engine.catalogue.pending_workflows.run_once() == 1
         [listed] = (await user.get("/api/workflows"))["items"]
         assert [each["key"] for each in listed["properties"]] == ["power"]
         assert listed["output_extension"] == "webp"
@@ -410,7 +410,7 @@ class TestWaitingForNodes:
         problem_of(await user.call("PATCH", path, {"graph": self.RARE}), 409)
         assert data_of(await user.call("PATCH", path, {"graph": SAVED}))["waiting"] is None
         await bring(worker, self.COMPLETE)
-        assert await api.engine.catalogue.waiting.run_once() == 0
+        assert await api.engine.catalogue.pending_workflows.run_once() == 0
         second = (await user.post("/api/workflows", {**self.ANYWAY, "graph": self.OTHER}))["slug"]
         data_of(await user.call("DELETE", f"/api/workflows/{second}"))
         assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [slug]
@@ -423,7 +423,7 @@ class TestWaitingForNodes:
         slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
         painted = {"input": {"required": {"images": ["IMAGE"], "canvas": ["WEBCAM", {}]}}, "output": []}
         await bring(worker, {**DEFINITIONS, "Rare": painted})
-        assert await api.engine.catalogue.waiting.run_once() == 0
+        assert await api.engine.catalogue.pending_workflows.run_once() == 0
         [listed] = (await user.get("/api/workflows"))["items"]
         assert listed["waiting"].startswith("It cannot be read: ")
         assert "made in the browser" in listed["waiting"]
@@ -444,7 +444,7 @@ class TestWaitingForNodes:
         await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(8)})
         await bring(worker, self.COMPLETE)
         with pytest.raises(Conflict):
-            await api.engine.catalogue.own_workflows.read_waiting(before)
+            await api.engine.catalogue.own_workflows.import_pending(before)
         [width] = (await user.get("/api/workflows"))["items"][0]["properties"]
         assert width["default_value"] == 8
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Equipment, Fitness, Needs
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, ReportedCapabilities, Fitness, Requirements
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import WorkflowRecord
@@ -76,7 +76,7 @@ async def refusal(desk: Desk, **values: Any) -> MissingOnWorkers:
 async def test_what_nobody_has_is_refused_with_everything_that_is_missing(world: World) -> None:
     desk = await a_desk(world, {"node_types": ["Prompt"], "models": []})
     error = await refusal(desk)
-    assert error.detail.startswith("The worker lacks the nodes CheckpointLoader, SaveVideo and the model " + MODEL)
+    assert error.detail.startswith("The worker is missing the nodes CheckpointLoader, SaveVideo and the model " + MODEL)
     assert [(each["kind"], each["name"]) for each in error.missing] == [
         ("node", "CheckpointLoader"),
         ("node", "SaveVideo"),
@@ -96,7 +96,7 @@ async def test_who_has_what_is_told_in_numbers_and_by_name_to_those_who_may_know
         (MODEL, 1, ["gpu-1"] if shows_workers else []),
     ]
     assert ("gpu-2" in error.detail) is shows_workers
-    assert error.detail.startswith("None of the 2 workers has everything")
+    assert error.detail.startswith("None of the 2 workers meets all requirements")
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ async def test_a_job_that_may_wait_is_not_given_to_whoever_lacks_what_it_needs(w
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     assert await world.lease("gpu-1") is None
     waiting = await why(world, job)
-    assert (waiting.reason, waiting.text) == (Reason.MISSING, "It waits until a worker has the node SaveVideo.")
+    assert (waiting.reason, waiting.text) == (Reason.MISSING, "Waiting for a worker with the node SaveVideo.")
 
 
 async def test_it_runs_by_itself_where_a_worker_comes_that_has_everything(world: World) -> None:
@@ -213,7 +213,7 @@ async def test_a_retry_is_accepted_and_waits(world: World) -> None:
     await world.fail(leased)
     await change(world, "gpu-1", NO_MODEL)
     again = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
-    assert (await why(world, again)).text == f"It waits until a worker has the model {MODEL}."
+    assert (await why(world, again)).text == f"Waiting for a worker with the model {MODEL}."
 
 
 async def test_the_same_request_may_be_sent_again_to_wait(world: World) -> None:
@@ -225,11 +225,11 @@ async def test_the_same_request_may_be_sent_again_to_wait(world: World) -> None:
 
 async def test_what_a_workflow_lacks_is_told_when_it_is_added(world: World) -> None:
     desk = await a_desk(world, NO_SAVER, **WITH_CHOICE)
-    missing = await world.engine.catalogue.availability.of_workflow(desk.workflow, shows_names=True)
+    missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
-    assert missing.text == "The worker lacks the node SaveVideo."
+    assert missing.text == "The worker is missing the node SaveVideo."
     await change(world, "gpu-1", ALL)
-    assert await world.engine.catalogue.availability.of_workflow(desk.workflow, shows_names=True) is None
+    assert await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True) is None
     # there may never be a job of it
     assert await needs(world) == 0
 
@@ -239,14 +239,14 @@ async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
     able = {"node_types": [*NODES, "Node0000", "Node0400"], "models": [MODEL]}
     desk = await a_desk(world, NO_SAVER, able, graph=graph)
     error = await refusal(desk)
-    assert "Node0001 (no worker has it)" in error.detail
-    assert "Node0000 (only 1 worker has it)" in error.detail
-    assert "Node0049 (no worker has it), and more. Install" in error.detail
+    assert "Node0001 (on no worker)" in error.detail
+    assert "Node0000 (only on 1 worker)" in error.detail
+    assert "Node0049 (on no worker), and more. Install" in error.detail
     await worker(world, desk.fleet, NO_MODEL, name="later")
     async with world.engine.databases.central.read() as tx:
         rows = (await tx.execute(select(central.worker_missing_requirements))).all()
     assert [len(each.node_types) for each in rows] == [MOST_NAMES_KEPT] * 3
-    missing = await world.engine.catalogue.availability.of_workflow(desk.workflow, shows_names=True)
+    missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
     assert len(missing.gaps) < 3 * MOST_NAMES_KEPT
 
@@ -254,13 +254,13 @@ async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
 async def test_a_worker_is_judged_where_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await a_desk(world, NO_SAVER)
     await refusal(desk)
-    judge, threads = Equipment.fitness, []
+    judge, threads = ReportedCapabilities.fitness, []
 
-    def noting(self: Equipment, needs: Needs) -> Fitness:
+    def noting(self: ReportedCapabilities, needs: Requirements) -> Fitness:
         threads.append(threading.current_thread())
         return judge(self, needs)
 
-    monkeypatch.setattr(Equipment, "fitness", noting)
+    monkeypatch.setattr(ReportedCapabilities, "fitness", noting)
     await worker(world, desk.fleet, NO_SAVER, name="later")
     await change(world, "later", NO_MODEL)
     assert len(threads) == 2
@@ -276,9 +276,9 @@ async def test_what_no_job_needs_any_more_is_forgotten_and_learned_again(world: 
     desk = await a_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     await world.advance(UNUSED_SECONDS + 1)
-    assert await world.engine.catalogue.availability.forget_unused() == 0
+    assert await world.engine.catalogue.availability.delete_unused() == 0
     await world.engine.queue.control.cancel(job.tenant_id, job.id)
-    assert await world.engine.catalogue.availability.forget_unused() == 1
+    assert await world.engine.catalogue.availability.delete_unused() == 1
     assert await needs(world) == 0
     await refusal(desk)
 
@@ -288,7 +288,7 @@ async def test_what_was_used_lately_is_kept(world: World) -> None:
     await refusal(desk)
     await world.advance(UNUSED_SECONDS + 1)
     await refusal(desk)
-    assert await world.engine.catalogue.availability.forget_unused() == 0
+    assert await world.engine.catalogue.availability.delete_unused() == 0
 
 
 async def test_a_worker_that_registers_while_a_job_is_submitted_is_held_against_it(world: World) -> None:

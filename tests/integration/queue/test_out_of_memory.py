@@ -200,7 +200,7 @@ async def test_who_waits_for_a_larger_gpu_is_told_so(world: World, desk: Desk, l
     await runs_out(world, desk.worker, 8)
     waiting = await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
     assert waiting.text == (
-        "It waits for a GPU with more than 8 GiB: it did not fit into one of that size. "
+        "Waiting for a GPU with more than 8 GiB: the job ran out of memory on one of that size. "
         "Next in the queue; a worker is free."
     )
     assert waiting.workers == 1
@@ -220,10 +220,10 @@ async def test_what_was_learnt_is_believed_for_a_week(world: World, desk: Desk, 
     await runs_out(world, desk.worker, 8)
     await world.advance(6 * 86_400)
     await world.engine.fleet.workers.record_seen([desk.worker, large])
-    await world.engine.catalogue.availability.forget_unused()
+    await world.engine.catalogue.availability.delete_unused()
     assert await world.lease(desk.worker) is None
     await world.advance(2 * 86_400)
-    await world.engine.catalogue.availability.forget_unused()
+    await world.engine.catalogue.availability.delete_unused()
     await world.engine.fleet.workers.record_seen([desk.worker, large])
     assert await world.lease(desk.worker) is not None
 

@@ -111,7 +111,7 @@ async def test_a_file_of_the_editor_says_what_is_missing_to_read_it(site: Site, 
     saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
     ran = await site.command("run", written(tmp_path, saved), "--out", str(tmp_path))
     assert ran.code == 2
-    assert "No worker has told which nodes it has" in ran.err.replace("\n", " ")
+    assert "No worker has reported its nodes" in ran.err.replace("\n", " ")
 
 
 async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> None:

@@ -4,9 +4,18 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.capabilities import Fit, Lacking, NeedKind, Needs, awaited, fitness, gaps, refusal
+from comfyrelay.domain.capabilities import (
+    Fit,
+    RequirementKind,
+    Requirements,
+    UnmetRequirements,
+    fitness,
+    merge_unmet,
+    refusal_text,
+    wait_text,
+)
 
-NEEDS = Needs(
+NEEDS = Requirements(
     node_types=frozenset({"CheckpointLoader", "SaveVideo"}), models=frozenset({"sd/base.safetensors", "lora.pt"})
 )
 NODES = ["CheckpointLoader", "SaveVideo", "KSampler"]
@@ -30,15 +39,15 @@ def test_a_worker_that_reports_everything_is_able(models: Any) -> None:
 
 def test_what_is_missing_is_named() -> None:
     found = fitness(NEEDS, {"node_types": ["SaveVideo"], "models": {"loras": ["lora.pt"]}})
-    assert found.fit is Fit.LACKING
+    assert found.fit is Fit.UNABLE
     assert found.missing_node_types == ["CheckpointLoader"]
     assert found.missing_models == ["sd/base.safetensors"]
-    assert found.text == "It lacks the node CheckpointLoader and the model sd/base.safetensors."
+    assert found.text == "The worker is missing the node CheckpointLoader and the model sd/base.safetensors."
 
 
 def test_what_is_reported_counts_even_if_the_rest_is_not() -> None:
     found = fitness(NEEDS, {"models": []})
-    assert found.fit is Fit.LACKING
+    assert found.fit is Fit.UNABLE
     assert found.missing_node_types == []
     assert found.missing_models == ["lora.pt", "sd/base.safetensors"]
 
@@ -54,12 +63,12 @@ def test_what_is_not_reported_is_unknown(capabilities: dict[str, Any]) -> None:
 
 
 def test_a_graph_without_models_asks_for_no_report_of_them() -> None:
-    needs = Needs(node_types=frozenset({"SaveVideo"}), models=frozenset())
+    needs = Requirements(node_types=frozenset({"SaveVideo"}), models=frozenset())
     assert fitness(needs, {"node_types": NODES}).fit is Fit.ABLE
 
 
 def test_long_lists_are_cut_in_the_text_but_not_in_the_data() -> None:
-    needs = Needs(node_types=frozenset(f"Node{n}" for n in range(9)), models=frozenset())
+    needs = Requirements(node_types=frozenset(f"Node{n}" for n in range(9)), models=frozenset())
     found = fitness(needs, {"node_types": []})
     assert len(found.missing_node_types) == 9
     assert found.text.endswith("Node4 and 4 more.")
@@ -77,7 +86,7 @@ def test_a_worker_is_able_if_one_of_its_servers_has_everything() -> None:
     assert fitness(NEEDS, {**report, "comfyui": [lacks_more, {}]}).fit is Fit.ABLE
     # neither has all, though both have it between them: the one that lacks least is told of
     found = fitness(NEEDS, {**report, "comfyui": [lacks_more, lacks_node]})
-    assert (found.fit, found.missing_node_types, found.missing_models) == (Fit.LACKING, ["SaveVideo"], [])
+    assert (found.fit, found.missing_node_types, found.missing_models) == (Fit.UNABLE, ["SaveVideo"], [])
 
 
 @pytest.mark.parametrize("servers", ["?", [7, None], [{"lacks": 7}], [{"lacks": {"node_types": 7}}]])
@@ -85,36 +94,38 @@ def test_servers_of_the_wrong_shape_do_not_hurt(servers: Any) -> None:
     assert fitness(NEEDS, {"node_types": NODES, "models": sorted(NEEDS.models), "comfyui": servers}).fit is Fit.ABLE
 
 
-ONE = Lacking(worker="one", node_types=["A", "B"], models=[])
-TWO = Lacking(worker="two", node_types=["B"], models=["m.pt"])
-SILENT = Lacking(worker="silent", node_types=["A"], models=[], silent=[NeedKind.MODEL])
+ONE = UnmetRequirements(worker="one", node_types=["A", "B"], models=[])
+TWO = UnmetRequirements(worker="two", node_types=["B"], models=["m.pt"])
+SILENT = UnmetRequirements(worker="silent", node_types=["A"], models=[], silent=[RequirementKind.MODEL])
 
 
 def test_everything_that_is_missing_is_named_with_those_who_have_it() -> None:
-    found = [(each.kind, each.name, each.workers) for each in gaps([ONE, TWO, SILENT])]
+    found = [(each.kind, each.name, each.workers) for each in merge_unmet([ONE, TWO, SILENT])]
     assert found == [
-        (NeedKind.NODE, "A", ["two"]),
-        (NeedKind.NODE, "B", ["silent"]),
+        (RequirementKind.NODE, "A", ["two"]),
+        (RequirementKind.NODE, "B", ["silent"]),
         # who says nothing of models is not one who has it
-        (NeedKind.MODEL, "m.pt", ["one"]),
+        (RequirementKind.MODEL, "m.pt", ["one"]),
     ]
 
 
 def test_a_refusal_says_who_has_what_by_number_or_by_name() -> None:
-    found = gaps([ONE, TWO])
-    assert refusal(found, workers=2, shows_names=True) == (
-        "None of the 2 workers has everything: the node A (only two), the node B (no worker has it), "
-        "the model m.pt (only one)."
+    found = merge_unmet([ONE, TWO])
+    assert refusal_text(found, workers=2, shows_names=True) == (
+        "None of the 2 workers meets all requirements: the node A (only on two), the node B (on no worker), "
+        "the model m.pt (only on one)."
     )
-    assert "the node A (only 1 worker has it)" in refusal(found, workers=2, shows_names=False)
-    assert refusal(gaps([ONE]), workers=1, shows_names=False) == "The worker lacks the nodes A, B."
+    assert "the node A (only on 1 worker)" in refusal_text(found, workers=2, shows_names=False)
+    assert refusal_text(merge_unmet([ONE]), workers=1, shows_names=False) == "The worker is missing the nodes A, B."
 
 
 def test_a_refusal_names_all_of_it_up_to_fifty() -> None:
-    many = Lacking(worker="one", node_types=[f"N{n:02}" for n in range(60)], models=[])
-    assert refusal(gaps([many]), workers=1, shows_names=False).endswith("N49 and 10 more.")
-    assert refusal(gaps([many, many]), workers=2, shows_names=False).endswith("N49 (no worker has it), and 10 more.")
+    many = UnmetRequirements(worker="one", node_types=[f"N{n:02}" for n in range(60)], models=[])
+    assert refusal_text(merge_unmet([many]), workers=1, shows_names=False).endswith("N49 and 10 more.")
+    assert refusal_text(merge_unmet([many, many]), workers=2, shows_names=False).endswith(
+        "N49 (on no worker), and 10 more."
+    )
 
 
 def test_what_is_waited_for_is_everything_together() -> None:
-    assert awaited(gaps([ONE, TWO])) == "It waits until a worker has the nodes A, B and the model m.pt."
+    assert wait_text(merge_unmet([ONE, TWO])) == "Waiting for a worker with the nodes A, B and the model m.pt."

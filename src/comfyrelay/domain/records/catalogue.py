@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.capabilities import NeedKind
+from comfyrelay.domain.capabilities import RequirementKind
 from comfyrelay.domain.queue.states import WorkflowProvider
 
 MOST_NAMED = 20
@@ -31,7 +31,7 @@ class WaitingForNodes:
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        return [{"kind": NeedKind.NODE, "name": each, "workers": 0, "on": []} for each in self.node_types]
+        return [{"kind": RequirementKind.NODE, "name": each, "workers": 0, "on": []} for each in self.node_types]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -72,7 +72,7 @@ async def create_workflow(
     added = await context.engine.catalogue.own_workflows.add(user.tenant_id, _new(body, body.graph))
     if not added.is_new:
         response.status_code = status.HTTP_200_OK
-    workflow, read = added.workflow, added.read
+    workflow, read = added.workflow, added.imported
     if read is None:
         return _waiting(added)
     missing = await context.engine.catalogue.availability.check_workflow(workflow, shows_names=user.is_admin)

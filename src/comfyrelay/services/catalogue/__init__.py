@@ -1,4 +1,4 @@
-"""What can be run: workflows, the effects made of them, their files, and presets."""
+"""The catalogue: workflows, effects, their files, and presets."""
 
 from collections.abc import Callable, Sequence
 
@@ -6,14 +6,14 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.availability import Availability
 from comfyrelay.services.catalogue.effects import Effects
-from comfyrelay.services.catalogue.graph_import import Incoming
+from comfyrelay.services.catalogue.graph_import import GraphImporter
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.library import Library
-from comfyrelay.services.catalogue.node_definitions import Live, NodeDefinitionService
+from comfyrelay.services.catalogue.node_definitions import LoadLive, NodeDefinitionService
 from comfyrelay.services.catalogue.own_workflows import OwnWorkflows
-from comfyrelay.services.catalogue.pending_workflows import WaitingWorkflows
+from comfyrelay.services.catalogue.pending_workflows import PendingWorkflows
 from comfyrelay.services.catalogue.presets import Presets
-from comfyrelay.services.catalogue.reader_threads import Readers
+from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.wakeup import Wakeup
@@ -27,13 +27,13 @@ class Catalogue:
         context: ServiceContext,
         *,
         on_missing: Callable[[], None],
-        live_definitions: Live | None = None,
+        live_definitions: LoadLive | None = None,
         more_fleets: Sequence[tuple[Stage, str]] = (),
         stage_of: Callable[[int], Stage] | None = None,
     ) -> None:
-        """`live_definitions` are those of a ComfyUI that can be asked from here; else workers tell theirs.
-        `more_fleets` get each new workflow beside the default one, where they are. `stage_of` decides at which stage
-        the jobs of a workflow run."""
+        """`live_definitions` reads node definitions from a local ComfyUI; without it, workers report theirs. New
+        workflows are mapped to the default fleet and to `more_fleets`. `stage_of` overrides the stage of a workflow's
+        jobs."""
         settings, databases, objects = context.settings, context.databases, context.objects
         self.graphs = Graphs(objects, max_nodes=settings.max_graph_nodes)
         self.assets = Assets(objects, max_bytes=settings.max_upload_bytes, ttl_seconds=settings.presigned_ttl_seconds)
@@ -42,20 +42,20 @@ class Catalogue:
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases, self.assets)
         has_new = Wakeup()
-        self.definitions = NodeDefinitionService(
+        self.node_definitions = NodeDefinitionService(
             databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=has_new.notify
         )
-        readers = Readers()
-        self.incoming = Incoming(self.definitions, self.graphs, readers)
+        readers = ReaderThreads()
+        self.importer = GraphImporter(self.node_definitions, self.graphs, readers)
         self.own_workflows = OwnWorkflows(
             databases,
             self.workflows,
-            self.incoming,
+            self.importer,
             readers,
             policy=context.graph_policy,
-            most=settings.max_own_workflows,
+            max_workflows=settings.max_own_workflows,
         )
-        self.waiting = WaitingWorkflows(databases, self.definitions, self.own_workflows, wakeup=has_new)
+        self.pending_workflows = PendingWorkflows(databases, self.node_definitions, self.own_workflows, wakeup=has_new)
         self.presets = Presets(databases)
         self.availability = Availability(
             databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of

@@ -1,6 +1,6 @@
-"""Files of the catalogue: uploaded by an administrator, named by workflows and effects, known by their hashes.
+"""Files of the catalogue, uploaded by an administrator and used by workflows and effects.
 
-Workers keep what has a hash, so that a file of an effect is fetched once and not with each job.
+Workers cache files by hash, so a file of an effect is downloaded once and not with each job.
 """
 
 import hashlib
@@ -17,12 +17,12 @@ from comfyrelay.media_types import guess_media_type
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
 
 FOLDER = "catalogue/assets/"
-KEPT_URLS = 10_000
+MAX_CACHED_URLS = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedAsset:
-    """The path to name in a default or an override, and how the bytes may be sent."""
+    """The path to use in a default or an override, and the signed URL for the bytes."""
 
     path: str
     signed: SignedUpload
@@ -33,11 +33,11 @@ class Assets:
         self._objects = objects
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
-        # by path, with when another is to be made
+        # URL and refresh time by path
         self._urls: dict[str, tuple[str, float]] = {}
 
-    async def begin(self, new: AnnouncedUpload) -> PreparedAsset:
-        """Say where a new file's bytes go. Each has a path of its own, so what a job was promised never changes."""
+    async def create_upload(self, new: AnnouncedUpload) -> PreparedAsset:
+        """Sign an upload URL. Each upload gets a new path, so files of submitted jobs never change."""
         check_upload(new, max_bytes=self._max_bytes)
         path = f"{FOLDER}{new_id()}{extension_of(new)}"
         signed = await self._objects.sign_upload(
@@ -45,8 +45,8 @@ class Assets:
         )
         return PreparedAsset(path=path, signed=signed)
 
-    async def with_hashes(self, properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """The properties, each file among the defaults with its hash if it is there. A given hash must be right."""
+    async def add_hashes(self, properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Add the hashes of default files that exist. A hash that is given must be correct."""
         found = [dict(each) for each in properties]
         for number, each in enumerate(found):
             prop = Property.from_json(each)
@@ -59,32 +59,34 @@ class Assets:
             each["default_value_hash"] = known or prop.default_value_hash
         return found
 
-    async def of_overrides(
+    async def hash_overrides(
         self, properties: Sequence[Mapping[str, Any]], overrides: Mapping[str, Any]
     ) -> dict[str, str]:
-        """The hashes of the files that an effect puts in, by path, of those that are there."""
+        """Hashes, by path, of the existing files in the overrides of an effect."""
         assets = {each.key for each in map(Property.from_json, properties) if each.is_asset}
         paths = [str(value) for key, value in overrides.items() if key in assets and value is not None]
         return {path: known for path in paths if (known := await self._hash(path)) is not None}
 
     async def check_preview(self, path: str) -> None:
-        """What shows an effect must be a picture or a video that was uploaded here, for everybody sees it."""
+        """Require an uploaded image or video: the preview of an effect is public."""
         kind = guess_media_type(path) or ""
         if not (path.startswith(FOLDER) and ".." not in path and kind.startswith(("image/", "video/"))):
-            problem = "This must be the path of a picture or a video that was uploaded by POST /api/admin/assets."
+            problem = "This must be the path of an image or a video that was uploaded with POST /api/admin/assets."
             raise InvalidInput(errors={"preview_path": problem})
         if not await self._objects.exists(path):
-            raise InvalidInput(errors={"preview_path": "There is no such file: send its bytes to `upload_url` first."})
+            raise InvalidInput(
+                errors={"preview_path": "This file does not exist: send its bytes to `upload_url` first."}
+            )
 
     async def preview_url(self, path: str | None) -> str | None:
-        """Where it can be had: the same for a while, so that browsers need not fetch it again."""
+        """Sign a URL. It stays the same for a while, so that browsers can cache the file."""
         if path is None:
             return None
         now = time.monotonic()
         url, fresh_until = self._urls.get(path, ("", 0.0))
         if now >= fresh_until:
             url = await self._objects.sign_download(path, ttl_seconds=self._ttl_seconds)
-            if len(self._urls) >= KEPT_URLS:
+            if len(self._urls) >= MAX_CACHED_URLS:
                 self._urls.clear()
             self._urls[path] = (url, now + self._ttl_seconds / 2)
         return url
@@ -95,6 +97,6 @@ class Assets:
             async for piece in self._objects.stream(path):
                 digest.update(piece)
         except NotFound:
-            # it may come later; until then workers fetch it with each job
+            # it may be uploaded later; until then workers download it with each job
             return None
         return digest.hexdigest()

@@ -1,8 +1,8 @@
-"""Whether any worker has what a job needs: asked when a graph is added and when it is submitted.
+"""Check whether any worker meets the requirements of a job, when a graph is added and when it is submitted.
 
-What jobs need is kept by their workflow hash, and with it which workers are known to lack something of it. So a
-submission of a known hash is one query that reads no worker's report, a claim knows what to leave alone, and a worker
-that comes, or gets what it lacked, is held against everything that waits.
+Requirements are stored by workflow hash, together with the workers that are known to miss some. So a submission of a
+known hash is one query that reads no worker report, and claims skip unsuitable workers. A worker that registers or
+reports new capabilities is compared with all stored requirements.
 """
 
 import asyncio
@@ -17,51 +17,52 @@ from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.nodes import models_in
 from comfyrelay.domain.capabilities import (
     MOST_NAMES_KEPT,
-    Equipment,
     Fit,
     Fitness,
-    Gap,
-    Lacking,
-    NeedKind,
-    Needs,
+    MissingRequirement,
+    ReportedCapabilities,
+    RequirementKind,
+    Requirements,
+    UnmetRequirements,
     known_until,
-    refusal,
+    merge_unmet,
+    refusal_text,
 )
-from comfyrelay.domain.capabilities import gaps as gaps_between
 from comfyrelay.domain.properties import Property
 from comfyrelay.domain.queue.states import Provider, WorkflowKind
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import MissingOnWorkers
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.paging import chunks
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.queue import memory
-from comfyrelay.store.central.queue import missing_requirements as gaps
+from comfyrelay.store.central.queue import memory, missing_requirements
+from comfyrelay.store.central.queue.missing_requirements import Pair, RawNeeds
 from comfyrelay.store.database import Tx
 
-# Inputs that people type into: what they say may end like a model's name, and no server lists it.
+# Free-text inputs: their values may look like model names.
 _TYPED = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_|$)", re.I)
-# That a hash is used is written down this often at most,
-LATELY_SECONDS = 600.0
-# and its needs are kept for so long after its last job: longer than a submission is ever under way.
+# Minimum interval between two updates of when a hash was last used.
+USED_INTERVAL_SECONDS = 600.0
+# Requirements are kept this long after the last job: longer than any submission takes.
 UNUSED_SECONDS = 86_400.0
-# That a GPU is too small is believed for a week.
+# How long a GPU counts as too small.
 MEMORY_SECONDS = 7 * 86_400.0
-# Each has at most as many names as a graph has nodes.
-HASHES_AT_ONCE = 100
+# Hashes per read; each has at most as many names as a graph has nodes.
+HASH_CHUNK = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingRequirements:
-    """What keeps every worker from a job. `shows_names`: whether whoever asks may know the workers by name."""
+    """Requirements that no worker meets. With `shows_names`, the user may see the names of workers."""
 
-    gaps: Sequence[Gap]
+    items: Sequence[MissingRequirement]
     workers: int
     shows_names: bool
 
     @property
     def text(self) -> str:
-        return refusal(self.gaps, workers=self.workers, shows_names=self.shows_names)
+        return refusal_text(self.items, workers=self.workers, shows_names=self.shows_names)
 
     def to_json(self) -> list[dict[str, Any]]:
         return [
@@ -71,7 +72,7 @@ class MissingRequirements:
                 "workers": len(each.workers),
                 "on": list(each.workers) if self.shows_names else [],
             }
-            for each in self.gaps
+            for each in self.items
         ]
 
 
@@ -85,27 +86,26 @@ class Availability:
         on_missing: Callable[[], None],
         stage_of: Callable[[int], str] | None = None,
     ) -> None:
-        """`stage_of` decides at which stage the jobs of a workflow run, whatever was asked for."""
+        """`stage_of` overrides the requested stage of a workflow's jobs."""
         self._databases = databases
         self._graphs = graphs
         self._stage = stage
         self._on_missing = on_missing
         self._stage_of = stage_of
 
-    async def of_workflow(self, workflow: WorkflowRecord, *, shows_names: bool) -> MissingRequirements | None:
-        """What a workflow lacks that has just been added, with its values as they are. Nothing is noted: there may
-        never be a job of it."""
-        if not is_judged(workflow):
+    async def check_workflow(self, workflow: WorkflowRecord, *, shows_names: bool) -> MissingRequirements | None:
+        """Check a workflow with its default values. Writes nothing: it may never get a job."""
+        if not has_requirements(workflow):
             return None
-        needs = await usual_needs(workflow, self._graphs)
+        requirements = await default_requirements(workflow, self._graphs)
         stage = self._stage if self._stage_of is None else self._stage_of(workflow.id)
         async with self._databases.central.read() as tx:
-            reports = await gaps.reports_for(tx, workflow_id=workflow.id, stage=stage)
-        lacking = await asyncio.to_thread(lacking_of, needs, reports)
-        if not lacking or len(lacking) < len(reports):
+            reports = await missing_requirements.reports_for(tx, workflow_id=workflow.id, stage=stage)
+        unmet = await asyncio.to_thread(find_unmet, requirements, reports)
+        if not unmet or len(unmet) < len(reports):
             return None
         self._on_missing()
-        return MissingRequirements(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
+        return MissingRequirements(items=merge_unmet(unmet), workers=len(unmet), shows_names=shows_names)
 
     async def require(
         self,
@@ -113,161 +113,173 @@ class Availability:
         wanted: Mapping[str, Mapping[str, Any]],
         *,
         stage: str,
-        waits: bool,
+        may_wait: bool,
         shows_names: bool,
     ) -> None:
-        """`wanted` has, by workflow hash, the values of one job. `MissingOnWorkers` when no worker can run one of them
-        and it may not wait."""
-        missing = await self.missing(workflow, wanted, stage=stage, shows_names=shows_names)
-        if missing is not None and not waits:
+        """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless they may wait. `wanted` has the values
+        of one job per workflow hash."""
+        missing = await self.find_missing(workflow, wanted, stage=stage, shows_names=shows_names)
+        if missing is not None and not may_wait:
             raise MissingOnWorkers(
                 f"{missing.text} Install what is missing, or add it anyway: then it waits until a worker has it.",
                 missing=missing.to_json(),
             )
 
-    async def missing(
+    async def find_missing(
         self, workflow: WorkflowRecord, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, shows_names: bool
     ) -> MissingRequirements | None:
-        """What is missing where workers could be given the jobs and none of them has everything. With nobody there to
-        ask, or somebody who does not say, nothing is known to be missing."""
-        if not is_judged(workflow):
+        """The missing requirements, if there are eligible workers and none of them can run the jobs. Without workers,
+        or with a worker that does not report, nothing is known to be missing."""
+        if not has_requirements(workflow):
             return None
         id_ = workflow.id
         stage = stage if self._stage_of is None else self._stage_of(id_)
         async with self._databases.central.read() as tx:
-            found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
+            found = await missing_requirements.verdicts(
+                tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=USED_INTERVAL_SECONDS
+            )
         if new := {digest: values for digest, values in wanted.items() if digest not in found}:
-            await self._learn(workflow, new)
+            await self._add_requirements(workflow, new)
         if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
-            await self._databases.central.run(TransactionStep.AVAILABILITY, lambda tx: gaps.note_used(tx, old))
+            await self._databases.central.run(
+                TransactionStep.AVAILABILITY, lambda tx: missing_requirements.note_used(tx, old)
+            )
         if not new and not any(each.is_unserved for each in found.values()):
             return None
         async with self._databases.central.read() as tx:
-            found = await gaps.verdicts(tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=LATELY_SECONDS)
+            found = await missing_requirements.verdicts(
+                tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=USED_INTERVAL_SECONDS
+            )
             unserved = [digest for digest, each in found.items() if each.is_unserved]
-            lacking = await gaps.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
-        if not lacking:
+            unmet = (
+                await missing_requirements.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
+            )
+        if not unmet:
             return None
         self._on_missing()
-        return MissingRequirements(gaps=gaps_between(lacking), workers=len(lacking), shows_names=shows_names)
+        return MissingRequirements(items=merge_unmet(unmet), workers=len(unmet), shows_names=shows_names)
 
-    async def forget_unused(self) -> int:
-        """Forget what no job has needed for a day, and which GPUs were too small long ago."""
+    async def delete_unused(self) -> int:
+        """Delete requirements unused for a day, and old records of GPUs that were too small."""
 
         async def work(tx: Tx) -> int:
             old = await memory.forget_old(tx, seconds=MEMORY_SECONDS)
-            return old + await gaps.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
+            return old + await missing_requirements.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
 
         return await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 
-    async def _learn(self, workflow: WorkflowRecord, new: Mapping[str, Mapping[str, Any]]) -> None:
-        """Note what jobs of these hashes need, and who of all workers lacks what of it."""
+    async def _add_requirements(self, workflow: WorkflowRecord, new: Mapping[str, Mapping[str, Any]]) -> None:
+        """Store the requirements of new hashes, and which workers miss which of them."""
         graph = await self._graphs.get(workflow.graph_path)
-        needed = await asyncio.to_thread(lambda: {digest: needs_of(graph, values) for digest, values in new.items()})
+        added = await asyncio.to_thread(
+            lambda: {digest: requirements_of(graph, values) for digest, values in new.items()}
+        )
 
         async def work(tx: Tx) -> None:
-            await gaps.lock(tx)
-            await gaps.write_needs(tx, needed)
-            reports = await gaps.reports(tx)
-            # in a thread: hundreds of workers with thousands of nodes each are megabytes
-            await gaps.write(tx, await asyncio.to_thread(_gaps_of_all, needed, reports))
+            await missing_requirements.lock(tx)
+            await missing_requirements.write_needs(tx, added)
+            reports = await missing_requirements.reports(tx)
+            # in a thread: reports of hundreds of workers are megabytes
+            await missing_requirements.write(tx, await asyncio.to_thread(_compare_workers, added, reports))
 
         await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 
 
-async def usual_needs(workflow: WorkflowRecord, graphs: Graphs) -> Needs:
-    """What a workflow needs with its values as they are."""
+async def default_requirements(workflow: WorkflowRecord, graphs: Graphs) -> Requirements:
+    """Requirements of a workflow with its default values."""
     properties = [Property.from_json(each) for each in workflow.properties]
     values = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
     graph = await graphs.get(workflow.graph_path)
-    return await asyncio.to_thread(needs_of, graph, values)
+    return await asyncio.to_thread(requirements_of, graph, values)
 
 
-def needs_of(graph: Graph, values: Mapping[str, Any]) -> Needs:
-    """What a graph needs with these values in it: a choice of a model is one of them."""
+def requirements_of(graph: Graph, values: Mapping[str, Any]) -> Requirements:
+    """Requirements of a graph with these values, which may name models."""
     filled = replace_placeholders(graph, values)
-    return Needs(
+    return Requirements(
         node_types=frozenset(node["class_type"] for node in graph.values()),
         models=frozenset(model.name for model in models_in(filled) if not _TYPED.search(model.input)),
     )
 
 
-class WorkerFit(NamedTuple):
-    """What a worker lacks, held against all needs that were known a moment ago."""
+class ComparedWorker(NamedTuple):
+    """Requirements that a worker misses, and the hashes that it was compared with."""
 
-    against: Set[str]
-    lacking: Mapping[str, Fitness]
+    hashes: Set[str]
+    missing: Mapping[str, Fitness]
 
 
-async def held_against_needs(databases: Databases, capabilities: Mapping[str, Any]) -> WorkerFit:
-    """Before anything is locked, in a thread, and part by part: there may be megabytes of it."""
-    equipment = await asyncio.to_thread(Equipment.of, capabilities)
+async def compare_with_requirements(databases: Databases, capabilities: Mapping[str, Any]) -> ComparedWorker:
+    """Compare a worker with all stored requirements, before taking locks. In a thread and in chunks: there may be
+    megabytes."""
+    reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
     async with databases.central.read() as tx:
-        known = sorted(await gaps.hashes(tx))
-    lacking: dict[str, Fitness] = {}
-    for first in range(0, len(known), HASHES_AT_ONCE):
+        known = sorted(await missing_requirements.hashes(tx))
+    missing: dict[str, Fitness] = {}
+    for chunk in chunks(known, HASH_CHUNK):
         async with databases.central.read() as tx:
-            raw = await gaps.needs_of(tx, known[first : first + HASHES_AT_ONCE])
-        lacking |= await asyncio.to_thread(_held, raw, equipment)
-    return WorkerFit(frozenset(known), lacking)
+            raw = await missing_requirements.needs_of(tx, chunk)
+        missing |= await asyncio.to_thread(_find_missing, raw, reported)
+    return ComparedWorker(frozenset(known), missing)
 
 
-async def note_gaps(tx: Tx, worker_id: str, capabilities: Mapping[str, Any], held: WorkerFit) -> None:
-    """Note anew what a worker lacks, under the lock of `gaps.lock`; what jobs have come to need since is judged now."""
-    await gaps.clear_worker(tx, worker_id)
-    known = await gaps.hashes(tx)
-    found = {digest: each for digest, each in held.lacking.items() if digest in known}
-    if late := known - held.against:
-        equipment = await asyncio.to_thread(Equipment.of, capabilities)
-        found |= await asyncio.to_thread(_held, await gaps.needs_of(tx, late), equipment)
-    await gaps.write(tx, {(worker_id, digest): each for digest, each in found.items()})
+async def write_missing(tx: Tx, worker_id: str, capabilities: Mapping[str, Any], compared: ComparedWorker) -> None:
+    """Replace the missing requirements of a worker. The caller holds `missing_requirements.lock`; hashes added since
+    the comparison are compared now."""
+    await missing_requirements.clear_worker(tx, worker_id)
+    known = await missing_requirements.hashes(tx)
+    found = {digest: each for digest, each in compared.missing.items() if digest in known}
+    if late := known - compared.hashes:
+        reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
+        found |= await asyncio.to_thread(_find_missing, await missing_requirements.needs_of(tx, late), reported)
+    await missing_requirements.write(tx, {(worker_id, digest): each for digest, each in found.items()})
 
 
-def _held(raw: Iterable[gaps.RawNeeds], equipment: Equipment) -> dict[str, Fitness]:
+def _find_missing(raw: Iterable[RawNeeds], reported: ReportedCapabilities) -> dict[str, Fitness]:
     found = {}
     for row in raw:
         node_types, models = (frozenset(orjson.loads(text)) for text in (row.node_types, row.models))
-        judged = equipment.fitness(Needs(node_types=node_types, models=models))
-        if judged.fit is Fit.LACKING:
-            found[row.workflow_hash] = _cut(judged)
+        result = reported.fitness(Requirements(node_types=node_types, models=models))
+        if result.fit is Fit.UNABLE:
+            found[row.workflow_hash] = _shorten(result)
     return found
 
 
-def _cut(each: Fitness) -> Fitness:
-    """With no more names than are written down."""
+def _shorten(each: Fitness) -> Fitness:
     nodes, models = each.missing_node_types[:MOST_NAMES_KEPT], each.missing_models[:MOST_NAMES_KEPT]
     return replace(each, missing_node_types=nodes, missing_models=models)
 
 
-def lacking_of(needs: Needs, reports: Iterable[tuple[str, str]]) -> list[Lacking]:
-    """What each worker lacks that lacks something."""
-    judged = [(name, Equipment.of(orjson.loads(report)).fitness(needs)) for name, report in reports]
+def find_unmet(requirements: Requirements, reports: Iterable[tuple[str, str]]) -> list[UnmetRequirements]:
+    """Unmet requirements of each worker that misses some."""
+    compared = [
+        (name, ReportedCapabilities.from_report(orjson.loads(report)).fitness(requirements)) for name, report in reports
+    ]
     return [
-        Lacking(
+        UnmetRequirements(
             worker=name,
             node_types=each.missing_node_types[:MOST_NAMES_KEPT],
             models=each.missing_models[:MOST_NAMES_KEPT],
             silent=each.silent,
-            until=known_until(((NeedKind.NODE, each.missing_node_types), (NeedKind.MODEL, each.missing_models))),
+            until=known_until(
+                ((RequirementKind.NODE, each.missing_node_types), (RequirementKind.MODEL, each.missing_models))
+            ),
         )
-        for name, each in judged
-        if each.fit is Fit.LACKING
+        for name, each in compared
+        if each.fit is Fit.UNABLE
     ]
 
 
-def is_judged(workflow: WorkflowRecord) -> bool:
-    """Whether it has a graph whose nodes and models workers of ours must have."""
+def has_requirements(workflow: WorkflowRecord) -> bool:
+    """Whether its graph runs on self-hosted workers, which need its nodes and models."""
     is_graph = workflow.kind == WorkflowKind.GRAPH and workflow.waiting is None
     return is_graph and workflow.provider == Provider.SELF_HOSTED
 
 
-def _gaps_of_all(needed: Mapping[str, Needs], reports: Mapping[str, str]) -> dict[gaps.Pair, Fitness]:
-    found: dict[gaps.Pair, Fitness] = {}
+def _compare_workers(added: Mapping[str, Requirements], reports: Mapping[str, str]) -> dict[Pair, Fitness]:
+    found: dict[Pair, Fitness] = {}
     for worker_id, report in reports.items():
-        found |= _gaps_of_one(needed, worker_id, Equipment.of(orjson.loads(report)))
+        reported = ReportedCapabilities.from_report(orjson.loads(report))
+        compared = {(worker_id, digest): reported.fitness(requirements) for digest, requirements in added.items()}
+        found |= {pair: _shorten(each) for pair, each in compared.items() if each.fit is Fit.UNABLE}
     return found
-
-
-def _gaps_of_one(needed: Mapping[str, Needs], worker_id: str, equipment: Equipment) -> dict[gaps.Pair, Fitness]:
-    judged = {(worker_id, digest): equipment.fitness(needs) for digest, needs in needed.items()}
-    return {pair: _cut(each) for pair, each in judged.items() if each.fit is Fit.LACKING}

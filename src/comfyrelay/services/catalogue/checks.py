@@ -1,4 +1,4 @@
-"""What a workflow must keep to: its properties, and the node that makes its output."""
+"""Checks of workflows: properties and output node."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,17 +9,17 @@ from comfyrelay.errors import InvalidInput
 
 
 def read_properties(properties: Sequence[Mapping[str, Any]]) -> list[Property]:
-    """A workflow's properties, checked each for itself and as a whole."""
+    """Parse the properties of a workflow and check them one by one and together."""
     found = []
     for number, fields in enumerate(properties):
         try:
             found.append(Property.from_json(fields))
         except InvalidInput as error:
-            raise under(f"properties.{number}", error) from error
+            raise prefix_errors(f"properties.{number}", error) from error
     try:
         check_properties(found)
     except InvalidInput as error:
-        raise under("properties", error) from error
+        raise prefix_errors("properties", error) from error
     return found
 
 
@@ -28,5 +28,5 @@ def check_output_node(graph: Graph, output_node_id: str | None) -> None:
         raise InvalidInput(errors={"output_node_id": f"The graph has no node {output_node_id!r}."})
 
 
-def under(field: str, error: InvalidInput) -> InvalidInput:
+def prefix_errors(field: str, error: InvalidInput) -> InvalidInput:
     return InvalidInput(errors={f"{field}.{key}": text for key, text in error.errors.items()})

@@ -1,4 +1,4 @@
-"""Effects: what end users pick, made of a workflow, overrides of its properties, and a price."""
+"""Effects: a workflow with property overrides and a price, offered to users."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -8,7 +8,7 @@ from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
-from comfyrelay.services.catalogue.checks import under
+from comfyrelay.services.catalogue.checks import prefix_errors
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.transactions import TransactionStep
@@ -48,7 +48,7 @@ class Effects:
         hashes = await self._hashes_for(workflow_slug, overrides)
 
         async def work(tx: Tx) -> EffectRecord:
-            workflow = await _to_publish(tx, workflow_slug)
+            workflow = await _lock_public_workflow(tx, workflow_slug)
             _check_overrides(workflow, overrides)
             return await catalogue.create_effect(
                 tx,
@@ -66,13 +66,13 @@ class Effects:
         return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def change(self, slug: str, changes: Mapping[str, Any]) -> EffectView:
-        """Change an effect; jobs that were submitted before keep what they were promised."""
+        """Change an effect. Submitted jobs are not affected."""
         more: dict[str, Any] = {}
         if (preview_path := changes.get("preview_path")) is not None:
             await self._assets.check_preview(preview_path)
         if changes.keys() & {"workflow_slug", "property_overrides"}:
             before = await self.get(slug)
-            # by path, so they are right even if somebody changes the effect at the same moment
+            # by path, so they stay correct if the effect changes concurrently
             more["asset_hashes"] = await self._hashes_for(
                 changes.get("workflow_slug", before.workflow_slug),
                 changes.get("property_overrides", before.effect.property_overrides),
@@ -84,18 +84,17 @@ class Effects:
                 raise NotFound(f"There is no effect {slug!r}.")
             values = {**changes, **more}
             if "workflow_slug" in values:
-                workflow = await _to_publish(tx, values.pop("workflow_slug"))
+                workflow = await _lock_public_workflow(tx, values.pop("workflow_slug"))
                 values["workflow_id"] = workflow.id
             else:
-                workflow = _of_effect(effect, await catalogue.workflow_to_use(tx, id_=effect.workflow_id))
+                workflow = _require_workflow(effect, await catalogue.workflow_to_use(tx, id_=effect.workflow_id))
             _check_overrides(workflow, values.get("property_overrides", effect.property_overrides))
             changed = await catalogue.update_effect(tx, effect.id, **values) if values else effect
             return EffectView(effect=changed, workflow_slug=workflow.slug)
 
-        return await self.shown(await self._databases.central.run(TransactionStep.CATALOGUE, work))
+        return await self.add_preview_url(await self._databases.central.run(TransactionStep.CATALOGUE, work))
 
-    async def shown(self, view: EffectView) -> EffectView:
-        """With where its picture can be had."""
+    async def add_preview_url(self, view: EffectView) -> EffectView:
         return replace(view, preview_url=await self._assets.preview_url(view.effect.preview_path))
 
     async def _hashes_for(self, workflow_slug: str, overrides: Mapping[str, Any]) -> dict[str, str]:
@@ -103,12 +102,12 @@ class Effects:
             workflow = await catalogue.workflow(tx, slug=workflow_slug)
         if workflow is None:
             return {}
-        # before a path is looked at, it must be a value that the property takes
+        # validate the values before reading the files
         _check_overrides(workflow, overrides)
-        return await self._assets.of_overrides(workflow.properties, overrides)
+        return await self._assets.hash_overrides(workflow.properties, overrides)
 
     async def delete(self, slug: str) -> None:
-        """Nobody can pick it any more; its jobs go on."""
+        """Delete an effect. Its jobs keep running."""
         if not await self._databases.central.run(
             TransactionStep.CATALOGUE, lambda tx: catalogue.delete_effect(tx, slug)
         ):
@@ -119,8 +118,8 @@ class Effects:
             effect = await catalogue.effect(tx, slug=slug)
             if effect is None:
                 raise NotFound(f"There is no effect {slug!r}.")
-            workflow = _of_effect(effect, await catalogue.workflow(tx, id_=effect.workflow_id))
-        return await self.shown(EffectView(effect=effect, workflow_slug=workflow.slug))
+            workflow = _require_workflow(effect, await catalogue.workflow(tx, id_=effect.workflow_id))
+        return await self.add_preview_url(EffectView(effect=effect, workflow_slug=workflow.slug))
 
     async def page(
         self, *, workflow_slug: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
@@ -136,7 +135,9 @@ class Effects:
                 tx, workflow_id=workflow_id, is_active=is_active, after_slug=cursor, limit=limit
             )
             slugs = await catalogue.workflow_slugs(tx, {each.workflow_id for each in found})
-        views = [await self.shown(EffectView(effect=each, workflow_slug=slugs[each.workflow_id])) for each in found]
+        views = [
+            await self.add_preview_url(EffectView(effect=each, workflow_slug=slugs[each.workflow_id])) for each in found
+        ]
         return Listed(items=views, next_cursor=after)
 
 
@@ -144,18 +145,18 @@ def _check_overrides(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> 
     try:
         check_overrides([Property.from_json(each) for each in workflow.properties], overrides)
     except InvalidInput as error:
-        raise under("property_overrides", error) from error
+        raise prefix_errors("property_overrides", error) from error
 
 
-async def _to_publish(tx: Tx, slug: str) -> WorkflowRecord:
-    """A workflow to make an effect of. One that is private to a tenant is nobody else's to run."""
+async def _lock_public_workflow(tx: Tx, slug: str) -> WorkflowRecord:
+    """Lock a workflow for an effect. Private workflows of tenants are refused."""
     workflow = await catalogue.workflow_to_use(tx, slug=slug)
     if workflow is None or workflow.tenant_id is not None:
         raise InvalidInput(errors={"workflow_slug": f"There is no workflow {slug!r}."})
     return workflow
 
 
-def _of_effect(effect: EffectRecord, workflow: WorkflowRecord | None) -> WorkflowRecord:
+def _require_workflow(effect: EffectRecord, workflow: WorkflowRecord | None) -> WorkflowRecord:
     # a workflow cannot be deleted while effects use it
-    assert workflow is not None, f"the workflow of the effect {effect.slug!r} is gone"
+    assert workflow is not None, f"the workflow of the effect {effect.slug!r} is missing"
     return workflow

@@ -1,4 +1,4 @@
-"""The workflow that a stored picture, video or sound carries, so that what made it can be run again."""
+"""Read the workflow that ComfyUI embeds in images, videos and audio."""
 
 import asyncio
 import tempfile
@@ -12,18 +12,18 @@ from comfyrelay.storage.local import LocalObjects
 from comfyrelay.storage.objects import ObjectStore
 
 
-async def carried_by(objects: ObjectStore, path: str) -> Any:
-    """The graph as it ran, else the workflow as the editor had it; nothing where the file carries neither."""
+async def read_embedded_workflow(objects: ObjectStore, path: str) -> Any:
+    """The graph as it ran, else the workflow of the editor, else `None`."""
     found = await _read(objects, path)
     return None if found is None else found.graph or found.workflow
 
 
 async def _read(objects: ObjectStore, path: str) -> Embedded | None:
     if isinstance(objects, LocalObjects):
-        place = await objects.file_of(path)
-        if place is None:
+        local = await objects.file_of(path)
+        if local is None:
             raise NotFound("This file has not been uploaded yet.")
-        return await asyncio.to_thread(read_embedded, place)
+        return await asyncio.to_thread(read_embedded, local)
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, "file")
         await save(objects.stream(path), copy)

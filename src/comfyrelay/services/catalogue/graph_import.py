@@ -1,4 +1,4 @@
-"""What users and administrators bring: a graph, or a file of ComfyUI's editor, becomes what a workflow is made of."""
+"""Import graphs and files of ComfyUI's editor as workflows."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,22 +13,22 @@ from comfyrelay.domain.records.catalogue import WaitingForNodes
 from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInstalled
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
-from comfyrelay.services.catalogue.reader_threads import Readers
+from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.forms.describe import describe
 
 _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
-    '(on a server: a worker beside it), and add it again; or save it with "Export (API)" in ComfyUI.'
+    '(on a server: a worker with ComfyUI) and add it again, or save it with "Export (API)" in ComfyUI.'
 )
-# Administrators are one among the tenants.
+# All administrators share one turn, like a tenant.
 _ADMINISTRATORS = ""
-_INSTALL = 'Install what is missing, and add it again; or save it with "Export (API)" in a ComfyUI that has it.'
+_INSTALL = 'Install what is missing and add it again, or save it with "Export (API)" in a ComfyUI that has it.'
 _GUESSED = "The types of its inputs were guessed from their values."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowImport:
-    """As it was brought. What is not given is found out; with `properties`, the graph is taken as it is."""
+    """A workflow to import. Missing fields are derived from the graph. With `properties`, the graph is not changed."""
 
     graph: Mapping[str, Any]
     name: str | None = None
@@ -40,11 +40,11 @@ class WorkflowImport:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReadWorkflow:
-    """`brought` is the graph in the API's format, and `graph` the same with placeholders; `roles` says which property
-    is the prompt, the seed and so on; `remark`, what is to be said about it."""
+class ImportedWorkflow:
+    """`source_graph` is the graph in API format; `graph` is the same with placeholders. `roles` maps roles, such as
+    prompt and seed, to properties. `remark` is shown to the user."""
 
-    brought: Graph
+    source_graph: Graph
     graph: Graph
     properties: Sequence[Mapping[str, Any]]
     roles: Mapping[str, str]
@@ -55,7 +55,7 @@ class ReadWorkflow:
 
     @property
     def positions(self) -> dict[str, list[str]]:
-        """By property, the inputs that are its placeholder and nothing else."""
+        """By property, the inputs that consist only of its placeholder."""
         keys = {str(each["placeholder"]): str(each["key"]) for each in self.properties}
         found: dict[str, list[str]] = {key: [] for key in keys.values()}
         for node_id, node in self.graph.items():
@@ -65,19 +65,18 @@ class ReadWorkflow:
         return found
 
 
-class Incoming:
-    def __init__(self, definitions: NodeDefinitionService, graphs: Graphs, readers: Readers) -> None:
+class GraphImporter:
+    def __init__(self, definitions: NodeDefinitionService, graphs: Graphs, readers: ReaderThreads) -> None:
         self._definitions = definitions
         self._graphs = graphs
         self._readers = readers
 
-    async def read(self, new: WorkflowImport, *, tenant_id: str = _ADMINISTRATORS) -> ReadWorkflow:
-        """`GraphError` says what is wrong with it; `MissingOnWorkers`, which nodes are missing to read it; `TooLarge`
-        where it is too large."""
+    async def import_workflow(self, new: WorkflowImport, *, tenant_id: str = _ADMINISTRATORS) -> ImportedWorkflow:
+        """Raises `GraphError`, `TooLarge`, or `MissingOnWorkers` if node definitions are missing."""
         if new.properties is not None:
             graph = await self.as_graph(new.graph, tenant_id=tenant_id)
-            return ReadWorkflow(
-                brought=graph,
+            return ImportedWorkflow(
+                source_graph=graph,
                 graph=graph,
                 properties=new.properties,
                 roles={},
@@ -85,12 +84,12 @@ class Incoming:
                 output_extension=new.output_extension or "mp4",
                 output_mime_type=new.output_mime_type,
             )
-        known, why = await self._definitions.known()
-        graph = await self._converted(new.graph, known, why, tenant_id=tenant_id)
+        known, why = await self._definitions.load()
+        graph = await self._convert(new.graph, known, why, tenant_id=tenant_id)
         described = await self._readers.run(tenant_id, partial(describe, graph, known))
         is_own_type = new.output_extension is not None or new.output_mime_type is not None
-        return ReadWorkflow(
-            brought=graph,
+        return ImportedWorkflow(
+            source_graph=graph,
             graph=described.graph,
             properties=described.properties,
             roles=described.roles,
@@ -101,11 +100,11 @@ class Incoming:
         )
 
     async def as_graph(self, value: Mapping[str, Any], *, tenant_id: str = _ADMINISTRATORS) -> Graph:
-        """In the API's format, with nothing found out."""
-        known, why = await self._definitions.known() if is_editor_file(value) else (None, "")
-        return await self._converted(value, known, why, tenant_id=tenant_id)
+        """Convert to the API format only."""
+        known, why = await self._definitions.load() if is_editor_file(value) else (None, "")
+        return await self._convert(value, known, why, tenant_id=tenant_id)
 
-    async def _converted(
+    async def _convert(
         self, value: Mapping[str, Any], known: Mapping[str, Any] | None, why: str, *, tenant_id: str
     ) -> Graph:
         if not is_editor_file(value):

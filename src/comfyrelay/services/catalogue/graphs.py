@@ -1,4 +1,4 @@
-"""Graphs by content hash: stored once, never changed, so they may be remembered."""
+"""Store graphs by content hash. A stored graph never changes, so it can be cached."""
 
 import asyncio
 import hashlib
@@ -12,9 +12,9 @@ from comfyrelay.errors import GraphError, TooLarge
 from comfyrelay.protocol.fields import LONGEST_NAME, LONGEST_TEXT
 from comfyrelay.storage.objects import ObjectStore
 
-GRAPHS_IN_MEMORY = 256
-# On average; a graph is gone through with every submission.
-VALUES_A_NODE = 50
+MAX_CACHED_GRAPHS = 256
+# On average. Every submission walks the whole graph.
+VALUES_PER_NODE = 50
 
 
 class Graphs:
@@ -24,16 +24,15 @@ class Graphs:
         self._known: dict[str, tuple[Graph, int]] = {}
 
     def check_size(self, graph: Graph) -> None:
-        """Before anything that takes its time: `TooLarge` for a graph that would make everybody wait."""
-        most = self._max_nodes * VALUES_A_NODE
+        """Raise `TooLarge` before the expensive steps."""
+        most = self._max_nodes * VALUES_PER_NODE
         if len(graph) > self._max_nodes or not _has_at_most(graph, most):
             raise TooLarge(
                 f"A graph has at most {self._max_nodes} nodes (COMFYRELAY_MAX_GRAPH_NODES) and {most} values in them."
             )
 
     def check_texts(self, graph: Graph) -> None:
-        """What bodies are held to, of a graph that was made of one: there a name may have been a text, and one text
-        may have become thousands."""
+        """Apply the limits of request bodies to a converted graph: a conversion may copy texts or make them names."""
         for node_id, node in graph.items():
             if any(len(name) > LONGEST_NAME for name in (node_id, node["class_type"], *node["inputs"])):
                 raise GraphError(f"The graph contains a name of more than {LONGEST_NAME} characters.")
@@ -51,34 +50,34 @@ class Graphs:
                 if len(value) > LONGEST_TEXT:
                     raise GraphError(f"The graph contains a text of more than {LONGEST_TEXT} characters.")
                 if length > MOST_BYTES:
-                    raise TooLarge(f"The texts of a graph have at most {MOST_BYTES} characters in all.")
+                    raise TooLarge(f"The texts of a graph may have at most {MOST_BYTES} characters in total.")
 
     async def store(self, graph: Graph) -> str:
-        """Keep a graph; returns its path. Jobs refer to it by that path, so it must never change."""
-        return await self._put(await asyncio.to_thread(_packed, graph))
+        """Store a graph and return its path, by which jobs refer to it."""
+        return await self._put(await asyncio.to_thread(_encode, graph))
 
-    async def keep(self, brought: Mapping[str, Any]) -> str:
-        """Keep what cannot be read yet, by its content as graphs are; returns its path."""
-        text = await asyncio.to_thread(lambda: json.dumps(brought, sort_keys=True).encode())
+    async def store_import(self, new: Mapping[str, Any]) -> str:
+        """Store an import that cannot be converted yet and return its path."""
+        text = await asyncio.to_thread(lambda: json.dumps(new, sort_keys=True).encode())
         if len(text) > MOST_BYTES:
             raise TooLarge(f"A workflow has at most {MOST_BYTES} bytes.")
         return await self._put(text)
 
-    async def kept(self, path: str) -> dict[str, Any]:
+    async def load_import(self, path: str) -> dict[str, Any]:
         text = await self._objects.get(path)
         found: dict[str, Any] = await asyncio.to_thread(json.loads, text)
         return found
 
     async def get(self, path: str) -> Graph:
-        return (await self.sized(path))[0]
+        return (await self.get_with_size(path))[0]
 
-    async def sized(self, path: str) -> tuple[Graph, int]:
-        """A graph, and how many bytes it has."""
+    async def get_with_size(self, path: str) -> tuple[Graph, int]:
+        """A graph and its size in bytes."""
         known = self._known.get(path)
         if known is None:
             text = await self._objects.get(path)
             known = await asyncio.to_thread(load_graph, text), len(text)
-            if len(self._known) >= GRAPHS_IN_MEMORY:
+            if len(self._known) >= MAX_CACHED_GRAPHS:
                 self._known.pop(next(iter(self._known)))
             self._known[path] = known
         return known
@@ -90,7 +89,7 @@ class Graphs:
         return path
 
 
-def _packed(graph: Graph) -> bytes:
+def _encode(graph: Graph) -> bytes:
     text = json.dumps(graph, sort_keys=True, ensure_ascii=False).encode()
     load_graph(text)
     return text
@@ -110,8 +109,7 @@ def _has_at_most(graph: Graph, most: int) -> bool:
 class WorkflowHasher:
     """Workflow hashes of one graph with many sets of values.
 
-    Values change the hash only where they name a model, so the whole graph is hashed once for each choice of models,
-    not once for each of thousands of prompts.
+    Only model names change the hash, so the graph is hashed once per choice of models and not once per prompt.
     """
 
     def __init__(self, graph: Graph, placeholders: Iterable[str]) -> None:

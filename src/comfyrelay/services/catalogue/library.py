@@ -1,4 +1,4 @@
-"""The effects that users may choose from, as users see them: without placeholders or paths of ours."""
+"""Effects as users see them: without placeholders and storage paths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ from comfyrelay.store.central.library import UsableEffect
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UserInput:
-    """A property that is the user's to set; the primary input is sent as a file or a video."""
+    """A property that the user may set. The primary input is a file or a video."""
 
     key: str
     type: PropertyType
@@ -53,16 +53,16 @@ class Library:
         async with self._databases.central.read() as tx:
             found = await library.offers(tx, after_id=after_id, limit=limit + 1)
         page = listed(found, lambda each: each.effect.id, limit=limit)
-        return page.holding([await self._offered(each) for each in page.items])
+        return page.holding([await self._build_offer(each) for each in page.items])
 
     async def effect(self, *, slug: str | None = None, id_: int | None = None) -> OfferedEffect:
         async with self._databases.central.read() as tx:
             found = await library.offer(tx, slug=slug, id_=id_)
         if found is None:
             raise NotFound("There is no such effect.")
-        return await self._offered(found)
+        return await self._build_offer(found)
 
-    async def _offered(self, offer: UsableEffect) -> OfferedEffect:
+    async def _build_offer(self, offer: UsableEffect) -> OfferedEffect:
         return OfferedEffect(
             effect=offer.effect,
             inputs=inputs_of(offer.workflow, offer.effect.property_overrides),
@@ -84,7 +84,7 @@ def _input(prop: Property, preset: Any) -> UserInput:
         key=prop.key,
         type=prop.type,
         required=prop.required and (preset is None or prop.is_primary_input),
-        # the default of a file is a path of ours
+        # the default of a file is a storage path
         default_value=None if prop.is_asset else preset,
         is_primary_input=prop.is_primary_input,
         choices=prop.choices,

@@ -1,4 +1,4 @@
-"""The definitions of the nodes that workers have: kept once for each content, merged for whoever reads a workflow."""
+"""Node definitions of workers, stored by content hash and merged to import workflows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,11 +19,11 @@ from comfyrelay.store.central.workers import node_definitions
 log = structlog.get_logger(__name__)
 
 FOLDER = "definitions"
-# Of so many different ones the choices are united; workers of a fleet have mostly the same.
-MOST_MERGED = 16
+# Distinct definitions whose choices are merged; workers of a fleet mostly have the same.
+MAX_MERGED = 16
 
-# Definitions as a ComfyUI has them now; `ComfyError` says why it has none.
-Live = Callable[[], Awaitable[Mapping[str, Any]]]
+# Loads the current definitions of a ComfyUI, or raises `ComfyError`.
+LoadLive = Callable[[], Awaitable[Mapping[str, Any]]]
 
 
 class NodeDefinitionService:
@@ -33,10 +33,10 @@ class NodeDefinitionService:
         objects: ObjectStore,
         *,
         stage: Stage,
-        live: Live | None = None,
+        live: LoadLive | None = None,
         on_new: Callable[[], None] = lambda: None,
     ) -> None:
-        """`on_new` is told when a worker has others than before."""
+        """`on_new` is called when the definitions of a worker have changed."""
         self._databases = databases
         self._objects = objects
         self._stage = stage
@@ -45,8 +45,8 @@ class NodeDefinitionService:
         self._merging = asyncio.Lock()
         self._merged: tuple[Sequence[str], Mapping[str, Any] | None] | None = None
 
-    async def note(self, worker_id: str, sha256: str) -> bool:
-        """A worker has these; false when they are not known here, and must be sent."""
+    async def register(self, worker_id: str, sha256: str) -> bool:
+        """Record the definitions of a worker. Returns false if they are unknown and must be sent."""
         if not await self._objects.exists(_path(sha256)):
             return False
         async with self._databases.central.read() as tx:
@@ -58,8 +58,8 @@ class NodeDefinitionService:
             self._on_new()
         return True
 
-    async def keep(self, worker_id: str, sha256: str, data: bytes) -> None:
-        """A worker sends what it has; the object is there before a row names it."""
+    async def store(self, worker_id: str, sha256: str, data: bytes) -> None:
+        """Store definitions sent by a worker: the object first, then the row that names it."""
         await asyncio.to_thread(unpack, data, sha256=sha256)
         await self._objects.put(_path(sha256), data)
         await self._databases.central.run(
@@ -67,9 +67,9 @@ class NodeDefinitionService:
         )
         self._on_new()
 
-    async def known(self) -> tuple[Mapping[str, Any] | None, str]:
-        """Those of a ComfyUI that can be asked, else those of the workers; where there are none, why."""
-        why = "No worker has told which nodes it has."
+    async def load(self) -> tuple[Mapping[str, Any] | None, str]:
+        """Definitions of the local ComfyUI, else of the workers; if there are none, the reason."""
+        why = "No worker has reported its nodes."
         if self._live is not None:
             try:
                 return await asyncio.to_thread(in_shape, await self._live()), ""
@@ -78,8 +78,8 @@ class NodeDefinitionService:
         return await self._of_workers(), why
 
     async def remove_unused(self, *, grace_seconds: float) -> int:
-        """Remove what no worker and no fleet has; returns how much that was. A worker that comes back with some that
-        were removed in this moment sends them again."""
+        """Remove definitions that no worker and no fleet uses; return how many. A worker that still needs one sends it
+        again."""
         now = utc_now()
         old = [
             each.path
@@ -97,19 +97,19 @@ class NodeDefinitionService:
 
     async def _of_workers(self) -> Mapping[str, Any] | None:
         async with self._databases.central.read() as tx:
-            hashes = await node_definitions.of_stage(tx, self._stage, limit=MOST_MERGED)
-        # one at a time: they are large, and whoever waits needs the same
+            hashes = await node_definitions.of_stage(tx, self._stage, limit=MAX_MERGED)
+        # one merge at a time: definitions are large, and waiting callers need the same result
         async with self._merging:
             if self._merged is not None and self._merged[0] == hashes:
                 return self._merged[1]
             merging, count = Merging(), 0
             for sha256 in hashes:
-                # each is let go before the next is read
+                # one at a time in memory
                 if (found := await self._read(sha256)) is not None:
                     await asyncio.to_thread(merging.add, found)
                     count += 1
             merged = merging.merged if count else None
-            # what is missing may be there the next time
+            # do not cache an incomplete merge
             self._merged = (hashes, merged) if count == len(hashes) else None
             return merged
 
@@ -117,7 +117,7 @@ class NodeDefinitionService:
         try:
             return await asyncio.to_thread(unpack, await self._objects.get(_path(sha256)), sha256=sha256)
         except (NotFound, InvalidInput) as error:
-            # its worker sends it again when it next asks
+            # its worker sends it again later
             log.warning("node_definitions.unreadable", sha256=sha256, why=error.detail)
             return None
 

@@ -1,4 +1,4 @@
-"""Workflows that users bring themselves: private to their tenant, held to stricter rules than an operator's."""
+"""Workflows that users import: private to their tenant and restricted by the graph policy."""
 
 import json
 import re
@@ -24,8 +24,8 @@ from comfyrelay.errors import (
 )
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.fields import LONGEST_NAME
-from comfyrelay.services.catalogue.graph_import import Incoming, ReadWorkflow, WorkflowImport
-from comfyrelay.services.catalogue.reader_threads import Readers
+from comfyrelay.services.catalogue.graph_import import GraphImporter, ImportedWorkflow, WorkflowImport
+from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
@@ -34,31 +34,29 @@ from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
-# Of what nobody looks into, only this: no browser runs it, whatever is in it.
+# The only type that is not inspected: browsers never execute it.
 TEXT_TYPE = "text/plain"
 TEXT_EXTENSION = "txt"
 
-
-# All but its name, which may change while it waits.
-_BROUGHT = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
+# Stored for a pending import. Not the name, which may change while it waits.
+_IMPORT_FIELDS = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Replaced:
-    """`differences` says, in sentences, which inputs are not what they were."""
+class ReplacedWorkflow:
+    """`differences` describes the changed inputs in sentences."""
 
     workflow: WorkflowRecord
-    read: ReadWorkflow
+    imported: ImportedWorkflow
     differences: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Added:
-    """`read` is nothing where it waits for nodes; `is_new` is false where the tenant had it already; `has_fleet`,
-    whether some fleet runs it."""
+class AddedWorkflow:
+    """`imported` is `None` while the workflow waits for nodes. `is_new` is false if the tenant already had it."""
 
     workflow: WorkflowRecord
-    read: ReadWorkflow | None
+    imported: ImportedWorkflow | None
     is_new: bool
     has_fleet: bool
 
@@ -68,55 +66,58 @@ class OwnWorkflows:
         self,
         databases: Databases,
         workflows: Workflows,
-        incoming: Incoming,
-        readers: Readers,
+        importer: GraphImporter,
+        readers: ReaderThreads,
         *,
         policy: GraphPolicy,
-        most: int,
+        max_workflows: int,
     ) -> None:
-        """`most` is how many a tenant may have."""
+        """`max_workflows` is the limit per tenant."""
         self._databases = databases
         self._workflows = workflows
-        self._incoming = incoming
+        self._importer = importer
         self._readers = readers
         self._policy = policy
-        self._most = most
+        self._max_workflows = max_workflows
 
-    async def add(self, tenant_id: str, new: WorkflowImport) -> Added:
-        """A new workflow; or the one that is there, where the tenant has brought the same before, whatever its name.
+    async def add(self, tenant_id: str, new: WorkflowImport) -> AddedWorkflow:
+        """Add a workflow, or return the tenant's existing one with the same graph.
 
-        What cannot be read for nodes that no worker has is `MissingOnWorkers`, or waits for them."""
-        read: ReadWorkflow | None = None
+        If no worker has its nodes, raise `MissingOnWorkers` or store it as pending.
+        """
+        imported: ImportedWorkflow | None = None
         try:
-            read = await self._read(tenant_id, new)
-            values = _values(read)
+            imported = await self._import(tenant_id, new)
+            values = _values(imported)
         except MissingOnWorkers as error:
             if not new.wait_for_missing:
                 anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
                 raise MissingOnWorkers(anyway, missing=error.missing) from error
-            values = self._unread(new, [each["name"] for each in error.missing])
+            values = self._pending_values(new, [each["name"] for each in error.missing])
         slug = _slug(new.name)
 
-        async def same(tx: Tx, graph_path: str) -> WorkflowRecord | None:
-            # two who bring the same at once wait for each other
+        async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
+            # serializes concurrent imports of the same graph
             await tenants.lock(tx, tenant_id)
             found = await library.own_with_graph(tx, tenant_id, graph_path)
             is_described = new.properties is None
-            mutant = next((each for each in found if _is_same(each, values, is_described=is_described)), None)
-            if mutant is None and await library.count_own(tx, tenant_id) >= self._most:
+            existing = next((each for each in found if _is_same(each, values, is_described=is_described)), None)
+            if existing is None and await library.count_own(tx, tenant_id) >= self._max_workflows:
                 raise Conflict(
-                    f"You have {self._most} workflows of your own, and may have no more "
-                    f"({ENV_PREFIX}MAX_OWN_WORKFLOWS): remove some that you no longer need."
+                    f"You already have {self._max_workflows} workflows, which is the limit "
+                    f"({ENV_PREFIX}MAX_OWN_WORKFLOWS): remove workflows that you no longer need."
                 )
-            if mutant is None or read is None or not is_described or await catalogue.effects_of(tx, mutant.id):
-                return mutant
-            # the choices may be newer than those of the time when it was brought
-            return await catalogue.update_workflow(tx, mutant.id, properties=values["properties"])
+            if existing is None or imported is None or not is_described or await catalogue.effects_of(tx, existing.id):
+                return existing
+            # the choices may have changed since the first import
+            return await catalogue.update_workflow(tx, existing.id, properties=values["properties"])
 
-        made = await self._workflows.create(slug=slug, name=new.name, tenant_id=tenant_id, same=same, **values)
+        made = await self._workflows.create(
+            slug=slug, name=new.name, tenant_id=tenant_id, find_existing=find_existing, **values
+        )
         async with self._databases.central.read() as tx:
             has_fleet = await library.has_fleet(tx, made.id)
-        return Added(workflow=made, read=read, is_new=made.slug == slug, has_fleet=has_fleet)
+        return AddedWorkflow(workflow=made, imported=imported, is_new=made.slug == slug, has_fleet=has_fleet)
 
     async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> Listed[WorkflowRecord]:
         """Newest first."""
@@ -128,37 +129,37 @@ class OwnWorkflows:
         await self._own(tenant_id, slug)
         return (await self._workflows.change(slug, {"name": name})).workflow
 
-    async def replace(self, tenant_id: str, slug: str, new: WorkflowImport) -> Replaced:
-        """Run another graph under the same slug. Jobs that were submitted before keep theirs."""
+    async def replace(self, tenant_id: str, slug: str, new: WorkflowImport) -> ReplacedWorkflow:
+        """Replace the graph of a workflow. Submitted jobs keep theirs."""
         before = await self._own(tenant_id, slug)
         _refuse_script(before)
-        read = await self._read(tenant_id, new)
-        changes = _values(read)
+        imported = await self._import(tenant_id, new)
+        changes = _values(imported)
         if new.name is not None:
             changes["name"] = new.name
         after = (await self._workflows.change(slug, changes, before=before)).workflow
         differences = [] if before.waiting is not None else differing(before.properties, after.properties)
-        return Replaced(workflow=after, read=read, differences=differences)
+        return ReplacedWorkflow(workflow=after, imported=imported, differences=differences)
 
-    async def read_waiting(self, before: WorkflowRecord) -> bool:
-        """Read what waited for nodes, if they are there now; false when it waits on. `Conflict` when somebody has
-        changed it meanwhile."""
+    async def import_pending(self, before: WorkflowRecord) -> bool:
+        """Import a pending workflow; return whether workers have its nodes now. Raises `Conflict` if it was changed in
+        the meantime."""
         assert before.tenant_id is not None
         try:
-            brought = await self._workflows.brought(before)
-            read = await self._read(before.tenant_id, WorkflowImport(**brought))
-            await self._workflows.change(before.slug, _values(read), before=before)
+            stored = await self._workflows.load_import(before)
+            imported = await self._import(before.tenant_id, WorkflowImport(**stored))
+            await self._workflows.change(before.slug, _values(imported), before=before)
         except MissingOnWorkers as error:
             waiting = WaitingForNodes(node_types=[each["name"] for each in error.missing])
         except (GraphError, InvalidInput, NotFound, TooLarge) as error:
             waiting = WaitingForNodes(node_types=[], problem=error.detail)
         else:
             return True
-        await self._workflows.note_waiting(before, waiting)
+        await self._workflows.set_waiting(before, waiting)
         return False
 
     async def remove(self, tenant_id: str, slug: str) -> None:
-        """No job can be made with it any more. Those that were made with it stay as they are."""
+        """Delete a workflow. Its jobs stay."""
         _refuse_script(await self._own(tenant_id, slug))
         await self._workflows.delete(slug)
 
@@ -166,75 +167,74 @@ class OwnWorkflows:
         async with self._databases.central.read() as tx:
             found = await library.own_workflow(tx, tenant_id, slug)
         if found is None:
-            raise NotFound(f"There is no workflow {slug!r} of yours.")
+            raise NotFound(f"You have no workflow {slug!r}.")
         return found
 
-    def _unread(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
-        """What a workflow is made of that waits for these nodes. What the policy never lets run is not waited for."""
+    def _pending_values(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
+        """Values of a pending workflow. Refuse nodes that the policy never allows."""
         for each in node_types:
             if len(each) > LONGEST_NAME:
                 raise GraphError(f"The workflow contains a name of more than {LONGEST_NAME} characters.")
             if (why := self._policy.why_not(each)) is not None:
-                raise GraphNotAllowed(f"A workflow of your own may not have the node {each}: {why}.")
+                raise GraphNotAllowed(f"Your workflows may not use the node {each}: {why}.")
         return {
-            "graph": {name: getattr(new, name) for name in _BROUGHT if getattr(new, name) is not None},
+            "graph": {name: getattr(new, name) for name in _IMPORT_FIELDS if getattr(new, name) is not None},
             "waiting": WaitingForNodes(node_types=node_types),
             "properties": [],
             "output_node_id": None,
-            # nobody knows yet what it makes
+            # unknown until it is imported
             "output_extension": "bin",
             "output_mime_type": "application/octet-stream",
         }
 
-    async def _read(self, tenant_id: str, new: WorkflowImport) -> ReadWorkflow:
-        """As it was brought, held to the policy."""
-        read = await self._incoming.read(new, tenant_id=tenant_id)
-        _check_properties(read.properties)
+    async def _import(self, tenant_id: str, new: WorkflowImport) -> ImportedWorkflow:
+        """Import a workflow and check it against the policy."""
+        imported = await self._importer.import_workflow(new, tenant_id=tenant_id)
+        _check_properties(imported.properties)
         if new.properties is None:
-            read = await self._readers.run(tenant_id, partial(_without_forbidden, read, self._policy))
-        await self._readers.run(tenant_id, lambda: self._policy.check(_with_defaults(read), own=_files(read)))
-        return read
+            imported = await self._readers.run(tenant_id, partial(_drop_forbidden, imported, self._policy))
+        await self._readers.run(tenant_id, lambda: self._policy.check(_with_defaults(imported), own=_files(imported)))
+        return imported
 
 
-def _values(read: ReadWorkflow) -> dict[str, Any]:
-    """What a workflow is made of."""
+def _values(imported: ImportedWorkflow) -> dict[str, Any]:
     return {
-        "graph": read.graph,
-        "properties": read.properties,
-        "output_node_id": read.output_node_id,
-        "output_extension": read.output_extension,
-        "output_mime_type": _mime_type(read),
+        "graph": imported.graph,
+        "properties": imported.properties,
+        "output_node_id": imported.output_node_id,
+        "output_extension": imported.output_extension,
+        "output_mime_type": _mime_type(imported),
     }
 
 
-def _files(read: ReadWorkflow) -> set[str]:
-    return {str(each["placeholder"]) for each in read.properties if each["type"] in ASSET_TYPES}
+def _files(imported: ImportedWorkflow) -> set[str]:
+    return {str(each["placeholder"]) for each in imported.properties if each["type"] in ASSET_TYPES}
 
 
-def _with_defaults(read: ReadWorkflow) -> Graph:
-    defaults = {str(each["placeholder"]): each.get("default_value") for each in read.properties}
-    return replace_placeholders(read.graph, {name: value for name, value in defaults.items() if value is not None})
+def _with_defaults(imported: ImportedWorkflow) -> Graph:
+    defaults = {str(each["placeholder"]): each.get("default_value") for each in imported.properties}
+    return replace_placeholders(imported.graph, {name: value for name, value in defaults.items() if value is not None})
 
 
-def _without_forbidden(read: ReadWorkflow, policy: GraphPolicy) -> ReadWorkflow:
-    """Without the properties that could name any file: such an input may hold what the graph says, and nothing else."""
-    files = _files(read)
+def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> ImportedWorkflow:
+    """Drop the properties that could name any file: their inputs keep the value of the graph."""
+    files = _files(imported)
     dropped = []
-    for each in read.properties:
+    for each in imported.properties:
         try:
-            policy.check(_inputs_that_are(each["placeholder"], read.graph), own=files)
+            policy.check(_inputs_with(each["placeholder"], imported.graph), own=files)
         except GraphNotAllowed:
             dropped.append(each)
     keys = {each["key"] for each in dropped}
     return replace(
-        read,
-        graph=replace_placeholders(read.graph, {each["placeholder"]: each["default_value"] for each in dropped}),
-        properties=[each for each in read.properties if each["key"] not in keys],
-        roles={role: key for role, key in read.roles.items() if key not in keys},
+        imported,
+        graph=replace_placeholders(imported.graph, {each["placeholder"]: each["default_value"] for each in dropped}),
+        properties=[each for each in imported.properties if each["key"] not in keys],
+        roles={role: key for role, key in imported.roles.items() if key not in keys},
     )
 
 
-def _inputs_that_are(placeholder: str, graph: Graph) -> Graph:
+def _inputs_with(placeholder: str, graph: Graph) -> Graph:
     found: Graph = {}
     for id_, node in graph.items():
         inputs = {name: value for name, value in node["inputs"].items() if value == placeholder}
@@ -244,7 +244,7 @@ def _inputs_that_are(placeholder: str, graph: Graph) -> Graph:
 
 
 def _is_same(known: WorkflowRecord, values: Mapping[str, Any], *, is_described: bool) -> bool:
-    """Of what was found out, the same values at the same places: the choices that a worker has are not the user's."""
+    """Derived properties count as equal if their defaults are: choices depend on workers, not on the user."""
     if not known.is_active or known.output_node_id != values["output_node_id"]:
         return False
     if known.output_extension != values["output_extension"]:
@@ -255,7 +255,7 @@ def _is_same(known: WorkflowRecord, values: Mapping[str, Any], *, is_described: 
 
 
 def _defaults(properties: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    # as JSON: to Python `true` is 1
+    # as JSON: in Python `True == 1`
     return [(str(each["placeholder"]), json.dumps(each.get("default_value"))) for each in properties]
 
 
@@ -265,9 +265,9 @@ def _refuse_script(workflow: WorkflowRecord) -> None:
 
 
 def _check_properties(properties: Sequence[Mapping[str, Any]]) -> None:
-    # the default of a file is a path in object storage, and that holds everybody's files
+    # a file default is a path in object storage, which holds the files of all tenants
     errors = {
-        str(each["key"]): "A file has no default here: send the id of one of yours with each job."
+        str(each["key"]): "A file input cannot have a default: send a file id with each job."
         for each in properties
         if each["type"] in ASSET_TYPES and each.get("default_value") is not None
     }
@@ -275,11 +275,11 @@ def _check_properties(properties: Sequence[Mapping[str, Any]]) -> None:
         raise InvalidInput(errors=errors)
 
 
-def _mime_type(read: ReadWorkflow) -> str:
-    found = read.output_mime_type or guess_media_type(f"output.{read.output_extension}") or ""
+def _mime_type(imported: ImportedWorkflow) -> str:
+    found = imported.output_mime_type or guess_media_type(f"output.{imported.output_extension}") or ""
     if found == TEXT_TYPE:
-        if read.output_extension.lstrip(".").lower() != TEXT_EXTENSION:
-            raise InvalidInput(errors={"output_extension": f"A text is a .{TEXT_EXTENSION} file."})
+        if imported.output_extension.lstrip(".").lower() != TEXT_EXTENSION:
+            raise InvalidInput(errors={"output_extension": f"Text outputs need the extension .{TEXT_EXTENSION}."})
     elif not found.startswith(MEDIA_TYPES):
         raise InvalidInput(errors={"output_mime_type": f"The output must be an image, a video, audio or {TEXT_TYPE}."})
     return found

@@ -1,4 +1,4 @@
-"""Workflows that wait for nodes that no worker has: each is read as soon as its nodes are there."""
+"""Import pending workflows once workers have their nodes."""
 
 import structlog
 
@@ -11,40 +11,40 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 100
-# A wakeup comes to one process, which may end before it has followed it.
-LOOK_SECONDS = 60.0
+PAGE_SIZE = 100
+# A wakeup reaches one process, which may exit before it acts on it.
+POLL_SECONDS = 60.0
 
 
-class WaitingWorkflows:
+class PendingWorkflows:
     def __init__(
         self, databases: Databases, definitions: NodeDefinitionService, own: OwnWorkflows, *, wakeup: Wakeup
     ) -> None:
-        """`wakeup` comes when a worker has brought definitions."""
+        """`wakeup` is notified when a worker reports new definitions."""
         self._databases = databases
         self._definitions = definitions
         self._own = own
         self._wakeup = wakeup
 
-    async def follow(self) -> None:
+    async def run_and_wait(self) -> None:
         await self.run_once()
-        await self._wakeup.wait(LOOK_SECONDS)
+        await self._wakeup.wait(POLL_SECONDS)
 
     async def run_once(self) -> int:
-        """Read what can be read by now; returns how many that were."""
+        """Import the workflows that can be imported now; return how many."""
         done, after = 0, 0
         while True:
             async with self._databases.central.read() as tx:
-                found = await library.waiting(tx, after_id=after, limit=AT_ONCE)
+                found = await library.waiting(tx, after_id=after, limit=PAGE_SIZE)
             if not found:
                 return done
             after = found[-1].id
-            known, _ = await self._definitions.known()
+            known, _ = await self._definitions.load()
             for each in found:
                 waiting = each.waits_for
-                # reading costs: where none of its nodes has come, nothing has changed
+                # an import is expensive: try it only if a worker has at least one of the nodes
                 if waiting is not None and known is not None and not known.keys().isdisjoint(waiting.node_types):
                     try:
-                        done += await self._own.read_waiting(each)
+                        done += await self._own.import_pending(each)
                     except Conflict:
-                        log.info("waiting.changed", workflow=each.slug)
+                        log.info("pending_workflow.changed", workflow=each.slug)

@@ -1,4 +1,4 @@
-"""Presets: inputs that a user keeps under a name, to use them again."""
+"""Presets: named inputs that a user can apply again."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -21,7 +21,7 @@ class Presets:
             found = await presets.page(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)
 
-    async def named(self, tenant_id: str, name: str) -> PresetRecord:
+    async def find(self, tenant_id: str, name: str) -> PresetRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await presets.named(tx, tenant_id, name)
         if found is None:
@@ -36,4 +36,4 @@ class Presets:
     async def remove(self, tenant_id: str, preset_id: str) -> None:
         shard = await self._databases.shard_of(tenant_id)
         if not await shard.run(TransactionStep.TENANT, lambda tx: presets.remove(tx, tenant_id, preset_id)):
-            raise NotFound("There is no such preset of yours.")
+            raise NotFound("You have no such preset.")

@@ -1,7 +1,7 @@
-"""Threads in which graphs are read: those that somebody brings take as long as he has made them.
+"""Threads that read graphs, whose size users control.
 
-They are not the common ones, which files and passwords wait for; and of one tenant one is read at a time, so that
-nobody's file waits for more than one of each other's.
+They are separate from the default threads, which files and passwords use. Each tenant has at most one read at a time,
+so a read waits for at most one read of every other tenant.
 """
 
 import asyncio
@@ -12,20 +12,20 @@ from weakref import WeakValueDictionary
 
 from comfyrelay.storage.threads import in_thread
 
-# More would not be faster: a thread that computes keeps the others of this process waiting.
+# More would not be faster because of the GIL.
 _THREADS = 2
 
 T = TypeVar("T")
 
 
-class Readers:
+class ReaderThreads:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="comfyrelay-read")
-        # each is there while somebody waits for it
-        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        # a lock exists while a caller holds or awaits it
+        self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, tenant_id: str, function: Callable[[], T]) -> T:
-        """Its turn ends when the thread is done, not when whoever waits for it has left."""
-        turn = self._turns.setdefault(tenant_id, asyncio.Lock())
-        async with turn:
+        """Run in a thread. The tenant's lock is held until the thread is done, even if the caller is canceled."""
+        lock = self._locks.setdefault(tenant_id, asyncio.Lock())
+        async with lock:
             return await in_thread(function, self._threads)

@@ -1,4 +1,4 @@
-"""Workflows in the hands of an administrator: registered, looked at, changed, deleted, held against the workers."""
+"""Create, read, change, delete and inspect workflows, for administrators."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -9,7 +9,7 @@ import orjson
 
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, placeholders_in, replace_placeholders
 from comfyrelay.comfyui.graphs.nodes import files_in, models_in
-from comfyrelay.domain.capabilities import Fit, Fitness, Needs, fitness
+from comfyrelay.domain.capabilities import Fit, Fitness, Requirements, fitness
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
 from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord, WorkflowVersionRecord
@@ -26,13 +26,13 @@ from comfyrelay.store.central.queue import dispatch_list
 from comfyrelay.store.central.workers import worker_list, workers
 from comfyrelay.store.database import Tx
 
-# Given where the graph is kept, the workflow that is there already.
-Same = Callable[[Tx, str], Awaitable[WorkflowRecord | None]]
+# Returns the existing workflow for the path of a graph, if any.
+FindExisting = Callable[[Tx, str], Awaitable[WorkflowRecord | None]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowView:
-    """A workflow with its graph, and what may be wrong with it though it can be run."""
+    """A workflow with its graph and warnings that do not prevent it from running."""
 
     workflow: WorkflowRecord
     graph: Graph
@@ -46,10 +46,10 @@ class WorkerFitness:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Inspected:
-    """A workflow against a page of the workers that have it assigned."""
+class WorkflowInspection:
+    """The requirements of a workflow, and a page of its workers."""
 
-    needs: Needs
+    requirements: Requirements
     assigned_workers: int
     workers: Listed[WorkerFitness]
 
@@ -59,8 +59,8 @@ class Inspected:
             return "No worker has this workflow assigned: map it to a fleet that has workers."
         counts = {fit: sum(worker.fitness.fit is fit for worker in self.workers.items) for fit in Fit}
         return (
-            f"Of {len(self.workers.items)} workers {counts[Fit.ABLE]} have everything, {counts[Fit.LACKING]} lack "
-            f"something, and of {counts[Fit.UNKNOWN]} it is not known."
+            f"Of {len(self.workers.items)} workers, {counts[Fit.ABLE]} meet all requirements, {counts[Fit.UNABLE]} do "
+            f"not, and {counts[Fit.UNKNOWN]} are unknown."
         )
 
 
@@ -73,7 +73,7 @@ class Workflows:
         *,
         default_fleets: Sequence[tuple[Stage, str]] = (),
     ) -> None:
-        """`default_fleets`, those that are there, run every new workflow."""
+        """New workflows are mapped to those `default_fleets` that exist."""
         self._databases = databases
         self._graphs = graphs
         self._assets = assets
@@ -98,13 +98,12 @@ class Workflows:
         is_active: bool = True,
         keep_loaded: bool = False,
         waiting: WaitingForNodes | None = None,
-        same: Same | None = None,
+        find_existing: FindExisting | None = None,
     ) -> WorkflowRecord:
-        """Make a workflow, unless `same` finds one that takes its place. Of one that is `waiting`, the `graph` is all
-        that was brought."""
+        """Create a workflow unless `find_existing` returns one. If it is `waiting`, `graph` holds the whole import."""
         _check_price(provider, cloud_micros_per_second)
         if waiting is not None:
-            path = await self._graphs.keep(graph)
+            path = await self._graphs.store_import(graph)
         else:
             self._graphs.check_size(graph)
             read_properties(properties)
@@ -120,7 +119,7 @@ class Workflows:
             "cloud_micros_per_second": cloud_micros_per_second,
             "burst_micros_per_hour": burst_micros_per_hour,
             "graph_path": path,
-            "properties": await self._assets.with_hashes(properties),
+            "properties": await self._assets.add_hashes(properties),
             "output_node_id": output_node_id,
             "output_extension": output_extension.lstrip("."),
             "output_mime_type": output_mime_type,
@@ -130,7 +129,7 @@ class Workflows:
         }
 
         async def work(tx: Tx) -> WorkflowRecord:
-            if same is not None and (known := await same(tx, path)) is not None:
+            if find_existing is not None and (known := await find_existing(tx, path)) is not None:
                 return known
             workflow = await catalogue.create_workflow(tx, **values)
             for stage, fleet_slug in self._default_fleets:
@@ -154,7 +153,7 @@ class Workflows:
     async def page(
         self, *, tenant_id: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
     ) -> Listed[WorkflowRecord]:
-        """The catalogue's workflows, or those private to a tenant."""
+        """Workflows of the catalogue, or private ones of a tenant."""
         async with self._databases.central.read() as tx:
             found, after = await catalogue.list_workflows(
                 tx, tenant_id=tenant_id, is_active=is_active, after_slug=cursor, limit=limit
@@ -162,15 +161,14 @@ class Workflows:
         return Listed(items=found, next_cursor=after)
 
     async def get(self, slug: str) -> WorkflowView:
-        """Of one that waits, the graph is what was brought."""
+        """A workflow with its graph; if it is waiting, the graph as it was imported."""
         workflow = await self._workflow(slug)
         return _view(workflow, await self._graph_of(workflow))
 
     async def change(
         self, slug: str, changes: Mapping[str, Any], *, before: WorkflowRecord | None = None
     ) -> WorkflowView:
-        """Change a workflow. Jobs that were submitted before keep the graph that they were submitted with. `Conflict`
-        when it is not as it was `before`."""
+        """Change a workflow. Submitted jobs keep their graph. Raises `Conflict` if it differs from `before`."""
         before = before or await self._workflow(slug)
         values = dict(changes)
         if "graph" in values:
@@ -183,7 +181,7 @@ class Workflows:
             check_output_node(graph, values.get("output_node_id", before.output_node_id))
         if "properties" in values:
             read_properties(values["properties"])
-            values["properties"] = await self._assets.with_hashes(values["properties"])
+            values["properties"] = await self._assets.add_hashes(values["properties"])
         _check_price(
             values.get("provider", before.may_run_at),
             values.get("cloud_micros_per_second", before.cloud_micros_per_second),
@@ -195,12 +193,12 @@ class Workflows:
         changed = await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
         return _view(changed, graph)
 
-    async def brought(self, workflow: WorkflowRecord) -> dict[str, Any]:
-        """All that was brought for a workflow that waits."""
-        return await self._graphs.kept(workflow.graph_path)
+    async def load_import(self, workflow: WorkflowRecord) -> dict[str, Any]:
+        """The stored import of a waiting workflow."""
+        return await self._graphs.load_import(workflow.graph_path)
 
-    async def note_waiting(self, before: WorkflowRecord, waiting: WaitingForNodes) -> None:
-        """It still waits, for something else. `Conflict` when it is not as it was `before`."""
+    async def set_waiting(self, before: WorkflowRecord, waiting: WaitingForNodes) -> None:
+        """Update what a workflow waits for. Raises `Conflict` if it differs from `before`."""
         values = {"waiting": asdict(waiting)}
         await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
 
@@ -211,15 +209,15 @@ class Workflows:
                 raise _missing(slug)
             if effects := await catalogue.effects_of(tx, workflow.id):
                 names = ", ".join(each.slug for each in effects)
-                raise Conflict(f"Effects use this workflow: {names}. Delete them first, or switch the workflow off.")
+                raise Conflict(f"Effects use this workflow: {names}. Delete them first, or disable the workflow.")
             if await dispatch_list.has_unfinished(tx, workflow.id):
-                raise Conflict("Jobs of this workflow have not ended. Wait for them, or cancel them first.")
+                raise Conflict("This workflow has unfinished jobs. Wait for them or cancel them first.")
             await catalogue.delete_workflow(tx, workflow.id)
 
         await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def versions(self, slug: str, *, cursor: int | None = None, limit: int) -> Listed[WorkflowVersionRecord]:
-        """What it ran from when on, newest first."""
+        """Versions, newest first."""
         workflow = await self._workflow(slug)
         async with self._databases.central.read() as tx:
             found, after = await catalogue.list_versions(tx, workflow.id, before=cursor, limit=limit)
@@ -233,37 +231,37 @@ class Workflows:
             raise NotFound(f"The workflow {slug!r} has no version {number}.")
         return found, await self._graphs.get(found.graph_path)
 
-    async def inspect(self, slug: str, *, cursor: str | None = None, limit: int) -> Inspected:
-        """Which nodes and models the workers that have the workflow lack, as far as they tell."""
+    async def inspect(self, slug: str, *, cursor: str | None = None, limit: int) -> WorkflowInspection:
+        """Compare the requirements of a workflow with the reports of its workers."""
         workflow = await self._workflow(slug)
-        needs = await self._needs_of(workflow)
+        requirements = await self._requirements_of(workflow)
         async with self._databases.central.read() as tx:
             count = await worker_list.assigned_to(tx, workflow.id)
             found, after = await worker_list.reports_of(tx, workflow.id, after_id=cursor, limit=limit)
-        # in a thread: hundreds of workers with thousands of nodes each are megabytes
-        judged = await asyncio.to_thread(_judged, needs, found)
-        return Inspected(needs=needs, assigned_workers=count, workers=Listed(items=judged, next_cursor=after))
+        # in a thread: reports of hundreds of workers are megabytes
+        compared = await asyncio.to_thread(_compare, requirements, found)
+        page = Listed(items=compared, next_cursor=after)
+        return WorkflowInspection(requirements=requirements, assigned_workers=count, workers=page)
 
-    async def lacking(self, slugs: Sequence[str], capabilities: Mapping[str, Any]) -> dict[str, list[str]]:
-        """By workflow, the nodes and models that a worker of these capabilities does not have."""
+    async def find_missing(self, slugs: Sequence[str], capabilities: Mapping[str, Any]) -> dict[str, list[str]]:
+        """By workflow, the nodes and models that a worker with these capabilities is missing."""
         found = {}
         for slug in slugs:
             workflow = await self._workflow(slug)
-            needs = await self._needs_of(workflow)
-            judged = fitness(needs, capabilities)
-            found[slug] = [*judged.missing_node_types, *judged.missing_models]
+            result = fitness(await self._requirements_of(workflow), capabilities)
+            found[slug] = [*result.missing_node_types, *result.missing_models]
         return {slug: names for slug, names in found.items() if names}
 
     async def _graph_of(self, workflow: WorkflowRecord) -> Graph:
         if workflow.waiting is None:
             return await self._graphs.get(workflow.graph_path)
-        found: Graph = (await self.brought(workflow))["graph"]
+        found: Graph = (await self.load_import(workflow))["graph"]
         return found
 
-    async def _needs_of(self, workflow: WorkflowRecord) -> Needs:
+    async def _requirements_of(self, workflow: WorkflowRecord) -> Requirements:
         if (waiting := workflow.waits_for) is not None:
-            return Needs(node_types=frozenset(waiting.node_types), models=frozenset())
-        return _needs(await self._graphs.get(workflow.graph_path), _properties_of(workflow))
+            return Requirements(node_types=frozenset(waiting.node_types), models=frozenset())
+        return _requirements(await self._graphs.get(workflow.graph_path), _properties_of(workflow))
 
     async def _workflow(self, slug: str) -> WorkflowRecord:
         async with self._databases.central.read() as tx:
@@ -273,9 +271,9 @@ class Workflows:
         return workflow
 
 
-def _judged(needs: Needs, found: Sequence[Equipped]) -> list[WorkerFitness]:
-    """Those of one image say the same, which is read once."""
-    fits = {report: fitness(needs, orjson.loads(report)) for report in {worker.report for worker in found}}
+def _compare(requirements: Requirements, found: Sequence[Equipped]) -> list[WorkerFitness]:
+    # workers of one image send the same report: parse it once
+    fits = {report: fitness(requirements, orjson.loads(report)) for report in {worker.report for worker in found}}
     return [WorkerFitness(worker=each, fitness=fits[each.report]) for each in found]
 
 
@@ -284,14 +282,14 @@ async def _change(tx: Tx, before: WorkflowRecord, values: Mapping[str, Any]) -> 
     if now is None:
         raise _missing(before.slug)
     if now != before:
-        raise Conflict("Somebody else changed this workflow at the same moment. Look at it and try again.")
+        raise Conflict("This workflow was changed in the meantime. Reload it and try again.")
     if "properties" in values:
         await _keep_effects_valid(tx, before, values["properties"])
     return await catalogue.update_workflow(tx, before.id, **values) if values else now
 
 
 async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequence[Mapping[str, Any]]) -> None:
-    """An effect must not be left with an override that its workflow no longer takes."""
+    """Refuse properties that would invalidate the overrides of an effect."""
     found = read_properties(properties)
     for effect in await catalogue.effects_of(tx, workflow.id):
         try:
@@ -299,12 +297,12 @@ async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequ
         except InvalidInput as error:
             problems = " ".join(f"{key}: {text}" for key, text in error.errors.items())
             raise InvalidInput(
-                errors={"properties": f"The effect {effect.slug!r} would no longer work. {problems}"}
+                errors={"properties": f"The effect {effect.slug!r} would become invalid. {problems}"}
             ) from error
 
 
 def _providers(provider: Provider | WorkflowProvider) -> dict[str, Any]:
-    """Self-hosted first: a job that may run anywhere begins there."""
+    """Jobs that may run anywhere start self-hosted."""
     may_burst = provider == WorkflowProvider.ANY
     return {"provider": Provider.SELF_HOSTED if may_burst else Provider(provider), "may_burst": may_burst}
 
@@ -313,14 +311,14 @@ def _check_price(provider: Provider | WorkflowProvider, cloud_micros_per_second:
     if provider == WorkflowProvider.ANY and cloud_micros_per_second is None:
         raise InvalidInput(
             errors={
-                "cloud_micros_per_second": "Say what a second in Comfy Cloud costs, in millionths of your currency: "
-                "a workflow that may run there too needs a price."
+                "cloud_micros_per_second": "A workflow that may burst to Comfy Cloud needs a price per second there, "
+                "in millionths of your currency."
             }
         )
 
 
 def _properties_of(workflow: WorkflowRecord) -> list[Property]:
-    """As they were taken: rules may be stricter by now."""
+    """Properties as stored, without checks: the rules may have become stricter."""
     return [Property.from_json(each) for each in workflow.properties]
 
 
@@ -351,15 +349,15 @@ def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str
     return [*unused, *files]
 
 
-def _needs(graph: Graph, properties: Sequence[Property]) -> Needs:
-    """Models may be named by the graph, by a default, or by a choice that a user can make."""
+def _requirements(graph: Graph, properties: Sequence[Property]) -> Requirements:
+    """Nodes of a graph, and models named by the graph, by defaults and by choices."""
     defaults = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
     filled = [replace_placeholders(graph, defaults)]
     for prop in properties:
-        # a list of models is long, and the nodes that name one of them are few
+        # fill in only the nodes with the placeholder: a property may have many choices
         nodes = {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, [prop.placeholder])}
         filled += [replace_placeholders(nodes, {**defaults, prop.placeholder: choice}) for choice in prop.choices]
-    return Needs(
+    return Requirements(
         node_types=frozenset(node["class_type"] for node in graph.values()),
         models=frozenset(model.name for one in filled for model in models_in(one)),
     )

@@ -1,13 +1,13 @@
 """Bulk actions on jobs, selected by id or by filter."""
 
-from collections.abc import AsyncIterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator, Sequence
 from typing import Any, assert_never
 
-from comfyrelay.domain.bulk import BulkAction
+from comfyrelay.domain.bulk import MAX_REFUSED, BulkAction, BulkResult
 from comfyrelay.domain.queue.ordering import MoveTo
-from comfyrelay.domain.queue.states import JobStatus, PauseMode, UnitStatus
+from comfyrelay.domain.queue.states import JobStatus, PauseMode
 from comfyrelay.errors import ComfyRelayError, Conflict, DatabaseUnavailable
+from comfyrelay.protocol.jobs import BulkFilter
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.removal import Removals
@@ -24,44 +24,7 @@ PAGE_SIZE = 500
 # One transaction per job would take a minute for a few thousand jobs; one for all would block other writers.
 DELETE_CHUNK = 50
 RETRY_CHUNK = 100
-# Refused jobs beyond this number are counted but not listed.
-MAX_REFUSED = 100
 TOO_LATE = "Too much has changed since these jobs were counted: count them again (`dry_run`)."
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class BulkFilter:
-    """`running` and `waiting` are as in the queue view: a job that a worker has only fetched is waiting."""
-
-    status: JobStatus | UnitStatus | None = None
-    batch_id: str | None = None
-    workflow: str | None = None
-    q: str | None = None
-    # without jobs that were cleared from the queue
-    in_queue: bool = False
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RefusedJob:
-    id: str
-    detail: str
-
-
-@dataclass(kw_only=True, slots=True)
-class BulkResult:
-    """`files` counts files removed with deleted jobs; `left` names the files that could not be removed. `as_of` is the
-    time of a count, to be passed to `run`."""
-
-    matched: int = 0
-    changed: int = 0
-    files: int = 0
-    left: list[str] = field(default_factory=list)
-    refused: list[RefusedJob] = field(default_factory=list)
-    as_of: str | None = None
-
-    def refuse(self, errors: Mapping[str, ComfyRelayError]) -> None:
-        more = [RefusedJob(id=each, detail=error.detail) for each, error in errors.items()]
-        self.refused += more[: MAX_REFUSED - len(self.refused)]
 
 
 class Bulk:

@@ -34,7 +34,7 @@ class Operations:
             databases,
             objects,
             jobs.removal,
-            catalogue.definitions,
+            catalogue.node_definitions,
             queue.previews,
             forget_old=(self.samples.forget_old, queue.worker_logs.forget_old),
             disk=DISK,

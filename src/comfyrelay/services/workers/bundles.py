@@ -4,10 +4,24 @@ import asyncio
 from collections.abc import Iterable, Sequence
 
 from comfyrelay.domain.autoscaling.spec import Bundle
-from comfyrelay.domain.capabilities import MOST_NAMES_IN_REFUSAL, Gap, NeedKind, Needs, fitness, gaps, listed, refusal
+from comfyrelay.domain.capabilities import (
+    MOST_NAMES_IN_REFUSAL,
+    MissingRequirement,
+    RequirementKind,
+    Requirements,
+    fitness,
+    merge_unmet,
+    name_requirements,
+    refusal_text,
+)
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import MissingOnWorkers, NotFound
-from comfyrelay.services.catalogue.availability import MissingRequirements, is_judged, lacking_of, usual_needs
+from comfyrelay.services.catalogue.availability import (
+    MissingRequirements,
+    default_requirements,
+    find_unmet,
+    has_requirements,
+)
 from comfyrelay.services.catalogue.graphs import Graphs
 
 ADVICE = "Add what is missing, or map it anyway: with `force`, jobs wait until a worker has everything."
@@ -30,10 +44,10 @@ class Bundles:
         if bundle is None and not reports:
             return
         texts: list[str] = []
-        missing: list[Gap] = []
-        for workflow in filter(is_judged, new):
+        missing: list[MissingRequirement] = []
+        for workflow in filter(has_requirements, new):
             try:
-                needs = await usual_needs(workflow, self._graphs)
+                needs = await default_requirements(workflow, self._graphs)
             except NotFound:
                 # its jobs fail with a sentence about that; no machine can help it
                 continue
@@ -41,24 +55,26 @@ class Bundles:
                 found = _lacks(bundle, needs)
                 why = f"the bundle of the fleet {fleet_slug!r} lacks {_names(found)}."
             else:
-                lacking = await asyncio.to_thread(lacking_of, needs, reports)
-                found = gaps(lacking) if len(lacking) == len(reports) else []
-                why = refusal(found, workers=len(lacking), shows_names=True)
+                lacking = await asyncio.to_thread(find_unmet, needs, reports)
+                found = merge_unmet(lacking) if len(lacking) == len(reports) else []
+                why = refusal_text(found, workers=len(lacking), shows_names=True)
             if found:
                 texts.append(f"For {workflow.slug!r}: {why}")
                 missing += found
         if texts:
-            listed_ = MissingRequirements(gaps=missing, workers=len(reports), shows_names=True)
+            listed_ = MissingRequirements(items=missing, workers=len(reports), shows_names=True)
             raise MissingOnWorkers(" ".join([*texts, ADVICE]), missing=listed_.to_json())
 
 
-def _lacks(bundle: Bundle, needs: Needs) -> list[Gap]:
+def _lacks(bundle: Bundle, needs: Requirements) -> list[MissingRequirement]:
     has = {"node_types": sorted(bundle.node_types), "models": sorted(bundle.models)}
     judged = fitness(needs, has)
-    kinds = ((NeedKind.NODE, judged.missing_node_types), (NeedKind.MODEL, judged.missing_models))
-    return [Gap(kind=kind, name=name, workers=()) for kind, names in kinds for name in names]
+    kinds = ((RequirementKind.NODE, judged.missing_node_types), (RequirementKind.MODEL, judged.missing_models))
+    return [MissingRequirement(kind=kind, name=name, workers=()) for kind, names in kinds for name in names]
 
 
-def _names(found: Sequence[Gap]) -> str:
-    nodes, models = ([gap.name for gap in found if gap.kind is kind] for kind in (NeedKind.NODE, NeedKind.MODEL))
-    return listed(nodes, models, most=MOST_NAMES_IN_REFUSAL)
+def _names(found: Sequence[MissingRequirement]) -> str:
+    nodes, models = (
+        [gap.name for gap in found if gap.kind is kind] for kind in (RequirementKind.NODE, RequirementKind.MODEL)
+    )
+    return name_requirements(nodes, models, most=MOST_NAMES_IN_REFUSAL)

@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import RegistrationSource, Stage
 from comfyrelay.domain.records.workers import FleetRecord, NewAuditEntry, Worker
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
 from comfyrelay.services.accounts.sign_in import hash_of
-from comfyrelay.services.catalogue.availability import held_against_needs, note_gaps
+from comfyrelay.services.catalogue.availability import compare_with_requirements, write_missing
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
 from comfyrelay.services.transactions import TransactionStep
@@ -81,7 +81,7 @@ class Workers:
         if max_concurrency < 1:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
         key_hash = hash_of(key) if key is not None else None
-        held = await held_against_needs(self._databases, capabilities or {})
+        held = await compare_with_requirements(self._databases, capabilities or {})
 
         async def work(tx: Tx) -> WorkerRegistered:
             # Before all else: whoever submits a job waits for it, and must not hold a worker that is removed here.
@@ -118,7 +118,7 @@ class Workers:
             assigned = await workers.assign(tx, worker)
             if not assigned and not self._may_be_early(stage, fleet_slug, workflow_slugs):
                 raise _nothing_to_run(fleet_slug)
-            await note_gaps(tx, worker_id, worker.capabilities, held)
+            await write_missing(tx, worker_id, worker.capabilities, held)
             data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
             if await machines.is_ending(tx, fleet.id, worker_id):
@@ -159,12 +159,12 @@ class Workers:
             known = await workers.get(tx, worker.worker_id)
         if known is None or known.capabilities == capabilities:
             return
-        held = await held_against_needs(self._databases, capabilities)
+        held = await compare_with_requirements(self._databases, capabilities)
 
         async def work(tx: Tx) -> None:
             await missing_requirements.lock(tx)
             if await workers.change(tx, worker.worker_id, capabilities=dict(capabilities)) is not None:
-                await note_gaps(tx, worker.worker_id, capabilities, held)
+                await write_missing(tx, worker.worker_id, capabilities, held)
 
         await self._databases.central.run(TransactionStep.WORKER, work)
 
@@ -228,7 +228,9 @@ class Workers:
     async def release(self, worker_id: str, *, reason: str) -> int:
         """Requeue every lease the worker holds, without penalty; returns how many there were."""
         which = dispatches.leased_by(worker_id)
-        return len((await self._decisions.decide(TransactionStep.RELEASE, which, _requeue(reason), by="release")).moves)
+        return len(
+            (await self._decisions.decide(TransactionStep.RELEASE, which, _requeue(reason), by="release")).transitions
+        )
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
         """Take the worker out of the registry; any lease it still holds is requeued."""
@@ -248,7 +250,7 @@ class Workers:
 
         decided = await self._databases.central.run(TransactionStep.RELEASE, work)
         await self._decisions.announce(decided)
-        return len(decided.moves)
+        return len(decided.transitions)
 
     async def remove_stale(self, seconds: float) -> int:
         """Take workers out of the registry that fell silent; returns how many. One that holds a lease stays until the
@@ -302,7 +304,7 @@ class Workers:
 
 
 def _requeue(reason: str) -> Judge:
-    return lambda dispatch, now: lifecycle.cut_off(dispatch, reason=reason, now=now)
+    return lambda dispatch, now: lifecycle.requeue_abandoned(dispatch, reason=reason, now=now)
 
 
 def _place(worker: Worker, fleet_slug: str) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.domain.records.jobs import NewJobRecord, VideoRecord
 from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound, TooLarge
 from comfyrelay.services.catalogue.availability import Availability, MissingRequirements
-from comfyrelay.services.catalogue.graphs import GRAPHS_IN_MEMORY, Graphs, WorkflowHasher
+from comfyrelay.services.catalogue.graphs import MAX_CACHED_GRAPHS, Graphs, WorkflowHasher
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.cooperative import SMALL_BYTES, FairThread
 from comfyrelay.services.jobs.submission.naming import default_label
@@ -139,7 +139,7 @@ class Resolver:
                 raise Conflict(waiting.text)
             raise MissingOnWorkers(waiting.text, missing=waiting.missing)
         properties = [Property.from_json(each) for each in workflow.properties]
-        graph, graph_bytes = await self._graphs.sized(workflow.graph_path)
+        graph, graph_bytes = await self._graphs.get_with_size(workflow.graph_path)
 
         def build_target(_number: int) -> Target:
             hasher = WorkflowHasher(graph, [each.placeholder for each in properties])
@@ -164,7 +164,7 @@ class Resolver:
         files = frozenset(_files(properties))
         if (workflow.graph_path, files) not in self._passed:
             self._policy.check(graph, own=files)
-            if len(self._passed) >= GRAPHS_IN_MEMORY:
+            if len(self._passed) >= MAX_CACHED_GRAPHS:
                 del self._passed[next(iter(self._passed))]
             self._passed[workflow.graph_path, files] = None
         texts = [each.placeholder for each in properties if not each.is_asset]
@@ -222,7 +222,7 @@ class Resolver:
             target.workflow,
             _wanted(made),
             stage=made[0].stage,
-            waits=first.wait_for_missing,
+            may_wait=first.wait_for_missing,
             shows_names=first.shows_workers,
         )
         return made
@@ -231,7 +231,7 @@ class Resolver:
         self, made: Sequence[NewJobRecord], target: Target, *, shows_names: bool
     ) -> MissingRequirements | None:
         """Requirements of these jobs that no worker meets."""
-        return await self._availability.missing(
+        return await self._availability.find_missing(
             target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names
         )
 

@@ -14,6 +14,7 @@ from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.jobs import FileRecord, JobRecord, LogLineRecord, VideoRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.media_types import guess_media_type
+from comfyrelay.protocol.jobs import JobInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import JOB_STATUS, status_filter
@@ -40,16 +41,6 @@ class OutputView:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InputView:
-    """The primary input of a job."""
-
-    url: str
-    mime_type: str | None
-    name: str | None
-    poster_url: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class JobView:
     """A job for its owner. `waiting` is not set in lists because it needs several queries. All attempts use the same
     `seed`."""
@@ -60,10 +51,10 @@ class JobView:
     workflow_name: str | None = None
     # shortened
     prompt: str | None = None
-    input: InputView | None = None
+    input: JobInput | None = None
     progress: Mapping[str, Any] | None = None
     # leased, but the worker still runs another job
-    is_only_fetched: bool = False
+    is_prefetched: bool = False
     # set while a running job has a pending cancel request
     cancel_requested_at: datetime | None = None
     canceled_by: CanceledBy | None = None
@@ -113,7 +104,7 @@ class Views:
 
     async def view_job(self, job: JobRecord) -> JobView:
         [view] = await self.view_jobs(job.tenant_id, [job])
-        return replace(view, waiting=await self._why_waiting(job, is_only_fetched=view.is_only_fetched))
+        return replace(view, waiting=await self._why_waiting(job, is_prefetched=view.is_prefetched))
 
     async def jobs(
         self,
@@ -211,8 +202,8 @@ class Views:
         page = listed(found, lambda each: each.id, limit=limit)
         return page.holding(await self._of_videos(tenant_id, page.items))
 
-    async def _why_waiting(self, job: JobRecord, *, is_only_fetched: bool) -> Waiting | None:
-        if job.status not in {JobStatus.QUEUED, JobStatus.PAUSED} and not is_only_fetched:
+    async def _why_waiting(self, job: JobRecord, *, is_prefetched: bool) -> Waiting | None:
+        if job.status not in {JobStatus.QUEUED, JobStatus.PAUSED} and not is_prefetched:
             return None
         if job.status == JobStatus.PAUSED and (held := await self._why_held(job)) is not None:
             return Waiting(reason=Reason.HELD, text=held)
@@ -268,7 +259,7 @@ class Views:
                     prompt=main_prompt(payload, prompts.get(job.workflow_id)) if payload else None,
                     input=await self._input(payload, source),
                     progress=here.progress,
-                    is_only_fetched=here.is_only_fetched,
+                    is_prefetched=here.is_prefetched,
                     cancel_requested_at=here.cancel_requested_at,
                     canceled_by=_canceled_by(job, by_others),
                     is_expired=job.video_id in expired and _has_lost_output(job, files),
@@ -279,11 +270,11 @@ class Views:
             )
         return views
 
-    async def _input(self, payload: JobPayload | None, source: FileRecord | None) -> InputView | None:
+    async def _input(self, payload: JobPayload | None, source: FileRecord | None) -> JobInput | None:
         if source is not None:
             name = source.original_filename
             facts = await self._media.view_file(source)
-            return InputView(
+            return JobInput(
                 url=await self._url(source, name or "input"),
                 mime_type=source.mime_type,
                 name=name,
@@ -298,7 +289,7 @@ class Views:
         url = await self._objects.sign_download(
             asset.path, ttl_seconds=self._ttl_seconds, filename=name, content_type=mime_type
         )
-        return InputView(url=url, mime_type=mime_type, name=name)
+        return JobInput(url=url, mime_type=mime_type, name=name)
 
     async def _of_videos(self, tenant_id: str, found: Sequence[VideoRecord]) -> list[VideoView]:
         named = {file_id for video in found for file_id in (video.original_file_id, video.processed_file_id) if file_id}

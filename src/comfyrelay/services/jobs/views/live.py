@@ -19,6 +19,7 @@ import structlog
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.errors import TooManyRequests
+from comfyrelay.protocol.jobs import LiveProgress
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import JobView, Views
@@ -93,16 +94,7 @@ class Changed:
         return bool(self.jobs or self.batches or self.removed)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Progress:
-    """Progress of a running job and the expected remaining seconds, if known."""
-
-    id: str
-    progress: Any
-    expected_seconds: float | None
-
-
-LiveMessage = Changed | QueueSummary | Sequence[Progress]
+LiveMessage = Changed | QueueSummary | Sequence[LiveProgress]
 
 
 @dataclass(eq=False)
@@ -378,13 +370,13 @@ class _ChangeReader:
         if tenant.summary is None or _contents(summary) != _contents(tenant.summary):
             tenant.send(StreamMessage(what=summary, cursor=tenant.cursor))
         tenant.summary = summary
-        running = [each for each in leased if not each.is_only_fetched]
+        running = [each for each in leased if not each.is_prefetched]
         moved = [each for each in running if each.progress and each.progress != tenant.progress.get(each.job_id)]
         tenant.progress = {each.job_id: each.progress for each in running}
         if moved:
             tenant.send(StreamMessage(what=await self._progress(moved)))
 
-    async def _progress(self, running: Sequence[LeasedItem]) -> list[Progress]:
+    async def _progress(self, running: Sequence[LeasedItem]) -> list[LiveProgress]:
         async with self._live.databases.central.read() as tx:
             known = await durations.known(tx, {each.workflow_id for each in running})
         found = []
@@ -392,7 +384,7 @@ class _ChangeReader:
             usual = known.get((each.workflow_id, each.effect_id or durations.ALL))
             usual = usual or known.get((each.workflow_id, durations.ALL))
             left = None if usual is None else max(0.0, usual.mean_seconds - each.seconds)
-            found.append(Progress(id=each.job_id, progress=each.progress, expected_seconds=left))
+            found.append(LiveProgress(id=each.job_id, progress=each.progress, expected_seconds=left))
         return found
 
 

@@ -11,6 +11,7 @@ from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.errors import NotFound
+from comfyrelay.protocol.desk import InputValue
 from comfyrelay.services.databases import Databases
 from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
@@ -39,21 +40,6 @@ class QueueSummary:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class InputValue:
-    """A value, or a file with a signed URL."""
-
-    key: str
-    label: str
-    type: str
-    value: Any = None
-    url: str | None = None
-    # if the file still belongs to the user
-    file_id: str | None = None
-    is_default: bool = False
-    role: Role | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class JobDetails:
     workflow_slug: str
     workflow_name: str
@@ -65,8 +51,8 @@ class JobDetails:
 
 
 def summarize_queue(counts: Mapping[str, int], leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> QueueSummary:
-    fetched = [each for each in leased if each.is_only_fetched]
-    running = [each for each in leased if not each.is_only_fetched]
+    fetched = [each for each in leased if each.is_prefetched]
+    running = [each for each in leased if not each.is_prefetched]
     known: dict[str, int] = {each: counts.get(each, 0) for each in JobStatus}
     # the two databases are not read at the same moment
     moved = min(len(fetched), known[JobStatus.PROCESSING])
@@ -87,7 +73,7 @@ async def status_filter(databases: Databases, tenant_id: str, status: JobStatus 
         return StatusFilter(status)
     async with databases.central.read() as tx:
         leased = (await overview.leased(tx, [tenant_id]))[tenant_id]
-    return StatusFilter(JOB_STATUS[status], [each.job_id for each in leased if each.is_only_fetched])
+    return StatusFilter(JOB_STATUS[status], [each.job_id for each in leased if each.is_prefetched])
 
 
 class QueueOverview:
@@ -155,6 +141,7 @@ class QueueOverview:
                 role=Role.INPUT,
                 type=each.type,
                 value=each.name,
+                is_default=False,
                 file_id=own.get(each.path),
                 url=await self._objects.sign_download(
                     each.path,
@@ -177,6 +164,7 @@ class QueueOverview:
                     label=prop.words if prop else placeholder,
                     type=prop.type if prop else "",
                     value=value,
+                    url=None,
                     is_default=prop is not None and value == prop.default_value,
                     role=prop.role if prop else None,
                 )

@@ -2,7 +2,6 @@
 
 from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from enum import StrEnum
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, finished_status
@@ -10,6 +9,7 @@ from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.domain.records.jobs import JobRecord, Unit
 from comfyrelay.errors import InvalidInput, NotFound
+from comfyrelay.protocol.jobs import QueueEntry, QueueItem
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
 from comfyrelay.services.jobs.views.jobs import find_workflow_ids
@@ -22,7 +22,7 @@ from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.tenant import jobs, overview, units
 from comfyrelay.store.tenant.jobs import StatusFilter
 from comfyrelay.store.tenant.library import media
-from comfyrelay.store.tenant.units import BatchItem
+from comfyrelay.store.tenant.units import BatchItem, BatchSummary
 
 # Items of a batch in the list; the rest is paged.
 MAX_ITEMS = 60
@@ -44,50 +44,6 @@ class UnitFilter:
     status: UnitStatus | None = None
     workflow: str | None = None
     search: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ItemView:
-    id: str
-    item_no: int
-    status: str
-    poster_url: str | None = None
-    preview_url: str | None = None
-    input_poster_url: str | None = None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UnitView:
-    id: str
-    is_batch: bool
-    label: str | None
-    # label of a batch's first item, to tell batches of the same name apart
-    first_label: str | None
-    workflow_slug: str | None
-    workflow_name: str | None
-    # media kind of its outputs
-    kind: str | None
-    status: UnitStatus
-    total: int
-    # jobs that match the filter
-    matched: int
-    counts: Mapping[str, int]
-    # waiting jobs that a worker has leased to run next; they cannot be moved any more
-    fetched: int
-    held: str | None
-    expected_seconds: float | None
-    starts_in_seconds: float | None
-    waiting_text: str | None
-    waiting_reason: str | None
-    priority: int
-    created_at: datetime
-    ended_at: datetime | None
-    error: str | None
-    # id of the retry of a single job
-    retried_as: str | None
-    items: Sequence[ItemView]
-    # cursor of the items
-    next_cursor: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -124,6 +80,30 @@ class _QueueOrder:
         }
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _UnitRows:
+    """The rows for the entries of some units, by the id of the batch or job."""
+
+    states: Mapping[str, BatchState]
+    summaries: Mapping[str, BatchSummary]
+    singles: Mapping[str, JobRecord]
+    errors: Mapping[str, str | None]
+    items: Mapping[str, Sequence[BatchItem]]
+    retries: Mapping[str, str]
+    workflows: Mapping[int, WorkflowRecord]
+    # by workflow and effect
+    means: Mapping[tuple[int, int], float]
+    reasons: Mapping[str, Waiting]
+    # `None` if the counts of the batches are enough
+    matched: Mapping[str, int] | None
+    # by file
+    media: Mapping[str, ShownMedia]
+
+    def mean(self, workflow_id: int, effect_id: int | None) -> float | None:
+        means = self.means
+        return means.get((workflow_id, effect_id or durations.ALL), means.get((workflow_id, durations.ALL)))
+
+
 class Units:
     def __init__(self, databases: Databases, batches: Batches, waiting: WhyWaiting, media_views: MediaViews) -> None:
         self._databases = databases
@@ -139,11 +119,11 @@ class Units:
         sort: QueueSort = QueueSort.QUEUE,
         cursor: str | None = None,
         limit: int,
-    ) -> Listed[UnitView]:
+    ) -> Listed[QueueEntry]:
         """`cursor` names the section in which the previous page ended, and its last unit."""
         among = await self._matching(tenant_id, wanted)
         active, order = await self._order(tenant_id)
-        found: list[UnitView] = []
+        found: list[QueueEntry] = []
         section, after = _parse_cursor(cursor)
         if sort is QueueSort.QUEUE and section != "ended":
             line = [each for each in (*order.running, *order.waiting) if among is None or each in among]
@@ -161,7 +141,7 @@ class Units:
 
     async def items(
         self, tenant_id: str, batch_id: str, *, status: JobStatus | None, after: int | None, limit: int
-    ) -> Listed[ItemView]:
+    ) -> Listed[QueueItem]:
         """The items of a batch in order, each as its newest attempt."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
@@ -172,7 +152,7 @@ class Units:
         facts = await self._load_media(tenant_id, page.items)
         async with self._databases.central.read() as tx:
             fetched = {
-                each.job_id for each in (await overview.leased(tx, [tenant_id]))[tenant_id] if each.is_only_fetched
+                each.job_id for each in (await overview.leased(tx, [tenant_id]))[tenant_id] if each.is_prefetched
             }
         return page.holding([_item(each, facts, fetched) for each in page.items])
 
@@ -208,12 +188,12 @@ class Units:
             line = await units.in_line(tx, tenant_id)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             active = await units.active(tx, tenant_id)
-        running = [unit for unit in _unique(job.unit for job in leased if not job.is_only_fetched) if unit in active]
+        running = [unit for unit in _unique(job.unit for job in leased if not job.is_prefetched) if unit in active]
         # last, units that were accepted just now and are not in the queue yet
         known = [*(each.unit for each in leased), *(each.unit for each in line), *sorted(active)]
         runs, paused = set(running), frozenset(each.unit for each in line if each.is_paused)
         queued = {each.unit for each in line if each.is_queued}
-        fetched = {each.job_id: each.unit for each in leased if each.is_only_fetched}
+        fetched = {each.job_id: each.unit for each in leased if each.is_prefetched}
         waiting = [each for each in _unique(known) if each in active and each not in runs]
         # units that are not in the queue yet have no paused jobs
         queued |= set(fetched.values()) | {each for each in waiting if each not in paused}
@@ -237,13 +217,13 @@ class Units:
         sort: QueueSort,
         after: str | None,
         limit: int,
-    ) -> tuple[list[UnitView], str | None]:
+    ) -> tuple[list[QueueEntry], str | None]:
         """Units by creation time, and the last one read if there may be more."""
         only_ended = sort is QueueSort.QUEUE
         if limit == 0:
             # the ended units start on the next page
             return [], ""
-        found: list[UnitView] = []
+        found: list[QueueEntry] = []
         for _ in range(MAX_ROUNDS):
             seen = await self._candidates(
                 tenant_id, among, after=after, oldest_first=sort is QueueSort.OLDEST, only_ended=only_ended
@@ -286,8 +266,27 @@ class Units:
         wanted: UnitFilter,
         *,
         active: set[Unit] | None = None,
-    ) -> list[UnitView]:
+    ) -> list[QueueEntry]:
         """Views of the units that still exist. Without `active`, all of them are active."""
+        found = await self._load(tenant_id, chosen, order, wanted, active=active)
+        views = []
+        for unit in chosen:
+            status = None if active is not None and unit not in active else order.status_of(unit)
+            if unit.id in found.states and unit.id in found.summaries:
+                views.append(_batch_entry(unit, status, found, order, wanted))
+            elif unit.id in found.singles:
+                views.append(_job_entry(unit, status, found, order, wanted))
+        return views
+
+    async def _load(
+        self,
+        tenant_id: str,
+        chosen: Sequence[Unit],
+        order: _QueueOrder,
+        wanted: UnitFilter,
+        *,
+        active: set[Unit] | None,
+    ) -> _UnitRows:
         batch_ids = [each.id for each in chosen if each.is_batch]
         states = {each.id: each for each in await self._batches.states(tenant_id, batch_ids) if each.total}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -305,50 +304,19 @@ class Units:
         async with self._databases.central.read() as tx:
             workflows = await catalogue.workflows_ever(tx, workflow_ids)
             learnt = await durations.known(tx, workflow_ids)
-        means = {key: each.mean_seconds for key, each in learnt.items()}
-        reasons = await self._wait_reasons(tenant_id, chosen, order, active=active, singles=singles)
-        matched = await self._matched(tenant_id, batch_ids, wanted, order)
-        facts = await self._load_media(tenant_id, [*items, *singles.values()])
-        views = []
-        for unit in chosen:
-            status = None if active is not None and unit not in active else order.status_of(unit)
-            if unit.id in states and unit.id in summaries:
-                summary = summaries[unit.id]
-                counts = order.adjust_counts(unit, states[unit.id].counts)
-                view = _of_batch(
-                    states[unit.id],
-                    first_label=next((item.label for item in of_batch.get(unit.id, [])), None),
-                    status=status,
-                    counts=counts,
-                    fetched=order.fetched_of(unit, states[unit.id].counts),
-                    matched=matched.get(unit.id, 0) if matched is not None else _count_matching(counts, wanted.status),
-                    workflow=workflows.get(summary.workflow_id),
-                    priority=summary.priority,
-                    ended_at=summary.ended_at if status is None else None,
-                    error=errors.get(unit.id),
-                    items=[_item(item, facts, order.fetched) for item in of_batch.get(unit.id, [])],
-                    mean=_mean(means, summary.workflow_id, summary.effect_id),
-                    waiting=reasons.get(unit.id),
-                )
-            elif unit.id in singles:
-                job = singles[unit.id]
-                view = _of_job(
-                    job,
-                    status=status,
-                    workflow=workflows.get(job.workflow_id),
-                    counts=order.adjust_counts(unit, {job.status: 1}),
-                    fetched=order.fetched_of(unit, {job.status: 1}),
-                    retried_as=retries.get(job.id),
-                    wanted=wanted.status,
-                    item=_item(job, facts, order.fetched),
-                    seconds=order.seconds.get(job.id),
-                    mean=_mean(means, job.workflow_id, job.effect_id),
-                    waiting=reasons.get(unit.id),
-                )
-            else:
-                continue
-            views.append(view)
-        return views
+        return _UnitRows(
+            states=states,
+            summaries=summaries,
+            singles=singles,
+            errors=errors,
+            items=of_batch,
+            retries=retries,
+            workflows=workflows,
+            means={key: each.mean_seconds for key, each in learnt.items()},
+            reasons=await self._wait_reasons(tenant_id, chosen, order, active=active, singles=singles),
+            matched=await self._matched(tenant_id, batch_ids, wanted, order),
+            media=await self._load_media(tenant_id, [*items, *singles.values()]),
+        )
 
     async def _load_media(self, tenant_id: str, found: Iterable[BatchItem | JobRecord]) -> dict[str, ShownMedia]:
         named = {file_id for item in found for file_id in (item.input_file_id, item.output_file_id) if file_id}
@@ -419,15 +387,11 @@ def _unique(found: Iterable[Unit]) -> list[Unit]:
     return list(dict.fromkeys(found))
 
 
-def _mean(means: Mapping[tuple[int, int], float], workflow_id: int, effect_id: int | None) -> float | None:
-    return means.get((workflow_id, effect_id or durations.ALL), means.get((workflow_id, durations.ALL)))
-
-
-def _item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> ItemView:
+def _item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> QueueItem:
     """A job that a worker has only fetched is shown as queued."""
     output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
     is_fetched = item.status == JobStatus.PROCESSING and item.id in fetched
-    return ItemView(
+    return QueueItem(
         id=item.id,
         item_no=item.item_no,
         status=JobStatus.QUEUED if is_fetched else item.status,
@@ -441,68 +405,53 @@ def _kind(workflow: WorkflowRecord | None) -> str | None:
     return workflow.output_mime_type.partition("/")[0] if workflow is not None else None
 
 
-def _of_batch(
-    state: BatchState,
-    *,
-    first_label: str | None,
-    status: UnitStatus | None,
-    counts: Mapping[str, int],
-    fetched: int,
-    matched: int,
-    workflow: WorkflowRecord | None,
-    priority: int,
-    ended_at: datetime | None,
-    error: str | None,
-    items: Sequence[ItemView],
-    mean: float | None,
-    waiting: Waiting | None,
-) -> UnitView:
+def _batch_entry(
+    unit: Unit, status: UnitStatus | None, found: _UnitRows, order: _QueueOrder, wanted: UnitFilter
+) -> QueueEntry:
+    """`status` is `None` if the batch has ended."""
+    state, summary, items = found.states[unit.id], found.summaries[unit.id], found.items.get(unit.id, ())
+    workflow, waiting = found.workflows.get(summary.workflow_id), found.reasons.get(unit.id)
+    counts = order.adjust_counts(unit, state.counts)
     left = state.counts.get(JobStatus.QUEUED, 0) + state.counts.get(JobStatus.PROCESSING, 0)
-    expected = state.expected_seconds
-    return UnitView(
+    mean, expected = found.mean(summary.workflow_id, summary.effect_id), state.expected_seconds
+    return QueueEntry(
         id=state.id,
         is_batch=True,
         label=state.label,
-        first_label=first_label,
+        first_label=next((item.label for item in items), None),
         workflow_slug=workflow.slug if workflow else None,
         workflow_name=workflow.name if workflow else None,
         kind=_kind(workflow),
         status=status or finished_status(state.counts),
         total=state.total,
-        matched=matched,
-        counts=counts,
-        fetched=fetched,
+        matched=found.matched.get(unit.id, 0) if found.matched is not None else _count_matching(counts, wanted.status),
+        counts={each: counts.get(each, 0) for each in JobStatus},
+        fetched=order.fetched_of(unit, state.counts),
         held=state.held,
         expected_seconds=mean * left if expected is None and mean is not None and left else expected,
         starts_in_seconds=waiting.expected_start_seconds if waiting else None,
         waiting_text=waiting.text if waiting else None,
         waiting_reason=waiting.reason if waiting else None,
-        priority=priority,
+        priority=summary.priority,
         created_at=state.created_at,
-        ended_at=ended_at,
-        error=error,
+        ended_at=summary.ended_at if status is None else None,
+        error=found.errors.get(unit.id),
         retried_as=None,
-        items=items,
+        items=[_item(each, found.media, order.fetched) for each in items],
         next_cursor=str(MAX_ITEMS - 1) if state.total > len(items) else None,
     )
 
 
-def _of_job(
-    job: JobRecord,
-    *,
-    status: UnitStatus | None,
-    workflow: WorkflowRecord | None,
-    counts: Mapping[str, int],
-    fetched: int,
-    wanted: UnitStatus | None,
-    retried_as: str | None,
-    item: ItemView,
-    seconds: float | None,
-    mean: float | None,
-    waiting: Waiting | None,
-) -> UnitView:
+def _job_entry(
+    unit: Unit, status: UnitStatus | None, found: _UnitRows, order: _QueueOrder, wanted: UnitFilter
+) -> QueueEntry:
+    """`status` is `None` if the job has ended."""
+    job, waiting = found.singles[unit.id], found.reasons.get(unit.id)
+    workflow = found.workflows.get(job.workflow_id)
+    counts = order.adjust_counts(unit, {job.status: 1})
+    seconds, mean = order.seconds.get(job.id), found.mean(job.workflow_id, job.effect_id)
     has_ended = job.status in TERMINAL_JOB
-    return UnitView(
+    return QueueEntry(
         id=job.id,
         is_batch=False,
         label=job.label,
@@ -512,9 +461,9 @@ def _of_job(
         kind=_kind(workflow),
         status=status if status is not None and not has_ended else finished_status({job.status: 1}),
         total=1,
-        matched=_count_matching(counts, wanted),
-        counts=counts,
-        fetched=fetched,
+        matched=_count_matching(counts, wanted.status),
+        counts={each: counts.get(each, 0) for each in JobStatus},
+        fetched=order.fetched_of(unit, {job.status: 1}),
         held=None,
         expected_seconds=None if has_ended or mean is None else max(0.0, mean - (seconds or 0.0)),
         starts_in_seconds=waiting.expected_start_seconds if waiting else None,
@@ -524,7 +473,7 @@ def _of_job(
         created_at=job.created_at,
         ended_at=job.completed_at,
         error=job.error_message,
-        retried_as=retried_as,
-        items=[item],
+        retried_as=found.retries.get(job.id),
+        items=[_item(job, found.media, order.fetched)],
         next_cursor=None,
     )

@@ -1,4 +1,4 @@
-"""What jobs need, by their workflow hash, and which workers are known to lack something of it."""
+"""Requirements of jobs by workflow hash, and the workers that are known to miss some."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -21,7 +21,14 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Fitness, Lacking, NeedKind, Needs, known_until
+from comfyrelay.domain.capabilities import (
+    MOST_NAMES_KEPT,
+    Fitness,
+    RequirementKind,
+    Requirements,
+    UnmetRequirements,
+    known_until,
+)
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_missing_requirements as missing
@@ -29,7 +36,7 @@ from comfyrelay.store.central.tables import worker_workflows, workers
 from comfyrelay.store.central.tables import workflow_requirements as requirements
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
 Pair = tuple[str, str]
 ROWS_AT_ONCE = 500
@@ -37,7 +44,7 @@ _GAP = ("worker_id", "workflow_hash", "node_types", "models", "silent")
 
 
 class Coverage(NamedTuple):
-    """Whether there are workers that may be given jobs of a hash, and each of them lacks something."""
+    """`is_unserved`: workers may run jobs with a hash, but each of them misses a requirement."""
 
     is_unserved: bool
     was_used_lately: bool
@@ -50,15 +57,15 @@ class RawNeeds(NamedTuple):
 
 
 async def lock(tx: Tx) -> None:
-    """Held by whoever adds needs or changes what a worker has: each must see what the other has written."""
+    """Serialize new requirements with changes of workers: each must see the other's writes."""
     if tx.dialect == "postgresql":
-        await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.gaps'))"))
+        await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.requirements'))"))
 
 
 async def verdicts(
     tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str, lately_seconds: float
 ) -> dict[str, Coverage]:
-    """Of the hashes whose needs are known."""
+    """Return the coverage of the hashes with known requirements."""
     given = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
     return {
         row.workflow_hash: Coverage(bool(row.is_unserved), bool(row.was_used_lately))
@@ -67,7 +74,7 @@ async def verdicts(
 
 
 def _may_run() -> ColumnElement[bool]:
-    """Whether a worker is one that a job of the workflow could be given to, now or when it is back."""
+    """Whether a worker may run jobs of the workflow, now or when it is online again."""
     return (
         (worker_workflows.c.worker_id == workers.c.worker_id)
         & (worker_workflows.c.workflow_id == bindparam("workflow_id", type_=BigInteger()))
@@ -87,7 +94,7 @@ def verdicts_query(dialect: str) -> Select[Any]:
         .select_from(worker_workflows, workers)
         .where(_may_run(), ~select(g.c.worker_id).where(its_gap).correlate(n, workers).exists())
     )
-    # in this order: mostly nobody lacks anything, and then the workers, of which there may be thousands, are not read
+    # in this order: usually no worker misses anything, and then the thousands of workers are not read
     is_lacked = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
     is_unserved = case((~is_lacked, False), else_=some_lack.correlate(n).exists() & ~able.correlate(n).exists())
     lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
@@ -107,14 +114,14 @@ def _note_used(dialect: str) -> Executable:
 
 
 async def reports(tx: Tx) -> dict[str, Any]:
-    """What each worker says it has, as JSON text; none of them can be removed until the transaction is over."""
+    """Return the capabilities of all workers as JSON text. No worker can be deleted until the transaction ends."""
     raw = cast(workers.c.capabilities, Text).label("capabilities")
     query = select(workers.c.worker_id, raw).with_for_update(read=True, key_share=True)
     return {row.worker_id: row.capabilities for row in await tx.execute(query)}
 
 
 async def reports_for(tx: Tx, *, workflow_id: int, stage: str) -> list[tuple[str, str]]:
-    """What those that may be given jobs of a workflow say they have, as JSON text, each with the worker's name."""
+    """Return names and capabilities, as JSON text, of the workers that may run a workflow."""
     raw = cast(workers.c.capabilities, Text).label("capabilities")
     query = (
         select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
@@ -128,7 +135,7 @@ async def reports_for(tx: Tx, *, workflow_id: int, stage: str) -> list[tuple[str
 
 
 async def reports_of_fleet(tx: Tx, fleet_id: int) -> list[tuple[str, str]]:
-    """What the workers of a fleet say they have, as JSON text, each with the worker's name."""
+    """Return names and capabilities, as JSON text, of the workers of a fleet."""
     raw = cast(workers.c.capabilities, Text).label("capabilities")
     query = (
         select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
@@ -138,7 +145,7 @@ async def reports_of_fleet(tx: Tx, fleet_id: int) -> list[tuple[str, str]]:
     return [(row.name, row.capabilities) for row in await tx.execute(query)]
 
 
-async def write_needs(tx: Tx, new: Mapping[str, Needs]) -> None:
+async def write_needs(tx: Tx, new: Mapping[str, Requirements]) -> None:
     rows = [
         {"workflow_hash": hash_, "node_types": sorted(each.node_types), "models": sorted(each.models)}
         for hash_, each in new.items()
@@ -150,18 +157,18 @@ async def write_needs(tx: Tx, new: Mapping[str, Needs]) -> None:
 def _write_needs(dialect: str) -> Executable:
     names = ("workflow_hash", "node_types", "models")
     r = rows_table(dialect, columns_of(requirements, *names))
-    # the WHERE keeps SQLite's parser from taking the ON of ON CONFLICT for a join's
+    # without a WHERE, SQLite parses the ON of ON CONFLICT as part of a join
     rows = select(*(r.c[name] for name in names), relay_now()).where(r.c.workflow_hash.is_not(None))
     return insert_into(dialect, requirements).from_select([*names, "used_at"], rows).on_conflict_do_nothing()
 
 
 async def hashes(tx: Tx) -> set[str]:
-    """Those whose needs are known."""
+    """Return the hashes with known requirements."""
     return set((await tx.scalars(select(requirements.c.workflow_hash))).all())
 
 
 async def needs_of(tx: Tx, wanted: Collection[str]) -> list[RawNeeds]:
-    """What jobs of these hashes need, as JSON text: it may be megabytes, and is not read here."""
+    """Return the requirements of these hashes as JSON text, which may be megabytes and is not parsed here."""
     return [RawNeeds(*row) for row in await tx.fetch(_needs_of, with_ids(sorted(wanted)))]
 
 
@@ -173,7 +180,7 @@ def _needs_of(dialect: str) -> Executable:
 
 
 async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
-    """Note what workers lack, by worker and hash. Those that lack nothing have no row."""
+    """Record missing requirements by worker and hash. Workers that miss nothing have no row."""
     rows = [
         {
             "worker_id": worker_id,
@@ -184,7 +191,7 @@ async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
         }
         for (worker_id, hash_), each in found.items()
     ]
-    # in parts: each is one text
+    # in chunks, because each is one parameter
     for first in range(0, len(rows), ROWS_AT_ONCE):
         await tx.write(_write, with_rows(rows[first : first + ROWS_AT_ONCE]))
 
@@ -202,8 +209,8 @@ async def clear_worker(tx: Tx, worker_id: str) -> None:
     await tx.execute(delete(missing).where(missing.c.worker_id == worker_id))
 
 
-async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str) -> list[Lacking]:
-    """What those that may be given jobs of these hashes lack for all of them together."""
+async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str) -> list[UnmetRequirements]:
+    """Return the missing requirements of the workers that may run a workflow, for all these hashes together."""
     g = missing
     query = (
         select(g, workers.c.display_name)
@@ -218,27 +225,29 @@ async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stag
     return [_lacking(each) for each in by_worker.values()]
 
 
-async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, Lacking]:
-    """By worker, what those that lack something lack for jobs of this hash."""
+async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, UnmetRequirements]:
+    """Return the missing requirements for this hash by worker."""
     query = select(missing, workers.c.display_name).join(workers, workers.c.worker_id == missing.c.worker_id)
     rows = await tx.execute(query.where(missing.c.workflow_hash == workflow_hash))
     return {row.worker_id: _lacking([row]) for row in rows}
 
 
-def _lacking(rows: Sequence[Any]) -> Lacking:
-    return Lacking(
+def _lacking(rows: Sequence[Any]) -> UnmetRequirements:
+    return UnmetRequirements(
         worker=rows[0].display_name or rows[0].worker_id,
         node_types=sorted({name for row in rows for name in row.node_types}),
         models=sorted({name for row in rows for name in row.models}),
         silent=sorted({kind for row in rows for kind in row.silent}),
         until=known_until(
-            pair for row in rows for pair in ((NeedKind.NODE, row.node_types), (NeedKind.MODEL, row.models))
+            pair
+            for row in rows
+            for pair in ((RequirementKind.NODE, row.node_types), (RequirementKind.MODEL, row.models))
         ),
     )
 
 
 async def pairs_of(tx: Tx, worker_ids: Iterable[str]) -> set[Pair]:
-    """The hashes that each of these workers must not be given."""
+    """Return the hashes that these workers must not get, as (worker, hash) pairs."""
     return {(row.worker_id, row.workflow_hash) for row in await tx.fetch(_pairs_of, with_ids(sorted(worker_ids)))}
 
 
@@ -249,14 +258,14 @@ def _pairs_of(dialect: str) -> Executable:
 
 
 def unfinished_query() -> Select[Any]:
-    """The hashes of jobs that have not ended, each state through its own index."""
+    """The hashes of unfinished jobs. Each state has its own index."""
     states = (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED)
-    first, *rest = (select(d.c.workflow_hash).where(d.c.status == word(each)) for each in states)
+    first, *rest = (select(d.c.workflow_hash).where(d.c.status == sql_literal(each)) for each in states)
     return select(first.union(*rest).subquery())
 
 
 async def forget_unused(tx: Tx, *, unused_seconds: float) -> int:
-    """Forget the needs that no job has had for so long, with what workers lack of them; returns how many."""
+    """Delete requirements that no job has used for this long, with their missing requirements; returns how many."""
     unfinished = set((await tx.scalars(unfinished_query())).all())
     old = select(requirements.c.workflow_hash).where(requirements.c.used_at < relay_now(-unused_seconds))
     gone = [each for each in await tx.scalars(old) if each not in unfinished]
