@@ -329,7 +329,6 @@ exec sh -c "$2"
 """
 DOCKER = """#!{python} -SE
 import os, pathlib, sys
-from tests.support.paths import ROOT
 words = sys.argv[1:]
 if words[0] == "ps":
     label = words[words.index("--filter") + 1].removeprefix("label=")
