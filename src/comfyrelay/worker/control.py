@@ -124,7 +124,7 @@ class ControlPlane:
         body = checked(
             HeartbeatRequest,
             **_named(lease),
-            progress=progress.as_told() if progress is not None else None,
+            progress=progress.to_report() if progress is not None else None,
             logs=logs or [],
             wait_seconds=wait_seconds,
             fresh_urls=fresh_urls,

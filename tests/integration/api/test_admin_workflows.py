@@ -308,7 +308,7 @@ class TestValidating:
         by_worker = {each["worker_id"]: each for each in found["workers"]["items"]}
         assert {name: each["fit"] for name, each in by_worker.items()} == {
             "able": "able",
-            "lacking": "lacking",
+            "lacking": "unable",
             "silent": "unknown",
         }
         assert by_worker["lacking"]["missing_node_types"] == ["CheckpointLoader", "SaveVideo"]

@@ -518,7 +518,7 @@ class TestWhatIsSaidOfAJob:
         ]
         await api.engine.outbox.delivery.idle()
         shown = [await user.get(f"/api/ai-jobs/{each['id']}") for each in (first, second)]
-        assert [(each["status"], each["is_only_fetched"]) for each in shown] == [
+        assert [(each["status"], each["is_prefetched"]) for each in shown] == [
             ("processing", False),
             ("processing", True),
         ]
@@ -529,7 +529,7 @@ class TestWhatIsSaidOfAJob:
         await complete(api, worker, running)
         await worker.post("/api/worker/heartbeat", {**lease_of(fetched), "progress": {"phase": "running"}})
         begun = await user.get(f"/api/ai-jobs/{second['id']}")
-        assert (begun["is_only_fetched"], begun["waiting"]) == (False, None)
+        assert (begun["is_prefetched"], begun["waiting"]) == (False, None)
         assert await ids(user, "?status=running") == [second["id"]]
 
     async def test_one_that_is_asked_to_stop_says_so_and_then_who_wanted_it(

@@ -179,7 +179,7 @@ async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_
     async with named.open() as (_, ready), Client(ready.url) as client:
         job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
         away = f"No server listens at {url}. Is ComfyUI running there?"
-        why = f"{away} It runs as soon as ComfyUI can be used."
+        why = f"{away} The job runs as soon as ComfyUI is available."
         await until_waiting(client, job.id, why)
         assert await away_at(client) == [away]
         seen = await take_snapshot(client, Labels(client))
@@ -207,7 +207,7 @@ async def test_a_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_
         async with named.open() as (_, ready), Client(ready.url) as client:
             job = await client.submit(effect_id=1, input_file_id=await client.upload(sample(named)))
             bad = "The GPU is in a bad state until ComfyUI is restarted."
-            soon = "It runs as soon as ComfyUI can be used."
+            soon = "The job runs as soon as ComfyUI is available."
             await until_waiting(client, job.id, f"ComfyUI at {simulator.url} cannot be used: {bad} {soon}")
             assert await away_at(client) == [f"ComfyUI at {simulator.url} cannot be used: {bad}"]
 

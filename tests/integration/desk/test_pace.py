@@ -80,7 +80,7 @@ async def test_what_is_only_fetched_counts_as_waiting_until_it_runs(tmp_path: Pa
             await client.cancel("job", jobs[0].id)
             await seen(client, lambda now: [each.id for each in now.fetched] == [jobs[2].id])
             second = await client.job(jobs[1].id)
-            began_at, started_at = Progress.read(second.progress).began_at, second.started_at
+            began_at, started_at = Progress.from_report(second.progress).began_at, second.started_at
             assert second.status == "processing"
             assert began_at is not None
             assert started_at is not None

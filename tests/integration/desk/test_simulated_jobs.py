@@ -67,7 +67,7 @@ async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_st
         example = await add_example(desk)
         text = await until_awaited(desk.client, example)
         assert f"http://127.0.0.1:{port}" in text
-        assert text.endswith("It runs as soon as ComfyUI can be used.")
+        assert text.endswith("The job runs as soon as ComfyUI is available.")
         assert (await desk.client.desk()).trying_out == "nothing"
         async with Simulator(port=port) as simulator:
             assert [(await desk.ended(each)).status for each in [*jobs, example]] == ["completed"] * 13

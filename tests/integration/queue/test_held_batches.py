@@ -10,8 +10,8 @@ from comfyrelay.domain.queue.states import JobStatus, PauseMode
 from comfyrelay.domain.queue.wait_reasons import Reason
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Fault, InsufficientTokens
+from comfyrelay.protocol.jobs import BulkFilter
 from comfyrelay.services.jobs.batches import BatchState
-from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.transactions import TransactionStep
@@ -21,7 +21,7 @@ from comfyrelay.store.tenant.history import Position
 from tests.support.world import GRAPH, PROMPT, Crash, Desk, World, submit_batch
 
 MISSING = "FancySampler (3): this node is not installed on the server"
-HELD = f"Held: an item failed, and the others would fail alike. {MISSING}. Mend that, then resume."
+HELD = f"On hold: one item failed, and the others would fail the same way. {MISSING}. Fix this, then resume."
 
 
 async def state(desk: Desk, batch: BatchState) -> BatchState:
@@ -140,7 +140,7 @@ async def test_failures_that_come_together_hold_it_once(world: World) -> None:
     # one event for each that is held, with the reason
     told = [each.data["reason"] for each in events if each.type == "job:paused"]
     assert len(told) == 12
-    assert all(each.startswith("Held: an item failed") for each in told)
+    assert all(each.startswith("On hold: one item failed") for each in told)
     assert await resume(desk, batch) == 20
 
 

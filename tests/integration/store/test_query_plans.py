@@ -187,7 +187,7 @@ async def listing(wanted: DispatchFilter) -> Select[Any]:
 
 
 def pick(**values: Any) -> TextualSelect:
-    refused = {"blocked": ["h3"], "lacking": ["h4"], "outgrown": ["1 h5"]}
+    refused = {"blocked": ["h3"], "lacking": ["h4"], "oversized": ["1 h5"]}
     group = {"no": 0, "stage": "production", "providers": ["self_hosted"], **refused, "slots": 4, **values}
     return claims.PICK_POSTGRES.bindparams(groups=json.dumps([group]), down_shards="[]", slack=16)
 

@@ -188,7 +188,7 @@ async def test_a_model_that_no_worker_has_is_told_with_the_option_that_waits_for
     async with asyncio.timeout(TIMEOUT_SECONDS):
         said = (await running.err.readline()).decode()
     await running.kill()
-    assert said.startswith("It waits until a worker has the model rare.safetensors. Ctrl-C cancels it;")
+    assert said.startswith("Waiting for a worker with the model rare.safetensors. Ctrl-C cancels it;")
 
 
 async def test_a_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:

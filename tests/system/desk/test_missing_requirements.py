@@ -65,7 +65,7 @@ async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(t
         graph = {**with_model(RARE), "8": fancy}
         both = (await desk.client.add_graph(graph, name="both")).workflow
         assert both.missing is not None
-        assert both.missing.text == f"The worker lacks the node FancySampler and the model {RARE}."
+        assert both.missing.text == f"The worker is missing the node FancySampler and the model {RARE}."
         assert [(each.kind, each.name) for each in both.missing.items] == [("node", "FancySampler"), ("model", RARE)]
 
         rare = await add(desk, with_model(RARE))
@@ -76,7 +76,7 @@ async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(t
             await desk.client.submit_batch([{}, {}], workflow_slug=rare.slug)
         job = await desk.client.submit(workflow_slug=rare.slug, wait_for_missing=True)
         text = await until_waiting(desk, job.id, "missing")
-        assert text == f"It waits until a worker has the model {RARE}."
+        assert text == f"Waiting for a worker with the model {RARE}."
         # nobody else is held up by it
         plain = (await desk.client.add_graph(invert(), name="plain")).workflow
         assert plain.missing is None

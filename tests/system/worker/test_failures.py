@@ -37,7 +37,7 @@ async def test_a_worker_without_a_node_is_not_given_that_workflow(system: System
     await system.completed(await system.plain(other))
     found = await system.job(job)
     assert (found["status"], found["attempts"]) == ("queued", 0)
-    assert found["waiting"]["text"] == "It waits until a worker has the node NoSuchNode."
+    assert found["waiting"]["text"] == "Waiting for a worker with the node NoSuchNode."
     assert system.simulator.log.prompts_queued == 1
     await system.user("POST", f"/ai-jobs/{job}/cancel", {})
 

@@ -28,12 +28,12 @@ async def test_a_job_waits_until_one_of_two_workers_has_what_it_needs(system: Sy
         assert refused["type"] == "urn:comfyrelay:missing_on_workers"
         assert refused["missing"] == [lacking]
         assert refused["detail"].startswith(
-            f"None of the 2 workers has everything: the model {RARE} (no worker has it)."
+            f"None of the 2 workers meets all requirements: the model {RARE} (on no worker)."
         )
 
         job_id = await system.submit(effect, wait_for_missing=True)
         waiting = (await system.job(job_id))["waiting"]
-        assert (waiting["reason"], waiting["text"]) == ("missing", f"It waits until a worker has the model {RARE}.")
+        assert (waiting["reason"], waiting["text"]) == ("missing", f"Waiting for a worker with the model {RARE}.")
         port, folder = int(second.url.rpartition(":")[2]), second.folder
         await second.stop()
         async with Simulator(port=port, folder=folder, models={"checkpoints": [RARE]}):

@@ -188,10 +188,10 @@ def test_where_no_machine_could_run_it_the_reason_says_so() -> None:
 
 
 def test_a_machine_whose_gpu_is_too_small_could_not_run_it() -> None:
-    small = replace(busy(seconds=0), outgrown=frozenset({(1, "h")}))
+    small = replace(busy(seconds=0), oversized=frozenset({(1, "h")}))
     assert len(plan_of(job(workflow_hash="h"), here=[small])) == 1
     # another workflow of the same graph has its own workers
-    assert plan_of(job(workflow_hash="h"), here=[replace(small, outgrown=frozenset({(2, "h")}))]) == []
+    assert plan_of(job(workflow_hash="h"), here=[replace(small, oversized=frozenset({(2, "h")}))]) == []
 
 
 def test_what_a_job_has_waited_counts() -> None:
@@ -251,11 +251,19 @@ class TestTheMoves:
     """What the dispatch does with it."""
 
     def test_a_queued_dispatch_goes_to_the_cloud_once(self) -> None:
-        move = lifecycle.burst(queued_dispatch(), expected_cost_micros=7, reason="because")
-        assert move is not None
-        assert (move.after.provider, move.after.expected_cost_micros, move.after.version) == (Provider.CLOUD, 7, 1)
-        assert (move.event_type, move.after.epoch, move.after.attempts) == (JobEventType.PROVIDER, 0, 0)
-        back = lifecycle.come_back(move.after, reason="nobody")
+        transition = lifecycle.burst(queued_dispatch(), expected_cost_micros=7, reason="because")
+        assert transition is not None
+        assert (transition.after.provider, transition.after.expected_cost_micros, transition.after.version) == (
+            Provider.CLOUD,
+            7,
+            1,
+        )
+        assert (transition.event_type, transition.after.epoch, transition.after.attempts) == (
+            JobEventType.PROVIDER,
+            0,
+            0,
+        )
+        back = lifecycle.return_from_cloud(transition.after, reason="nobody")
         assert back is not None
         assert back.after.provider == Provider.SELF_HOSTED
         assert lifecycle.burst(back.after, expected_cost_micros=7, reason="again") is None
@@ -264,19 +272,19 @@ class TestTheMoves:
     def test_nothing_but_a_queued_one_moves(self, status: DispatchStatus) -> None:
         assert lifecycle.burst(queued_dispatch(status=status), expected_cost_micros=1, reason="") is None
         there = queued_dispatch(status=status, provider=Provider.CLOUD, expected_cost_micros=1)
-        assert lifecycle.come_back(there, reason="") is None
+        assert lifecycle.return_from_cloud(there, reason="") is None
 
     def test_a_workflow_of_the_cloud_alone_never_comes_back(self) -> None:
-        assert lifecycle.come_back(queued_dispatch(provider=Provider.CLOUD), reason="") is None
+        assert lifecycle.return_from_cloud(queued_dispatch(provider=Provider.CLOUD), reason="") is None
 
     def test_a_workers_fault_in_the_cloud_brings_it_back(self) -> None:
         leased = queued_dispatch(
             status="leased", provider=Provider.CLOUD, expected_cost_micros=9, attempts=1, leased_at=START
         )
-        move = lifecycle.fail(leased, fault=Fault.WORKER, error="no", now=START)
-        assert move is not None
-        assert (move.after.provider, move.after.status) == (Provider.SELF_HOSTED, DispatchStatus.QUEUED)
-        assert move.reason == lifecycle.FAILED_IN_THE_CLOUD
+        transition = lifecycle.fail(leased, fault=Fault.WORKER, error="no", now=START)
+        assert transition is not None
+        assert (transition.after.provider, transition.after.status) == (Provider.SELF_HOSTED, DispatchStatus.QUEUED)
+        assert transition.reason == lifecycle.FAILED_IN_CLOUD
         own = lifecycle.fail(leased._replace(expected_cost_micros=None), fault=Fault.WORKER, error="no", now=START)
         assert own is not None
         assert (own.after.provider, own.reason) == (Provider.CLOUD, None)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode
 from comfyrelay.errors import Fault
 from tests.support.world import START as NOW
@@ -14,7 +14,7 @@ from tests.support.world import queued_dispatch
 
 MINUTE = timedelta(minutes=1)
 
-Event = Callable[[Dispatch, datetime], Move | None]
+Event = Callable[[Dispatch, datetime], Transition | None]
 
 EVENTS: dict[str, Event] = {
     "complete": lambda d, now: lifecycle.complete(d, now=now),
@@ -23,8 +23,8 @@ EVENTS: dict[str, Event] = {
     "fail (interrupted)": lambda d, now: lifecycle.fail(d, fault=Fault.INTERRUPTED, error="e", now=now),
     "requeue": lambda d, now: lifecycle.requeue(d, reason="r", now=now),
     "defer": lambda d, now: lifecycle.defer(d, reason="r", now=now, base=MINUTE, longest=5 * MINUTE),
-    "expire": lambda d, now: lifecycle.expire(d, now=now, grace=timedelta(0), is_wanted=False),
-    "exhaust": lambda d, now: lifecycle.exhaust(d, now=now),
+    "expire": lambda d, now: lifecycle.expire(d, now=now, grace=timedelta(0), has_idle_worker=False),
+    "fail_exhausted": lambda d, now: lifecycle.fail_exhausted(d, now=now),
     "fail permanently": lambda d, now: lifecycle.fail_permanently(d, error="e", now=now),
     "cancel": lambda d, now: lifecycle.cancel(d, now=now),
     "pause after": lambda d, now: lifecycle.pause(d, mode=PauseMode.AFTER, now=now),
@@ -50,9 +50,9 @@ def leased(**values: object) -> Dispatch:
     return lease(queued_dispatch())._replace(**values)  # type: ignore[arg-type]
 
 
-def after(move: Move | None) -> Dispatch:
-    assert move is not None
-    return move.after
+def after(transition: Transition | None) -> Dispatch:
+    assert transition is not None
+    return transition.after
 
 
 class TestComplete:
@@ -80,8 +80,8 @@ class TestComplete:
 
 class TestFail:
     def test_a_job_s_fault_is_final(self) -> None:
-        move = lifecycle.fail(leased(), fault=Fault.JOB, error="bad graph", now=NOW)
-        assert (after(move).status, after(move).last_error) == ("failed", "bad graph")
+        transition = lifecycle.fail(leased(), fault=Fault.JOB, error="bad graph", now=NOW)
+        assert (after(transition).status, after(transition).last_error) == ("failed", "bad graph")
 
     def test_a_worker_s_fault_is_tried_again_until_the_attempts_are_used_up(self) -> None:
         statuses = [
@@ -90,12 +90,12 @@ class TestFail:
         assert statuses == ["queued", "queued", "failed"]
 
     def test_a_retry_may_be_put_off(self) -> None:
-        move = lifecycle.fail(leased(), fault=Fault.WORKER, error="e", now=NOW, retry_after=MINUTE)
-        assert after(move).available_at == NOW + MINUTE
+        transition = lifecycle.fail(leased(), fault=Fault.WORKER, error="e", now=NOW, retry_after=MINUTE)
+        assert after(transition).available_at == NOW + MINUTE
 
     def test_an_interruption_gives_the_attempt_back(self) -> None:
-        move = lifecycle.fail(leased(attempts=3), fault=Fault.INTERRUPTED, error="spot", now=NOW)
-        assert (after(move).status, after(move).attempts) == ("queued", 2)
+        transition = lifecycle.fail(leased(attempts=3), fault=Fault.INTERRUPTED, error="spot", now=NOW)
+        assert (after(transition).status, after(transition).attempts) == ("queued", 2)
 
 
 class TestRequeue:
@@ -112,16 +112,16 @@ class TestDefer:
     def test_each_time_it_waits_twice_as_long_up_to_a_limit(self) -> None:
         waits = []
         for deferrals in range(5):
-            move = EVENTS["defer"](leased(deferrals=deferrals), NOW)
-            assert after(move).deferrals == deferrals + 1
-            waits.append((after(move).available_at - NOW) / MINUTE)
+            transition = EVENTS["defer"](leased(deferrals=deferrals), NOW)
+            assert after(transition).deferrals == deferrals + 1
+            waits.append((after(transition).available_at - NOW) / MINUTE)
         assert waits == [1, 2, 4, 5, 5]
 
     def test_it_costs_no_attempt_and_is_told_from_a_requeue(self) -> None:
-        move = EVENTS["defer"](leased(), NOW)
-        assert after(move).attempts == 0
-        assert move is not None
-        assert move.ended is Outcome.DEFERRED
+        transition = EVENTS["defer"](leased(), NOW)
+        assert after(transition).attempts == 0
+        assert transition is not None
+        assert transition.lease_outcome is Outcome.DEFERRED
 
 
 class TestExpire:
@@ -135,24 +135,26 @@ class TestExpire:
         assert after(EVENTS["expire"](leased(), end)).attempts == 1
         assert after(EVENTS["expire"](leased(attempts=3), end)).status == "failed"
 
-    @pytest.mark.parametrize("is_wanted", [True, False])
-    def test_a_lease_that_has_not_expired_stays_whoever_waits_for_its_job(self, is_wanted: bool) -> None:
+    @pytest.mark.parametrize("has_idle_worker", [True, False])
+    def test_a_lease_that_has_not_expired_stays_whoever_waits_for_its_job(self, has_idle_worker: bool) -> None:
         """A heartbeat may have come since the reaper looked."""
         held = leased()
         assert held.lease_expires_at is not None
         before = held.lease_expires_at - timedelta(microseconds=1)
-        assert lifecycle.expire(held, now=before, grace=timedelta(0), is_wanted=is_wanted) is None
+        assert lifecycle.expire(held, now=before, grace=timedelta(0), has_idle_worker=has_idle_worker) is None
 
-    @pytest.mark.parametrize("is_wanted", [True, False])
+    @pytest.mark.parametrize("has_idle_worker", [True, False])
     @pytest.mark.parametrize("attempts", [1, 3])
     def test_a_late_lease_ends_when_somebody_could_begin_it_anew_or_the_grace_is_over(
-        self, attempts: int, is_wanted: bool
+        self, attempts: int, has_idle_worker: bool
     ) -> None:
         late = NOW + 20 * MINUTE
         held = leased(attempts=attempts)
-        ended = lifecycle.expire(held, now=late - timedelta(microseconds=1), grace=5 * MINUTE, is_wanted=is_wanted)
-        assert (ended is not None) == (is_wanted and attempts < 3)
-        assert lifecycle.expire(held, now=late, grace=5 * MINUTE, is_wanted=is_wanted) is not None
+        ended = lifecycle.expire(
+            held, now=late - timedelta(microseconds=1), grace=5 * MINUTE, has_idle_worker=has_idle_worker
+        )
+        assert (ended is not None) == (has_idle_worker and attempts < 3)
+        assert lifecycle.expire(held, now=late, grace=5 * MINUTE, has_idle_worker=has_idle_worker) is not None
 
 
 class TestRequests:
@@ -166,10 +168,10 @@ class TestRequests:
     @pytest.mark.parametrize("mode", list(PauseMode))
     def test_a_requested_pause_turns_every_way_back_into_paused(self, event: str, mode: PauseMode) -> None:
         pausing = after(lifecycle.pause(leased(), mode=mode, now=NOW))
-        move = EVENTS[event](pausing, NOW + 15 * MINUTE)
-        assert after(move).status == "paused"
-        assert move is not None
-        assert move.event_type is JobEventType.PAUSED
+        transition = EVENTS[event](pausing, NOW + 15 * MINUTE)
+        assert after(transition).status == "paused"
+        assert transition is not None
+        assert transition.event_type is JobEventType.PAUSED
 
     def test_what_nobody_works_on_is_canceled_at_once(self) -> None:
         assert after(lifecycle.cancel(queued_dispatch(), now=NOW)).status == "canceled"
@@ -220,11 +222,11 @@ class TestRequests:
 class TestExhaust:
     @pytest.mark.parametrize("status", [DispatchStatus.QUEUED, DispatchStatus.PAUSED])
     def test_a_waiting_dispatch_without_attempts_fails(self, status: DispatchStatus) -> None:
-        assert after(lifecycle.exhaust(queued_dispatch(status=status, attempts=3), now=NOW)).status == "failed"
+        assert after(lifecycle.fail_exhausted(queued_dispatch(status=status, attempts=3), now=NOW)).status == "failed"
 
     def test_one_with_attempts_left_or_in_somebody_s_hands_does_not(self) -> None:
-        assert lifecycle.exhaust(queued_dispatch(attempts=2), now=NOW) is None
-        assert lifecycle.exhaust(leased(attempts=3), now=NOW) is None
+        assert lifecycle.fail_exhausted(queued_dispatch(attempts=2), now=NOW) is None
+        assert lifecycle.fail_exhausted(leased(attempts=3), now=NOW) is None
 
 
 @pytest.mark.parametrize("status", sorted(TERMINAL_DISPATCH))
@@ -246,11 +248,11 @@ def test_through_any_life_the_counters_grow_and_the_rows_keep_their_shape(steps:
         if step == "lease":
             may_lease = before.status == DispatchStatus.QUEUED and not before.attempts_used_up
             dispatch = lease(before, now) if may_lease else before
-        elif (move := EVENTS[step](before, now)) is not None:
-            assert move.before == before
-            assert move.after.version == before.version + 1
-            assert (move.ended is not None) == (before.is_leased and not move.after.is_leased)
-            dispatch = move.after
+        elif (transition := EVENTS[step](before, now)) is not None:
+            assert transition.before == before
+            assert transition.after.version == before.version + 1
+            assert (transition.lease_outcome is not None) == (before.is_leased and not transition.after.is_leased)
+            dispatch = transition.after
         assert dispatch.epoch >= before.epoch
         assert dispatch.version >= before.version
         assert 0 <= dispatch.attempts <= max_attempts

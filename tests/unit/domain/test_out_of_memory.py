@@ -1,4 +1,4 @@
-"""Which relief a job gets that ran out of memory, and which GPUs are larger than others."""
+"""Which next_memory_step a job gets that ran out of memory, and which GPUs are larger than others."""
 
 from itertools import product
 
@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from comfyrelay.domain.queue.memory import (
     GIB,
-    Relief,
-    has_it_alone,
+    OutOfMemoryStep,
     in_gib,
+    is_alone_on_gpu,
     is_larger,
     is_too_small,
     largest_gpu,
-    relief,
+    next_memory_step,
 )
 from comfyrelay.errors import OutOfMemory
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
@@ -23,10 +23,10 @@ sizes = st.integers(GIB // 2, 200 * GIB)
 
 def test_each_relief_is_tried_once_and_in_order() -> None:
     for moved, there in product((False, True), repeat=2):
-        assert relief(ran_alone=False, has_moved=moved, is_larger_there=there) is Relief.ALONE
-    assert relief(ran_alone=True, has_moved=False, is_larger_there=True) is Relief.LARGER
-    assert relief(ran_alone=True, has_moved=False, is_larger_there=False) is Relief.NONE
-    assert relief(ran_alone=True, has_moved=True, is_larger_there=True) is Relief.NONE
+        assert next_memory_step(ran_alone=False, has_moved=moved, has_larger_gpu=there) is OutOfMemoryStep.ALONE
+    assert next_memory_step(ran_alone=True, has_moved=False, has_larger_gpu=True) is OutOfMemoryStep.LARGER
+    assert next_memory_step(ran_alone=True, has_moved=False, has_larger_gpu=False) is OutOfMemoryStep.NONE
+    assert next_memory_step(ran_alone=True, has_moved=True, has_larger_gpu=True) is OutOfMemoryStep.NONE
 
 
 @given(one=sizes, other=sizes)
@@ -45,9 +45,9 @@ def test_gpus_of_one_size_are_not_larger_than_each_other_and_of_an_unknown_one_n
 
 
 def test_a_gpu_of_which_others_hold_more_than_a_tenth_is_nobodys_alone() -> None:
-    assert has_it_alone(24 * GIB, 0)
-    assert has_it_alone(20 * GIB, 2 * GIB)
-    assert not has_it_alone(20 * GIB, 2 * GIB + 1)
+    assert is_alone_on_gpu(24 * GIB, 0)
+    assert is_alone_on_gpu(20 * GIB, 2 * GIB)
+    assert not is_alone_on_gpu(20 * GIB, 2 * GIB + 1)
 
 
 def test_who_ran_out_beside_other_programs_is_told_so() -> None:

@@ -8,17 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.queue.routing import (
-    Ask,
     Candidate,
+    Claim,
     Entitlement,
-    HeldDispatch,
     IdleWorker,
+    ReclaimableDispatch,
     Routing,
     WarmPolicy,
-    outbid,
+    count_left_over,
     route,
     slots_by_entitlement,
-    ungranted,
+    unserved_claims,
     wanted_by,
 )
 from tests.support.world import START as NOW
@@ -29,8 +29,8 @@ MINE = Entitlement(stage="production", providers=("self_hosted",), workflow_ids=
 THEIRS = Entitlement(stage="production", providers=("self_hosted",), workflow_ids=(1, 2))
 
 
-def ask(key: int = 0, *, limit: int = 1, free: int = 1, prefetch: int = 0, warm: str = "") -> Ask:
-    return Ask(
+def claim(key: int = 0, *, limit: int = 1, free: int = 1, prefetch: int = 0, warm: str = "") -> Claim:
+    return Claim(
         key=key,
         worker_id=f"w{key}",
         entitlement=MINE,
@@ -51,70 +51,70 @@ def candidates(hashes: str, *, priority: int = 0) -> list[Candidate]:
     return [candidate(n, letter, priority=priority) for n, letter in enumerate(hashes, start=1)]
 
 
-def routed(asks: Sequence[Ask], rows: Sequence[Candidate], policy: WarmPolicy = POLICY) -> Routing:
-    return route(asks, {MINE: rows}, policy=policy, now=NOW)
+def routed(claims: Sequence[Claim], rows: Sequence[Candidate], policy: WarmPolicy = POLICY) -> Routing:
+    return route(claims, {MINE: rows}, policy=policy, now=NOW)
 
 
 def ids(routing: Routing, key: int = 0) -> list[int]:
-    return [each.dispatch.id for each in routing.grants if each.ask.key == key]
+    return [each.dispatch.id for each in routing.grants if each.claim.key == key]
 
 
 class TestOrder:
     def test_the_head_of_the_queue_goes_to_the_first_that_asks(self) -> None:
-        routing = routed([ask(0), ask(1)], candidates("aaa"))
+        routing = routed([claim(0), claim(1)], candidates("aaa"))
         assert (ids(routing, 0), ids(routing, 1)) == ([1], [2])
 
     def test_a_request_for_many_is_served_in_order(self) -> None:
-        assert ids(routed([ask(limit=3, free=3)], candidates("aaaa"))) == [1, 2, 3]
+        assert ids(routed([claim(limit=3, free=3)], candidates("aaaa"))) == [1, 2, 3]
 
     def test_a_candidate_of_two_entitlements_is_given_once(self) -> None:
-        other = replace(ask(1), entitlement=THEIRS)
+        other = replace(claim(1), entitlement=THEIRS)
         rows = candidates("ab")
-        routing = route([ask(0), other], {MINE: rows[:1], THEIRS: rows}, policy=POLICY, now=NOW)
+        routing = route([claim(0), other], {MINE: rows[:1], THEIRS: rows}, policy=POLICY, now=NOW)
         assert (ids(routing, 0), ids(routing, 1)) == ([1], [2])
 
     def test_nobody_is_served_from_a_queue_that_is_not_theirs(self) -> None:
-        assert route([ask()], {THEIRS: candidates("a")}, policy=POLICY, now=NOW).grants == []
+        assert route([claim()], {THEIRS: candidates("a")}, policy=POLICY, now=NOW).grants == []
 
 
 class TestPrefetch:
     def test_idle_workers_are_served_before_any_prefetch(self) -> None:
-        busy, idle = ask(0, free=0, prefetch=1), ask(1)
+        busy, idle = claim(0, free=0, prefetch=1), claim(1)
         routing = routed([busy, idle], candidates("a"))
         assert (ids(routing, 0), ids(routing, 1)) == ([], [1])
 
     def test_what_goes_beyond_the_free_slots_is_a_prefetch(self) -> None:
-        routing = routed([ask(limit=5, free=1, prefetch=2)], candidates("aaaaa"))
+        routing = routed([claim(limit=5, free=1, prefetch=2)], candidates("aaaaa"))
         assert [each.is_prefetch for each in routing.grants] == [False, True, True]
 
 
 class TestWarmPreference:
     def test_a_warm_one_close_behind_goes_first_and_the_passed_over_are_named(self) -> None:
-        routing = routed([ask(warm="b")], candidates("aab"))
+        routing = routed([claim(warm="b")], candidates("aab"))
         assert ids(routing) == [3]
         assert routing.passed_over == {1, 2}
 
     def test_who_is_passed_over_and_then_served_was_not_passed_over(self) -> None:
-        routing = routed([ask(0, warm="b"), ask(1)], candidates("aab"))
+        routing = routed([claim(0, warm="b"), claim(1)], candidates("aab"))
         assert (ids(routing, 0), ids(routing, 1)) == ([3], [1])
         assert routing.passed_over == {2}
 
     @pytest.mark.parametrize(("ahead", "chosen"), [(32, 33), (33, 1)])
     def test_it_looks_32_rows_ahead_and_no_further(self, ahead: int, chosen: int) -> None:
-        assert ids(routed([ask(warm="b")], candidates("a" * ahead + "b"))) == [chosen]
+        assert ids(routed([claim(warm="b")], candidates("a" * ahead + "b"))) == [chosen]
 
     def test_a_look_ahead_of_no_rows_is_the_order_of_the_queue(self) -> None:
-        assert ids(routed([ask(warm="b")], candidates("ab"), WarmPolicy(lookahead_rows=0))) == [1]
+        assert ids(routed([claim(warm="b")], candidates("ab"), WarmPolicy(lookahead_rows=0))) == [1]
 
     def test_it_stays_inside_one_priority(self) -> None:
         rows = [candidate(1, "a", priority=5), candidate(2, "b", priority=4)]
-        assert ids(routed([ask(warm="b")], rows)) == [1]
+        assert ids(routed([claim(warm="b")], rows)) == [1]
 
     @pytest.mark.parametrize(("seconds", "chosen"), [(119.999, 3), (120, 1)])
     def test_a_row_passed_over_for_120_seconds_is_passed_over_no_more(self, seconds: float, chosen: int) -> None:
         rows = candidates("aab")
         rows[1] = rows[1]._replace(passed_over_at=NOW - timedelta(seconds=seconds))
-        assert ids(routed([ask(warm="b")], rows)) == [chosen]
+        assert ids(routed([claim(warm="b")], rows)) == [chosen]
 
 
 rows_of_one_queue = st.lists(
@@ -138,15 +138,16 @@ def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much
         )
         for n, (priority, letter, ago) in enumerate(sorted(rows, key=lambda row: -row[0]))
     ]
-    asks = [
-        ask(n, limit=limit, free=free, prefetch=ahead, warm=warm) for n, (limit, free, ahead, warm) in enumerate(wishes)
+    claims = [
+        claim(n, limit=limit, free=free, prefetch=ahead, warm=warm)
+        for n, (limit, free, ahead, warm) in enumerate(wishes)
     ]
-    routing = routed(asks, queue)
+    routing = routed(claims, queue)
     given_out = [each.dispatch.id for each in routing.grants]
-    assert len(given_out) == len(set(given_out)) == min(len(queue), sum(each.slots for each in asks))
+    assert len(given_out) == len(set(given_out)) == min(len(queue), sum(each.slots for each in claims))
     assert not routing.passed_over & set(given_out)
-    for each in asks:
-        mine = [grant for grant in routing.grants if grant.ask == each]
+    for each in claims:
+        mine = [grant for grant in routing.grants if grant.claim == each]
         assert sum(not grant.is_prefetch for grant in mine) <= each.free_slots
         assert sum(grant.is_prefetch for grant in mine) <= each.prefetch_slots
         assert len(mine) <= each.limit
@@ -157,31 +158,31 @@ def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much
 
 class TestPicking:
     def test_a_group_is_picked_for_together(self) -> None:
-        asks = [ask(0, free=2, limit=2), ask(1), replace(ask(2), entitlement=THEIRS)]
-        assert slots_by_entitlement(asks, lookahead=32) == {MINE: 3, THEIRS: 1}
+        claims = [claim(0, free=2, limit=2), claim(1), replace(claim(2), entitlement=THEIRS)]
+        assert slots_by_entitlement(claims, lookahead=32) == {MINE: 3, THEIRS: 1}
 
     def test_a_warm_worker_looks_further_ahead_once_for_its_group(self) -> None:
-        assert slots_by_entitlement([ask(0, warm="a"), ask(1, warm="b")], lookahead=32) == {MINE: 34}
+        assert slots_by_entitlement([claim(0, warm="a"), claim(1, warm="b")], lookahead=32) == {MINE: 34}
 
 
 class TestOutbid:
     def test_whoever_was_shown_what_another_group_got_asks_for_the_remainder(self) -> None:
-        other = replace(ask(1, limit=2, free=2), entitlement=THEIRS)
+        other = replace(claim(1, limit=2, free=2), entitlement=THEIRS)
         rows = candidates("ab")
         shown = {MINE: rows[:1], THEIRS: rows}
-        routing = route([ask(0), other], shown, policy=POLICY, now=NOW)
-        assert outbid([ask(0), other], shown, routing.grants) == [replace(other, limit=1, free_slots=1)]
+        routing = route([claim(0), other], shown, policy=POLICY, now=NOW)
+        assert unserved_claims([claim(0), other], shown, routing.grants) == [replace(other, limit=1, free_slots=1)]
 
     def test_whoever_got_what_it_was_shown_does_not_ask_once_more(self) -> None:
-        asks = [ask(0, limit=3, free=3)]
-        routing = routed(asks, candidates("a"))
-        assert outbid(asks, {MINE: candidates("a")}, routing.grants) == []
+        claims = [claim(0, limit=3, free=3)]
+        routing = routed(claims, candidates("a"))
+        assert unserved_claims(claims, {MINE: candidates("a")}, routing.grants) == []
 
 
 class TestRecall:
-    def held(self, id_: int = 1, **values: str) -> HeldDispatch:
+    def held(self, id_: int = 1, **values: str) -> ReclaimableDispatch:
         chosen = {"provider": "self_hosted", "workflow_hash": "h", "worker_id": "busy", "stage": "production"} | values
-        return HeldDispatch(id=id_, workflow_id=1, **chosen)
+        return ReclaimableDispatch(id=id_, workflow_id=1, **chosen)
 
     def idle(self, worker_id: str = "idle", **values: Any) -> IdleWorker:
         worker = IdleWorker(worker_id=worker_id, providers=["self_hosted"], kinds={("production", 1)})
@@ -204,19 +205,19 @@ class TestRecall:
             {"providers": ["cloud"]},
             {"kinds": {("production", 2), ("staging", 1)}},
             {"blocked_hashes": {"h"}},
-            {"lacking_hashes": {"h"}},
-            {"outgrown": {(1, "h")}},
+            {"unmet_hashes": {"h"}},
+            {"oversized": {(1, "h")}},
         ],
     )
     def test_it_stays_where_it_is_unless_the_idle_worker_could_run_it(self, unable: dict[str, Any]) -> None:
         assert wanted_by([self.idle(**unable)], [self.held()]) == []
 
     def test_another_workflow_of_the_same_graph_that_its_gpu_is_too_small_for_does_not_matter(self) -> None:
-        assert wanted_by([self.idle(outgrown={(2, "h")})], [self.held()]) == [1]
+        assert wanted_by([self.idle(oversized={(2, "h")})], [self.held()]) == [1]
 
 
 def test_who_is_given_one_hears_how_many_more_were_in_sight() -> None:
-    asks, rows = [ask(0, warm="a"), ask(1)], candidates("aaaaa")
-    routing = routed(asks, rows)
-    assert ungranted(asks, {MINE: rows}, routing.grants) == {0: 3, 1: 3}
-    assert ungranted([ask()], {MINE: rows[:1]}, routed([ask()], rows[:1]).grants) == {0: 0}
+    claims, rows = [claim(0, warm="a"), claim(1)], candidates("aaaaa")
+    routing = routed(claims, rows)
+    assert count_left_over(claims, {MINE: rows}, routing.grants) == {0: 3, 1: 3}
+    assert count_left_over([claim()], {MINE: rows[:1]}, routed([claim()], rows[:1]).grants) == {0: 0}

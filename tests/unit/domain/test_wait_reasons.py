@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.queue.wait_reasons import Coming, Reason, Serving, Waiting, explain
+from comfyrelay.domain.queue.wait_reasons import CandidateWorker, Reason, StartingMachines, Waiting, explain_wait
 
 NOW = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
-FREE = Serving(slots=1, leases=0)
-BUSY = Serving(slots=1, leases=1)
-BLOCKED = Serving(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=60))
+FREE = CandidateWorker(slots=1, leases=0)
+BUSY = CandidateWorker(slots=1, leases=1)
+BLOCKED = CandidateWorker(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=60))
 
 
-def told(*serving: Serving, **changed: Any) -> Waiting:
+def told(*serving: CandidateWorker, **changed: Any) -> Waiting:
     facts: dict[str, Any] = {
         "is_paused": False,
         "available_at": NOW,
@@ -22,7 +22,7 @@ def told(*serving: Serving, **changed: Any) -> Waiting:
         "seconds_per_job": None,
         "now": NOW,
     }
-    return explain(serving=list(serving), **facts | changed)
+    return explain_wait(workers=list(serving), **facts | changed)
 
 
 def test_the_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
@@ -39,12 +39,12 @@ def test_the_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
 
 def test_a_worker_that_has_only_just_begun_is_waited_for() -> None:
     """A desk that was started again answers before its worker is there."""
-    waiting = told(is_worker_coming=True)
+    waiting = told(is_worker_starting=True)
     assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
-    assert waiting.text.startswith("The worker is coming back")
+    assert waiting.text.startswith("The worker is starting.")
     # what lasts longer is told all the same, and who is there is not waited for
-    assert told(is_worker_coming=True, comfyui_away=["It is off."]).reason is Reason.NO_COMFYUI
-    assert told(FREE, is_worker_coming=True).reason is Reason.STARTING
+    assert told(is_worker_starting=True, comfyui_away=["It is off."]).reason is Reason.NO_COMFYUI
+    assert told(FREE, is_worker_starting=True).reason is Reason.STARTING
 
 
 def test_a_comfyui_that_is_away_is_named() -> None:
@@ -56,7 +56,7 @@ def test_a_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> Non
 
 
 def test_the_block_that_ends_first_is_the_one_to_wait_for() -> None:
-    sooner = Serving(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=5))
+    sooner = CandidateWorker(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=5))
     assert told(BLOCKED, sooner).until == sooner.blocked_until
 
 
@@ -74,32 +74,38 @@ def test_a_wait_reads_as_a_person_would_say_it(seconds: float, words: str) -> No
 
 class TestMachinesThatStart:
     def test_with_no_worker_the_machine_that_is_starting_is_the_reason(self) -> None:
-        waiting = told(coming=Coming(boot_seconds_left=[170.0]))
+        waiting = told(machines=StartingMachines(boot_seconds_left=[170.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.MACHINE_STARTING, 170.0)
-        assert waiting.text == "A machine is starting, about 3 minutes."
+        assert waiting.text == "A machine is starting and should be ready in about 3 minutes."
 
     @pytest.mark.parametrize(
         ("seconds", "words"), [(0.4, "about 1 second"), (80, "about 80 seconds"), (91, "about 2 minutes")]
     )
     def test_how_long_it_takes_is_in_words(self, seconds: float, words: str) -> None:
-        assert told(coming=Coming(boot_seconds_left=[seconds])).text == f"A machine is starting, {words}."
+        assert (
+            told(machines=StartingMachines(boot_seconds_left=[seconds])).text
+            == f"A machine is starting and should be ready in {words}."
+        )
 
     def test_of_several_the_first_is_told_and_each_takes_the_next_in_line(self) -> None:
-        coming = Coming(boot_seconds_left=[300.0, 60.0])
-        assert told(coming=coming).text == "2 machines are starting, about 60 seconds."
-        assert [told(coming=coming, ahead=each).expected_start_seconds for each in range(3)] == [60.0, 300.0, None]
+        coming = StartingMachines(boot_seconds_left=[300.0, 60.0])
+        assert told(machines=coming).text == "2 machines are starting. The first should be ready in about 60 seconds."
+        assert [told(machines=coming, ahead=each).expected_start_seconds for each in range(3)] == [60.0, 300.0, None]
 
     def test_beside_a_busy_worker_whatever_comes_first_counts(self) -> None:
-        waiting = told(BUSY, seconds_per_job=500, coming=Coming(boot_seconds_left=[60.0]))
+        waiting = told(BUSY, seconds_per_job=500, machines=StartingMachines(boot_seconds_left=[60.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.BUSY, 60.0)
-        assert waiting.text.endswith(" A machine is starting, about 60 seconds.")
-        assert told(BUSY, seconds_per_job=5, coming=Coming(boot_seconds_left=[60.0])).expected_start_seconds == 5
+        assert waiting.text.endswith(" A machine is starting and should be ready in about 60 seconds.")
+        assert (
+            told(BUSY, seconds_per_job=5, machines=StartingMachines(boot_seconds_left=[60.0])).expected_start_seconds
+            == 5
+        )
 
     def test_whoever_is_next_for_a_free_worker_hears_nothing_of_machines(self) -> None:
-        assert told(FREE, coming=Coming(boot_seconds_left=[60.0], limit="x")) == told(FREE)
+        assert told(FREE, machines=StartingMachines(boot_seconds_left=[60.0], limit="x")) == told(FREE)
 
     def test_the_limit_that_keeps_machines_away_is_named(self) -> None:
         for serving, reason in (((), Reason.NO_WORKER), ((BUSY,), Reason.BUSY)):
-            waiting = told(*serving, coming=Coming(limit="the limit is 10 machines"))
+            waiting = told(*serving, machines=StartingMachines(limit="the limit is 10 machines"))
             assert waiting.reason is reason
-            assert waiting.text.endswith(" No machine is launched: the limit is 10 machines.")
+            assert waiting.text.endswith(" No machine can be launched: the limit is 10 machines.")

@@ -142,7 +142,7 @@ export const workflow = {
     any: "Any available worker",
     action: "Run",
     saveAndRun: "Save and run",
-    lacking: (name: string) => `${name} (missing requirements)`,
+    unable: (name: string) => `${name} (missing requirements)`,
     onFirst: (names: readonly string[], more: number) =>
       names.length === 1 && !more
         ? `Runs on ${names[0]}, the only suitable worker.`
@@ -174,7 +174,7 @@ export const workflow = {
     fleet: "Fleet",
     fit: "Can run",
     lacks: "Missing requirements",
-    fits: { able: "Yes", lacking: "No", unknown: "Unknown" } as Readonly<Record<string, string>>,
+    fits: { able: "Yes", unable: "No", unknown: "Unknown" } as Readonly<Record<string, string>>,
     again: "Check again",
   },
   fleets: {

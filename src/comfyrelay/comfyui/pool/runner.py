@@ -24,7 +24,7 @@ from comfyrelay.comfyui.pool.record import Record, StopReason
 from comfyrelay.comfyui.pool.scheduler import Scheduler
 from comfyrelay.comfyui.pool.stats import Tally
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
-from comfyrelay.domain.queue.memory import Relief, has_it_alone, relief
+from comfyrelay.domain.queue.memory import OutOfMemoryStep, is_alone_on_gpu, next_memory_step
 from comfyrelay.errors import (
     ComfyError,
     ComfyRelayError,
@@ -253,7 +253,7 @@ class Runner:
         """Whether it was alone among ours, and other programs had much of the GPU. That says nothing about the job or
         the GPU: it is tried again as after any other fault of the server, when they may be gone."""
         size = await self._memory.size(member) if record.ticket.bucket.alone else None
-        if size is None or has_it_alone(size, others := await self._memory.held_by_others(member, self._members)):
+        if size is None or is_alone_on_gpu(size, others := await self._memory.held_by_others(member, self._members)):
             return False
         error.others_bytes = others
         error.retry_after_seconds = CROWDED_SECONDS
@@ -270,15 +270,15 @@ class Runner:
         elsewhere = bucket._replace(
             exclude_clients=bucket.exclude_clients | {each.id for each in self._members if each.id not in larger}
         )
-        next_step = relief(
+        next_step = next_memory_step(
             ran_alone=bucket.alone,
             has_moved=ticket.ran_out_bytes is not None,
-            is_larger_there=bool(larger) and self._scheduler.could_run(elsewhere),
+            has_larger_gpu=bool(larger) and self._scheduler.could_run(elsewhere),
         )
         again = replace(ticket, attempts=ticket.attempts - 1)
-        if next_step is Relief.ALONE:
+        if next_step is OutOfMemoryStep.ALONE:
             record.ticket = replace(again, bucket=bucket._replace(alone=True))
-        elif next_step is Relief.LARGER:
+        elif next_step is OutOfMemoryStep.LARGER:
             # should that one go away, this is what it failed with
             record.first_error = error
             record.ticket = replace(

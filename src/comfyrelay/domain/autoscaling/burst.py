@@ -11,7 +11,7 @@ from math import ceil, inf
 from comfyrelay.domain.autoscaling.capacity import free_from
 from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
 from comfyrelay.domain.queue.states import Provider
-from comfyrelay.domain.queue.wait_reasons import span
+from comfyrelay.domain.queue.wait_reasons import format_duration
 
 NOBODY_LEFT = "Comes back from Comfy Cloud: no worker is left that runs it there."
 
@@ -25,11 +25,11 @@ class BurstRunner:
     # of jobs on which it failed lately, or that need what it lacks
     refused_hashes: frozenset[str] = frozenset()
     # by workflow and hash, those that need a larger GPU
-    outgrown: frozenset[tuple[int, str]] = frozenset()
+    oversized: frozenset[tuple[int, str]] = frozenset()
 
     def could_run(self, job: "WaitingJob") -> bool:
-        is_outgrown = (job.workflow, job.workflow_hash) in self.outgrown
-        return job.workflow in self.workflows and job.workflow_hash not in self.refused_hashes and not is_outgrown
+        is_oversized = (job.workflow, job.workflow_hash) in self.oversized
+        return job.workflow in self.workflows and job.workflow_hash not in self.refused_hashes and not is_oversized
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,8 +158,8 @@ def _why_not(job: WaitingJob, wait: float, cloud_wait: float, purse: "_Purse") -
 
 def _reason(total: float, accepts: float) -> str:
     if total == inf:
-        return f"Goes to Comfy Cloud: no machine here can run it, and you accept a wait of {span(accepts)}."
-    return f"Goes to Comfy Cloud: the wait here would be about {span(total)}, and you accept {span(accepts)}."
+        return f"Goes to Comfy Cloud: no machine here can run it, and you accept a wait of {format_duration(accepts)}."
+    return f"Goes to Comfy Cloud: the wait here would be about {format_duration(total)}, and you accept {format_duration(accepts)}."
 
 
 class _Slots:

@@ -1,1 +1,1 @@
-"""How a job travels: its states, whose turn it is, who may have it, how it ends."""
+"""Rules of the queue: states, transitions, ordering, routing and settlement."""

@@ -1,7 +1,7 @@
-"""The dispatch's life as pure functions: a dispatch and what happened go in, the moved dispatch comes out.
+"""The dispatch lifecycle as pure functions from a dispatch and an event to a `Transition`.
 
-Every function returns `None` when the event changes nothing (a stale call, a terminal dispatch). The caller holds the
-row's lock between reading the dispatch and writing what these functions return.
+A function returns `None` if the event changes nothing, such as a stale call or a terminal dispatch. The caller holds
+the row lock from reading the dispatch until it has written the transition.
 """
 
 from dataclasses import dataclass, replace
@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from math import ceil
 from typing import Any, NamedTuple
 
-from comfyrelay.domain.queue.memory import Relief, needs_more_than, relief
+from comfyrelay.domain.queue.memory import OutOfMemoryStep, larger_gpu_reason, next_memory_step
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus, JobEventType, Outcome, PauseMode, Provider
 from comfyrelay.errors import Fault
 
 
 class Dispatch(NamedTuple):
-    """One row of the queue. A tuple, because thousands are made and changed in a second."""
+    """A row of the queue. A named tuple, because thousands are created and changed per second."""
 
     id: int
     tenant_id: str
@@ -51,16 +51,16 @@ class Dispatch(NamedTuple):
     duration_seconds: float | None
     last_error: str | None
     max_wait_seconds: int | None = None
-    # as of when it was queued; money is in millionths of a currency
+    # prices when it was queued, in millionths of the currency unit
     self_hosted_micros_per_second: int | None = None
     cloud_micros_per_second: int | None = None
-    # what its leases have cost so far
+    # cost of all leases so far
     cost_micros: int = 0
-    # what going to the cloud should cost; `None` if it never went
+    # estimated cost of the cloud run; `None` if it never went to the cloud
     expected_cost_micros: int | None = None
-    # nobody else may lease it
+    # the only worker that may lease it
     only_worker: str | None = None
-    # the memory of the GPU that was too small for it, once it was given back for a larger one
+    # memory of the GPU that was too small, set when it was requeued for a larger one
     ran_out_bytes: int | None = None
 
     @property
@@ -73,12 +73,12 @@ class Dispatch(NamedTuple):
 
     @property
     def has_burst(self) -> bool:
-        """Whether it went to the cloud because of a long wait, be it back or not."""
+        """Whether it ever went to the cloud because of a long wait."""
         return self.expected_cost_micros is not None
 
     @property
     def micros_per_second(self) -> int | None:
-        """What a second costs where it is."""
+        """Price per second at its current provider."""
         is_cloud = self.provider == Provider.CLOUD
         return self.cloud_micros_per_second if is_cloud else self.self_hosted_micros_per_second
 
@@ -88,26 +88,24 @@ class Dispatch(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Move:
-    """A dispatch before and after an event, what the shard gets to know, and how the lease ended if it did."""
+class Transition:
+    """A dispatch before and after an event, with the data for the shard. `lease_outcome` is set if a lease ended."""
 
     before: Dispatch
     after: Dispatch
     event_type: JobEventType
-    ended: Outcome | None = None
+    lease_outcome: Outcome | None = None
     error: str | None = None
     fault: Fault | None = None
     reason: str | None = None
-    # with a failure: why the rest of its batch is held
+    # why this failure holds the rest of the batch
     hold: str | None = None
 
 
-# Why jobs are canceled that their users did not cancel.
 BY_ADMINISTRATOR = "An administrator canceled it."
 
 
-def holds(dispatch: Dispatch, lease_token: str) -> bool:
-    """Only the current lease speaks."""
+def holds_lease(dispatch: Dispatch, lease_token: str) -> bool:
     return dispatch.is_leased and dispatch.lease_token == lease_token
 
 
@@ -120,8 +118,8 @@ def lease(
     is_prefetch: bool,
     ttl: timedelta,
     now: datetime,
-) -> Move:
-    """A queued dispatch goes to a worker: the attempt is counted and the epoch grows, here and nowhere else."""
+) -> Transition:
+    """Lease a queued dispatch to a worker. Only this function increments `attempts` and `epoch`."""
     after = dispatch._replace(
         status=DispatchStatus.LEASED,
         attempts=dispatch.attempts + 1,
@@ -134,30 +132,32 @@ def lease(
         leased_at=now,
         lease_expires_at=now + ttl,
     )
-    return Move(before=dispatch, after=after, event_type=JobEventType.STARTED)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.STARTED)
 
 
 def began_at(dispatch: Dispatch, *, after_seconds: float | None, now: datetime) -> datetime | None:
-    """When a leased dispatch began to run: its holder tells how long that was after it was handed over."""
+    """When the run began: the worker reports the seconds between lease and start."""
     if after_seconds is None or dispatch.leased_at is None:
         return dispatch.leased_at
     return min(now, dispatch.leased_at + timedelta(seconds=after_seconds))
 
 
-def ran_seconds(move: Move, *, began_at: datetime | None, now: datetime) -> float:
-    """How long a lease that ends here kept a machine busy. One that was fetched ahead and given back did not."""
-    leased = move.before
+def ran_seconds(transition: Transition, *, began_at: datetime | None, now: datetime) -> float:
+    """Seconds that the ended lease kept a slot busy; 0 for a prefetched job that never ran."""
+    leased = transition.before
     began = began_at or leased.leased_at
-    if began is None or (leased.is_prefetch and began == leased.leased_at and move.ended is not Outcome.COMPLETED):
+    if began is None or (
+        leased.is_prefetch and began == leased.leased_at and transition.lease_outcome is not Outcome.COMPLETED
+    ):
         return 0.0
     return round((now - began).total_seconds(), 3)
 
 
-def complete(dispatch: Dispatch, *, now: datetime, began_at: datetime | None = None) -> Move | None:
+def complete(dispatch: Dispatch, *, now: datetime, began_at: datetime | None = None) -> Transition | None:
     if not dispatch.is_leased:
         return None
     after = _finished(dispatch, DispatchStatus.COMPLETED, now, error=None, began_at=began_at)
-    return Move(before=dispatch, after=after, event_type=JobEventType.COMPLETED, ended=Outcome.COMPLETED)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.COMPLETED, lease_outcome=Outcome.COMPLETED)
 
 
 def fail(
@@ -168,8 +168,8 @@ def fail(
     now: datetime,
     retry_after: timedelta = timedelta(0),
     began_at: datetime | None = None,
-) -> Move | None:
-    """A job's own fault is final; a worker's is tried elsewhere; an interruption costs nothing."""
+) -> Transition | None:
+    """Fail on a job fault, retry on a worker fault, and requeue without penalty on an interruption."""
     if not dispatch.is_leased:
         return None
     if fault is Fault.INTERRUPTED:
@@ -181,37 +181,41 @@ def fail(
         after = _finished(dispatch, DispatchStatus.FAILED, now, error=error, began_at=began_at)
         event_type = JobEventType.FAILED
     else:
-        after, event_type = _back(dispatch, now, retry_after, error, JobEventType.RETRYING)
-        after, reason = _home(after, FAILED_IN_THE_CLOUD)
-    return Move(
+        after, event_type = _requeued(dispatch, now, retry_after, error, JobEventType.RETRYING)
+        after, reason = _without_burst(after, FAILED_IN_CLOUD)
+    return Transition(
         before=dispatch,
         after=after,
         event_type=event_type,
-        ended=Outcome.FAILED,
+        lease_outcome=Outcome.FAILED,
         error=error,
         fault=fault,
         reason=reason,
     )
 
 
-def run_out(
+def run_out_of_memory(
     dispatch: Dispatch,
     *,
     gpu_bytes: int,
-    is_larger_there: bool,
+    has_larger_gpu: bool,
     error: str,
     now: datetime,
     began_at: datetime | None = None,
-) -> Move | None:
-    """A job that had a GPU of this size to itself had not enough memory: once in its life it goes back, unpenalised,
-    for a larger GPU that is there; else that is its own failure."""
-    next_step = relief(ran_alone=True, has_moved=dispatch.ran_out_bytes is not None, is_larger_there=is_larger_there)
-    if next_step is not Relief.LARGER:
+) -> Transition | None:
+    """Handle a job that ran out of memory alone on a GPU of `gpu_bytes`.
+
+    It is requeued once for a larger GPU, without penalty. Otherwise it fails with a job fault.
+    """
+    next_step = next_memory_step(
+        ran_alone=True, has_moved=dispatch.ran_out_bytes is not None, has_larger_gpu=has_larger_gpu
+    )
+    if next_step is not OutOfMemoryStep.LARGER:
         return fail(dispatch, fault=Fault.JOB, error=error, now=now, began_at=began_at)
-    move = requeue(dispatch, reason=needs_more_than(gpu_bytes), now=now, began_at=began_at)
-    if move is None or move.ended is not Outcome.REQUEUED:
-        return move
-    return replace(move, after=move.after._replace(ran_out_bytes=gpu_bytes))
+    transition = requeue(dispatch, reason=larger_gpu_reason(gpu_bytes), now=now, began_at=began_at)
+    if transition is None or transition.lease_outcome is not Outcome.REQUEUED:
+        return transition
+    return replace(transition, after=transition.after._replace(ran_out_bytes=gpu_bytes))
 
 
 def requeue(
@@ -221,82 +225,85 @@ def requeue(
     now: datetime,
     retry_after: timedelta = timedelta(0),
     began_at: datetime | None = None,
-) -> Move | None:
-    """Back to the queue with the attempt given back: infrastructure ended the lease, not the job."""
+) -> Transition | None:
+    """Return a dispatch to the queue without counting the attempt: the infrastructure ended the lease, not the job."""
     if not dispatch.is_leased:
         return None
     if dispatch.cancel_requested_at is not None:
         return _canceled(dispatch, now, began_at=began_at)
     unpenalised = max(0, dispatch.attempts - 1)
-    after, event_type = _back(
+    after, event_type = _requeued(
         dispatch, now, retry_after, f"Requeued: {reason}", JobEventType.REQUEUED, attempts=unpenalised
     )
-    return Move(before=dispatch, after=after, event_type=event_type, ended=Outcome.REQUEUED, reason=reason)
+    return Transition(
+        before=dispatch, after=after, event_type=event_type, lease_outcome=Outcome.REQUEUED, reason=reason
+    )
 
 
-def cut_off(dispatch: Dispatch, *, reason: str, now: datetime) -> Move | None:
-    """The same for one whose worker was sent away while it ran, and will not tell what that cost."""
-    move = requeue(dispatch, reason=reason, now=now)
-    return None if move is None else _with_unknown_cost(move)
+def requeue_abandoned(dispatch: Dispatch, *, reason: str, now: datetime) -> Transition | None:
+    """Requeue a dispatch whose worker was removed and will not report the cost of the run."""
+    transition = requeue(dispatch, reason=reason, now=now)
+    return None if transition is None else _with_unknown_cost(transition)
 
 
-def defer(dispatch: Dispatch, *, reason: str, now: datetime, base: timedelta, longest: timedelta) -> Move | None:
-    """A job whose payload cannot be built now goes back unpenalised, each time a little longer."""
+def defer(dispatch: Dispatch, *, reason: str, now: datetime, base: timedelta, longest: timedelta) -> Transition | None:
+    """Requeue a job whose payload cannot be built now, with exponential backoff and without penalty."""
     wait = min(longest, base * 2 ** min(dispatch.deferrals, 16))
-    move = requeue(dispatch, reason=reason, now=now, retry_after=wait)
-    if move is None or move.ended is not Outcome.REQUEUED:
-        return move
-    return replace(move, after=move.after._replace(deferrals=dispatch.deferrals + 1), ended=Outcome.DEFERRED)
+    transition = requeue(dispatch, reason=reason, now=now, retry_after=wait)
+    if transition is None or transition.lease_outcome is not Outcome.REQUEUED:
+        return transition
+    return replace(
+        transition, after=transition.after._replace(deferrals=dispatch.deferrals + 1), lease_outcome=Outcome.DEFERRED
+    )
 
 
-def may_be_late(dispatch: Dispatch, *, now: datetime, grace: timedelta, is_wanted: bool) -> bool:
-    """Whether a lease past its end may still be spoken for: work that is late but whole is not thrown away.
+def is_in_grace(dispatch: Dispatch, *, now: datetime, grace: timedelta, has_idle_worker: bool) -> bool:
+    """Whether the worker of an expired lease may still report its result, so that finished work is not lost.
 
-    It costs nobody anything until somebody could begin the job anew, or when its user does not want it any more.
-    `is_wanted` says that a worker waits that could run it.
+    The grace period ends early if the job was canceled, or if an idle worker could restart it now.
     """
     if dispatch.cancel_requested_at is not None or dispatch.lease_expires_at is None:
         return False
-    can_begin_anew = not dispatch.attempts_used_up and dispatch.pause_requested_at is None
-    return now < dispatch.lease_expires_at + grace and not (is_wanted and can_begin_anew)
+    can_restart = not dispatch.attempts_used_up and dispatch.pause_requested_at is None
+    return now < dispatch.lease_expires_at + grace and not (has_idle_worker and can_restart)
 
 
-def expire(dispatch: Dispatch, *, now: datetime, grace: timedelta, is_wanted: bool) -> Move | None:
-    """The reaper's decision. Expiry is checked here once more: a heartbeat may have come meanwhile."""
+def expire(dispatch: Dispatch, *, now: datetime, grace: timedelta, has_idle_worker: bool) -> Transition | None:
+    """Expire an overdue lease. The deadline is checked again, because a heartbeat may have extended the lease."""
     if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:
         return None
-    if may_be_late(dispatch, now=now, grace=grace, is_wanted=is_wanted):
+    if is_in_grace(dispatch, now=now, grace=grace, has_idle_worker=has_idle_worker):
         return None
     return _with_unknown_cost(_expired(dispatch, now))
 
 
-def _expired(dispatch: Dispatch, now: datetime) -> Move:
+def _expired(dispatch: Dispatch, now: datetime) -> Transition:
     if dispatch.cancel_requested_at is not None:
-        return _canceled(dispatch, now, ended=Outcome.EXPIRED)
+        return _canceled(dispatch, now, lease_outcome=Outcome.EXPIRED)
     error, reason = "The worker stopped responding.", None
     if dispatch.attempts_used_up:
         after = _finished(dispatch, DispatchStatus.FAILED, now, error=error)
         event_type = JobEventType.FAILED
     else:
-        after, event_type = _back(dispatch, now, timedelta(0), error, JobEventType.RETRYING)
-        after, reason = _home(after, FAILED_IN_THE_CLOUD)
-    return Move(
+        after, event_type = _requeued(dispatch, now, timedelta(0), error, JobEventType.RETRYING)
+        after, reason = _without_burst(after, FAILED_IN_CLOUD)
+    return Transition(
         before=dispatch,
         after=after,
         event_type=event_type,
-        ended=Outcome.EXPIRED,
+        lease_outcome=Outcome.EXPIRED,
         error=error,
         fault=Fault.WORKER,
         reason=reason,
     )
 
 
-def exhaust(dispatch: Dispatch, *, now: datetime) -> Move | None:
-    """Queued or paused with no attempt left, however that came about: nobody may lease it, so it fails."""
+def fail_exhausted(dispatch: Dispatch, *, now: datetime) -> Transition | None:
+    """Fail a queued or paused dispatch that has no attempts left, because no worker may lease it."""
     if dispatch.is_leased or dispatch.is_terminal or not dispatch.attempts_used_up:
         return None
     error = dispatch.last_error or "All attempts were used up."
-    return Move(
+    return Transition(
         before=dispatch,
         after=_finished(dispatch, DispatchStatus.FAILED, now, error=error),
         event_type=JobEventType.FAILED,
@@ -305,73 +312,77 @@ def exhaust(dispatch: Dispatch, *, now: datetime) -> Move | None:
     )
 
 
-def fail_permanently(dispatch: Dispatch, *, error: str, now: datetime) -> Move | None:
-    """A dispatch that can never be built fails, in whatever state it is."""
+def fail_permanently(dispatch: Dispatch, *, error: str, now: datetime) -> Transition | None:
+    """Fail a dispatch whose payload can never be built, in any non-terminal state."""
     if dispatch.is_terminal:
         return None
-    return Move(
+    return Transition(
         before=dispatch,
         after=_finished(dispatch, DispatchStatus.FAILED, now, error=error),
         event_type=JobEventType.FAILED,
-        ended=Outcome.FAILED if dispatch.is_leased else None,
+        lease_outcome=Outcome.FAILED if dispatch.is_leased else None,
         error=error,
         fault=Fault.JOB,
     )
 
 
-def end_like_job(dispatch: Dispatch, *, status: DispatchStatus, now: datetime) -> Move:
-    """For the reconciler: the job has ended and its tokens are settled, so the dispatch ends likewise."""
+def finish_like_job(dispatch: Dispatch, *, status: DispatchStatus, now: datetime) -> Transition:
+    """Bring a dispatch to the terminal status of its job, whose tokens are settled. Used by the reconciler."""
     after = _finished(dispatch, status, now, error=dispatch.last_error)
     event_type = {
         DispatchStatus.COMPLETED: JobEventType.COMPLETED,
         DispatchStatus.FAILED: JobEventType.FAILED,
         DispatchStatus.CANCELED: JobEventType.CANCELED,
     }[status]
-    ended = Outcome(status) if dispatch.is_leased else None
-    return Move(before=dispatch, after=after, event_type=event_type, ended=ended)
+    lease_outcome = Outcome(status) if dispatch.is_leased else None
+    return Transition(before=dispatch, after=after, event_type=event_type, lease_outcome=lease_outcome)
 
 
-def cancel(dispatch: Dispatch, *, now: datetime, reason: str | None = None) -> Move | None:
-    """At once when nobody works on it; a request to the worker when somebody does. With a `reason` where it is not its
-    user who wants it."""
+def cancel(dispatch: Dispatch, *, now: datetime, reason: str | None = None) -> Transition | None:
+    """Cancel an unleased dispatch at once; ask the worker to stop a leased one.
+
+    `reason` is given if it is not the user who cancels.
+    """
     if dispatch.is_terminal or dispatch.cancel_requested_at is not None:
         return None
     if dispatch.is_leased:
         after = dispatch._replace(cancel_requested_at=now, version=dispatch.version + 1)
-        return Move(before=dispatch, after=after, event_type=JobEventType.CANCEL_REQUESTED, reason=reason)
-    return replace(_canceled(dispatch, now, ended=None), reason=reason)
+        return Transition(before=dispatch, after=after, event_type=JobEventType.CANCEL_REQUESTED, reason=reason)
+    return replace(_canceled(dispatch, now, lease_outcome=None), reason=reason)
 
 
-def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Move | None:
-    """Queued: paused at once. Leased: `after` lets it finish, `now` asks the worker to stop.
+def pause(dispatch: Dispatch, *, mode: PauseMode, now: datetime) -> Transition | None:
+    """Pause a queued dispatch at once. For a leased one, `after` lets it finish and `now` asks the worker to stop.
 
-    What was only fetched, to run next, is given back: the worker does so unless it has begun meanwhile.
+    The worker also releases a prefetched dispatch that it has not started.
     """
     if dispatch.is_terminal or dispatch.status == DispatchStatus.PAUSED:
         return None
     if not dispatch.is_leased:
         after = dispatch._replace(status=DispatchStatus.PAUSED, version=dispatch.version + 1)
-        return Move(before=dispatch, after=after, event_type=JobEventType.PAUSED)
+        return Transition(before=dispatch, after=after, event_type=JobEventType.PAUSED)
     if dispatch.pause_mode in {mode, PauseMode.NOW}:
         return None
     release = now if dispatch.is_prefetch else dispatch.release_requested_at
     after = dispatch._replace(
         pause_requested_at=now, pause_mode=mode, release_requested_at=release, version=dispatch.version + 1
     )
-    return Move(before=dispatch, after=after, event_type=JobEventType.PAUSE_REQUESTED, reason=mode)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.PAUSE_REQUESTED, reason=mode)
 
 
-def hold(dispatch: Dispatch, *, workflow_hash: str, reason: str, now: datetime) -> Move | None:
-    """The rest of a batch, when one of its items failed for a reason that all of this hash share: what waits is paused,
-    with that reason; what runs may finish, and is paused if it comes back."""
+def hold(dispatch: Dispatch, *, workflow_hash: str, reason: str, now: datetime) -> Transition | None:
+    """Hold another item of a batch after a failure that all items with this hash share.
+
+    A queued item is paused with the reason. A running one may finish, and is paused if it is requeued.
+    """
     if dispatch.workflow_hash != workflow_hash:
         return None
-    move = pause(dispatch, mode=PauseMode.AFTER, now=now)
-    return move if move is None or dispatch.is_leased else replace(move, reason=reason)
+    transition = pause(dispatch, mode=PauseMode.AFTER, now=now)
+    return transition if transition is None or dispatch.is_leased else replace(transition, reason=reason)
 
 
-def resume(dispatch: Dispatch, *, now: datetime) -> Move | None:
-    """Paused: back into its old place. Leased with a pause asked for: the request is withdrawn."""
+def resume(dispatch: Dispatch, *, now: datetime) -> Transition | None:
+    """Return a paused dispatch to its old place, or withdraw the pause request of a leased one."""
     if dispatch.status == DispatchStatus.PAUSED:
         after = dispatch._replace(
             status=DispatchStatus.QUEUED,
@@ -382,51 +393,53 @@ def resume(dispatch: Dispatch, *, now: datetime) -> Move | None:
         after = dispatch._replace(pause_requested_at=None, pause_mode=None, version=dispatch.version + 1)
     else:
         return None
-    return Move(before=dispatch, after=after, event_type=JobEventType.RESUMED)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.RESUMED)
 
 
-def set_priority(dispatch: Dispatch, *, priority: int) -> Move | None:
+def set_priority(dispatch: Dispatch, *, priority: int) -> Transition | None:
     if dispatch.is_terminal or dispatch.priority == priority:
         return None
     after = dispatch._replace(priority=priority, version=dispatch.version + 1)
-    return Move(before=dispatch, after=after, event_type=JobEventType.PRIORITY)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.PRIORITY)
 
 
-def burst(dispatch: Dispatch, *, expected_cost_micros: int, reason: str) -> Move | None:
-    """A queued, self-hosted dispatch goes to the cloud, once in its life."""
+def burst(dispatch: Dispatch, *, expected_cost_micros: int, reason: str) -> Transition | None:
+    """Move a queued, self-hosted dispatch to the cloud; at most once per dispatch."""
     if dispatch.status != DispatchStatus.QUEUED or dispatch.provider != Provider.SELF_HOSTED or dispatch.has_burst:
         return None
     after = dispatch._replace(
         provider=Provider.CLOUD, expected_cost_micros=expected_cost_micros, version=dispatch.version + 1
     )
-    return Move(before=dispatch, after=after, event_type=JobEventType.PROVIDER, reason=reason)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.PROVIDER, reason=reason)
 
 
-def come_back(dispatch: Dispatch, *, reason: str) -> Move | None:
-    """A dispatch that went to the cloud and waits there is self-hosted again, for good."""
+def return_from_cloud(dispatch: Dispatch, *, reason: str) -> Transition | None:
+    """Move a dispatch that waits in the cloud back to self-hosted, for good."""
     if dispatch.status != DispatchStatus.QUEUED or dispatch.provider != Provider.CLOUD or not dispatch.has_burst:
         return None
     after = dispatch._replace(provider=Provider.SELF_HOSTED, version=dispatch.version + 1)
-    return Move(before=dispatch, after=after, event_type=JobEventType.PROVIDER, reason=reason)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.PROVIDER, reason=reason)
 
 
-def charge(move: Move, *, ran_from: datetime | None, now: datetime) -> Move:
-    """Add what the run of the lease that ended cost, by the time it took; nothing if it never began."""
-    price = move.before.micros_per_second
-    if move.ended is None or price is None or ran_from is None:
-        return move
+def charge(transition: Transition, *, ran_from: datetime | None, now: datetime) -> Transition:
+    """Add the cost of the ended lease, by run time; nothing if the run never began."""
+    price = transition.before.micros_per_second
+    if transition.lease_outcome is None or price is None or ran_from is None:
+        return transition
     micros = ceil(price * max(0.0, (now - ran_from).total_seconds()))
-    return replace(move, after=move.after._replace(cost_micros=move.before.cost_micros + micros))
+    return replace(transition, after=transition.after._replace(cost_micros=transition.before.cost_micros + micros))
 
 
-def _with_unknown_cost(move: Move) -> Move:
-    """Nobody tells what became of the run. In the cloud it may have been paid for, so it counts as was expected."""
-    expected = move.before.expected_cost_micros if move.before.provider == Provider.CLOUD else None
-    return replace(move, after=move.after._replace(cost_micros=move.before.cost_micros + (expected or 0)))
+def _with_unknown_cost(transition: Transition) -> Transition:
+    """Charge the estimate for a cloud run with an unknown result, because it may have been billed."""
+    expected = transition.before.expected_cost_micros if transition.before.provider == Provider.CLOUD else None
+    return replace(
+        transition, after=transition.after._replace(cost_micros=transition.before.cost_micros + (expected or 0))
+    )
 
 
-def _home(dispatch: Dispatch, reason: str) -> tuple[Dispatch, str | None]:
-    """What went to the cloud and failed there through a worker's fault is tried here next."""
+def _without_burst(dispatch: Dispatch, reason: str) -> tuple[Dispatch, str | None]:
+    """Retry on our own workers after a worker fault in the cloud."""
     if dispatch.provider != Provider.CLOUD or not dispatch.has_burst:
         return dispatch, None
     return dispatch._replace(provider=Provider.SELF_HOSTED), reason
@@ -438,7 +451,7 @@ def stop_request(
     pause_mode: str | None,
     release_requested_at: datetime | None,
 ) -> str | None:
-    """What a heartbeat answers the worker that holds the lease: `cancel`, `pause`, `release` or nothing."""
+    """The stop request that a heartbeat returns to the worker: `cancel`, `pause`, `release` or `None`."""
     if cancel_requested_at is not None:
         return "cancel"
     if pause_mode == PauseMode.NOW:
@@ -452,14 +465,14 @@ def _canceled(
     dispatch: Dispatch,
     now: datetime,
     *,
-    ended: Outcome | None = Outcome.CANCELED,
+    lease_outcome: Outcome | None = Outcome.CANCELED,
     began_at: datetime | None = None,
-) -> Move:
+) -> Transition:
     after = _finished(dispatch, DispatchStatus.CANCELED, now, error=None, began_at=began_at)
-    return Move(before=dispatch, after=after, event_type=JobEventType.CANCELED, ended=ended)
+    return Transition(before=dispatch, after=after, event_type=JobEventType.CANCELED, lease_outcome=lease_outcome)
 
 
-def _back(
+def _requeued(
     dispatch: Dispatch,
     now: datetime,
     wait: timedelta,
@@ -499,7 +512,7 @@ def _finished(
     )
 
 
-FAILED_IN_THE_CLOUD = "Comes back from Comfy Cloud: it failed there through no fault of its own."
+FAILED_IN_CLOUD = "Moved back from Comfy Cloud: it failed there, but the job was not the cause."
 
 UNLEASED: dict[str, Any] = {
     "worker_id": None,

@@ -1,4 +1,4 @@
-"""Moving a tenant's own queued dispatches among themselves, inside one priority."""
+"""Reorder a tenant's queued dispatches within one priority."""
 
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
@@ -15,21 +15,21 @@ class MoveTo(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Before the first of these dispatches; where that is an item of another batch, before all of the batch."""
+    """Before the first of these dispatches. If that is an item of another batch, before the whole batch."""
 
     ids: Set[int]
 
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """After the last of these dispatches; where that is an item of another batch, after all of the batch."""
+    """After the last of these dispatches. If that is an item of another batch, after the whole batch."""
 
     ids: Set[int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Beside:
-    """Before or after a job or a batch, by its id."""
+class NextTo:
+    """Directly before or after the job or batch with this id."""
 
     id: str
     is_after: bool = False
@@ -37,7 +37,7 @@ class Beside:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Place:
-    """One dispatch's place in the queue: `rank` orders, `group` keeps a batch's items together."""
+    """A dispatch's place in the queue: `rank` is the sort key, `group` identifies its batch."""
 
     id: int
     rank: int
@@ -45,10 +45,10 @@ class Place:
 
 
 def move(places: Sequence[Place], moving: Set[int], to: MoveTo | Before | After) -> dict[int, int]:
-    """New ranks by dispatch id, for those that change.
+    """Return the changed ranks by dispatch id.
 
-    `places` are in queue order. The tenant's own ranks are permuted, so nobody else's place changes. Up and down step
-    over one neighbour: a job, or a whole batch; inside its own batch an item steps over one other.
+    `places` are in queue order. Only the tenant's own ranks are permuted, so other tenants keep their places. Up and
+    down step over one neighbour: a job or a whole batch, or one item within the same batch.
     """
     block = [each for each in places if each.id in moving]
     if not block:
@@ -69,7 +69,7 @@ def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | Af
         case Before(ids):
             at = _start_of(rest, ids, own={each.group for each in block})
         case After(ids):
-            # what goes after something goes before it, seen from the end
+            # the same as `Before` in the reversed list
             at = len(rest) - _start_of(rest[::-1], ids, own={each.group for each in block})
         case MoveTo.UP:
             ahead = [each for each in places[: places.index(block[0])] if each.id not in moving]
@@ -83,7 +83,7 @@ def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | Af
 
 
 def _start_of(rest: list[Place], ids: Set[int], *, own: Set[str]) -> int:
-    """Where the first of these stands; at the end, if none is there."""
+    """Index of the first of these ids; the end if none is found."""
     at = next((n for n, each in enumerate(rest) if each.id in ids), len(rest))
     if at < len(rest) and rest[at].group not in own:
         at = next(n for n, each in enumerate(rest) if each.group == rest[at].group)
@@ -109,7 +109,7 @@ def _end_of_first_group(rest: list[Place], start: int, *, own: str) -> int:
 
 
 def _strictly_rising(ranks: list[int]) -> list[int]:
-    """Equal ranks cannot be permuted, so ties are spread by the smallest step."""
+    """Break ties by the smallest step, because equal ranks cannot be permuted."""
     risen: list[int] = []
     for rank in ranks:
         risen.append(max(rank, risen[-1] + 1) if risen else rank)

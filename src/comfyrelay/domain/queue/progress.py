@@ -1,4 +1,4 @@
-"""How far a job is, in the words of its worker: what comes with heartbeats, and what users are shown. Pure."""
+"""Job progress as workers report it with heartbeats."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -8,7 +8,7 @@ from typing import Any, Self
 
 
 class Phase(StrEnum):
-    """How far a job has come at its worker. Up to `WAITING` nothing of it has run."""
+    """The phase of a job on its worker. The run starts after `WAITING`."""
 
     FETCHING = "fetching"
     WAITING = "waiting"
@@ -23,48 +23,50 @@ AFTER_RUN = frozenset({Phase.STORING, Phase.SETTLING})
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Progress:
-    """What is known here of what a worker tells; the names are those of the wire. All of it is kept and passed on as it
-    came: a worker may say more, and in other shapes."""
+    """The known fields of a progress report, with their wire names.
+
+    The server stores and returns reports unchanged, because a worker may send other fields and types.
+    """
 
     # from 0 to 1
     value: float | None = None
-    # one of `Phase`, or a word of another worker
+    # one of `Phase`, or an unknown value of another worker version
     phase: str | None = None
-    # when it began to run, which may be long after it was fetched
+    # start of the run, which may be long after the lease
     began_at: datetime | None = None
-    # where it runs, by the name that `devices` have
+    # name of the ComfyUI server, as in `devices`
     server: str | None = None
-    # what runs now: its id in the graph, and its title
+    # id and title of the node that runs now
     node_id: str | None = None
     node: str | None = None
     step: float | None = None
     steps: float | None = None
 
     @classmethod
-    def read(cls, told: Mapping[str, Any] | None) -> Self:
-        """What is of another type is as good as nothing."""
-        told = told or {}
+    def from_report(cls, report: Mapping[str, Any] | None) -> Self:
+        """Read the known fields; ignore values of the wrong type."""
+        report = report or {}
         return cls(
-            value=number(told.get("value")),
-            phase=_word(told.get("phase")),
-            began_at=_moment(told.get("began_at")),
-            server=_word(told.get("server")),
-            node_id=text(told.get("node_id")),
-            node=text(told.get("node")),
-            step=number(told.get("step")),
-            steps=number(told.get("steps")),
+            value=number(report.get("value")),
+            phase=_comparable(report.get("phase")),
+            began_at=_timestamp(report.get("began_at")),
+            server=_comparable(report.get("server")),
+            node_id=text(report.get("node_id")),
+            node=text(report.get("node")),
+            step=number(report.get("step")),
+            steps=number(report.get("steps")),
         )
 
-    def as_told(self) -> dict[str, Any]:
-        """As a worker sends it: without what it does not know."""
-        told = {each.name: getattr(self, each.name) for each in fields(self)}
+    def to_report(self) -> dict[str, Any]:
+        """The wire format, without unknown fields."""
+        report = {field.name: getattr(self, field.name) for field in fields(self)}
         if self.began_at is not None:
-            told["began_at"] = self.began_at.isoformat()
-        return {name: value for name, value in told.items() if value is not None}
+            report["began_at"] = self.began_at.isoformat()
+        return {name: value for name, value in report.items() if value is not None}
 
     @property
-    def part(self) -> float | None:
-        """`value`, where it should be."""
+    def fraction(self) -> float | None:
+        """`value`, limited to 0 to 1."""
         return None if self.value is None else min(1.0, max(0.0, self.value))
 
     @property
@@ -84,12 +86,12 @@ def number(value: Any) -> float | None:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _word(value: Any) -> str | None:
-    """For comparing: what is no text is none of our words, but something was said."""
+def _comparable(value: Any) -> str | None:
+    """Keep a non-text value as text: it equals no known name, but the field was reported."""
     return None if value is None else str(value)
 
 
-def _moment(value: Any) -> datetime | None:
+def _timestamp(value: Any) -> datetime | None:
     try:
         found = datetime.fromisoformat(text(value) or "")
     except ValueError:

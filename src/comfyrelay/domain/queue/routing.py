@@ -1,8 +1,7 @@
-"""Which waiting worker gets which queued dispatch.
+"""Assign queued dispatches to polling workers.
 
-The store finds, in queue order, the dispatches that a group of workers with the same entitlement may run; here they
-are handed out: workers with a free slot first, prefetches only from what those leave, warm workflows preferred inside
-one priority and a bounded window.
+The store selects candidates in queue order for each entitlement. Free slots are served first, then prefetches. A
+worker prefers workflows that it has loaded ("warm"), within one priority and a bounded window.
 """
 
 from collections import Counter, defaultdict, deque
@@ -23,23 +22,23 @@ class WarmPolicy:
 
 
 class Entitlement(NamedTuple):
-    """What a worker may be given. Workers with the same entitlement are served from one list of candidates."""
+    """What a worker may lease. Workers with the same entitlement share one list of candidates."""
 
     stage: str
     providers: tuple[str, ...]
     workflow_ids: tuple[int, ...]
     blocked_hashes: tuple[str, ...] = ()
-    # of jobs for its own ComfyUI, which lacks what they need
-    lacking_hashes: tuple[str, ...] = ()
-    # of them, by workflow id and hash, those that need a larger GPU, unless they were queued for it alone
-    outgrown: tuple[tuple[int, str], ...] = ()
-    # the worker itself, where something is queued for it alone
+    # self-hosted workflow hashes whose requirements it does not meet
+    unmet_hashes: tuple[str, ...] = ()
+    # self-hosted (workflow id, hash) pairs that need a larger GPU, except jobs pinned to this worker
+    oversized: tuple[tuple[int, str], ...] = ()
+    # the worker's id if jobs are pinned to it
     only_worker: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ask:
-    """One worker's wish: up to `limit` dispatches, as far as its free slots and its prefetch allowance go."""
+class Claim:
+    """A worker's poll: at most `limit` dispatches, within its free slots and its prefetch allowance."""
 
     key: int
     worker_id: str
@@ -55,7 +54,7 @@ class Ask:
 
 
 class Candidate(NamedTuple):
-    """A queued dispatch, and since when warmer ones have been preferred to it."""
+    """A queued dispatch, and since when warm dispatches have been preferred to it."""
 
     dispatch: Dispatch
     passed_over_at: datetime | None = None
@@ -66,7 +65,7 @@ class Candidate(NamedTuple):
 
 
 class Grant(NamedTuple):
-    ask: Ask
+    claim: Claim
     dispatch: Dispatch
     is_prefetch: bool
 
@@ -86,101 +85,101 @@ class QueuedDispatch:
     provider: str
     workflow_id: int
     workflow_hash: str
-    # nobody else may be given it
+    # the only worker that may lease it
     only_worker: str | None = None
 
     @property
     def kind(self) -> tuple[str, int]:
-        """What a worker must be assigned to run it."""
+        """Stage and workflow that a worker must be assigned to."""
         return self.stage, self.workflow_id
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldDispatch(QueuedDispatch):
-    """A dispatch that a worker holds, and that another one could be given instead."""
+class ReclaimableDispatch(QueuedDispatch):
+    """A leased dispatch that could be moved to another worker."""
 
     worker_id: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class IdleWorker:
-    """A worker that waits, and of which kinds it could run something now."""
+    """A worker that waits for jobs, with what it can run now."""
 
     worker_id: str
     providers: Sequence[str]
     kinds: Set[tuple[str, int]]
     blocked_hashes: Set[str] = frozenset()
-    lacking_hashes: Set[str] = frozenset()
+    unmet_hashes: Set[str] = frozenset()
     # by workflow id and hash
-    outgrown: Set[tuple[int, str]] = frozenset()
+    oversized: Set[tuple[int, str]] = frozenset()
 
-    def could_run(self, dispatch: HeldDispatch) -> bool:
+    def can_run(self, dispatch: ReclaimableDispatch) -> bool:
         return (
             dispatch.worker_id != self.worker_id
             and dispatch.only_worker is None
             and dispatch.kind in self.kinds
             and dispatch.provider in self.providers
             and dispatch.workflow_hash not in self.blocked_hashes
-            and (dispatch.provider != Provider.SELF_HOSTED or self._has_what_it_takes(dispatch))
+            and (dispatch.provider != Provider.SELF_HOSTED or self._meets_requirements(dispatch))
         )
 
-    def _has_what_it_takes(self, dispatch: HeldDispatch) -> bool:
-        is_outgrown = (dispatch.workflow_id, dispatch.workflow_hash) in self.outgrown
-        return dispatch.workflow_hash not in self.lacking_hashes and not is_outgrown
+    def _meets_requirements(self, dispatch: ReclaimableDispatch) -> bool:
+        is_oversized = (dispatch.workflow_id, dispatch.workflow_hash) in self.oversized
+        return dispatch.workflow_hash not in self.unmet_hashes and not is_oversized
 
 
-def slots_by_entitlement(asks: Sequence[Ask], *, lookahead: int) -> dict[Entitlement, int]:
-    """How many dispatches to pick for each group of workers; warm workers may look a little further ahead."""
+def slots_by_entitlement(claims: Sequence[Claim], *, lookahead: int) -> dict[Entitlement, int]:
+    """How many candidates to select per entitlement. Warm workers look `lookahead` rows further."""
     slots: dict[Entitlement, int] = defaultdict(int)
-    for ask in asks:
-        slots[ask.entitlement] += ask.slots
-    for entitlement in {ask.entitlement for ask in asks if ask.warm_hashes}:
+    for claim in claims:
+        slots[claim.entitlement] += claim.slots
+    for entitlement in {claim.entitlement for claim in claims if claim.warm_hashes}:
         slots[entitlement] += lookahead
     return dict(slots)
 
 
 def route(
-    asks: Iterable[Ask],
+    claims: Iterable[Claim],
     candidates: Mapping[Entitlement, Sequence[Candidate]],
     *,
     policy: WarmPolicy,
     now: datetime,
 ) -> Routing:
-    """Hand out candidates, each once. `candidates` are in queue order: priority, rank, age."""
-    waiting = list(asks)
+    """Grant each candidate at most once. `candidates` are in queue order: priority, rank, age."""
+    waiting = list(claims)
     queues = {entitlement: deque(rows) for entitlement, rows in candidates.items()}
     taken: set[int] = set()
     passed: set[int] = set()
     grants: list[Grant] = []
     granted: Counter[int] = Counter()
 
-    def serve(ask: Ask, slots: int, *, is_prefetch: bool) -> None:
-        queue = queues.get(ask.entitlement, deque())
+    def serve(claim: Claim, slots: int, *, is_prefetch: bool) -> None:
+        queue = queues.get(claim.entitlement, deque())
         for _ in range(slots):
             while queue and queue[0].id in taken:
                 queue.popleft()
             if not queue:
                 return
             chosen = queue[0]
-            if ask.warm_hashes:
+            if claim.warm_hashes:
                 rows = (row for row in queue if row.id not in taken)
                 window = list(islice(rows, 1 + policy.lookahead_rows))
-                position = _choose(window, ask.warm_hashes, policy=policy, now=now)
+                position = _choose(window, claim.warm_hashes, policy=policy, now=now)
                 chosen = window[position]
                 passed.update(row.id for row in window[:position])
             taken.add(chosen.id)
-            granted[ask.key] += 1
-            grants.append(Grant(ask, chosen.dispatch, is_prefetch))
+            granted[claim.key] += 1
+            grants.append(Grant(claim, chosen.dispatch, is_prefetch))
 
-    for ask in waiting:
-        serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
-    for ask in waiting:
-        serve(ask, min(ask.limit - granted[ask.key], ask.prefetch_slots), is_prefetch=True)
+    for claim in waiting:
+        serve(claim, min(claim.limit, claim.free_slots), is_prefetch=False)
+    for claim in waiting:
+        serve(claim, min(claim.limit - granted[claim.key], claim.prefetch_slots), is_prefetch=True)
     return Routing(grants=grants, passed_over=passed - taken)
 
 
 def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmPolicy, now: datetime) -> int:
-    """The head of the queue, or a warm one close behind it if nobody before it has waited too long for that."""
+    """Index of the first warm candidate, or 0 if one before it has been passed over for too long."""
     for position, each in enumerate(window):
         if each.dispatch.priority != window[0].dispatch.priority:
             break
@@ -191,52 +190,54 @@ def _choose(window: Sequence[Candidate], warm_hashes: Set[str], *, policy: WarmP
     return 0
 
 
-def ungranted(
-    asks: Iterable[Ask], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Iterable[Grant]
+def count_left_over(
+    claims: Iterable[Claim], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Iterable[Grant]
 ) -> dict[int, int]:
-    """By the key of each ask, how many it could have been given that nobody got. Those that are not warm are shown no
-    more than they ask for."""
+    """By claim key, how many of its candidates were granted to no worker."""
     taken = {each.dispatch.id for each in grants}
     left = {entitlement: sum(row.id not in taken for row in rows) for entitlement, rows in candidates.items()}
-    return {ask.key: left.get(ask.entitlement, 0) for ask in asks}
+    return {claim.key: left.get(claim.entitlement, 0) for claim in claims}
 
 
-def outbid(
-    asks: Sequence[Ask], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Sequence[Grant]
-) -> list[Ask]:
-    """What remains of asks that were shown dispatches which others, with another entitlement, then got."""
-    taker = {each.dispatch.id: each.ask.entitlement for each in grants}
+def unserved_claims(
+    claims: Sequence[Claim], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Sequence[Grant]
+) -> list[Claim]:
+    """The unserved part of claims that lost candidates to claims with another entitlement."""
+    taker = {each.dispatch.id: each.claim.entitlement for each in grants}
     losers = {
         entitlement
         for entitlement, shown in candidates.items()
         if any(taker.get(dispatch.id, entitlement) != entitlement for dispatch in shown)
     }
-    got = Counter((each.ask.key, each.is_prefetch) for each in grants)
+    got = Counter((each.claim.key, each.is_prefetch) for each in grants)
     remaining = [
         replace(
-            ask,
-            limit=ask.limit - got[ask.key, False] - got[ask.key, True],
-            free_slots=ask.free_slots - got[ask.key, False],
-            prefetch_slots=ask.prefetch_slots - got[ask.key, True],
+            claim,
+            limit=claim.limit - got[claim.key, False] - got[claim.key, True],
+            free_slots=claim.free_slots - got[claim.key, False],
+            prefetch_slots=claim.prefetch_slots - got[claim.key, True],
         )
-        for ask in asks
-        if ask.entitlement in losers
+        for claim in claims
+        if claim.entitlement in losers
     ]
-    return [ask for ask in remaining if ask.slots > 0]
+    return [claim for claim in remaining if claim.slots > 0]
 
 
-def free_slots(*, max_concurrency: int, asked: int | None, leases: int, current_load: int) -> int:
-    """How many more a worker may run: what it says it takes now counts before what it registered with, since it may
-    have started another ComfyUI meanwhile, or lost one; of what it says it runs and its leases, the larger counts."""
-    return (asked or max_concurrency) - max(leases, current_load)
+def free_slots(*, max_concurrency: int, reported: int | None, leases: int, current_load: int) -> int:
+    """How many more jobs a worker may run.
+
+    The concurrency `reported` with the poll overrides the registered one, because a worker may have started or lost a
+    ComfyUI since. The larger of its leases and its reported load counts as used.
+    """
+    return (reported or max_concurrency) - max(leases, current_load)
 
 
-def wanted_by(idle: Iterable[IdleWorker], held: Iterable[HeldDispatch]) -> list[int]:
-    """The dispatches that idle workers could run now, one for each of them."""
-    remaining = {each.worker_id: each for each in idle}
+def wanted_by(idle: Iterable[IdleWorker], held: Iterable[ReclaimableDispatch]) -> list[int]:
+    """Ids of dispatches that idle workers could run now, at most one per idle worker."""
+    remaining = {worker.worker_id: worker for worker in idle}
     wanted = []
     for dispatch in held:
-        taker = next((worker for worker in remaining.values() if worker.could_run(dispatch)), None)
+        taker = next((worker for worker in remaining.values() if worker.can_run(dispatch)), None)
         if taker is not None:
             del remaining[taker.worker_id]
             wanted.append(dispatch.id)

@@ -1,7 +1,7 @@
-"""How a job, its attempts, events, tokens, video and output follow from the queue's updates.
+"""Apply the queue's updates to a job and its attempts, events, tokens, video and output.
 
-Applying is by version: a update counts only if it is the very next one, so that updates may be delivered often,
-late and by several processes, and each still takes effect once and in order.
+An update is applied only if its version is the next one. Several processes may deliver it late or repeatedly, and it
+still takes effect once and in order.
 """
 
 from collections.abc import Mapping, Sequence
@@ -26,7 +26,7 @@ _VIDEO_STATUS_OF = {
 
 
 class JobState(NamedTuple):
-    """What a shard knows of a job before the updates are applied."""
+    """The part of a job row that updates change."""
 
     id: str
     tenant_id: str
@@ -77,7 +77,7 @@ class Event:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchHold:
-    """A batch is held because of this job's failure."""
+    """The failure of a job holds its batch."""
 
     batch_id: str
     job_id: str
@@ -85,22 +85,20 @@ class BatchHold:
     at: datetime
     began_at: datetime | None = None
 
-    def noted(self, held: Mapping[str, Any] | None) -> dict[str, Any]:
-        """What is kept of it, with what was there before: a failure of what ran already when the batch was held is no
-        other reason, but is run again with the others."""
-        before = list(held["jobs"]) if held else []
-        was_under_way = held is not None and (self.began_at or self.at) <= datetime.fromisoformat(held["at"])
-        kept = (
-            held
-            if held is not None and was_under_way
-            else {"text": self.text, "at": self.at.isoformat(), "by": self.job_id}
-        )
-        return {**kept, "jobs": [*before, self.job_id]}
+    def merge_into(self, held: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return the batch's hold with this failure added.
+
+        A job that was already running when the batch was held keeps the first reason, but is rerun with the others.
+        """
+        jobs = [*held["jobs"], self.job_id] if held else [self.job_id]
+        if held is not None and (self.began_at or self.at) <= datetime.fromisoformat(held["at"]):
+            return {**held, "jobs": jobs}
+        return {"text": self.text, "at": self.at.isoformat(), "by": self.job_id, "jobs": jobs}
 
 
 @dataclass(kw_only=True, slots=True)
 class Settled:
-    """Everything one job's updates change."""
+    """Everything that the updates of one job change."""
 
     job: JobState
     attempts: dict[int, Attempt] = field(default_factory=dict)
@@ -108,14 +106,13 @@ class Settled:
     settlement: TransactionType | None = None
     settled_at: datetime | None = None
     output: UploadedOutput | None = None
-    # Of a failure that holds the rest of its batch: which one, and why.
     hold: BatchHold | None = None
-    # How often the job was leased before it ended: each lease may have left uploads, and may still send one.
+    # number of leases: each may have left uploads, and may still send one
     leases: int = 0
 
 
 def settlement_of(status: str) -> TransactionType | None:
-    """completed means consumed; failed or canceled means refunded."""
+    """Completed jobs consume their tokens; failed and canceled jobs are refunded."""
     if status == JobStatus.COMPLETED:
         return TransactionType.JOB_CONSUME
     if status in {JobStatus.FAILED, JobStatus.CANCELED}:
@@ -128,15 +125,15 @@ def video_status_of(job_status: str) -> VideoStatus:
 
 
 def apply_updates(job: JobState, updates: Sequence[JobUpdate]) -> Settled | None:
-    """Apply what is next in line; updates already applied, and those after a gap, are left out."""
+    """Apply the next updates in order; skip updates that were applied before or come after a gap."""
     settled = Settled(job=job)
     for update in sorted(updates, key=lambda each: each.version):
         if update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB:
-            _apply(settled, update)
+            _apply_update(settled, update)
     return settled if settled.job is not job else None
 
 
-def _apply(settled: Settled, update: JobUpdate) -> None:
+def _apply_update(settled: Settled, update: JobUpdate) -> None:
     job = settled.job
     terminal = update.status in TERMINAL_JOB
     seq = job.event_seq + 1
@@ -180,14 +177,14 @@ def _apply(settled: Settled, update: JobUpdate) -> None:
 
 
 def _started_at(job: JobState, update: JobUpdate) -> datetime | None:
-    """When it was first taken; once an attempt has ended, when the run of that one began."""
+    """The first lease; once an attempt has ended, the start of its run."""
     if update.outcome is not None and update.started_at is not None:
         return update.started_at
     return job.started_at or update.started_at
 
 
 def _error_texts(job: JobState, update: JobUpdate) -> tuple[str | None, str | None]:
-    """The user's sentence and the operator's raw text. A retried job keeps the raw text of its last error."""
+    """The message for users and the raw text for operators. A retried job keeps the raw text of its last error."""
     if update.status == JobStatus.FAILED:
         return user_sentence(update.error), update.error
     if update.status == JobStatus.CANCELED:
@@ -215,7 +212,7 @@ def _attempt(update: JobUpdate) -> Attempt:
 
 
 def _event_data(update: JobUpdate, error_message: str | None) -> dict[str, Any]:
-    """Events are the tenant's to read: no worker id, no raw error text."""
+    """Event data for the tenant: no worker id, no raw error text."""
     data: dict[str, Any] = {"status": update.status, "attempt": update.attempt or update.attempts}
     if error_message is not None:
         data["error"] = error_message

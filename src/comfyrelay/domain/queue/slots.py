@@ -1,4 +1,4 @@
-"""WorkerSlots: the places where a worker runs one job at a time, and which of its jobs is on which. Pure."""
+"""Assign a worker's leased jobs to its slots. A slot runs one job at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -8,13 +8,13 @@ from typing import Any
 from comfyrelay.domain.queue.progress import Progress, text
 from comfyrelay.domain.queue.states import WorkerState
 
-# Of a worker that does not say how many places it has, as of one that says nonsense, no more are shown.
-MOST_SLOTS = 64
+# Upper bound for workers that report an absurd number of slots.
+MAX_SLOTS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class HeldJob:
-    """A job that a worker has."""
+class SlotJob:
+    """A job that a worker has leased."""
 
     tenant_id: str
     job_id: str
@@ -26,11 +26,11 @@ class HeldJob:
     progress: Progress
 
     @property
-    def is_only_fetched(self) -> bool:
+    def is_prefetched(self) -> bool:
         return self.is_prefetch and not self.progress.has_begun
 
     def seconds_left(self, usual: float | None, now: datetime) -> float | None:
-        """How long it should still run, where it is known how long such a job `usual`ly does."""
+        """Expected remaining seconds; `usual` is the usual run time of such a job."""
         so_far = (now - (self.progress.began_at or self.leased_at)).total_seconds()
         return None if usual is None else max(usual - max(so_far, 0.0), 0.0)
 
@@ -48,7 +48,7 @@ class SlotState:
     on_gpu: int | None = None
     packing: str | None = None
     away: str | None = None
-    held: HeldJob | None = None
+    held: SlotJob | None = None
 
 
 def slots_of(
@@ -59,19 +59,23 @@ def slots_of(
     max_concurrency: int,
     devices: Sequence[Mapping[str, Any]] | None,
     comfyui: Any,
-    held: Sequence[HeldJob],
+    held: Sequence[SlotJob],
 ) -> list[SlotState]:
-    """`devices` are what it told last; an older worker told only of its `comfyui` when it registered."""
-    places = _places(devices) if devices else _older_places(comfyui, max_concurrency)
-    slots = [SlotState(worker_id=worker_id, name=name, state=state, **each) for each in places[:MOST_SLOTS]]
-    running = [each for each in held if not each.is_only_fetched]
-    # what only has to be stored makes room for what runs
-    running.sort(key=lambda each: (each.progress.is_after_run, each.leased_at))
-    for knows_place in (True, False):
+    """Return a worker's slots with their jobs.
+
+    `devices` come with heartbeats. Older workers only report `comfyui` when they register.
+    """
+    found = _device_slots(devices) if devices else _registered_slots(comfyui, max_concurrency)
+    slots = [SlotState(worker_id=worker_id, name=name, state=state, **each) for each in found[:MAX_SLOTS]]
+    running = [job for job in held if not job.is_prefetched]
+    # jobs that only store their outputs come last: they no longer use the GPU
+    running.sort(key=lambda job: (job.progress.is_after_run, job.leased_at))
+    # first the jobs that report their server, then the others
+    for knows_server in (True, False):
         for job in list(running):
             for number, slot in enumerate(slots):
-                is_there = slot.server is not None and slot.server == job.progress.server
-                if slot.held is None and (is_there if knows_place else job.progress.server is None):
+                is_same = slot.server is not None and slot.server == job.progress.server
+                if slot.held is None and (is_same if knows_server else job.progress.server is None):
                     slots[number] = replace(slot, held=job)
                     running.remove(job)
                     break
@@ -79,16 +83,16 @@ def slots_of(
 
 
 def gpus_of(devices: Sequence[Mapping[str, Any]] | None, comfyui: Any) -> list[dict[str, Any]]:
-    """What a worker tells of its GPUs, each once; of an older one what it said when it registered."""
+    """A worker's GPUs, from its heartbeats, or from its registration for older workers."""
     names = ("server", "name", "memory_total", "memory_used", "load", "slots", "on_gpu", "packing", "away")
     if devices:
         return [{name: device.get(name) for name in names} for device in devices]
-    older = _older_places(comfyui, len(comfyui) if isinstance(comfyui, list) else 0)
-    return [{"name": each.get("gpu"), "memory_total": each.get("memory_total")} for each in older if each]
+    registered = _registered_slots(comfyui, len(comfyui) if isinstance(comfyui, list) else 0)
+    return [{"name": each.get("gpu"), "memory_total": each.get("memory_total")} for each in registered if each]
 
 
 def _state(slot: SlotState) -> WorkerState:
-    """Of a worker that works, each place is busy or idle by itself; one that runs something was heard of."""
+    """A slot with a job is busy, even if its worker counts as offline. A busy worker's other slots are idle."""
     if slot.state is WorkerState.REVOKED:
         return slot.state
     if slot.held is not None:
@@ -96,7 +100,7 @@ def _state(slot: SlotState) -> WorkerState:
     return WorkerState.IDLE if slot.state is WorkerState.BUSY else slot.state
 
 
-def _places(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _device_slots(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return [
         {
             "server": device.get("server"),
@@ -109,15 +113,15 @@ def _places(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
             "away": device.get("away"),
         }
         for device in devices
-        for _ in range(min(device.get("slots", 1), MOST_SLOTS))
+        for _ in range(min(device.get("slots", 1), MAX_SLOTS))
     ]
 
 
-def _older_places(comfyui: Any, max_concurrency: int) -> list[dict[str, Any]]:
+def _registered_slots(comfyui: Any, max_concurrency: int) -> list[dict[str, Any]]:
     servers = comfyui if isinstance(comfyui, list) else []
     gpus = [each["gpus"][0] for each in servers if isinstance(each, dict) and _has_gpu(each)]
     known = [{"gpu": text(each.get("name")), "memory_total": _whole(each.get("memory_total"))} for each in gpus]
-    return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MOST_SLOTS))]
+    return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MAX_SLOTS))]
 
 
 def _has_gpu(server: Mapping[str, Any]) -> bool:

@@ -1,4 +1,7 @@
-"""The words of the state machine. `docs/reference/state-machine.md` draws it; the schema repeats these sets as constraints."""
+"""States and events of the state machine drawn in `docs/reference/state-machine.md`.
+
+The schema repeats these sets as constraints.
+"""
 
 from collections.abc import Mapping
 from enum import StrEnum
@@ -23,7 +26,7 @@ class JobStatus(StrEnum):
 
 
 class UnitStatus(StrEnum):
-    """How a batch, or a job that belongs to none, stands in the queue."""
+    """Status of a unit of the queue: a batch, or a job without a batch."""
 
     RUNNING = "running"
     WAITING = "waiting"
@@ -33,8 +36,8 @@ class UnitStatus(StrEnum):
     CANCELED = "canceled"
 
 
-def ended_as(counts: Mapping[str, int]) -> UnitStatus:
-    """How a unit ended of which nothing is left to run: the worst of its items speaks for it."""
+def finished_status(counts: Mapping[str, int]) -> UnitStatus:
+    """Status of a unit with nothing left to run: the worst status of its items."""
     for worst in (UnitStatus.FAILED, UnitStatus.CANCELED):
         if counts.get(worst):
             return worst
@@ -56,7 +59,7 @@ class Provider(StrEnum):
 
 
 class WorkflowProvider(StrEnum):
-    """Where jobs of a workflow may run. A dispatch is always at one of the two: with `any` it begins self-hosted."""
+    """Where jobs of a workflow may run. With `any`, a dispatch starts self-hosted and may move to the cloud."""
 
     SELF_HOSTED = "self_hosted"
     CLOUD = "cloud"
@@ -74,7 +77,7 @@ class WorkflowKind(StrEnum):
 
 
 class RegistrationSource(StrEnum):
-    """By whom a worker was let in: only the desk's own worker runs scripts."""
+    """How a worker registered. Only the desk's own worker runs scripts."""
 
     FLEET = "fleet"
     DESK = "desk"
@@ -91,7 +94,7 @@ class CanceledBy(StrEnum):
 
 
 class Outcome(StrEnum):
-    """How a lease, and the attempt that mirrors it, ended."""
+    """How a lease and its attempt ended."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -102,7 +105,7 @@ class Outcome(StrEnum):
 
 
 class JobEventType(StrEnum):
-    """What the queue tells a shard about a job; also the type of the event that records it."""
+    """Type of a job update that the queue sends to a shard, and of the event recorded for it."""
 
     QUEUED = "job:queued"
     STARTED = "job:started"
@@ -128,7 +131,7 @@ class TransactionType(StrEnum):
 
 
 class WorkerState(StrEnum):
-    """The first that holds, from the gravest to the best."""
+    """The first state that applies, from worst to best."""
 
     REVOKED = "revoked"
     OFFLINE = "offline"
@@ -153,9 +156,9 @@ JOB_STATUS_OF = {
 
 
 class LinkKind(StrEnum):
-    """What works once, and opens an account."""
+    """Kind of a single-use sign-in link."""
 
-    # sets a new password
+    # set a new password
     RESET = "reset"
-    # makes the first administrator
+    # create the first administrator
     SETUP = "setup"

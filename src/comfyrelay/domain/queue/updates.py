@@ -1,13 +1,13 @@
-"""What the queue tells a shard: one update per move of a dispatch, numbered by the dispatch's version.
+"""Job updates that the queue sends to a shard: one per transition, numbered by the dispatch's version.
 
-An update carries everything its consumer needs, so a shard can be told long after the fact.
+An update contains everything its consumer needs, so it can be delivered much later.
 """
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, JobEventType, JobStatus, Outcome
 
 _TIMES = ("at", "started_at")
@@ -15,8 +15,10 @@ _TIMES = ("at", "started_at")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MediaFacts:
-    """What was found out about a file, as far as it applies; `poster` and `preview` are the formats of what lies beside
-    it. One that is `undrawn` may get them later."""
+    """Properties of a media file. `poster` and `preview` are the formats of the derived files, if any.
+
+    If `undrawn`, they may be created later.
+    """
 
     width: int | None = None
     height: int | None = None
@@ -31,7 +33,7 @@ NOTHING_FOUND = MediaFacts()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UploadedOutput:
-    """The output a worker uploaded, as it described it."""
+    """An uploaded output, as its worker described it."""
 
     file_id: str
     path: str
@@ -39,7 +41,7 @@ class UploadedOutput:
     mime_type: str
     sha256: str | None = None
     metadata: dict[str, Any] | None = None
-    # all that the worker said of it, as it was sent
+    # the worker's description, unchanged
     sent: dict[str, Any] | None = None
     media: MediaFacts = NOTHING_FOUND
 
@@ -55,7 +57,7 @@ class JobUpdate:
     epoch: int
     attempts: int
     priority: int
-    # Set when a lease began or ended with this move.
+    # Set if a lease began or ended with this transition.
     attempt: int | None = None
     worker_id: str | None = None
     started_at: datetime | None = None
@@ -63,29 +65,28 @@ class JobUpdate:
     error: str | None = None
     fault: str | None = None
     reason: str | None = None
-    # Why the rest of its batch is held, with the failure that did it.
+    # Why this failure holds the rest of the batch.
     hold: str | None = None
     batch_id: str | None = None
     seed: int | None = None
-    # What the worker wants to be kept of the run: of a script, its command and how it ended.
+    # Details of the run to keep, such as a script's command and exit code.
     about: dict[str, Any] | None = None
     provider_job_id: str | None = None
     output: UploadedOutput | None = None
-    # Where it is from now on, when that changed with this move.
+    # The new provider, if this transition changed it.
     provider: str | None = None
-    # What its leases have cost so far, and what going to the cloud should cost.
+    # Cost of all leases so far, and the estimated cost of the cloud run.
     cost_micros: int = 0
     expected_cost_micros: int | None = None
-    # The job whose output it was answered with: then it was never in the queue.
+    # The job whose output was reused; this job was never queued.
     reused_from: str | None = None
 
     @classmethod
     def from_json(cls, fields: dict[str, Any]) -> "JobUpdate":
-        """From its fields as JSON has them."""
         values = dict(fields)
         for name in _TIMES:
             if values.get(name) is not None:
-                # In SQLite times are UTC, and do not say so.
+                # SQLite stores UTC without an offset.
                 at = datetime.fromisoformat(values[name])
                 values[name] = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
         if values.get("output") is not None:
@@ -94,8 +95,8 @@ class JobUpdate:
         return cls(**values)
 
 
-def update_of(
-    move: Move,
+def update_of_transition(
+    transition: Transition,
     *,
     at: datetime,
     provider_job_id: str | None = None,
@@ -104,30 +105,32 @@ def update_of(
     began_at: datetime | None = None,
     about: dict[str, Any] | None = None,
 ) -> JobUpdate:
-    """The update a move leaves behind. A lease that ended is described by the dispatch before the move; `began_at` is
-    when its run began, where that is known."""
-    before, after = move.before, move.after
-    ended = move.ended is not None
+    """Describe a transition; an ended lease is described by the dispatch before it.
+
+    `began_at` is the start of the run, if known.
+    """
+    before, after = transition.before, transition.after
+    ended = transition.lease_outcome is not None
     return JobUpdate(
         tenant_id=after.tenant_id,
         job_id=after.tenant_job_id,
         version=after.version,
-        event_type=move.event_type,
+        event_type=transition.event_type,
         status=JOB_STATUS_OF[DispatchStatus(after.status)],
         at=at,
         epoch=after.epoch,
         attempts=after.attempts,
         priority=after.priority,
-        # A requeue gives the attempt back, yet it keeps its number in the history.
+        # A requeue does not count the attempt, but the history keeps its number.
         attempt=before.attempts if ended else None,
         worker_id=before.worker_id if ended else None,
         started_at=(began_at or before.leased_at) if ended else None,
-        outcome=move.ended,
-        error=move.error,
-        fault=move.fault,
-        reason=move.reason,
-        hold=move.hold,
-        batch_id=after.batch_id if move.hold is not None else None,
+        outcome=transition.lease_outcome,
+        error=transition.error,
+        fault=transition.fault,
+        reason=transition.reason,
+        hold=transition.hold,
+        batch_id=after.batch_id if transition.hold is not None else None,
         seed=seed,
         about=about,
         provider_job_id=provider_job_id,
@@ -148,8 +151,10 @@ def reused(
     output: UploadedOutput,
     about: dict[str, Any] | None = None,
 ) -> JobUpdate:
-    """The only update of a job that is answered with a copy of another's output, which no queue has made. What is to be
-    kept of that is kept as of an attempt."""
+    """The only update of a job that reuses another job's output without being queued.
+
+    `about` is stored with an attempt.
+    """
     return JobUpdate(
         tenant_id=tenant_id,
         job_id=job_id,
@@ -167,8 +172,8 @@ def reused(
     )
 
 
-def start_of(leased: Dispatch) -> JobUpdate:
-    """The update that a lease leaves behind as it begins."""
+def update_of_lease(leased: Dispatch) -> JobUpdate:
+    """The update for the start of a lease."""
     assert leased.leased_at is not None
     return JobUpdate(
         tenant_id=leased.tenant_id,

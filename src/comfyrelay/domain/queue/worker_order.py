@@ -1,7 +1,7 @@
-"""The order of a list of workers, and how many there are of each kind. Pure.
+"""Sort and page a list of workers.
 
-It is not left to the database: names with numbers are sorted as people do, gpu-2 before gpu-10, over PostgreSQL and
-over SQLite alike."""
+Sorted here rather than in the database, so that PostgreSQL and SQLite agree and gpu-2 comes before gpu-10.
+"""
 
 import re
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from comfyrelay.domain.queue.states import WorkerState
 
 _NUMBERS = re.compile(r"(\d+)")
-# What works comes first, what needs somebody last.
+# Working states first, states that need an operator last.
 _STATES = {
     each: number
     for number, each in enumerate(
@@ -32,24 +32,23 @@ class WorkerSort(StrEnum):
 
 
 class SortedWorker(NamedTuple):
-    """A worker, and by what it is sorted."""
+    """A worker with its sort key."""
 
     worker_id: str
     state: str
     key: Any
 
 
-def counted(found: Sequence[SortedWorker]) -> dict[str, int]:
-    """How many there are in each state."""
+def count_states(found: Sequence[SortedWorker]) -> dict[str, int]:
     counts = {each.value: 0 for each in WorkerState}
     for each in found:
         counts[each.state] += 1
     return counts
 
 
-def in_order(found: Sequence[SortedWorker], sort: WorkerSort, *, is_down: bool) -> list[str]:
-    """Their ids. Those that are alike in what they are sorted by are sorted by their ids, upwards."""
-    by_id = sorted(found, key=lambda each: _as_read(each.worker_id))
+def sort_ids(found: Sequence[SortedWorker], sort: WorkerSort, *, is_down: bool) -> list[str]:
+    """Worker ids in order. Ties are sorted by ascending id."""
+    by_id = sorted(found, key=lambda each: _natural_key(each.worker_id))
     return [each.worker_id for each in sorted(by_id, key=lambda each: _rank(sort, each.key), reverse=is_down)]
 
 
@@ -58,23 +57,24 @@ def _rank(sort: WorkerSort, key: Any) -> Any:
         case WorkerSort.STATE:
             return _STATES[WorkerState(key)]
         case WorkerSort.SEEN:
-            # heard of just now comes before long ago
+            # most recently seen first
             return -key.timestamp() if isinstance(key, datetime) else 0.0
         case _:
-            return _as_read(key or "")
+            return _natural_key(key or "")
 
 
-# The same names are sorted for every page that anybody looks at.
+# Every page sorts the same names again.
 @lru_cache(maxsize=20_000)
-def _as_read(text: str) -> tuple[tuple[bool, int, str], ...]:
-    """Numbers in it count as numbers."""
+def _natural_key(text: str) -> tuple[tuple[bool, int, str], ...]:
     parts = _NUMBERS.split(text.lower())
     return tuple((True, int(each), "") if number % 2 else (False, 0, each) for number, each in enumerate(parts))
 
 
-def after(ids: Sequence[str], cursor: str | None, *, limit: int) -> tuple[Sequence[str], str | None]:
-    """The next of them, and where to go on. A cursor says how many came before and the last of these: if that one has
-    left meanwhile, the number counts, less the one that left."""
+def page_after(ids: Sequence[str], cursor: str | None, *, limit: int) -> tuple[Sequence[str], str | None]:
+    """Return the page after the cursor, and the next cursor.
+
+    A cursor is the number of ids before the page and the last of these. If that id is gone, the number minus one counts.
+    """
     begin = 0
     if cursor is not None:
         number, _, last = cursor.partition("/")

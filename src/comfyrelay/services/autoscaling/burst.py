@@ -15,7 +15,7 @@ from comfyrelay.domain.autoscaling.burst import (
     decide_bursts,
 )
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.services.autoscaling.burst_observation import take_snapshot
@@ -107,13 +107,13 @@ class Bursting:
         plan = await self._plan(tx, stage)
         wanted = {each.dispatch_id: each for each in plan.moves}
 
-        def judge(dispatch: Dispatch, _now: datetime) -> Move | None:
+        def judge(dispatch: Dispatch, _now: datetime) -> Transition | None:
             return _judged(dispatch, wanted[dispatch.id])
 
         if not wanted:
             return [], Decided()
         decided = await self._decisions.decide_in(tx, wanted, judge, by="burst")
-        done = [wanted[each.after.id] for each in decided.moves]
+        done = [wanted[each.after.id] for each in decided.transitions]
         await bursts.write(tx, [_row(each, stage) for each in done if each.to is Provider.CLOUD])
         return done, decided
 
@@ -140,10 +140,10 @@ class Bursting:
         )
 
 
-def _judged(dispatch: Dispatch, decision: BurstDecision) -> Move | None:
+def _judged(dispatch: Dispatch, decision: BurstDecision) -> Transition | None:
     if decision.to is Provider.CLOUD:
         return lifecycle.burst(dispatch, expected_cost_micros=decision.expected_cost_micros, reason=decision.reason)
-    return lifecycle.come_back(dispatch, reason=decision.reason)
+    return lifecycle.return_from_cloud(dispatch, reason=decision.reason)
 
 
 def _row(decision: BurstDecision, stage: Stage) -> NewBurst:

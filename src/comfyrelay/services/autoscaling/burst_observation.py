@@ -125,16 +125,16 @@ async def _runners(
     serving = [each for each in workers if serves(each.providers, provider) and each.worker_id in there]
     ids = [each.worker_id for each in serving]
     refused = await blocks.standing(tx, ids)
-    outgrown: Mapping[str, frozenset[memory.Outgrown]] = {}
+    oversized: Mapping[str, frozenset[memory.OversizedWorkflow]] = {}
     if provider is Provider.SELF_HOSTED:
         refused = refused | await missing_requirements.pairs_of(tx, ids)
-        outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)
+        oversized = await memory.oversized(tx, ids, stale_seconds=stale_seconds)
     return [
         BurstRunner(
             machine=there[worker.worker_id],
             workflows=worker.workflow_ids,
             refused_hashes=frozenset(hash_ for worker_id, hash_ in refused if worker_id == worker.worker_id),
-            outgrown=outgrown.get(worker.worker_id, frozenset()),
+            oversized=oversized.get(worker.worker_id, frozenset()),
         )
         for worker in serving
     ]

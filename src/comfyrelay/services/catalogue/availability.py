@@ -37,7 +37,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import chunks
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import memory, missing_requirements
-from comfyrelay.store.central.queue.missing_requirements import Pair, RawNeeds
+from comfyrelay.store.central.queue.missing_requirements import Pair, RawRequirements
 from comfyrelay.store.database import Tx
 
 # Free-text inputs: their values may look like model names.
@@ -177,7 +177,7 @@ class Availability:
 
         async def work(tx: Tx) -> None:
             await missing_requirements.lock(tx)
-            await missing_requirements.write_needs(tx, added)
+            await missing_requirements.write_requirements(tx, added)
             reports = await missing_requirements.reports(tx)
             # in a thread: reports of hundreds of workers are megabytes
             await missing_requirements.write(tx, await asyncio.to_thread(_compare_workers, added, reports))
@@ -218,7 +218,7 @@ async def compare_with_requirements(databases: Databases, capabilities: Mapping[
     missing: dict[str, Fitness] = {}
     for chunk in chunks(known, HASH_CHUNK):
         async with databases.central.read() as tx:
-            raw = await missing_requirements.needs_of(tx, chunk)
+            raw = await missing_requirements.requirements_of(tx, chunk)
         missing |= await asyncio.to_thread(_find_missing, raw, reported)
     return ComparedWorker(frozenset(known), missing)
 
@@ -231,11 +231,11 @@ async def write_missing(tx: Tx, worker_id: str, capabilities: Mapping[str, Any],
     found = {digest: each for digest, each in compared.missing.items() if digest in known}
     if late := known - compared.hashes:
         reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
-        found |= await asyncio.to_thread(_find_missing, await missing_requirements.needs_of(tx, late), reported)
+        found |= await asyncio.to_thread(_find_missing, await missing_requirements.requirements_of(tx, late), reported)
     await missing_requirements.write(tx, {(worker_id, digest): each for digest, each in found.items()})
 
 
-def _find_missing(raw: Iterable[RawNeeds], reported: ReportedCapabilities) -> dict[str, Fitness]:
+def _find_missing(raw: Iterable[RawRequirements], reported: ReportedCapabilities) -> dict[str, Fitness]:
     found = {}
     for row in raw:
         node_types, models = (frozenset(orjson.loads(text)) for text in (row.node_types, row.models))

@@ -232,7 +232,7 @@ class Reconciler:
         await self._decisions.decide(
             TransactionStep.REPAIR,
             dispatches.of_job(job.tenant_id, job.id),
-            lambda dispatch, now: lifecycle.end_like_job(dispatch, status=status, now=now),
+            lambda dispatch, now: lifecycle.finish_like_job(dispatch, status=status, now=now),
             by="reconcile",
             post=False,
         )

@@ -4,8 +4,8 @@ from collections.abc import Sequence, Set
 from datetime import datetime
 
 from comfyrelay.domain.queue import lifecycle, ordering
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
-from comfyrelay.domain.queue.ordering import After, Before, Beside, MoveTo
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
+from comfyrelay.domain.queue.ordering import After, Before, MoveTo, NextTo
 from comfyrelay.domain.queue.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Conflict, NotFound
@@ -65,7 +65,7 @@ class JobControl:
     async def set_priority_of_jobs(self, tenant_id: str, job_ids: Sequence[str], priority: int) -> int:
         return await self._on_jobs(tenant_id, job_ids, "priority", _set_priority(priority))
 
-    async def move(self, tenant_id: str, job_id: str, to: MoveTo | Beside) -> bool:
+    async def move(self, tenant_id: str, job_id: str, to: MoveTo | NextTo) -> bool:
         """Move a waiting job among its tenant's own jobs of the same priority, also beside one of them, or a batch, by
         its id; returns whether its place changed."""
         job = await self._ensure_dispatch(tenant_id, job_id)
@@ -83,7 +83,7 @@ class JobControl:
         waiting = {each.id: each.priority for each in found if each.status in _WAITING}
         return len(waiting) if waiting and await self._move(tenant_id, waiting, to) else 0
 
-    async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo | Beside) -> bool:
+    async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo | NextTo) -> bool:
         """Move a batch's waiting items together, keeping their order; returns whether their places changed."""
         await self._require_batch(tenant_id, batch_id)
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
@@ -93,7 +93,7 @@ class JobControl:
             raise Conflict("Nothing of this batch is waiting.")
         return await self._move(tenant_id, waiting, to)
 
-    async def _move(self, tenant_id: str, moving: dict[int, int], to: MoveTo | Beside) -> bool:
+    async def _move(self, tenant_id: str, moving: dict[int, int], to: MoveTo | NextTo) -> bool:
         target = to if isinstance(to, MoveTo) else await self._beside(tenant_id, to, set(moving.values()))
 
         async def work(tx: Tx) -> bool:
@@ -113,7 +113,7 @@ class JobControl:
 
         return await self._databases.central.run(TransactionStep.MOVE, work)
 
-    async def _beside(self, tenant_id: str, to: Beside, priorities: Set[int]) -> Before | After:
+    async def _beside(self, tenant_id: str, to: NextTo, priorities: Set[int]) -> Before | After:
         """What waits of a job or a batch of the tenant's, of one of these priorities."""
         async with self._databases.central.read() as tx:
             job = (await dispatches.by_job(tx, tenant_id, [to.id])).get(to.id)
@@ -131,7 +131,7 @@ class JobControl:
         job = await self._ensure_dispatch(tenant_id, job_id)
         which = dispatches.of_job(tenant_id, job_id)
         decided = await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)
-        if not decided.moves:
+        if not decided.transitions:
             for dispatch in decided.found.values():
                 if dispatch.is_terminal and not _is_done(verb, dispatch):
                     raise Conflict(f"This job is already {dispatch.status}.")
@@ -154,7 +154,7 @@ class JobControl:
     async def _on_many(self, tenant_id: str, which: Condition, verb: str, judge: Judge) -> int:
         # Jobs whose dispatches have not been made yet must not slip past the verb.
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
-        return len((await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)).moves)
+        return len((await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)).transitions)
 
     async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> JobRecord:
         shard = await self._databases.shard_of(tenant_id)
@@ -175,7 +175,7 @@ class JobControl:
 _WAITING = {DispatchStatus.QUEUED, DispatchStatus.PAUSED}
 
 
-def _cancel(dispatch: Dispatch, now: datetime) -> Move | None:
+def _cancel(dispatch: Dispatch, now: datetime) -> Transition | None:
     return lifecycle.cancel(dispatch, now=now)
 
 
@@ -183,7 +183,7 @@ def _cancel_for(reason: str | None) -> Judge:
     return lambda dispatch, now: lifecycle.cancel(dispatch, now=now, reason=reason)
 
 
-def _resume(dispatch: Dispatch, now: datetime) -> Move | None:
+def _resume(dispatch: Dispatch, now: datetime) -> Transition | None:
     return lifecycle.resume(dispatch, now=now)
 
 

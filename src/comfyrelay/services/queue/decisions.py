@@ -14,9 +14,9 @@ from comfyrelay.domain.queue.blocks import (
     is_blocked,
     record_failure,
 )
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move, ran_seconds
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition, ran_seconds
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
-from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of
+from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of_transition
 from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import Fault
 from comfyrelay.services.databases import Databases
@@ -33,7 +33,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 
-Judge = Callable[[Dispatch, datetime], Move | None]
+Judge = Callable[[Dispatch, datetime], Transition | None]
 Which = Condition | Collection[int]
 
 _STOP_REQUESTS = {JobEventType.CANCEL_REQUESTED, JobEventType.PAUSE_REQUESTED}
@@ -54,10 +54,10 @@ NO_DETAILS = Details()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DecidedMove:
-    """A move, the verb that brought it about, and what was reported beside it."""
+class DecidedTransition:
+    """A transition, the verb that brought it about, and what was reported beside it."""
 
-    move: Move
+    transition: Transition
     by: str
     details: Details = NO_DETAILS
 
@@ -67,7 +67,7 @@ class Decided:
     """What a transaction locked and decided, to be announced once it is committed."""
 
     found: Mapping[int, Dispatch] = field(default_factory=dict)
-    moves: Sequence[Move] = ()
+    transitions: Sequence[Transition] = ()
     entries: Sequence[OutboxEntry] = ()
     # whether something can be leased that could not be before
     has_work: bool = False
@@ -103,58 +103,62 @@ class Decisions:
     async def decide_in(self, tx: Tx, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
         """Lock, judge and write in a transaction of the caller's, who announces it after the commit."""
         found, now = await dispatches.lock(tx, which)
-        decisions = [DecidedMove(move=move, by=by) for each in found.values() if (move := judge(each, now)) is not None]
+        decisions = [
+            DecidedTransition(transition=transition, by=by)
+            for each in found.values()
+            if (transition := judge(each, now)) is not None
+        ]
         return await self.write(tx, decisions, found=found, now=now, post=post)
 
     async def write(
         self,
         tx: Tx,
-        decisions: Sequence[DecidedMove],
+        decisions: Sequence[DecidedTransition],
         *,
         found: Mapping[int, Dispatch],
         now: datetime,
         has_blocks: bool = True,
         post: bool = True,
     ) -> Decided:
-        """Write the moves of locked dispatches with all that follows from them.
+        """Write the transitions of locked dispatches with all that follows from them.
 
         Without `has_blocks`, none of their workers has a failure to its name, so there is none to clear. Without
-        `post`, the shard knows of the moves already, and nothing is learned from them."""
+        `post`, the shard knows of the transitions already, and nothing is learned from them."""
         if not decisions:
             return Decided(found=found)
-        moves = [each.move for each in decisions]
-        await dispatches.write(tx, moves)
-        await bursts.note(tx, moves, at=now)
-        if ended := [each for each in decisions if each.move.ended is not None]:
-            await leases.end(tx, [(each.move, each.by) for each in ended], at=now)
+        transitions = [each.transition for each in decisions]
+        await dispatches.write(tx, transitions)
+        await bursts.note(tx, transitions, at=now)
+        if ended := [each for each in decisions if each.transition.lease_outcome is not None]:
+            await leases.end(tx, [(each.transition, each.by) for each in ended], at=now)
             await audit.record(tx, [_audit_entry(each, now) for each in ended])
-            ends = [each.move for each in ended if post]
+            ends = [each.transition for each in ended if post]
             await _update_blocks(tx, ends, policy=self._policy, now=now, has_blocks=has_blocks)
             await _note_timing(tx, ends)
         return Decided(
             found=found,
-            moves=moves,
+            transitions=transitions,
             entries=await outbox.post(tx, _updates(decisions, now) if post else {}),
-            has_work=any(_can_be_leased(each.after, now) for each in moves),
+            has_work=any(_can_be_leased(each.after, now) for each in transitions),
         )
 
     async def announce(self, decided: Decided) -> None:
         """After the commit: wake whom it concerns, and deliver it to the shards."""
         await self.settled(decided)
-        self._stops.wake(move.before.id for move in decided.moves if _stops(move))
+        self._stops.wake(transition.before.id for transition in decided.transitions if _stops(transition))
         await self._delivery.deliver(decided.entries)
 
     async def settled(self, decided: Decided) -> None:
         """After the commit, where whoever held the leases knows of it: wake pollers, and forget what was seen."""
-        self._previews.ended(decided.moves)
+        self._previews.ended(decided.transitions)
         # the end of a lease is in the audit
-        if any(move.ended is None for move in decided.moves):
+        if any(transition.lease_outcome is None for transition in decided.transitions):
             self._on_moved()
         if decided.has_work:
             await self._notify_channel.notify()
 
     async def recall(self, which: Condition) -> int:
-        """Ask the workers that hold them for prefetched jobs back which they have not begun; returns for how many."""
+        """Ask workers to release prefetched jobs that they have not started; return how many."""
         ids = await self._databases.central.run(
             TransactionStep.RECALL, lambda tx: dispatches.recall_prefetched(tx, which)
         )
@@ -162,22 +166,22 @@ class Decisions:
         return len(ids)
 
 
-def _stops(move: Move) -> bool:
+def _stops(transition: Transition) -> bool:
     """Whether the worker that holds the lease should know of it at once."""
-    return move.ended is not None or move.event_type in _STOP_REQUESTS
+    return transition.lease_outcome is not None or transition.event_type in _STOP_REQUESTS
 
 
 def _can_be_leased(dispatch: Dispatch, now: datetime) -> bool:
     return dispatch.status == DispatchStatus.QUEUED and dispatch.available_at <= now
 
 
-def _updates(decisions: Iterable[DecidedMove], now: datetime) -> dict[str, list[JobUpdate]]:
+def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dict[str, list[JobUpdate]]:
     updates: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in decisions:
         details = each.details
-        updates[each.move.after.shard].append(
-            update_of(
-                each.move,
+        updates[each.transition.after.shard].append(
+            update_of_transition(
+                each.transition,
                 at=now,
                 provider_job_id=details.provider_job_id,
                 output=details.output,
@@ -189,23 +193,23 @@ def _updates(decisions: Iterable[DecidedMove], now: datetime) -> dict[str, list[
     return updates
 
 
-def _audit_entry(decision: DecidedMove, now: datetime) -> NewAuditEntry:
-    move = decision.move
-    ran = ran_seconds(move, began_at=decision.details.began_at, now=now)
-    data: dict[str, Any] = {"status": move.after.status, "epoch": move.before.epoch, "ran_seconds": ran}
-    if move.error is not None:
-        data["error"] = move.error
-    if move.fault is not None:
-        data["fault"] = move.fault
-    if move.reason is not None:
-        data["reason"] = move.reason
+def _audit_entry(decision: DecidedTransition, now: datetime) -> NewAuditEntry:
+    transition = decision.transition
+    ran = ran_seconds(transition, began_at=decision.details.began_at, now=now)
+    data: dict[str, Any] = {"status": transition.after.status, "epoch": transition.before.epoch, "ran_seconds": ran}
+    if transition.error is not None:
+        data["error"] = transition.error
+    if transition.fault is not None:
+        data["fault"] = transition.fault
+    if transition.reason is not None:
+        data["reason"] = transition.reason
     return NewAuditEntry(
-        worker_id=move.before.worker_id or "", event=decision.by, dispatch_id=move.before.id, data=data
+        worker_id=transition.before.worker_id or "", event=decision.by, dispatch_id=transition.before.id, data=data
     )
 
 
 async def _update_blocks(
-    tx: Tx, ended: Sequence[Move], *, policy: FailoverPolicy, now: datetime, has_blocks: bool
+    tx: Tx, ended: Sequence[Transition], *, policy: FailoverPolicy, now: datetime, has_blocks: bool
 ) -> None:
     """A worker's fault counts against the pair of worker and workflow hash; a success clears it."""
     failed = [m for m in ended if m.ended is Outcome.FAILED and m.fault is Fault.WORKER]
@@ -217,8 +221,8 @@ async def _update_blocks(
                 events.append(block_event(UNBLOCKED_EVENT, pair))
     if failed:
         known: dict[blocks.Pair, Block] = await blocks.lock(tx, {_pair(m) for m in failed})
-        for move in failed:
-            pair = _pair(move)
+        for transition in failed:
+            pair = _pair(transition)
             known[pair] = record_failure(known.get(pair), policy=policy, now=now)
             await blocks.write(tx, pair, known[pair])
             if known[pair].blocked_until is not None:
@@ -233,17 +237,17 @@ def block_event(event: str, pair: blocks.Pair, *, until: datetime | None = None)
     return NewAuditEntry(worker_id=pair[0], event=event, data=data)
 
 
-def _pair(move: Move) -> blocks.Pair:
-    return (move.before.worker_id or "", move.before.workflow_hash)
+def _pair(transition: Transition) -> blocks.Pair:
+    return (transition.before.worker_id or "", transition.before.workflow_hash)
 
 
-async def _note_timing(tx: Tx, ended: Sequence[Move]) -> None:
+async def _note_timing(tx: Tx, ended: Sequence[Transition]) -> None:
     seconds = {
-        move.after.effect_id: move.after.duration_seconds
-        for move in ended
-        if move.ended is Outcome.COMPLETED
-        and move.after.effect_id is not None
-        and move.after.duration_seconds is not None
+        transition.after.effect_id: transition.after.duration_seconds
+        for transition in ended
+        if transition.lease_outcome is Outcome.COMPLETED
+        and transition.after.effect_id is not None
+        and transition.after.duration_seconds is not None
     }
     if seconds:
         await catalogue.note_processing_times(tx, seconds)

@@ -2,7 +2,7 @@
 
 from collections.abc import Collection, Sequence
 
-from comfyrelay.domain.queue.routing import HeldDispatch, IdleWorker, QueuedDispatch, wanted_by
+from comfyrelay.domain.queue.routing import IdleWorker, QueuedDispatch, ReclaimableDispatch, wanted_by
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -33,13 +33,13 @@ class Demand:
         async with self._databases.central.read() as tx:
             return await _free_slots(tx, waiting, {each.kind for each in queued})
 
-    async def prefetched(self) -> list[HeldDispatch]:
+    async def prefetched(self) -> list[ReclaimableDispatch]:
         """What busy workers have held for a while without beginning it."""
         async with self._databases.central.read() as tx:
             return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
 
-    async def recall(self, prefetched: Sequence[HeldDispatch], idle: Sequence[LeaseRequest]) -> int:
-        """Ask for prefetched jobs back that those who are idle could run now; returns for how many."""
+    async def recall(self, prefetched: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> int:
+        """ClaimRequest for prefetched jobs back that those who are idle could run now; returns for how many."""
         async with self._databases.central.read() as tx:
             wanted = await _wanted(tx, prefetched, idle, stale_seconds=self._stale_seconds)
         return await self._decisions.recall(dispatches.numbered(wanted)) if wanted else 0
@@ -54,20 +54,20 @@ class Demand:
 
 
 async def _wanted(
-    tx: Tx, held: Sequence[HeldDispatch], idle: Sequence[LeaseRequest], *, stale_seconds: float
+    tx: Tx, held: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest], *, stale_seconds: float
 ) -> list[int]:
     free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
     ids = [each.worker_id for each in idle]
-    blocked, lacking = await blocks.standing(tx, ids), await missing_requirements.pairs_of(tx, ids)
-    outgrown = await memory.outgrown(tx, ids, stale_seconds=stale_seconds)
+    blocked, unmet = await blocks.standing(tx, ids), await missing_requirements.pairs_of(tx, ids)
+    oversized = await memory.oversized(tx, ids, stale_seconds=stale_seconds)
     workers = [
         IdleWorker(
             worker_id=worker.worker_id,
             providers=worker.providers,
             kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
             blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
-            lacking_hashes={hash_ for worker_id, hash_ in lacking if worker_id == worker.worker_id},
-            outgrown=outgrown.get(worker.worker_id, frozenset()),
+            unmet_hashes={hash_ for worker_id, hash_ in unmet if worker_id == worker.worker_id},
+            oversized=oversized.get(worker.worker_id, frozenset()),
         )
         for worker in idle
     ]

@@ -14,7 +14,7 @@ from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.errors import DatabaseUnavailable, GraphError, NotFound
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
@@ -129,8 +129,8 @@ class Building:
     async def _put_back(
         self, leased: Mapping[int, Dispatch], hopeless: Mapping[int, str], later: Mapping[int, str]
     ) -> None:
-        def judge(dispatch: Dispatch, now: datetime) -> Move | None:
-            if not lifecycle.holds(dispatch, leased[dispatch.id].lease_token or ""):
+        def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
+            if not lifecycle.holds_lease(dispatch, leased[dispatch.id].lease_token or ""):
                 return None
             if dispatch.id in hopeless:
                 return lifecycle.fail_permanently(dispatch, error=hopeless[dispatch.id], now=now)

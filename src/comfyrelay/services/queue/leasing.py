@@ -10,17 +10,17 @@ from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.blocks import UNBLOCKED_EVENT, is_blocked
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.routing import (
-    Ask,
+    Claim,
     Entitlement,
     Grant,
     WarmPolicy,
+    count_left_over,
     free_slots,
-    outbid,
     route,
     slots_by_entitlement,
-    ungranted,
+    unserved_claims,
 )
-from comfyrelay.domain.queue.updates import JobUpdate, start_of
+from comfyrelay.domain.queue.updates import JobUpdate, update_of_lease
 from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
 from comfyrelay.services.databases import Databases
@@ -55,7 +55,7 @@ class LeaseRequest:
     def free_slots(self, max_concurrency: int, leases: int) -> int:
         return free_slots(
             max_concurrency=max_concurrency,
-            asked=self.max_concurrency,
+            reported=self.max_concurrency,
             leases=leases,
             current_load=self.current_load,
         )
@@ -75,7 +75,7 @@ class _Leased:
     # the workflows whose models stay loaded
     pinned: frozenset[int] = frozenset()
     # by workflow id and hash, the memory of the largest GPU that was too small
-    ran_out: Mapping[memory.Outgrown, int] = field(default_factory=dict)
+    ran_out: Mapping[memory.OversizedWorkflow, int] = field(default_factory=dict)
 
 
 class Leasing:
@@ -161,17 +161,17 @@ class Leasing:
         leased.pinned = frozenset(id_ for worker in facts.values() for id_ in worker.pinned_ids)
         await _end_expired_blocks(tx, facts, now=now)
         await self._refuse(tx, requests, facts, leased)
-        asks = _asks(requests, facts, skip=answered | leased.refused.keys(), now=now)
-        while asks:
-            slots = slots_by_entitlement(asks, lookahead=self._warm.lookahead_rows)
+        open_claims = _claims(requests, facts, skip=answered | leased.refused.keys(), now=now)
+        while open_claims:
+            slots = slots_by_entitlement(open_claims, lookahead=self._warm.lookahead_rows)
             candidates = await claims.pick(tx, slots, down_shards=self._databases.down())
-            routing = route(asks, candidates, policy=self._warm, now=now)
+            routing = route(open_claims, candidates, policy=self._warm, now=now)
             if routing.passed_over:
                 await claims.note_passed_over(tx, sorted(routing.passed_over))
-            leased.left |= ungranted(asks, candidates, routing.grants)
+            leased.left |= count_left_over(open_claims, candidates, routing.grants)
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
-            asks = outbid(asks, candidates, routing.grants)
+            open_claims = unserved_claims(open_claims, candidates, routing.grants)
         if leased.dispatches and any(each.is_any_outgrown for each in facts.values()):
             every = {dispatch.workflow_id for found in leased.dispatches.values() for dispatch in found}
             leased.ran_out = await memory.ran_out(tx, every)
@@ -193,7 +193,7 @@ class Leasing:
         alive, _ = await dispatches.lock(tx, [each.dispatch_id for each in past.values() if each.ended_at is None])
         for key, lease in past.items():
             dispatch = alive.get(lease.dispatch_id)
-            if dispatch is not None and lifecycle.holds(dispatch, lease.lease_token):
+            if dispatch is not None and lifecycle.holds_lease(dispatch, lease.lease_token):
                 leased.dispatches[named[key]].append(dispatch)
             else:
                 leased.ended.add(named[key])
@@ -218,24 +218,24 @@ class Leasing:
     async def _grant(
         self, tx: Tx, requests: Sequence[LeaseRequest], grants: Sequence[Grant], leased: _Leased, now: datetime
     ) -> None:
-        moves = []
+        transitions = []
         for each in grants:
-            key = each.ask.key
+            key = each.claim.key
             # A request id names one lease; a request for many gets its id on the first.
             request_id = requests[key].request_id if key not in leased.dispatches else None
-            move = lifecycle.lease(
+            transition = lifecycle.lease(
                 each.dispatch,
-                worker_id=each.ask.worker_id,
+                worker_id=each.claim.worker_id,
                 lease_token=new_lease_token(),
                 request_id=request_id,
                 is_prefetch=each.is_prefetch,
                 ttl=self._ttl,
                 now=now,
             )
-            moves.append(move)
-            leased.dispatches[key].append(move.after)
+            transitions.append(transition)
+            leased.dispatches[key].append(transition.after)
         # not through `Decisions`: the claim has locked and judged them, and each table takes all in one statement
-        taken = [move.after for move in moves]
+        taken = [transition.after for transition in transitions]
         await dispatches.write_leased(tx, taken)
         await leases.begin(tx, taken)
         await audit.record(
@@ -247,7 +247,7 @@ class Leasing:
 async def _post_starts(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
     by_shard: dict[str, list[JobUpdate]] = defaultdict(list)
     for each in taken:
-        by_shard[each.shard].append(start_of(each))
+        by_shard[each.shard].append(update_of_lease(each))
     return await outbox.post(tx, by_shard)
 
 
@@ -263,17 +263,17 @@ async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: 
         await audit.record(tx, [block_event(UNBLOCKED_EVENT, pair) for pair in pairs])
 
 
-def _asks(
+def _claims(
     requests: Sequence[LeaseRequest], facts: Mapping[str, WorkerFacts], *, skip: set[int], now: datetime
-) -> list[Ask]:
-    asks = []
+) -> list[Claim]:
+    made = []
     promised: dict[str, int] = {}
     for index, request in enumerate(requests):
         fact = facts.get(request.worker_id)
         if index in skip or fact is None or fact.is_draining or not fact.workflow_ids:
             continue
         free = request.free_slots(fact.max_concurrency, fact.leases) - promised.get(fact.worker_id, 0)
-        ask = Ask(
+        claim = Claim(
             key=index,
             worker_id=fact.worker_id,
             entitlement=_entitlement(request, fact, now=now),
@@ -282,10 +282,10 @@ def _asks(
             prefetch_slots=max(0, min(request.prefetch, request.prefetch + free)),
             warm_hashes=request.warm_workflow_hashes,
         )
-        if ask.slots > 0:
-            promised[fact.worker_id] = promised.get(fact.worker_id, 0) + ask.slots
-            asks.append(ask)
-    return asks
+        if claim.slots > 0:
+            promised[fact.worker_id] = promised.get(fact.worker_id, 0) + claim.slots
+            made.append(claim)
+    return made
 
 
 def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> Entitlement:
@@ -296,6 +296,6 @@ def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> 
         fact.workflow_ids,
         blocked,
         fact.lacks,
-        fact.outgrown,
+        fact.oversized,
         fact.worker_id if fact.is_chosen else None,
     )

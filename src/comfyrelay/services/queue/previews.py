@@ -17,7 +17,7 @@ from typing import TypeVar
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.queue.lifecycle import Move
+from comfyrelay.domain.queue.lifecycle import Transition
 from comfyrelay.errors import ComfyRelayError, NotFound
 from comfyrelay.media.previews import MOST_BYTES, PREVIEWS, TYPE, is_preview, preview_path
 from comfyrelay.storage.objects import ObjectStore
@@ -125,15 +125,15 @@ class PreviewService:
             return None
         return Picture(data=data, tag=f'"{sha256(data).hexdigest()[:32]}"') if is_preview(data) else None
 
-    def ended(self, moves: Iterable[Move]) -> None:
+    def ended(self, transitions: Iterable[Transition]) -> None:
         """Leases have ended: what was seen of them is of no use any more."""
-        for move in moves:
-            job_id = move.before.tenant_job_id
-            if move.ended is None or job_id not in self._watched:
+        for transition in transitions:
+            job_id = transition.before.tenant_job_id
+            if transition.lease_outcome is None or job_id not in self._watched:
                 continue
-            if move.after.is_terminal:
+            if transition.after.is_terminal:
                 del self._watched[job_id]
-            task = asyncio.create_task(self._remove(preview_path(move.before.tenant_id, job_id)))
+            task = asyncio.create_task(self._remove(preview_path(transition.before.tenant_id, job_id)))
             self._removing.add(task)
             task.add_done_callback(self._removing.discard)
 

@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 import structlog
 
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
@@ -56,13 +56,13 @@ class Reaper:
                 return reaped
 
     async def _reap(self, due: Sequence[int], *, wanted: Collection[int] = ()) -> int:
-        def judge(dispatch: Dispatch, now: datetime) -> Move | None:
-            is_wanted = dispatch.id in wanted
-            expired = lifecycle.expire(dispatch, now=now, grace=self._grace, is_wanted=is_wanted)
-            return expired or lifecycle.exhaust(dispatch, now=now)
+        def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
+            has_idle_worker = dispatch.id in wanted
+            expired = lifecycle.expire(dispatch, now=now, grace=self._grace, has_idle_worker=has_idle_worker)
+            return expired or lifecycle.fail_exhausted(dispatch, now=now)
 
         # Finding and reaping are two steps: a heartbeat may have come in between, so each is judged once more.
         decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
-        if decided.moves:
-            log.info("reaper.reaped", count=len(decided.moves), wanted=len(wanted))
-        return len(decided.moves)
+        if decided.transitions:
+            log.info("reaper.reaped", count=len(decided.transitions), wanted=len(wanted))
+        return len(decided.transitions)

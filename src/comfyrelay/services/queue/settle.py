@@ -13,15 +13,15 @@ from typing import Any, assert_never
 
 from comfyrelay.domain.ids import output_id, output_path, upload_path
 from comfyrelay.domain.queue import lifecycle
-from comfyrelay.domain.queue.batch_holds import hold_text, holds_the_rest, may_hold
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.batch_holds import can_hold_batch, hold_text, holds_batch
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
 from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts, UploadedOutput
 from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
-from comfyrelay.services.queue.decisions import Decided, DecidedMove, Decisions, Details
+from comfyrelay.services.queue.decisions import Decided, DecidedTransition, Decisions, Details
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.queue import dispatches, leases, memory
 from comfyrelay.store.database import Tx
@@ -96,9 +96,9 @@ class _SettleBatch:
     decided: Decided = field(default_factory=Decided)
 
     @property
-    def holds(self) -> list[Move]:
+    def holds(self) -> list[Transition]:
         """The failures that hold the rest of their batch."""
-        return [each for each in self.decided.moves if each.hold is not None]
+        return [each for each in self.decided.transitions if each.hold is not None]
 
 
 class Settle:
@@ -206,7 +206,7 @@ class Settle:
         await self._decisions.settled(batch.decided)
         return batch
 
-    async def _hold_rest(self, failure: Move) -> None:
+    async def _hold_rest(self, failure: Transition) -> None:
         """In a transaction of its own, so that nobody waits for another's rows while holding some, and before the
         failure is answered: its worker asks for the next job then. If a crash comes first, the next failure does it."""
         failed, reason = failure.after, failure.hold
@@ -222,7 +222,7 @@ class Settle:
     async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _SettleBatch:
         ids = sorted({each.dispatch_id for each in reports})
         found, now, has_blocks = await dispatches.lock_reported(tx, ids)
-        decisions: dict[int, DecidedMove] = {}
+        decisions: dict[int, DecidedTransition] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
         undecided: dict[int, Report] = {}
         batch = _SettleBatch(answers=[LeaseLost()] * len(reports), shards=[None] * len(reports))
@@ -234,11 +234,11 @@ class Settle:
             if dispatch.id not in decisions and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
                 decided = await self._ran_out(tx, dispatch, report, now, began_at)
-                move = _charged(decided or _move(dispatch, report, now, began_at), report, now, began_at)
-                move = await _with_hold(tx, move, report)
+                transition = _charged(decided or _transition(dispatch, report, now, began_at), report, now, began_at)
+                transition = await _with_hold(tx, transition, report)
                 details = _details(dispatch, report, began_at)
-                decisions[dispatch.id] = DecidedMove(move=move, by=report.verb, details=details)
-                settlement = Settlement(dispatch_id=dispatch.id, status=move.after.status)
+                decisions[dispatch.id] = DecidedTransition(transition=transition, by=report.verb, details=details)
+                settlement = Settlement(dispatch_id=dispatch.id, status=transition.after.status)
                 batch.answers[index] = settlement
                 accepted[report.lease_token] = (report.verb, settlement)
             elif report.lease_token in accepted:
@@ -256,16 +256,16 @@ class Settle:
 
     async def _ran_out(
         self, tx: Tx, dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None
-    ) -> Move | None:
+    ) -> Transition | None:
         """A job that had a GPU to itself and not enough memory; what that teaches is kept. Nothing of any other."""
         is_it = report.verb is Verb.FAIL and report.code == OutOfMemory.code and report.gpu_bytes
         if not is_it or report.gpu_bytes is None or dispatch.provider != Provider.SELF_HOSTED:
             return None
         await memory.note(tx, dispatch, report.gpu_bytes)
-        return lifecycle.run_out(
+        return lifecycle.run_out_of_memory(
             dispatch,
             gpu_bytes=report.gpu_bytes,
-            is_larger_there=await memory.is_larger_there(
+            has_larger_gpu=await memory.has_larger_gpu(
                 tx, dispatch, report.gpu_bytes, stale_seconds=self._stale_seconds
             ),
             error=report.error,
@@ -293,45 +293,45 @@ class Settle:
                 )
 
 
-def _move(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None) -> Move:
-    move: Move | None
+def _transition(dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None) -> Transition:
+    transition: Transition | None
     match report.verb:
         case Verb.COMPLETE:
-            move = lifecycle.complete(dispatch, now=now, began_at=began_at)
+            transition = lifecycle.complete(dispatch, now=now, began_at=began_at)
         case Verb.FAIL:
             wait = timedelta(seconds=max(0.0, report.retry_after_seconds))
-            move = lifecycle.fail(
+            transition = lifecycle.fail(
                 dispatch, fault=report.fault, error=report.error, now=now, retry_after=wait, began_at=began_at
             )
         case Verb.REQUEUE:
-            move = lifecycle.requeue(dispatch, reason=report.reason, now=now, began_at=began_at)
+            transition = lifecycle.requeue(dispatch, reason=report.reason, now=now, began_at=began_at)
         case _:
             assert_never(report.verb)
-    assert move is not None, "the holder of a lease can always end it"
-    return move
+    assert transition is not None, "the holder of a lease can always end it"
+    return transition
 
 
-def _charged(move: Move, report: Report, now: datetime, began_at: datetime | None) -> Move:
+def _charged(transition: Transition, report: Report, now: datetime, began_at: datetime | None) -> Transition:
     """What is given back without having begun costs nothing: its worker says when it began, if it did."""
-    has_run = report.began_after_seconds is not None or move.ended in {Outcome.COMPLETED, Outcome.FAILED}
-    return lifecycle.charge(move, ran_from=began_at if has_run else None, now=now)
+    has_run = report.began_after_seconds is not None or transition.lease_outcome in {Outcome.COMPLETED, Outcome.FAILED}
+    return lifecycle.charge(transition, ran_from=began_at if has_run else None, now=now)
 
 
-async def _with_hold(tx: Tx, move: Move, report: Report) -> Move:
+async def _with_hold(tx: Tx, transition: Transition, report: Report) -> Transition:
     """A failure that the rest of its batch would share holds it."""
-    failed = move.after
-    if failed.status != DispatchStatus.FAILED or failed.batch_id is None or not may_hold(report.code):
-        return move
+    failed = transition.after
+    if failed.status != DispatchStatus.FAILED or failed.batch_id is None or not can_hold_batch(report.code):
+        return transition
     has_completed = await dispatches.has_completed(
         tx, failed.tenant_id, failed.batch_id, workflow_hash=failed.workflow_hash
     )
-    if not holds_the_rest(report.code, has_completed=has_completed):
-        return move
-    return replace(move, hold=hold_text(report.error))
+    if not holds_batch(report.code, has_completed=has_completed):
+        return transition
+    return replace(transition, hold=hold_text(report.error))
 
 
 def _is_holder(dispatch: Dispatch, report: Report) -> bool:
-    return lifecycle.holds(dispatch, report.lease_token) and report.worker_id in {None, dispatch.worker_id}
+    return lifecycle.holds_lease(dispatch, report.lease_token) and report.worker_id in {None, dispatch.worker_id}
 
 
 def _details(dispatch: Dispatch, report: Report, began_at: datetime | None) -> Details:

@@ -11,13 +11,13 @@ from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.states import JOB_STATUS_OF, DispatchStatus, Provider
 from comfyrelay.domain.queue.wait_reasons import (
-    NOTHING_COMING,
-    Coming,
+    NO_STARTING_MACHINES,
+    CandidateWorker,
     Reason,
-    Serving,
+    StartingMachines,
     Waiting,
-    explain,
-    explain_fetched,
+    explain_prefetched,
+    explain_wait,
 )
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import NotFound
@@ -36,16 +36,16 @@ class WhyWaiting:
         *,
         worker_stale_seconds: float,
         comfyui_away: Callable[[str], Sequence[str]],
-        is_worker_coming: Callable[[str], bool],
+        is_worker_starting: Callable[[str], bool],
         why_here: Callable[[int], str | None],
     ) -> None:
         """`comfyui_away` says why no server of a stage can be used, where its only worker is in this process;
-        `is_worker_coming`, whether that has yet to register. `why_here` is why a job that waits for longer than it
+        `is_worker_starting`, whether that has yet to register. `why_here` is why a job that waits for longer than it
         accepts was not sent to the cloud."""
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
         self._comfyui_away = comfyui_away
-        self._is_worker_coming = is_worker_coming
+        self._is_worker_coming = is_worker_starting
         self._why_here = why_here
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
@@ -106,23 +106,23 @@ class WhyWaiting:
         able = [each for each in able if dispatch.only_worker in (None, each.worker_id)]
         blocked = await blocks.of_hash(tx, dispatch.workflow_hash)
         is_ours = dispatch.provider == Provider.SELF_HOSTED
-        lacking = await missing_requirements.of_hash(tx, dispatch.workflow_hash) if is_ours else {}
+        unmet = await missing_requirements.of_hash(tx, dispatch.workflow_hash) if is_ours else {}
         ids = [each.worker_id for each in able]
         # one that a worker was chosen for is tried there, however small its GPU
         is_spared = is_ours and dispatch.only_worker is None
         ran_out = await memory.ran_out_on(tx, dispatch.workflow_id, dispatch.workflow_hash) if is_spared else None
         small: set[str] = set()
         if ran_out is not None:
-            outgrown = await memory.outgrown(tx, ids, stale_seconds=self._worker_stale_seconds)
+            oversized = await memory.oversized(tx, ids, stale_seconds=self._worker_stale_seconds)
             this = (dispatch.workflow_id, dispatch.workflow_hash)
-            small = {worker_id for worker_id, workflows in outgrown.items() if this in workflows}
+            small = {worker_id for worker_id, workflows in oversized.items() if this in workflows}
         shared = await workers.workflows_of(tx, ids)
         serving = [
-            Serving(
+            CandidateWorker(
                 slots=each.max_concurrency,
                 leases=each.leases,
                 blocked_until=blocked.get(each.worker_id),
-                lacking=lacking.get(each.worker_id),
+                unmet=unmet.get(each.worker_id),
                 is_too_small=each.worker_id in small,
             )
             for each in able
@@ -130,20 +130,20 @@ class WhyWaiting:
         ahead = await _ahead(tx, list(alike.values()), shared)
         seconds_per_job = await self._seconds_per_job(tx, dispatch, shared)
         now = await dispatches.now(tx)
-        coming = await _coming(tx, dispatch, {each.worker_id for each in able}) if is_ours else NOTHING_COMING
+        coming = await _coming(tx, dispatch, {each.worker_id for each in able}) if is_ours else NO_STARTING_MACHINES
         return {
-            job_id: explain(
+            job_id: explain_wait(
                 is_paused=each.status == DispatchStatus.PAUSED,
                 available_at=each.available_at,
                 shard_is_down=each.shard in self._databases.down(),
                 comfyui_away=self._comfyui_away(each.stage),
-                serving=serving,
+                workers=serving,
                 ahead=ahead.get(each.id, 0),
                 seconds_per_job=seconds_per_job,
                 now=now,
-                coming=coming,
+                machines=coming,
                 ran_out_bytes=ran_out,
-                is_worker_coming=self._is_worker_coming(each.stage),
+                is_worker_starting=self._is_worker_coming(each.stage),
             )
             for job_id, each in alike.items()
         }
@@ -161,13 +161,13 @@ async def _only_fetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
     if not dispatch.is_leased or not dispatch.is_prefetch or dispatch.worker_id is None:
         return None
     held, now = await slots.held_by(tx, [dispatch.worker_id])
-    fetched = [each.job_id for each in held if each.is_only_fetched]
+    fetched = [each.job_id for each in held if each.is_prefetched]
     if dispatch.tenant_job_id not in fetched:
         return None
     usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
     before = fetched.index(dispatch.tenant_job_id)
-    left = [each.seconds_left(usual[each.workflow_id], now) for each in held if not each.is_only_fetched]
-    return explain_fetched(
+    left = [each.seconds_left(usual[each.workflow_id], now) for each in held if not each.is_prefetched]
+    return explain_prefetched(
         running_seconds_left=left,
         before=[usual[each.workflow_id] for each in held if each.job_id in fetched[:before]],
     )
@@ -180,7 +180,7 @@ async def _ahead(tx: Tx, alike: Sequence[Dispatch], shared: Sequence[int]) -> di
     return await dispatches.ahead_of_each(tx, ids, stage=first.stage, provider=first.provider, workflow_ids=shared)
 
 
-async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
+async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> StartingMachines:
     """Machines that are starting for the workflow, or why none is. Workers that are `known` have started."""
     fleets = [
         each
@@ -188,7 +188,7 @@ async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
         if each.is_scaled
     ]
     if not fleets:
-        return NOTHING_COMING
+        return NO_STARTING_MACHINES
     now = await dispatches.now(tx)
     left: list[float] = []
     for fleet in fleets:
@@ -200,10 +200,10 @@ async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> Coming:
         if fleet.machine_spec.provider is MachineProviderName.KUBERNETES:
             left += await _pods_coming(tx, fleet, known, now)
     if left:
-        return Coming(boot_seconds_left=left)
+        return StartingMachines(boot_seconds_left=left)
     # each of them has one, or somebody would launch
     limits = [limit for each in fleets if (limit := await _limit(tx, each)) is not None]
-    return Coming(limit=limits[0]) if len(limits) == len(fleets) else NOTHING_COMING
+    return StartingMachines(limit=limits[0]) if len(limits) == len(fleets) else NO_STARTING_MACHINES
 
 
 async def _pods_coming(tx: Tx, fleet: FleetRecord, known: Set[str], now: datetime) -> list[float]:

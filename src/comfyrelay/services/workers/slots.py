@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.queue.slots import HeldJob, SlotState, slots_of
+from comfyrelay.domain.queue.slots import SlotJob, SlotState, slots_of
 from comfyrelay.domain.queue.states import RegistrationSource, WorkerState
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
@@ -97,7 +97,7 @@ class SlotViews:
             found, after = await slots.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
             held, now = await slots.held_by(tx, [each.worker_id for each in found])
             usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
-        theirs: defaultdict[str, list[HeldJob]] = defaultdict(list)
+        theirs: defaultdict[str, list[SlotJob]] = defaultdict(list)
         for each in held:
             theirs[each.worker_id].append(each)
         placed = [
@@ -122,7 +122,7 @@ class SlotViews:
         ]
         return Listed(items=views, next_cursor=after)
 
-    async def _jobs(self, held: Sequence[HeldJob]) -> tuple[dict[str, JobRecord], dict[str, int]]:
+    async def _jobs(self, held: Sequence[SlotJob]) -> tuple[dict[str, JobRecord], dict[str, int]]:
         """The jobs by their ids, and by batch how many it has; of a shard that is away nothing is known."""
         found: dict[str, JobRecord] = {}
         totals: dict[str, int] = {}
@@ -155,7 +155,7 @@ def _with_reason(slot: SlotState, away: Sequence[str] | None) -> SlotState:
 
 
 def _on_slot(
-    held: HeldJob,
+    held: SlotJob,
     known: Mapping[str, JobRecord],
     totals: Mapping[str, int],
     usual: Mapping[int, float | None],

@@ -7,7 +7,7 @@ from typing import Any
 
 from comfyrelay.domain.queue.slots import gpus_of
 from comfyrelay.domain.queue.states import RegistrationSource, Stage, WorkerState
-from comfyrelay.domain.queue.worker_order import WorkerSort, after, counted, in_order
+from comfyrelay.domain.queue.worker_order import WorkerSort, count_states, page_after, sort_ids
 from comfyrelay.domain.records.workers import (
     BlockedHash,
     FleetRecord,
@@ -159,11 +159,11 @@ class FleetViews:
                 tx, stale_seconds=stale, sort=sort, fleet_slug=fleet_slug, stage=stage, search=search
             )
             wanted = [each for each in found if state in (None, each.state)]
-            ids, next_cursor = after(in_order(wanted, sort, is_down=is_down), cursor, limit=limit)
+            ids, next_cursor = page_after(sort_ids(wanted, sort, is_down=is_down), cursor, limit=limit)
             shown = await worker_list.listed(tx, ids, stale_seconds=stale)
             jobs = await worker_list.jobs_of(tx, [each.worker_id for each in shown if each.leases])
         lines = [WorkerLine(worker=each, jobs=jobs.get(each.worker_id, ())) for each in shown]
-        return ListedWorkers(items=lines, next_cursor=next_cursor, counts=counted(found))
+        return ListedWorkers(items=lines, next_cursor=next_cursor, counts=count_states(found))
 
     async def worker(self, worker_id: str) -> WorkerView:
         async with self._databases.central.read() as tx:

@@ -1,4 +1,4 @@
-"""A tenant's queue at a glance: how many jobs are where, and what runs and comes next."""
+"""Overview of a tenant's queue: counts by status, running and next jobs."""
 
 from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
@@ -6,23 +6,22 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.domain.queue.wait_reasons import is_only_fetched
+from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import Unit
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
 
 async def count_by_status(tx: Tx, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
-    """How many jobs that are in sight are in which status, for each tenant. Of an item of a batch that was retried, its
-    newest try counts."""
+    """Count the visible jobs of each tenant by status. For a retried item of a batch, its newest retry counts."""
     found: dict[str, dict[str, int]] = {each: {} for each in tenant_ids}
     counted = _counted(select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")))
     counted = counted.where(ai_jobs.c.tenant_id.in_(tenant_ids))
     for row in await tx.execute(counted):
         found[row.tenant_id][row.status] = row.jobs
-    # both are few, or in an index of their own
+    # both are few, or have their own index
     for query in (counted.where(ai_jobs.c.cleared_at.is_not(None)), _retried(tenant_ids)):
         for row in await tx.execute(query):
             found[row.tenant_id][row.status] -= row.jobs
@@ -30,9 +29,9 @@ async def count_by_status(tx: Tx, tenant_ids: Collection[str]) -> dict[str, dict
 
 
 def _retried(tenant_ids: Collection[str]) -> Select[Any]:
-    """Items of batches that are in sight and were retried."""
+    """Visible items of batches that were retried."""
     retry = ai_jobs.alias("retry")
-    # retries are few, and an index has only those; SQLite would rather look through all of the tenant's
+    # use the partial index of retries; SQLite would otherwise scan all jobs of the tenant
     of_tenants = retry.c.tenant_id.concat("").in_(tenant_ids)
     query = select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")).join_from(
         retry, ai_jobs, ai_jobs.c.id == retry.c.retry_of
@@ -46,7 +45,7 @@ def _counted(query: Select[Any]) -> Select[Any]:
 
 
 class LeasedItem(NamedTuple):
-    """A job that a worker has, and for how long it has had it."""
+    """A leased job, and the age of its lease."""
 
     job_id: str
     batch_id: str | None
@@ -57,8 +56,8 @@ class LeasedItem(NamedTuple):
     seconds: float
 
     @property
-    def is_only_fetched(self) -> bool:
-        return is_only_fetched(is_prefetch=self.is_prefetch, progress=self.progress)
+    def is_prefetched(self) -> bool:
+        return is_prefetched(is_prefetch=self.is_prefetch, progress=self.progress)
 
     @property
     def unit(self) -> Unit:
@@ -66,8 +65,8 @@ class LeasedItem(NamedTuple):
 
 
 async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedItem]]:
-    """What workers have of each tenant, the longest first."""
-    # few are leased, and an index has only those; SQLite would rather look through all of the tenant's
+    """Return the leased jobs of each tenant, oldest leases first."""
+    # use the partial index of leased rows; SQLite would otherwise scan all jobs of the tenant
     of_tenants = d.c.tenant_id.concat("").in_(tenant_ids)
     query = select(
         d.c.tenant_id,
@@ -75,7 +74,7 @@ async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedIt
         d.c.leased_at,
         relay_now().label("now"),
     )
-    query = query.where(of_tenants, d.c.status == word(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
+    query = query.where(of_tenants, d.c.status == sql_literal(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
     found: dict[str, list[LeasedItem]] = {each: [] for each in tenant_ids}
     for row in await tx.execute(query):
         one = LeasedItem(
@@ -92,15 +91,15 @@ async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedIt
 
 
 async def waiting(tx: Tx, tenant_ids: Collection[str], *, limit: int) -> dict[str, list[Unit]]:
-    """What is queued of each tenant, in the order in which it will run; a batch stands where its first item does."""
+    """Return the queued jobs of each tenant in queue order, with a batch at the place of its first item."""
     unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
-    # an index has only those that wait, but SQLite knows that of its own words only
-    waits = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
+    # SQLite uses the partial index only if its condition is repeated
+    waits = d.c.status.in_([sql_literal(DispatchStatus.QUEUED), sql_literal(DispatchStatus.PAUSED)])
     order = (func.max(d.c.priority).desc(), func.min(d.c.rank), func.min(d.c.id))
     place = func.row_number().over(partition_by=d.c.tenant_id, order_by=order)
     units = (
         select(d.c.tenant_id, unit.label("unit"), func.max(d.c.batch_id).label("batch_id"), place.label("place"))
-        .where(d.c.tenant_id.in_(tenant_ids), waits, d.c.status == word(DispatchStatus.QUEUED))
+        .where(d.c.tenant_id.in_(tenant_ids), waits, d.c.status == sql_literal(DispatchStatus.QUEUED))
         .group_by(d.c.tenant_id, unit)
         .subquery()
     )

@@ -217,12 +217,12 @@ async def test_wait_reason_names_the_starting_pod_or_the_limit(
         return (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).text
 
     # requested, but not created yet
-    assert await why() == "A machine is starting, about 3 minutes."
+    assert await why() == "A machine is starting and should be ready in about 3 minutes."
     await world.advance(10)
     fleet.cluster.add("pod", age_seconds=0)
     await why()
     await world.advance(120)
-    assert await why() == "A machine is starting, about 60 seconds."
+    assert await why() == "A machine is starting and should be ready in about 60 seconds."
     fleet.cluster.pods.clear()
     await fleet.scale(max_machines=0)
     assert "the limit is 0 machines" in await why()

@@ -1,4 +1,4 @@
-"""Jobs that went to the cloud: what is seen before they do, what they may cost, and what became of them."""
+"""Bursts: jobs that went to the cloud, their budget and their outcome."""
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import Move
+from comfyrelay.domain.queue.lifecycle import Transition
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.store.central.tables import ai_job_dispatches as d
@@ -33,7 +33,7 @@ from comfyrelay.store.central.tables import bursts, effects, tenants, worker_wor
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
 HOUR_SECONDS = 3600.0
 
@@ -49,7 +49,7 @@ class NewBurst:
 
 
 class WaitingDispatch(NamedTuple):
-    """A queued dispatch with what decides where it goes."""
+    """A queued dispatch with the fields that decide whether it bursts."""
 
     id: int
     workflow_id: int
@@ -67,7 +67,7 @@ class WaitingDispatch(NamedTuple):
 
 
 class ServingWorker(NamedTuple):
-    """A worker that is there, and what providers it says it serves; `None` when it says nothing."""
+    """An online worker and the providers that it reports; `None` if it reports none."""
 
     worker_id: str
     fleet_id: int
@@ -77,7 +77,7 @@ class ServingWorker(NamedTuple):
 
 
 async def lock(tx: Tx) -> None:
-    """Held by whoever spends: what is left of the hour's money is counted by one at a time."""
+    """Lock the budget, so that one process at a time counts and spends it."""
     if tx.dialect == "postgresql":
         await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.bursts'))"))
 
@@ -87,7 +87,7 @@ _IS_OPEN = bursts.c.ended_at.is_(None)
 
 
 async def concerns_any(tx: Tx) -> bool:
-    """Whether jobs of any workflow may go to the cloud, or are there."""
+    """Whether any workflow may burst, or has jobs in the cloud."""
     (row,) = await tx.fetch(_concerns_any, {})
     return bool(row.concerns_any)
 
@@ -99,13 +99,13 @@ def _concerns_any(_dialect: str) -> Executable:
 
 
 async def limits(tx: Tx) -> dict[int, int | None]:
-    """The workflows whose jobs may go to the cloud, and what each may spend there in an hour."""
+    """Return the workflows that may burst, with their cost limits per hour."""
     rows = await tx.execute(select(workflows.c.id, workflows.c.burst_micros_per_hour).where(_MAY_BURST))
     return {row.id: row.burst_micros_per_hour for row in rows}
 
 
 async def spent(tx: Tx) -> dict[int, int]:
-    """By workflow, what bursts cost that ended within the hour, and what those should cost that have not ended."""
+    """Return by workflow the cost of bursts that ended within the hour, plus the expected cost of open ones."""
     found: dict[int, int] = defaultdict(int)
     for query in (open_query(), ended_query()):
         for row in await tx.execute(query):
@@ -126,7 +126,7 @@ def ended_query() -> Select[Any]:
 
 
 async def open_workflows(tx: Tx) -> set[int]:
-    """Of which something went to the cloud, and has not ended."""
+    """Return the workflows with open bursts."""
     query = select(bursts.c.workflow_id).where(_IS_OPEN).distinct()
     return set((await tx.scalars(query)).all())
 
@@ -134,7 +134,7 @@ async def open_workflows(tx: Tx) -> set[int]:
 async def queue(
     tx: Tx, *, stage: str, provider: Provider, workflow_ids: Collection[int], most: int, down_shards: Collection[str]
 ) -> list[WaitingDispatch]:
-    """What could be leased now, in the order in which it would be; of each workflow the first `most`."""
+    """Return leasable dispatches in queue order, at most `most` per workflow."""
     given = {**with_ids(sorted(workflow_ids)), "stage": stage, "provider": provider, "most": most}
     rows = [WaitingDispatch._make(row) for row in await tx.fetch(queue_query, given)]
     return sorted(
@@ -147,18 +147,18 @@ async def queue(
 def queue_query(dialect: str) -> Executable:
     r, q = ids_table(dialect), d.alias("first")
     conditions = [
-        q.c.status == word(DispatchStatus.QUEUED),
+        q.c.status == sql_literal(DispatchStatus.QUEUED),
         q.c.stage == bindparam("stage", type_=Text()),
         q.c.provider == bindparam("provider", type_=Text()),
         q.c.attempts < q.c.max_attempts,
         q.c.available_at <= relay_now(),
-        # nobody in the cloud is the one that was chosen
+        # a dispatch that is pinned to a worker cannot burst
         q.c.only_worker.is_(None),
     ]
     order = (q.c.priority.desc(), q.c.rank, q.c.id)
     most = bindparam("most", type_=BigInteger())
     if dialect == "postgresql":
-        # through the hot index, workflow by workflow, and no further than is wanted
+        # through the queue index, workflow by workflow, up to the limit
         first = select(q.c.id).where(*conditions, q.c.workflow_id == r.c.id).order_by(*order).limit(most).lateral("q")
         source = r.join(first, true()).join(d, d.c.id == first.c.id)
         return select(*_waiting_columns()).select_from(_with_others(source))
@@ -191,7 +191,7 @@ def _waiting_columns() -> list[ColumnElement[Any]]:
 
 
 async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
-    """The workers of a stage that may be given something."""
+    """Return the workers of a stage that can get jobs."""
     is_there = (
         workers.c.stage == stage,
         workers.c.is_approved,
@@ -223,8 +223,8 @@ def _write(dialect: str) -> Executable:
     return insert(bursts).from_select([*names, "created_at"], select(*(r.c[name] for name in names), relay_now()))
 
 
-async def note(tx: Tx, moves: Iterable[Move], *, at: datetime) -> None:
-    """Write down what moves mean to bursts: what a run in the cloud cost, and that it is over there."""
+async def note(tx: Tx, transitions: Iterable[Transition], *, at: datetime) -> None:
+    """Record the effect of transitions on bursts: the cost of a cloud run, and its end."""
     rows = [
         {
             "dispatch_id": each.after.id,
@@ -232,19 +232,19 @@ async def note(tx: Tx, moves: Iterable[Move], *, at: datetime) -> None:
             "ended_at": at if each.after.is_terminal or _is_back(each) else None,
             "back_reason": each.reason if _is_back(each) else None,
         }
-        for each in moves
-        if each.before.has_burst and (_is_back(each) or each.after.is_terminal or each.ended is not None)
+        for each in transitions
+        if each.before.has_burst and (_is_back(each) or each.after.is_terminal or each.lease_outcome is not None)
     ]
     if rows:
         await tx.write(_note, with_rows(rows))
 
 
-def _was_there(move: Move) -> bool:
-    return move.before.provider == Provider.CLOUD
+def _was_there(transition: Transition) -> bool:
+    return transition.before.provider == Provider.CLOUD
 
 
-def _is_back(move: Move) -> bool:
-    return _was_there(move) and move.after.provider == Provider.SELF_HOSTED
+def _is_back(transition: Transition) -> bool:
+    return _was_there(transition) and transition.after.provider == Provider.SELF_HOSTED
 
 
 @cache
@@ -266,7 +266,7 @@ async def of_dispatch(tx: Tx, dispatch_id: int) -> BurstRecord | None:
 async def page(
     tx: Tx, *, workflow_id: int | None = None, before_id: int | None = None, limit: int
 ) -> tuple[list[BurstRecord], int | None]:
-    """The newest first, and the id to go on before."""
+    """Return a page, newest first, and the id of the next page."""
     query = select(bursts)
     if before_id is not None:
         query = query.where(bursts.c.id < before_id)

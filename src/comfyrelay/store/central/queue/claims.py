@@ -1,6 +1,6 @@
-"""Claiming: which queued dispatches a group of workers may run, and the leases that take them.
+"""Claim queued dispatches for a group of workers.
 
-For any number of workers it is two statements: one that picks and locks, one that grants.
+For any number of workers, this takes two statements: one picks and locks, one grants the leases.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,14 +26,14 @@ from comfyrelay.store.central.tables import (
 )
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
-# Rows that other claims hold are stepped over; this many more are looked at so that a claim is not left short.
+# Rows locked by other claims are skipped. This many more rows are read, so that a claim still finds enough.
 _SLACK = 16
 
 
 class WorkerFacts(NamedTuple):
-    """What decides whether and what a worker may lease."""
+    """Facts that decide what a worker may lease."""
 
     worker_id: str
     stage: str
@@ -43,30 +43,30 @@ class WorkerFacts(NamedTuple):
     token_hash: str | None
     leases: int
     workflow_ids: tuple[int, ...]
-    # those of them whose models stay loaded
+    # the ones whose models stay loaded
     pinned_ids: tuple[int, ...]
     blocks: Mapping[str, datetime | None]
-    # the hashes of jobs that need what it does not have
+    # hashes of jobs whose requirements it does not meet
     lacks: tuple[str, ...]
-    # the workflows that need more memory than it has, where others have that
-    outgrown: tuple[memory.Outgrown, ...]
-    # whether any workflow did not fit into any GPU
+    # workflows that need more memory than it has, and that another worker can run
+    oversized: tuple[memory.OversizedWorkflow, ...]
+    # whether any workflow has run out of memory on any GPU
     is_any_outgrown: bool
-    # whether something is queued for it alone
+    # whether a queued dispatch is pinned to it
     is_chosen: bool
     now: datetime
 
 
 async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> dict[str, WorkerFacts]:
-    """Facts of the workers, whose rows are locked so that two servers cannot fill the same slot.
+    """Return facts about the workers, whose rows are locked so that two servers cannot fill the same slot.
 
-    A worker that another server is serving this moment is left out; it is served there, or at the next tick. One that
-    was not heard of for `stale_seconds` is not there for those that it could help out.
+    A worker that another server has locked is skipped; it is served there or at the next tick. A worker that was not
+    seen for `stale_seconds` does not count as an alternative for others.
     """
     locked_ids = [row.worker_id for row in await tx.fetch(_lock_workers, with_ids(worker_ids))]
     if not locked_ids:
         return {}
-    # A statement of its own: only one that begins after the lock was got sees the leases that others just gave.
+    # A separate statement, because only one that begins after the lock sees the newest leases of other servers.
     named = with_ids(locked_ids)
     locked = await tx.fetch(_facts, named)
     blocks: dict[str, dict[str, datetime | None]] = {}
@@ -75,15 +75,15 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
             blocks.setdefault(row.worker_id, {})[row.workflow_hash] = row.blocked_until
     facts = {}
     lacks: dict[str, list[str]] = {}
-    outgrown: dict[str, frozenset[memory.Outgrown]] = {}
-    if any(row.gaps for row in locked):
+    oversized: dict[str, frozenset[memory.OversizedWorkflow]] = {}
+    if any(row.has_missing for row in locked):
         for worker_id, workflow_hash in sorted(await missing_requirements.pairs_of(tx, locked_ids)):
             lacks.setdefault(worker_id, []).append(workflow_hash)
-    if any(row.outgrown for row in locked):
-        outgrown = await memory.outgrown(tx, locked_ids, stale_seconds=stale_seconds)
-    for worker_id, *plain, assigned, pinned, _blocks_there, _gaps_there, is_any_outgrown, is_chosen, now in locked:
+    if any(row.oversized for row in locked):
+        oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)
+    for worker_id, *plain, assigned, pinned, _blocks_there, _has_missing, is_any_outgrown, is_chosen, now in locked:
         its_lacks, its_blocks = tuple(lacks.get(worker_id, ())), blocks.get(worker_id, {})
-        its_ids, too_large = (_ids(assigned), _ids(pinned)), tuple(sorted(outgrown.get(worker_id, ())))
+        its_ids, too_large = (_ids(assigned), _ids(pinned)), tuple(sorted(oversized.get(worker_id, ())))
         flags = (bool(is_any_outgrown), bool(is_chosen))
         facts[worker_id] = WorkerFacts._make(
             (worker_id, *plain, *its_ids, its_blocks, its_lacks, too_large, *flags, now)
@@ -119,9 +119,9 @@ def _facts(dialect: str) -> Executable:
     )
     assigned, pinned = ids.scalar_subquery(), ids.where(workflows.c.keep_loaded).scalar_subquery()
     blocks = select(func.count()).where(workflow_blocks.c.worker_id == workers.c.worker_id).scalar_subquery()
-    gaps_there = select(missing.c.worker_id).where(missing.c.worker_id == workers.c.worker_id).exists()
+    has_missing = select(missing.c.worker_id).where(missing.c.worker_id == workers.c.worker_id).exists()
     for_it_alone = d.c.only_worker.is_not(None) & (d.c.only_worker == workers.c.worker_id)
-    is_chosen = select(d.c.id).where(d.c.status == word(DispatchStatus.QUEUED), for_it_alone).exists()
+    is_chosen = select(d.c.id).where(d.c.status == sql_literal(DispatchStatus.QUEUED), for_it_alone).exists()
     return select(
         workers.c.worker_id,
         workers.c.stage,
@@ -133,8 +133,8 @@ def _facts(dialect: str) -> Executable:
         assigned.label("assigned"),
         pinned.label("pinned"),
         blocks.label("blocks"),
-        gaps_there.label("gaps"),
-        select(workflow_memory.c.workflow_id).exists().label("outgrown"),
+        has_missing.label("has_missing"),
+        select(workflow_memory.c.workflow_id).exists().label("oversized"),
         is_chosen.label("is_chosen"),
         relay_now().label("now"),
     ).join(r, workers.c.worker_id == r.c.id)
@@ -148,15 +148,15 @@ def _blocks(dialect: str) -> Executable:
 
 _PICKED = ", ".join(f"q.{each.name}" for each in [*COLUMNS, d.c.passed_over_at])
 
-# Through the hot index once per workflow, merged, and locked in queue order until there are enough: LIMIT stops the
-# locking, so no row is held that is not taken, and rows others hold are stepped over.
-# The rows are locked in a LATERAL of their own: joined, the planner, which cannot know how few they are, would read
-# the whole table to find them.
+# Reads the queue index once per workflow, merges the results, and locks rows in queue order. LIMIT stops the locking,
+# so only claimed rows are locked. Rows that others have locked are skipped.
+# The rows are locked in a separate LATERAL. With a join, the planner would scan the whole table, because it does not
+# know how few rows there are.
 PICK_POSTGRES = text(
     f"""
     SELECT g.no, p.*
       FROM jsonb_to_recordset(CAST(:groups AS jsonb))
-           AS g(no int, stage text, providers jsonb, workflow_ids jsonb, blocked jsonb, lacking jsonb, outgrown jsonb,
+           AS g(no int, stage text, providers jsonb, workflow_ids jsonb, blocked jsonb, lacking jsonb, oversized jsonb,
                 chosen text, slots int)
      CROSS JOIN LATERAL (
         SELECT d.*
@@ -176,7 +176,7 @@ PICK_POSTGRES = text(
                    AND NOT g.blocked ? q.workflow_hash
                    AND NOT (q.provider = 'self_hosted' AND g.lacking ? q.workflow_hash)
                    AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
-                            AND g.outgrown ? (q.workflow_id || ' ' || q.workflow_hash))
+                            AND g.oversized ? (q.workflow_id || ' ' || q.workflow_hash))
                    AND NOT CAST(:down_shards AS jsonb) ? q.shard
                    AND (q.only_worker IS NULL OR q.only_worker = g.chosen)
                  ORDER BY q.priority DESC, q.rank, q.id
@@ -198,7 +198,7 @@ PICK_POSTGRES = text(
     """
 ).columns(column("no", Integer), *COLUMNS, d.c.passed_over_at)
 
-# SQLite has one writer, so there is nothing to lock or to step over.
+# SQLite has one writer, so there is nothing to lock or skip.
 PICK_SQLITE = text(
     f"""
     SELECT {_PICKED}
@@ -212,7 +212,7 @@ PICK_SQLITE = text(
        AND q.workflow_hash NOT IN (SELECT value FROM json_each(:blocked))
        AND NOT (q.provider = 'self_hosted' AND q.workflow_hash IN (SELECT value FROM json_each(:lacking)))
        AND NOT (q.provider = 'self_hosted' AND q.only_worker IS NULL
-                AND q.workflow_id || ' ' || q.workflow_hash IN (SELECT value FROM json_each(:outgrown)))
+                AND q.workflow_id || ' ' || q.workflow_hash IN (SELECT value FROM json_each(:oversized)))
        AND q.shard NOT IN (SELECT value FROM json_each(:down_shards))
        AND (q.only_worker IS NULL OR q.only_worker = :chosen)
      ORDER BY q.priority DESC, q.rank, q.id
@@ -228,7 +228,7 @@ def _pick_any(dialect: str) -> Executable:
 async def pick(
     tx: Tx, slots: Mapping[Entitlement, int], *, down_shards: Sequence[str]
 ) -> dict[Entitlement, list[Candidate]]:
-    """For each entitlement, its next dispatches in queue order: at most `slots` of them, locked."""
+    """Lock and return the next dispatches of each entitlement in queue order, at most `slots`."""
     down = list(down_shards)
     if tx.dialect == "sqlite":
         return {each: await _pick_sqlite(tx, each, wanted, down) for each, wanted in slots.items()}
@@ -243,7 +243,7 @@ async def pick(
 
 async def _pick_sqlite(tx: Tx, entitlement: Entitlement, slots: int, down: list[str]) -> list[Candidate]:
     group = _group(entitlement)
-    lists = {name: list(group[name]) for name in ("providers", "workflow_ids", "blocked", "lacking", "outgrown")}
+    lists = {name: list(group[name]) for name in ("providers", "workflow_ids", "blocked", "lacking", "oversized")}
     chosen = entitlement.only_worker
     parameters = {**lists, "stage": entitlement.stage, "slots": slots, "down_shards": down, "chosen": chosen}
     return [_candidate(row) for row in await tx.fetch(_pick_any, parameters)]
@@ -255,8 +255,8 @@ def _group(entitlement: Entitlement) -> dict[str, Any]:
         "providers": entitlement.providers,
         "workflow_ids": entitlement.workflow_ids,
         "blocked": entitlement.blocked_hashes,
-        "lacking": entitlement.lacking_hashes,
-        "outgrown": [f"{workflow_id} {hash_}" for workflow_id, hash_ in entitlement.outgrown],
+        "lacking": entitlement.unmet_hashes,
+        "oversized": [f"{workflow_id} {hash_}" for workflow_id, hash_ in entitlement.oversized],
         "chosen": entitlement.only_worker,
     }
 
@@ -266,7 +266,7 @@ def _candidate(values: Sequence[Any]) -> Candidate:
 
 
 async def note_passed_over(tx: Tx, ids: Sequence[int]) -> None:
-    """Remember since when warm workflows have been preferred to these, so that it ends in time."""
+    """Record since when these were skipped in favour of warm workflows, so that this can be limited."""
     await tx.write(_note_passed_over, with_ids(ids))
 
 
@@ -276,5 +276,5 @@ def _note_passed_over(dialect: str) -> Executable:
     return (
         update(d)
         .values(passed_over_at=relay_now())
-        .where(d.c.id == r.c.id, d.c.passed_over_at.is_(None), d.c.status == word(DispatchStatus.QUEUED))
+        .where(d.c.id == r.c.id, d.c.passed_over_at.is_(None), d.c.status == sql_literal(DispatchStatus.QUEUED))
     )

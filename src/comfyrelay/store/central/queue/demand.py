@@ -1,4 +1,4 @@
-"""What is queued, and which of the workers that wait could take it: reads that lock nothing and decide nothing."""
+"""Reads of queued work and of the waiting workers that could run it. They take no locks."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -7,19 +7,19 @@ from typing import Any, NamedTuple
 from sqlalchemy import BigInteger, Float, Integer, Select, Text, bindparam, select, text
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.routing import HeldDispatch, QueuedDispatch
+from comfyrelay.domain.queue.routing import QueuedDispatch, ReclaimableDispatch
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
 _QUEUED = [d.c[name] for name in QueuedDispatch.__dataclass_fields__]
 _NAMES = ", ".join(f"q.{each.name}" for each in _QUEUED)
 
-# From one kind to the next through the hot index: what is queued behind the first few of a kind is never read.
+# Skips from one kind to the next in the queue index, so only the first rows of each kind are read.
 _KINDS = """
     WITH RECURSIVE kinds AS (
         SELECT * FROM (
@@ -39,7 +39,7 @@ _FIRST_WHERE = """
              ORDER BY q.stage, q.provider, q.workflow_id
              LIMIT 1"""
 _AFTER = _FIRST_WHERE.format(condition="(q.stage, q.provider, q.workflow_id) > (k.stage, k.provider, k.workflow_id)")
-# The same as SQLite can look it up: it would use only the first column of the three.
+# The same for SQLite, which would otherwise use only the first of the three columns.
 _AFTER_SQLITE = ", ".join(
     f"(SELECT q.id {_FIRST_WHERE.format(condition=each)})"
     for each in (
@@ -60,7 +60,7 @@ _OF_KIND = """
            AND {not_down}
          ORDER BY q.priority DESC, q.rank, q.id
          LIMIT :most"""
-# Those for one worker alone stand in nobody else's way.
+# Pinned dispatches do not block others.
 _CHOSEN = """
     UNION ALL
     SELECT * FROM (
@@ -92,7 +92,7 @@ POSTGRES = text(
     + _CHOSEN.format(names=_NAMES, not_down=_NOT_DOWN)
 ).columns(*_QUEUED)
 
-# SQLite has no LATERAL: each step is looked up by the id that a subquery finds.
+# SQLite has no LATERAL: each step looks up the id that a subquery finds.
 SQLITE = text(
     _KINDS.format(
         next_kind=f"""
@@ -114,15 +114,16 @@ def _queued(dialect: str) -> Executable:
 
 
 async def queued(tx: Tx, *, most: int, down_shards: Sequence[str]) -> list[QueuedDispatch]:
-    """Of each stage, provider and workflow, the first dispatches that could be leased now; at most so many."""
+    """Return the first leasable dispatches of each stage, provider and workflow."""
     rows = await tx.fetch(_queued, {"most": most, "down_shards": list(down_shards)})
     return [QueuedDispatch(**row._mapping) for row in rows]
 
 
-async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[HeldDispatch]:
-    """What busy workers have held for so long without beginning it, and are not asked for yet; the oldest first."""
+async def prefetched(tx: Tx, *, for_seconds: float, most: int) -> list[ReclaimableDispatch]:
+    """Return prefetched dispatches that a busy worker has not started for this long and that were not recalled yet,
+    oldest first."""
     rows = await tx.fetch(prefetched_query, {"for_seconds": -for_seconds, "most": most})
-    return [HeldDispatch(**row._mapping) for row in rows]
+    return [ReclaimableDispatch(**row._mapping) for row in rows]
 
 
 @cache
@@ -130,7 +131,7 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
     return (
         select(*_QUEUED, d.c.worker_id)
         .where(
-            d.c.status == word(DispatchStatus.LEASED),
+            d.c.status == sql_literal(DispatchStatus.LEASED),
             d.c.is_prefetch,
             d.c.progress.is_(None),
             d.c.release_requested_at.is_(None),
@@ -141,17 +142,17 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
     )
 
 
-async def late(tx: Tx, *, down_shards: Sequence[str]) -> list[HeldDispatch]:
-    """Leases past their end whose jobs could be begun anew, in queue order. There are fewer than there are slots."""
+async def late(tx: Tx, *, down_shards: Sequence[str]) -> list[ReclaimableDispatch]:
+    """Return expired leases whose jobs could be restarted, in queue order. There are at most as many as slots."""
     query = late_query().where(d.c.shard.not_in(list(down_shards)))
-    return [HeldDispatch(**row._mapping) for row in await tx.execute(query)]
+    return [ReclaimableDispatch(**row._mapping) for row in await tx.execute(query)]
 
 
 def late_query() -> Select[Any]:
     return (
         select(*_QUEUED, d.c.worker_id)
         .where(
-            d.c.status == word(DispatchStatus.LEASED),
+            d.c.status == sql_literal(DispatchStatus.LEASED),
             d.c.lease_expires_at <= relay_now(),
             d.c.cancel_requested_at.is_(None),
             d.c.pause_requested_at.is_(None),
@@ -162,14 +163,14 @@ def late_query() -> Select[Any]:
 
 
 class WorkerSlots(NamedTuple):
-    """How many jobs a worker runs at once, and how many leases it has."""
+    """The concurrency of a worker, and its number of leases."""
 
     max_concurrency: int
     leases: int
 
 
 async def worker_slots(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple[str, int]]) -> dict[str, WorkerSlots]:
-    """Which of the workers may run one of these workflows, by stage and id, and what room each has."""
+    """Return the workers that may run one of these workflows, by stage and id, with their free slots."""
     kinds = with_rows(({"stage": stage, "id": id_} for stage, id_ in wanted), "wanted")
     found = await tx.fetch(_worker_slots, {**with_ids(worker_ids), **kinds})
     return {row.worker_id: WorkerSlots(row.max_concurrency, row.leases) for row in found}

@@ -1,4 +1,4 @@
-"""The dispatch queue: reading, moving and listing its rows. Claiming them is in `claims.py`."""
+"""Read, write and list dispatches. `claims.py` leases them."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -26,25 +26,25 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import UNLEASED, Dispatch, Move
+from comfyrelay.domain.queue.lifecycle import UNLEASED, Dispatch, Transition
 from comfyrelay.domain.queue.ordering import Place
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
-from comfyrelay.domain.queue.wait_reasons import is_only_fetched
+from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers, workflow_blocks, workflow_durations
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MOST_SCANNED
 from comfyrelay.store.row_parameters import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
-from comfyrelay.store.types import json_value, relay_now, word
+from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 _FIELDS = Dispatch._fields
 COLUMNS = [d.c[name] for name in _FIELDS]
 
-_LEASED = d.c.status == word(DispatchStatus.LEASED)
-_WAITING = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
-_ENDED = d.c.status.in_([word(each) for each in sorted(TERMINAL_DISPATCH)])
+_LEASED = d.c.status == sql_literal(DispatchStatus.LEASED)
+_WAITING = d.c.status.in_([sql_literal(DispatchStatus.QUEUED), sql_literal(DispatchStatus.PAUSED)])
+_ENDED = d.c.status.in_([sql_literal(each) for each in sorted(TERMINAL_DISPATCH)])
 
-# What a move may change. Everything else of a dispatch is set once, when it is made.
+# The columns that a transition may change. All others are set once.
 _MOVED = (
     "status",
     "provider",
@@ -112,7 +112,7 @@ _NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "avail
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Beat:
-    """One heartbeat: who speaks, and what of."""
+    """One heartbeat of a worker for a dispatch."""
 
     dispatch_id: int
     lease_token: str
@@ -140,12 +140,12 @@ _ANSWERED = [d.c[name] for name in BeatAnswer.__dataclass_fields__ if name != "d
 
 
 def from_row(row: Any) -> Dispatch:
-    # The columns come first in every row, in the order of the fields; what follows them is not the dispatch's.
+    # A row begins with the columns of the dispatch in field order; other columns follow.
     return Dispatch._make(row[: len(_FIELDS)])
 
 
 async def enqueue(tx: Tx, new: Sequence[NewDispatch]) -> int:
-    """Make the dispatches that are not there yet, in the order given; returns how many were made."""
+    """Insert the dispatches that do not exist yet, in this order; returns how many."""
     rows = [{**row, "n": n} for n, row in enumerate(as_rows(new, (*_NEW, "available_at")))]
     result = await tx.fetch(_enqueue, with_rows(rows))
     return len(result)
@@ -163,14 +163,14 @@ def _enqueue(dialect: str) -> Executable:
         _microseconds(dialect) + r.c.n,
     ).order_by(r.c.n)
     if dialect == "sqlite":
-        # Without a WHERE, SQLite's parser takes the ON of ON CONFLICT for a join's.
+        # without a WHERE, SQLite parses the ON of ON CONFLICT as part of a join
         rows = rows.where(literal(1) == 1)
     names = [*_NEW, "available_at", "created_at", "rank"]
     return insert_into(dialect, d).from_select(names, rows).on_conflict_do_nothing().returning(d.c.id)
 
 
 def _microseconds(dialect: str) -> ColumnElement[int]:
-    """The queue's clock as a rank: who came first, goes first."""
+    """The queue clock as a rank: first in, first out."""
     if dialect == "postgresql":
         return cast(func.extract("epoch", relay_now()) * 1_000_000, BigInteger)
     seconds = cast(func.strftime("%s", relay_now()), BigInteger)
@@ -178,7 +178,7 @@ def _microseconds(dialect: str) -> ColumnElement[int]:
 
 
 async def lock(tx: Tx, which: "Condition | Collection[int]") -> tuple[dict[int, Dispatch], datetime]:
-    """The dispatches, named by a condition or by their ids, locked in the order of the ids, and the time."""
+    """Lock dispatches by condition or ids, in order of id, and return them with the time."""
     if not isinstance(which, ColumnElement):
         return _with_time(await tx.fetch(_lock, with_ids(which)))
     query = select(*COLUMNS, relay_now().label("now")).where(which).order_by(d.c.id).with_for_update(of=d)
@@ -192,7 +192,7 @@ def _lock(dialect: str) -> Executable:
 
 
 async def lock_reported(tx: Tx, ids: Iterable[int]) -> tuple[dict[int, Dispatch], datetime, bool]:
-    """As `lock`; and whether any of the workers that hold them has a failure to its name, which is rare."""
+    """Like `lock`, and whether any of their workers has recorded failures, which is rare."""
     result = await tx.fetch(_lock_reported, with_ids(ids))
     return *_with_time(result), any(row.has_blocks for row in result)
 
@@ -206,12 +206,12 @@ def _lock_reported(dialect: str) -> Executable:
 
 
 def _with_time(rows: Sequence[Any]) -> tuple[dict[int, Dispatch], datetime]:
-    # With no row there is nothing to decide, and no time is asked for.
+    # without a row, there is nothing to decide and the time is not needed
     now = rows[0].now if rows else datetime.min
     return {row[0]: from_row(row) for row in rows}, now
 
 
-# Which dispatches; made by the functions below, so that no SQL leaves this package.
+# A selection of dispatches. Created by the functions below, so that no SQL leaves this package.
 Condition = ColumnElement[bool]
 
 
@@ -231,7 +231,7 @@ def numbered(ids: Iterable[int]) -> ColumnElement[bool]:
     return d.c.id.in_(list(ids))
 
 
-# How many leases the worker of a row holds.
+# The number of leases of the worker of a row.
 LEASES = select(func.count()).where(d.c.worker_id == workers.c.worker_id, _LEASED).correlate(workers).scalar_subquery()
 
 
@@ -239,8 +239,8 @@ def leased_by(worker_id: str) -> ColumnElement[bool]:
     return and_(d.c.worker_id == worker_id, _LEASED)
 
 
-async def write(tx: Tx, moves: Iterable[Move]) -> None:
-    after = [each.after for each in moves]
+async def write(tx: Tx, transitions: Iterable[Transition]) -> None:
+    after = [each.after for each in transitions]
     if all(each.is_terminal for each in after):
         await tx.write(_write_finished, with_rows(as_rows(after, ("id", *_FINISH))))
     else:
@@ -261,20 +261,20 @@ def _write(dialect: str) -> Executable:
 
 
 async def write_leased(tx: Tx, leased: Iterable[Dispatch]) -> None:
-    """Write the moves of dispatches that have just been leased: all that a lease changes."""
+    """Write the transitions of dispatches that were just leased."""
     await tx.write(_write_leased, with_rows(as_rows(leased, ("id", *_LEASE))))
 
 
 @cache
 def _write_leased(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(d, "id", *_LEASE))
-    # Whoever is leased anew starts without progress, and without having been passed over.
-    anew = {"progress": None, "passed_over_at": None, "status": word(DispatchStatus.LEASED)}
-    return update(d).values({**{name: r.c[name] for name in _LEASE}, **anew}).where(d.c.id == r.c.id)
+    # a new lease starts without progress and without having been skipped
+    reset = {"progress": None, "passed_over_at": None, "status": sql_literal(DispatchStatus.LEASED)}
+    return update(d).values({**{name: r.c[name] for name in _LEASE}, **reset}).where(d.c.id == r.c.id)
 
 
 async def heartbeat(tx: Tx, beats: Sequence[Beat], *, ttl_seconds: float) -> list[BeatAnswer]:
-    """Extend the leases that still stand. Touches no indexed column, so that it stays a HOT update."""
+    """Extend valid leases. Writes no indexed column, so that it is a HOT update."""
     rows = [
         {"id": b.dispatch_id, "lease_token": b.lease_token, "worker_id": b.worker_id, "progress": b.progress}
         for b in beats
@@ -298,8 +298,8 @@ def _heartbeat(dialect: str) -> Executable:
 
 @cache
 def expired_query() -> Select[int]:
-    """Leases past their end and the grace, and canceled ones past their end. `lease_expires_at` is not indexed: only
-    the leased rows are looked through."""
+    """Leases past their end and grace, and canceled leases past their end. `lease_expires_at` is not indexed, so all
+    leased rows are read."""
     is_over = d.c.lease_expires_at <= relay_now(bindparam("grace", type_=Float()))
     is_unwanted = and_(d.c.lease_expires_at <= relay_now(), d.c.cancel_requested_at.is_not(None))
     return select(d.c.id).where(_LEASED, or_(is_over, is_unwanted)).limit(bindparam("limit", type_=BigInteger()))
@@ -310,19 +310,19 @@ async def expired(tx: Tx, *, grace_seconds: float, limit: int) -> list[int]:
 
 
 async def exhausted(tx: Tx, *, limit: int) -> list[int]:
-    """Dispatches that nobody may lease any more because their attempts are used up."""
+    """Return waiting dispatches without attempts left."""
     query = select(d.c.id).where(_WAITING, d.c.attempts >= d.c.max_attempts)
     return list((await tx.scalars(query.limit(limit))).all())
 
 
 async def recall_prefetched(tx: Tx, which: Condition) -> list[int]:
-    """Ask for those of them back that were prefetched and have not begun."""
+    """Request the release of prefetched dispatches that were not started."""
     query = (
         update(d)
         .values(release_requested_at=relay_now())
         .where(
             which,
-            d.c.status == word(DispatchStatus.LEASED),
+            d.c.status == sql_literal(DispatchStatus.LEASED),
             d.c.is_prefetch,
             d.c.progress.is_(None),
             d.c.release_requested_at.is_(None),
@@ -333,17 +333,17 @@ async def recall_prefetched(tx: Tx, which: Condition) -> list[int]:
 
 
 async def of_lease(tx: Tx, dispatch_id: int, lease_token: str) -> Dispatch | None:
-    """The dispatch, if this is its present lease."""
+    """Return the dispatch if this is its current lease."""
     query = select(*COLUMNS).where(d.c.id == dispatch_id, d.c.lease_token == lease_token)
     row = (await tx.execute(query)).one_or_none()
     return from_row(row) if row else None
 
 
 async def to_stop(tx: Tx, ids: Iterable[int]) -> list[int]:
-    """Those of the dispatches whose leases have ended, or that somebody wants stopped."""
+    """Return the dispatches whose lease has ended or has a stop request."""
     query = select(d.c.id).where(
         d.c.id.in_(list(ids)),
-        (d.c.status != word(DispatchStatus.LEASED))
+        (d.c.status != sql_literal(DispatchStatus.LEASED))
         | d.c.cancel_requested_at.is_not(None)
         | d.c.pause_requested_at.is_not(None)
         | d.c.release_requested_at.is_not(None),
@@ -356,7 +356,7 @@ async def by_job(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Di
 
 
 async def of_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Dispatch]:
-    """The dispatches of (tenant, job) pairs, by job."""
+    """Return the dispatches of (tenant, job) pairs by job."""
     rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
     result = await tx.fetch(_of_jobs, with_rows(rows))
     return {row.tenant_job_id: from_row(row) for row in result}
@@ -370,7 +370,7 @@ def _of_jobs(dialect: str) -> Executable:
 
 
 async def known_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> set[str]:
-    """Of (tenant, job) pairs, the jobs that have a dispatch."""
+    """Return the jobs among (tenant, job) pairs that have a dispatch."""
     rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
     return {row.tenant_job_id for row in await tx.fetch(_known_jobs, with_rows(rows))}
 
@@ -383,7 +383,7 @@ def _known_jobs(dialect: str) -> Executable:
 
 
 async def progress_of(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Any]:
-    """What workers said last of the (tenant, job) pairs that are being processed, by job."""
+    """Return the latest progress of running (tenant, job) pairs by job."""
     rows = [{"tenant_id": tenant, "tenant_job_id": job} for tenant, job in jobs]
     result = await tx.fetch(_progress_of, with_rows(rows))
     return {row.tenant_job_id: json_value(row.progress) for row in result}
@@ -397,22 +397,22 @@ def _progress_of(dialect: str) -> Executable:
 
 
 class RunningDispatch(NamedTuple):
-    """How a job that a worker has stands."""
+    """The state of a leased job."""
 
     progress: Mapping[str, Any] | None = None
     is_prefetch: bool = False
     cancel_requested_at: datetime | None = None
 
     @property
-    def is_only_fetched(self) -> bool:
-        return is_only_fetched(is_prefetch=self.is_prefetch, progress=self.progress)
+    def is_prefetched(self) -> bool:
+        return is_prefetched(is_prefetch=self.is_prefetch, progress=self.progress)
 
 
 NOT_RUNNING = RunningDispatch()
 
 
 async def running_of(tx: Tx, tenant_id: str, jobs: Iterable[str]) -> dict[str, RunningDispatch]:
-    """Those of the jobs that workers have, by job."""
+    """Return the leased jobs by job."""
     rows = [{"tenant_id": tenant_id, "tenant_job_id": each} for each in jobs]
     result = await tx.fetch(_running_of, with_rows(rows))
     return {
@@ -431,7 +431,7 @@ def _running_of(dialect: str) -> Executable:
 
 
 async def places(tx: Tx, tenant_id: str, priority: int) -> list[Place]:
-    """A tenant's waiting dispatches of one priority, locked, in queue order."""
+    """Lock and return a tenant's waiting dispatches of one priority, in queue order."""
     query = (
         select(d.c.id, d.c.rank, d.c.batch_id, d.c.tenant_job_id)
         .where(d.c.tenant_id == tenant_id, d.c.priority == priority, _WAITING)
@@ -443,18 +443,18 @@ async def places(tx: Tx, tenant_id: str, priority: int) -> list[Place]:
 
 
 async def waiting_of_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[int, int]:
-    """A batch's waiting dispatches with their priorities."""
+    """Return the waiting dispatches of a batch with their priorities."""
     query = select(d.c.id, d.c.priority).where(of_batch(tenant_id, batch_id), _WAITING)
     return {row.id: row.priority for row in await tx.execute(query)}
 
 
 async def has_completed(tx: Tx, tenant_id: str, batch_id: str, *, workflow_hash: str) -> bool:
-    """Whether an item of a batch with this hash has completed."""
+    """Whether an item of the batch with this hash has completed."""
     query = select(d.c.id).where(
         d.c.tenant_id == tenant_id,
         d.c.batch_id == batch_id,
         d.c.workflow_hash == workflow_hash,
-        d.c.status == word(DispatchStatus.COMPLETED),
+        d.c.status == sql_literal(DispatchStatus.COMPLETED),
     )
     return (await tx.execute(query.limit(1))).first() is not None
 
@@ -471,21 +471,21 @@ def _write_ranks(dialect: str) -> Executable:
 
 
 async def active_page(tx: Tx, *, after_id: int, limit: int) -> list[Dispatch]:
-    """Dispatches that have not ended, in the order of their ids, for the reconciler."""
+    """Return unfinished dispatches in order of id, for the reconciler."""
     active = ~_ENDED
     query = select(*COLUMNS).where(d.c.id > after_id, active).order_by(d.c.id).limit(limit)
     return [from_row(row) for row in await tx.execute(query)]
 
 
 async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int]) -> int:
-    """How many queued dispatches of these workflows go before this one."""
+    """Count the queued dispatches of these workflows ahead of this one."""
     before = or_(
         d.c.priority > dispatch.priority,
         and_(d.c.priority == dispatch.priority, d.c.rank < dispatch.rank),
         and_(d.c.priority == dispatch.priority, d.c.rank == dispatch.rank, d.c.id < dispatch.id),
     )
     query = select(func.count()).where(
-        d.c.status == word(DispatchStatus.QUEUED),
+        d.c.status == sql_literal(DispatchStatus.QUEUED),
         d.c.stage == dispatch.stage,
         d.c.provider == dispatch.provider,
         d.c.workflow_id.in_(workflow_ids) if workflow_ids else false(),
@@ -498,12 +498,12 @@ async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int]) -> i
 async def ahead_of_each(
     tx: Tx, ids: Collection[int], *, stage: str, provider: str, workflow_ids: Sequence[int]
 ) -> dict[int, int]:
-    """How many queued dispatches of these workflows go before each of these; those that may not run yet have none."""
+    """Count the queued dispatches of these workflows ahead of each of these; 0 for those that cannot run yet."""
     place = func.row_number().over(order_by=(d.c.priority.desc(), d.c.rank, d.c.id)).label("place")
     line = (
         select(d.c.id, place)
         .where(
-            d.c.status == word(DispatchStatus.QUEUED),
+            d.c.status == sql_literal(DispatchStatus.QUEUED),
             d.c.stage == stage,
             d.c.provider == provider,
             d.c.workflow_id.in_(workflow_ids) if workflow_ids else false(),
@@ -516,8 +516,8 @@ async def ahead_of_each(
 
 
 async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 50) -> float | None:
-    """The mean duration of the newest completed dispatches of these workflows; if that is long ago, what was learnt of
-    them then."""
+    """Return the mean duration of the newest completed dispatches of these workflows, or the learned durations if there
+    are no recent ones."""
     value = await tx.scalar(mean_duration_query(workflow_ids, of_last=of_last))
     if value is None:
         learnt = workflow_durations.c
@@ -529,12 +529,12 @@ async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 5
 
 
 def mean_duration_query(workflow_ids: Sequence[int], *, of_last: int) -> Select[Any]:
-    """No index has what is completed by its workflow: of one that was never run, every dispatch would be read."""
+    """Limited, because completed dispatches have no index by workflow. For one that never ran, all would be read."""
     names = ("id", "status", "workflow_id", "duration_seconds")
     seen = select(*(d.c[name] for name in names)).order_by(d.c.id.desc()).limit(MOST_SCANNED).subquery("seen")
     newest = (
         select(seen.c.duration_seconds)
-        .where(seen.c.status == word(DispatchStatus.COMPLETED), seen.c.workflow_id.in_(workflow_ids))
+        .where(seen.c.status == sql_literal(DispatchStatus.COMPLETED), seen.c.workflow_id.in_(workflow_ids))
         .order_by(seen.c.id.desc())
         .limit(of_last)
         .subquery()

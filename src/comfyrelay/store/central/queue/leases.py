@@ -1,4 +1,4 @@
-"""The history of leases: what makes repeated polls, completions and failures answer like the first time."""
+"""The history of leases. It makes repeated polls, completions and failures return the first response."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from functools import cache
 from sqlalchemy import Text, insert, select, update
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.queue.lifecycle import Dispatch, Move
+from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.records.workers import LeaseAttempt
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import dispatch_leases
@@ -58,19 +58,19 @@ def _begin(dialect: str) -> Executable:
     return insert(dispatch_leases).from_select(_BEGUN, select(r))
 
 
-async def end(tx: Tx, moves: Sequence[tuple[Move, str]], *, at: datetime) -> None:
-    """Note how leases ended, and by which verb."""
+async def end(tx: Tx, transitions: Sequence[tuple[Transition, str]], *, at: datetime) -> None:
+    """Record how leases ended."""
     rows = [
         {
-            "lease_token": move.before.lease_token,
+            "lease_token": transition.before.lease_token,
             "ended_at": at,
-            "outcome": move.ended,
+            "outcome": transition.lease_outcome,
             "ended_by": by,
-            "reason": move.reason,
-            "status_after": move.after.status,
+            "reason": transition.reason,
+            "status_after": transition.after.status,
         }
-        for move, by in moves
-        if move.ended is not None and move.before.lease_token is not None
+        for transition, by in transitions
+        if transition.lease_outcome is not None and transition.before.lease_token is not None
     ]
     if rows:
         await tx.write(_end, with_rows(rows))
@@ -95,7 +95,7 @@ def _by_token(dialect: str) -> Executable:
 
 
 async def by_request(tx: Tx, requests: Iterable[tuple[str, str]]) -> dict[tuple[str, str], PastLease]:
-    """Leases that were granted to these (worker, request id) pairs."""
+    """Return the leases of these (worker, request id) pairs."""
     rows = [{"worker_id": worker, "request_id": request} for worker, request in requests]
     result = await tx.fetch(_by_request, with_rows(rows))
     return {(row.worker_id, row.request_id): PastLease(**row._mapping) for row in result}
@@ -110,14 +110,14 @@ def _by_request(dialect: str) -> Executable:
 
 
 async def attempts_of(tx: Tx, dispatch_id: int, *, limit: int) -> list[LeaseAttempt]:
-    """Who had a dispatch and what came of it, newest first."""
+    """Return the attempts of a dispatch with worker and outcome, newest first."""
     query = select(*_ATTEMPT).where(dispatch_leases.c.dispatch_id == dispatch_id)
     newest = query.order_by(dispatch_leases.c.epoch.desc()).limit(limit)
     return [LeaseAttempt(**row._mapping) for row in await tx.execute(newest)]
 
 
 async def dangling(tx: Tx, *, limit: int) -> list[str]:
-    """Leases without an end whose dispatch is not leased under them any more."""
+    """Return open leases that are not the current lease of their dispatch."""
     query = (
         select(dispatch_leases.c.lease_token)
         .join(d, d.c.id == dispatch_leases.c.dispatch_id)

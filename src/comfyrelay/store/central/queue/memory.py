@@ -1,4 +1,4 @@
-"""Which workflows did not fit into which GPUs, and which workers have larger ones."""
+"""Workflows that ran out of GPU memory, and workers with larger GPUs."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -17,12 +17,12 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, insert_into, with_ids
 from comfyrelay.store.types import relay_now
 
-# id and hash: two workflows of one graph may have different workers
-Outgrown = tuple[int, str]
+# Workflow id and hash: two workflows with the same graph may have different workers.
+OversizedWorkflow = tuple[int, str]
 
 
 async def note(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
-    """A job had a GPU of this size to itself, and that was not enough."""
+    """Record that a job ran out of memory on a GPU of this size that it had to itself."""
     query = insert_into(tx.dialect, m).values(
         workflow_id=dispatch.workflow_id,
         workflow_hash=dispatch.workflow_hash,
@@ -36,7 +36,7 @@ async def note(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
             where=m.c.ran_out_bytes <= query.excluded.ran_out_bytes,
         )
     )
-    # one that has not told of its GPUs yet has told of this one now
+    # a worker that has not reported its GPUs yet has now reported this one
     unknown = (workers.c.worker_id == dispatch.worker_id) & workers.c.memory_bytes.is_(None)
     await tx.execute(update(workers).values(memory_bytes=gpu_bytes).where(unknown))
 
@@ -48,8 +48,7 @@ def _larger(
     workflow_hash: ColumnElement[Any],
     stage: ColumnElement[Any],
 ) -> Any:
-    """The workers with more memory that are there and could run it, or that a machine will be which is starting: one of
-    the kind that they are."""
+    """Online workers with more memory that could run it, and those of the same machine type as a starting machine."""
     o, assigned = workers.alias("o"), worker_workflows.alias("assigned")
     lacks = select(missing.c.worker_id).where(
         missing.c.worker_id == o.c.worker_id, missing.c.workflow_hash == workflow_hash
@@ -85,8 +84,8 @@ def _larger(
     )
 
 
-async def is_larger_there(tx: Tx, dispatch: Dispatch, gpu_bytes: int, *, stale_seconds: float) -> bool:
-    """Whether somebody with more memory could run it, and may: not where one worker was chosen for it."""
+async def has_larger_gpu(tx: Tx, dispatch: Dispatch, gpu_bytes: int, *, stale_seconds: float) -> bool:
+    """Whether a worker with more memory may run it. False if it is pinned to a worker."""
     if dispatch.only_worker is not None:
         return False
     given = {
@@ -106,9 +105,11 @@ def _is_larger_there(_dialect: str) -> Executable:
     return _larger(than, workflow_id=workflow_id, workflow_hash=workflow_hash, stage=stage).limit(1)  # type: ignore[no-any-return]
 
 
-async def outgrown(tx: Tx, worker_ids: Iterable[str], *, stale_seconds: float) -> dict[str, frozenset[Outgrown]]:
-    """For each of these workers, the workflows for which its GPUs are too small, where a larger one is there."""
-    found: defaultdict[str, set[Outgrown]] = defaultdict(set)
+async def oversized(
+    tx: Tx, worker_ids: Iterable[str], *, stale_seconds: float
+) -> dict[str, frozenset[OversizedWorkflow]]:
+    """Return for each worker the workflows that are too large for its GPUs, if a larger GPU exists."""
+    found: defaultdict[str, set[OversizedWorkflow]] = defaultdict(set)
     for row in await tx.fetch(_outgrown, {**with_ids(sorted(worker_ids)), "stale": -stale_seconds}):
         found[row.worker_id].add((row.workflow_id, row.workflow_hash))
     return {worker_id: frozenset(each) for worker_id, each in found.items()}
@@ -130,20 +131,20 @@ def _outgrown(dialect: str) -> Executable:
     )
 
 
-async def ran_out(tx: Tx, workflow_ids: Iterable[int]) -> dict[Outgrown, int]:
-    """Of these workflows, the memory of the largest GPU that each did not fit into."""
+async def ran_out(tx: Tx, workflow_ids: Iterable[int]) -> dict[OversizedWorkflow, int]:
+    """Return by workflow the memory of the largest GPU on which it ran out of memory."""
     rows = await tx.execute(select(m).where(m.c.workflow_id.in_(sorted(workflow_ids))))
     return {(row.workflow_id, row.workflow_hash): row.ran_out_bytes for row in rows}
 
 
 async def ran_out_on(tx: Tx, workflow_id: int, workflow_hash: str) -> int | None:
-    """The memory of the largest GPU that it did not fit into."""
+    """Return the memory of the largest GPU on which the workflow ran out of memory."""
     query = select(m.c.ran_out_bytes).where(m.c.workflow_id == workflow_id, m.c.workflow_hash == workflow_hash)
     found: int | None = await tx.scalar(query)
     return found
 
 
 async def forget_old(tx: Tx, *, seconds: float) -> int:
-    """What was learnt so long ago is to be tried again: a model may have been replaced, or a size."""
+    """Delete old records, so that these GPUs are tried again: a model or an image size may have changed."""
     gone = await tx.execute(delete(m).where(m.c.updated_at < relay_now(-seconds)).returning(m.c.workflow_hash))
     return len(gone.all())

@@ -1,4 +1,4 @@
-"""Workers with what they told of their GPUs, and what each of them has."""
+"""Workers with their reported GPUs and their leases."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -7,18 +7,18 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, bindparam, select
 
 from comfyrelay.domain.queue.progress import Progress
-from comfyrelay.domain.queue.slots import HeldJob
+from comfyrelay.domain.queue.slots import SlotJob
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers
 from comfyrelay.store.central.workers.worker_list import comfyui_column, state_of
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
-from comfyrelay.store.types import json_value, relay_now, word
+from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 
 class SlotWorker(NamedTuple):
-    """A worker; `comfyui` is what it said of its servers when it registered."""
+    """A worker. `comfyui` is its report about its servers at registration."""
 
     worker_id: str
     display_name: str | None
@@ -33,7 +33,7 @@ class SlotWorker(NamedTuple):
 async def page(
     tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
 ) -> tuple[list[SlotWorker], str | None]:
-    """Workers by their ids, and the id to go on after. Not all of what each says it has, which is long."""
+    """Return a page of workers by id, without their full capabilities, and the id of the next page."""
     query = (
         select(
             workers.c.worker_id,
@@ -66,13 +66,13 @@ def held_query() -> Select[Any]:
             d.c.leased_at,
             d.c.progress,
         )
-        .where(d.c.status == word(DispatchStatus.LEASED), d.c.worker_id.in_(bindparam("ids", expanding=True)))
+        .where(d.c.status == sql_literal(DispatchStatus.LEASED), d.c.worker_id.in_(bindparam("ids", expanding=True)))
         .order_by(d.c.leased_at, d.c.id)
     )
 
 
-async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[HeldJob], datetime]:
-    """What these workers have, the longest first, and the time."""
+async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[SlotJob], datetime]:
+    """Return the leases of these workers, oldest first, and the time."""
     rows = (await tx.execute(held_query(), {"ids": list(worker_ids)})).all()
     now: datetime = (await tx.execute(select(relay_now()))).scalar_one()
-    return [HeldJob(**{**row._mapping, "progress": Progress.read(row.progress)}) for row in rows], now
+    return [SlotJob(**{**row._mapping, "progress": Progress.from_report(row.progress)}) for row in rows], now

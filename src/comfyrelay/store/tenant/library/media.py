@@ -19,7 +19,7 @@ from comfyrelay.store.types import json_value, relay_now
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class VideoChange:
-    """A job's news for its video: it counts only while the job is the newest of its chain."""
+    """A change of a video by its job. It applies only while the job is the newest of its retry chain."""
 
     id: str
     job_id: str
@@ -50,7 +50,7 @@ def _create_files(dialect: str) -> Executable:
 
 
 async def files_of(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, FileRecord]:
-    """Those of the files that are the tenant's own, with all that is known of them."""
+    """Return the tenant's files with all fields."""
     result = await tx.fetch(_files_of, {**with_ids(file_ids), "tenant_id": tenant_id})
     return {row.id: FileRecord(**row._mapping) for row in result}
 
@@ -63,20 +63,20 @@ def _files_of(dialect: str) -> Executable:
 
 
 async def ids_at(tx: Tx, tenant_id: str, paths: Sequence[str]) -> dict[str, str]:
-    """By path, the ids of the tenant's own files."""
+    """Return the ids of the tenant's files by path."""
     query = select(files.c.path, files.c.id).where(files.c.tenant_id == tenant_id, files.c.path.in_(paths))
     return {row.path: row.id for row in await tx.execute(query.where(files.c.removing_at.is_(None)))} if paths else {}
 
 
 async def metadata_of(tx: Tx, tenant_id: str, file_id: str) -> Mapping[str, Any] | None:
-    """What was told of a file when it was made."""
+    """Return the metadata of a file."""
     query = select(files.c.metadata).where(files.c.id == file_id, files.c.tenant_id == tenant_id)
     found: Mapping[str, Any] | None = (await tx.execute(query)).scalar_one_or_none()
     return found
 
 
 async def stored_files(tx: Tx, tenant_id: str, file_ids: Iterable[str]) -> dict[str, StoredFile]:
-    """Those of the files that are the tenant's own."""
+    """Return the tenant's files."""
     result = await tx.fetch(_stored_files, {**with_ids(file_ids), "tenant_id": tenant_id})
     return {
         row.id: StoredFile(
@@ -112,7 +112,7 @@ def _write_outputs(dialect: str) -> Executable:
 
 
 async def use_files(tx: Tx, tenant_id: str, paths: Iterable[str]) -> None:
-    """Note that jobs need the files at these paths: an upload that is used is kept, and gets a poster."""
+    """Record that jobs use the files at these paths: uploads are kept and get a poster."""
     rows = [{"path": each} for each in paths]
     await tx.write(_use_files, {**with_rows(rows), "owner": tenant_id})
 
@@ -121,7 +121,7 @@ async def use_files(tx: Tx, tenant_id: str, paths: Iterable[str]) -> None:
 def _use_files(dialect: str) -> Executable:
     r = rows_table(dialect, {"path": Text()})
     own = files.c.tenant_id == bindparam("owner", type_=Text())
-    # not a join: SQLite would go through all rows for each file, which takes half a minute for 5,000
+    # not a join: SQLite would scan all rows for each file, which takes half a minute for 5,000
     named = files.c.disk.is_not(None) & files.c.path.in_(select(r.c.path))
     is_shown = or_(files.c.mime_type.startswith("image/"), files.c.mime_type.startswith("video/"))
     values = {"used_at": relay_now(), "poster_due_at": case((is_shown, relay_now()))}
@@ -137,7 +137,7 @@ async def video(tx: Tx, tenant_id: str, video_id: str) -> VideoRecord | None:
 
 
 async def videos_of(tx: Tx, tenant_id: str, video_ids: Iterable[str]) -> dict[str, VideoRecord]:
-    """Those of the videos that are the tenant's own."""
+    """Return the tenant's videos."""
     result = await tx.fetch(_videos_of, {**with_ids(video_ids), "tenant_id": tenant_id})
     return {row.id: _video(row) for row in result}
 
@@ -154,7 +154,7 @@ def _videos_of(dialect: str) -> Executable:
 
 
 async def video_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[VideoRecord]:
-    """A tenant's videos, newest first, page by page through `before_id`."""
+    """Return a page of a tenant's videos, newest first."""
     query = select(*_VIDEO).where(videos.c.tenant_id == tenant_id).order_by(videos.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(videos.c.id < before_id)
@@ -162,7 +162,7 @@ async def video_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, li
 
 
 async def attach_job(tx: Tx, video_ids: Mapping[str, str]) -> None:
-    """Make these the jobs that the videos follow: video id → job id."""
+    """Set the jobs of videos: video id → job id."""
     rows = [{"id": video_id, "job_id": job_id} for video_id, job_id in video_ids.items()]
     await tx.write(_attach_job, with_rows(rows))
 
@@ -189,13 +189,13 @@ def _change_videos(dialect: str) -> Executable:
             processing_details=r.c.processing_details,
             updated_at=relay_now(),
         )
-        # An expired video stays expired whatever a late job says.
+        # an expired video stays expired, even if a late job completes
         .where(videos.c.id == r.c.id, videos.c.job_id == r.c.job_id, videos.c.status != "expired")
     )
 
 
 async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, VideoRecord]:
-    """Videos that follow one of these jobs: job id → video."""
+    """Return the videos of these jobs: job id → video."""
     query = select(*_VIDEO).where(videos.c.job_id.in_(list(job_ids)))
     return {row.job_id: VideoRecord(**row._mapping) for row in await tx.execute(query)}
 
@@ -206,18 +206,18 @@ async def create_batch(tx: Tx, **values: Any) -> BatchRecord:
 
 
 async def hold_batches(tx: Tx, holds: Sequence[BatchHold]) -> None:
-    """Note why batches are held, and by which failures."""
+    """Record why batches are held, with the failed jobs."""
     ids = sorted({each.batch_id for each in holds})
     query = select(batches.c.id, batches.c.held).where(batches.c.id.in_(ids)).order_by(batches.c.id).with_for_update()
     for row in (await tx.execute(query)).all():
         held = row.held
         for hold in sorted((one for one in holds if one.batch_id == row.id), key=lambda one: one.at):
-            held = hold.noted(held)
+            held = hold.merge_into(held)
         await tx.execute(update(batches).where(batches.c.id == row.id).values(held=held))
 
 
 async def release_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[str]:
-    """Forget why a batch is held; returns the jobs whose failures did it."""
+    """Release a batch; returns the failed jobs that held it."""
     mine = (batches.c.tenant_id == tenant_id) & (batches.c.id == batch_id)
     held = (await tx.execute(select(batches.c.held).where(mine).with_for_update())).scalar_one_or_none()
     if held is None:
@@ -227,7 +227,7 @@ async def release_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[str]:
 
 
 async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[BatchRecord]:
-    """A tenant's batches, newest first, page by page through `before_id`."""
+    """Return a page of a tenant's batches, newest first."""
     query = select(*_BATCH).where(batches.c.tenant_id == tenant_id).order_by(batches.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(batches.c.id < before_id)
