@@ -118,6 +118,11 @@ def test_schema_refuses_invalid_fleets(fleet: dict[str, Any]) -> None:
         jsonschema.Draft7Validator(SCHEMA).validate({**DEFAULTS, "fleets": [fleet]})
 
 
+def test_values_in_the_documentation_match_the_schema() -> None:
+    [values] = re.findall(r"^```yaml\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
+    jsonschema.Draft7Validator(SCHEMA).validate({**DEFAULTS, **yaml.safe_load(values)})
+
+
 @needs_helm
 @pytest.mark.parametrize("version", VERSIONS)
 def test_manifests_are_valid_by_the_published_schemas(version: str) -> None:

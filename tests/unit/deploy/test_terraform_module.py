@@ -119,6 +119,17 @@ def test_variables_and_outputs_are_typed_and_documented() -> None:
     assert all("description" in each for each in blocks.values())
 
 
+@pytest.mark.parametrize(
+    "page", [MODULE / "README.md", ROOT / "docs" / "howto" / "spot-fleet.md"], ids=lambda each: each.name
+)
+def test_examples_set_the_required_variables(page: Path) -> None:
+    [example] = re.findall(r"^```hcl\n(.*?)^```", page.read_text("utf-8"), re.M | re.S)
+    [module] = unquote(hcl2.loads(example))["module"]
+    given = module["video"].keys() - {"source"}
+    required = {name for name, variable in VARIABLES.items() if "default" not in variable}
+    assert required <= given <= VARIABLES.keys()
+
+
 def test_defaults_and_names_of_options_are_those_of_provision() -> None:
     options = {name: field.default for name, field in AwsOptions.model_fields.items()}
     # boot_seconds is an estimate for the autoscaling loop

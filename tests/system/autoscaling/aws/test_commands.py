@@ -142,6 +142,18 @@ async def test_fleet_of_another_provider_is_refused_without_calling_aws(
     assert account.proxy.calls == {}
 
 
+async def test_alarms_use_the_namespace_of_the_metrics(account: Account, environment: Mapping[str, str]) -> None:
+    done = await fleet(
+        {**environment, "COMFYRELAY_CLOUDWATCH_NAMESPACE": "Studio"},
+        *("provision", "video", "--stage", "staging", "--cloudwatch-fallback"),
+    )
+
+    assert done.code == 0, done.err
+    [alarm] = account.client("cloudwatch").describe_alarms()["MetricAlarms"]
+    metrics = [each["MetricStat"]["Metric"] for each in alarm["Metrics"] if "MetricStat" in each]
+    assert {each["Namespace"] for each in metrics} == {"Studio"}
+
+
 async def test_missing_credentials_name_the_variables(environment: Mapping[str, str], tmp_path: Path) -> None:
     without = {name: value for name, value in environment.items() if not name.startswith("AWS_")}
     nowhere = {"AWS_EC2_METADATA_DISABLED": "true", "HOME": str(tmp_path)}
