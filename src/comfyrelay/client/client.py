@@ -26,7 +26,6 @@ from comfyrelay.protocol.desk import (
 )
 from comfyrelay.protocol.jobs import (
     Batch,
-    BulkDone,
     BulkRequest,
     Job,
     JobEvent,
@@ -40,6 +39,7 @@ from comfyrelay.protocol.jobs import (
     Retry,
     Upload,
 )
+from comfyrelay.protocol.records import BulkResult
 from comfyrelay.protocol.user import (
     AddedWorkflow,
     Deleted,
@@ -356,10 +356,10 @@ class Client:
         """A job that has ended, with its log and its output; on a desk, `keep_files` leaves the output folder alone."""
         return await self._calls.delete(_path("job", job_id), Deleted, keep_files=keep_files)
 
-    async def delete_batch(self, batch_id: str, *, keep_files: bool = False) -> Done[BulkDone]:
+    async def delete_batch(self, batch_id: str, *, keep_files: bool = False) -> Done[BulkResult]:
         """All jobs of a batch that have ended."""
         wish: dict[str, Any] = {"action": "delete", "filter": {"batch_id": batch_id}, "keep_files": keep_files}
-        return await self._calls.send(f"{PATHS['job']}/bulk", BulkDone, BulkRequest, **wish)
+        return await self._calls.send(f"{PATHS['job']}/bulk", BulkResult, BulkRequest, **wish)
 
     # Batches
 

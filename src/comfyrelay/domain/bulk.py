@@ -1,10 +1,16 @@
 """Many jobs at once: how many, how a batch is made of lists, and what can be done with jobs together."""
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+
+from comfyrelay.errors import ComfyRelayError
 
 # Of one batch, and of one call that names jobs.
 MOST_ITEMS = 10_000
 MOST_IDS = 1000
+# Refused jobs beyond this number are counted but not listed.
+MAX_REFUSED = 100
 
 
 class BulkAction(StrEnum):
@@ -28,3 +34,26 @@ class SeedMode(StrEnum):
     FIXED = "fixed"
     INCREMENT = "increment"
     RANDOM = "random"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RefusedJob:
+    id: str
+    detail: str
+
+
+@dataclass(kw_only=True, slots=True)
+class BulkResult:
+    """`files` counts files deleted from a desk's output folder; `left` names those that could not be, and why. `as_of`
+    is set by a dry run with a filter: sent with the action, it leaves out jobs that match only since then."""
+
+    matched: int = 0
+    changed: int = 0
+    files: int = 0
+    left: list[str] = field(default_factory=list)
+    refused: list[RefusedJob] = field(default_factory=list)
+    as_of: str | None = None
+
+    def refuse(self, errors: Mapping[str, ComfyRelayError]) -> None:
+        more = [RefusedJob(id=each, detail=error.detail) for each, error in errors.items()]
+        self.refused += more[: MAX_REFUSED - len(self.refused)]

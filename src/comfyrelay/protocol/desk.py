@@ -9,12 +9,12 @@ from typing import Annotated, Any
 from pydantic import BeforeValidator, Field
 
 from comfyrelay.domain.bulk import Mode, SeedMode
-from comfyrelay.domain.image_shapes import InputWarning
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.queue.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
 from comfyrelay.protocol.jobs import QueueUnit, Reuse, WaitForMissing
+from comfyrelay.protocol.records import InputWarning
 from comfyrelay.protocol.requirements import Missing
 
 MOST_TRIES = 1000

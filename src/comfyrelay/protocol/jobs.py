@@ -378,23 +378,6 @@ class BulkRequest(Request):
         return self
 
 
-class RefusedJob(AnswerBody):
-    id: str
-    detail: str
-
-
-class BulkDone(AnswerBody):
-    """`files` is how many were deleted from a desk's output folder; `left` says which could not be, and why. `as_of`
-    of a dry run with a filter, sent with the action itself, leaves out what came to fit it since."""
-
-    matched: int
-    changed: int
-    files: int
-    left: list[str] = Field(default_factory=list)
-    refused: list[RefusedJob]
-    as_of: str | None = None
-
-
 class Batch(AnswerBody):
     """`counts` has the items by status; a retried item counts as its newest attempt. `expected_seconds` is the expected
     time for queued and running items, at the pace of the newest completed ones; null if unknown. `held` is why the rest

@@ -16,7 +16,6 @@ from comfyrelay.domain.autoscaling.spec import (
     MOST_MONEY,
     MOST_SLOTS,
     MOST_SPEED,
-    InstanceType,
     MachineProviderName,
     Policy,
 )
@@ -24,6 +23,7 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import AnswerBody, Request
 from comfyrelay.protocol.fields import Json, Line, OpenEnum, Reported, Whole
+from comfyrelay.protocol.records import InstanceType
 
 
 def _known_timezone(name: str) -> str:

@@ -6,11 +6,11 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
-from comfyrelay.domain.records.workers import LeaseAttempt
 from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import AnswerBody, Page, Request, example
 from comfyrelay.protocol.fields import OpenEnum, Reported, Whole
 from comfyrelay.protocol.progress import ToldProgress
+from comfyrelay.protocol.records import LeaseAttempt
 
 Priority = Annotated[Whole, Field(ge=-1_000_000, le=1_000_000)]
 

@@ -111,9 +111,9 @@ class Usage(AnswerBody):
     busy_seconds: float
     lost_seconds: float
     cost: float
-    idle_seconds: float | None = None
-    boot_seconds: float | None = None
-    machine_cost: float | None = None
+    idle_seconds: float | None
+    boot_seconds: float | None
+    machine_cost: float | None
 
 
 class JoinCommand(AnswerBody):

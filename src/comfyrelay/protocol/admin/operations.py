@@ -2,12 +2,10 @@
 
 from datetime import datetime
 
-from comfyrelay.domain.consistency import Inconsistency
 from comfyrelay.domain.deliveries import DeliveryState
-from comfyrelay.domain.records.operations import StuckStep
 from comfyrelay.protocol.base import AnswerBody
 from comfyrelay.protocol.fields import OpenEnum
-from comfyrelay.settings import EffectiveSetting
+from comfyrelay.protocol.records import EffectiveSetting, Inconsistency, StuckStep
 
 
 class OverviewNow(AnswerBody):

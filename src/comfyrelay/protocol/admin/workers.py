@@ -6,10 +6,10 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from comfyrelay.domain.queue.states import Stage, WorkerState
-from comfyrelay.domain.records.workers import Registration, WorkerMachine
 from comfyrelay.protocol.base import AnswerBody, Page
 from comfyrelay.protocol.fields import OpenEnum, Reported
 from comfyrelay.protocol.progress import ToldProgress
+from comfyrelay.protocol.records import Registration, WorkerMachine
 
 
 class Gpu(AnswerBody):

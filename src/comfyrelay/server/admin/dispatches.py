@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import Query
 
 from comfyrelay.domain.queue.states import DispatchStatus, Stage
-from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.protocol.admin import dispatches as wire
 from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.records import Waiting
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import Query
 
-from comfyrelay.domain.deliveries import DeliveryState, standing_of
+from comfyrelay.domain.deliveries import DeliveryState, delivery_state
 from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
@@ -52,5 +52,5 @@ async def list_stuck_steps(context: ContextOf) -> Answer[wire.StuckSteps]:
 
 def _delivery(told: DeliveryOfTenant) -> wire.TenantDelivery:
     found = told.delivery
-    status = standing_of(found.status, found.attempts)
+    status = delivery_state(found.status, found.attempts)
     return wire.TenantDelivery.of(told, found, status=status, next_attempt_at=found.due_at)

@@ -10,6 +10,11 @@ T = TypeVar("T")
 U = TypeVar("U")
 
 
+def plain_page(listed: Listed[T]) -> Answer[Page[T]]:
+    """Return a page whose items are response models already."""
+    return Answer(data=Page(items=list(listed.items), next_cursor=listed.next_cursor))
+
+
 def page_of(listed: Listed[T], body: Callable[[T], U]) -> Answer[Page[U]]:
     """Return a page with the response model of each item."""
     return Answer(data=Page(items=[body(each) for each in listed.items], next_cursor=listed.next_cursor))

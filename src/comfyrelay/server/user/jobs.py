@@ -12,6 +12,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID, STORABLE
+from comfyrelay.protocol.records import BulkResult
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser, known_user
 from comfyrelay.server.http.bodies import BodyRoute, large_body
@@ -20,7 +21,6 @@ from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
-from comfyrelay.services.jobs.bulk import BulkFilter
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView
 
@@ -87,24 +87,22 @@ async def jobs(
 
 @router.post("/bulk", responses=may_answer(401, 403, 409, 422, 503))
 @large_body(known_user)
-async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.BulkDone]:
+async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[BulkResult]:
     """One verb for many jobs: those named, or all that fit the filter."""
-    among = BulkFilter(**dict(body.filter)) if body.filter else None
     if body.dry_run:
-        found = await context.engine.jobs.bulk.count(user.tenant_id, ids=body.ids, among=among)
-        return Answer(data=wire.BulkDone.of(found))
+        return Answer(data=await context.engine.jobs.bulk.count(user.tenant_id, ids=body.ids, among=body.filter))
     done = await context.engine.jobs.bulk.run(
         user.tenant_id,
         body.action,
         ids=body.ids,
-        among=among,
+        among=body.filter,
         mode=body.mode,
         priority=body.priority or 0,
         to=MoveTo(body.to or MoveTo.TOP),
         keep_files=body.keep_files,
         as_of=body.as_of,
     )
-    return Answer(data=wire.BulkDone.of(done))
+    return Answer(data=done)
 
 
 @router.get("/{job_id}", responses=may_answer(401, 404, 422, 503))

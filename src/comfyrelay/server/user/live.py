@@ -70,7 +70,7 @@ def _encoded(message: StreamMessage[LiveMessage]) -> str:
         case progress:
             type_, data = (
                 "progress",
-                wire.LiveProgresses(jobs=[wire.LiveProgress.of(each) for each in progress]).model_dump_json(),
+                wire.LiveProgresses(jobs=list(progress)).model_dump_json(),
             )
     return f"{number}event: {type_}\ndata: {data}\n\n"
 

@@ -11,11 +11,11 @@ from comfyrelay.protocol.fields import STORABLE
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
+from comfyrelay.server.http.pages import plain_page
 from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
-from comfyrelay.services.jobs.views.units import QueueSort, UnitFilter, UnitView
+from comfyrelay.services.jobs.views.units import QueueSort, UnitFilter
 
 router = Router(prefix="/api/queue", tags=["queue"], route_class=BodyRoute)
 
@@ -36,7 +36,7 @@ async def queue(
     first; or all by when they were made."""
     wanted = UnitFilter(status=status, workflow=workflow, search=q)
     page = await context.engine.jobs.units.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
-    return page_of(page, _entry)
+    return plain_page(page)
 
 
 @router.post("/clear", responses=may_answer(401, 403, 422, 503))
@@ -66,8 +66,4 @@ async def items(
 ) -> Answer[Page[wire.QueueItem]]:
     """The items of a batch in its order, each as its newest try."""
     page = await context.engine.jobs.units.items(user.tenant_id, batch_id, status=status, after=cursor, limit=limit)
-    return page_of(page, wire.QueueItem.of)
-
-
-def _entry(unit: UnitView) -> wire.QueueEntry:
-    return wire.QueueEntry.of(unit, counts={each: unit.counts.get(each, 0) for each in JobStatus})
+    return plain_page(page)

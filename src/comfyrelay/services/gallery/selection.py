@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.bulk import BulkAction
+from comfyrelay.domain.bulk import BulkAction, BulkResult
 from comfyrelay.domain.gallery import MarkChange
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.bulk import Bulk, BulkResult
+from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import structlog
 
-from comfyrelay.domain.ids import beside, job_folder
+from comfyrelay.domain.ids import derived_paths, job_folder
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
@@ -159,7 +159,7 @@ class Removals:
     async def _remove_objects(self, shard: Database, found: Sequence[Removal]) -> None:
         if found:
             await self._objects.remove_many(
-                [path for removal in found for path in (removal.path, *beside(removal.path))]
+                [path for removal in found for path in (removal.path, *derived_paths(removal.path))]
             )
             await shard.run(TransactionStep.REMOVE_FORGET, lambda tx: removals.finish(tx, [each.id for each in found]))
 
@@ -176,12 +176,12 @@ async def _remove_files(
     tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, leftovers: Iterable[str] = ()
 ) -> list[Removal]:
     found = await media.files_of(tx, tenant_id, file_ids)
-    kept = await removals.keep(tx, found, beside=video_id)
+    kept = await removals.keep(tx, found, derived_paths=video_id)
     going = [each for each in found.values() if each.id not in kept]
     if await removals.has_live_job(tx, tenant_id, going, video_id=video_id):
         raise Conflict(IN_USE)
     if video_id is not None:
         await removals.remove_video(tx, tenant_id, video_id)
-    staying = {path for id_ in kept for path in (found[id_].path, *beside(found[id_].path))}
+    staying = {path for id_ in kept for path in (found[id_].path, *derived_paths(found[id_].path))}
     paths = {*leftovers, *(each.path for each in going)} - staying
     return await removals.remove_files(tx, tenant_id, [each.id for each in going], paths)

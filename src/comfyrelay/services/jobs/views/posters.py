@@ -8,7 +8,7 @@ import asyncio
 
 import structlog
 
-from comfyrelay.domain.ids import beside
+from comfyrelay.domain.ids import derived_paths
 from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.errors import ConfigurationError, DatabaseUnavailable, InvalidInput, NotFound
@@ -77,7 +77,7 @@ class PendingPosters:
             return
         if not await shard.run(TransactionStep.DRAW_NOTE, lambda tx: posters.note(tx, file.id, media)):
             # the file was removed in the meantime
-            await self._objects.remove_many(beside(file.path))
+            await self._objects.remove_many(derived_paths(file.path))
 
     async def _make_poster(self, file: FileRecord) -> MediaFacts:
         if file.disk != self._disk:

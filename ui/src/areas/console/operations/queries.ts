@@ -8,9 +8,9 @@ type Schemas = components["schemas"];
 export type Delivery = Schemas["TenantDelivery"];
 export type DeliveryState = Schemas["DeliveryState"];
 export type Stuck = Schemas["StuckStep"];
-export type Finding = Schemas["Finding"];
+export type Finding = Schemas["Inconsistency"];
 export type Run = Schemas["ReconcileRun"];
-export type Setting = Schemas["Setting"];
+export type Setting = Schemas["EffectiveSetting"];
 
 export const keys = {
   deliveries: ["console", "webhooks", "deliveries"] as const,

@@ -5,10 +5,10 @@ import { consoleKeys } from "../shared/live";
 import type { Stage } from "./fleets";
 import { REFETCH_MS, type Schemas } from "./paging";
 
-export type Dispatch = Schemas["Dispatch"];
+export type Dispatch = Schemas["DispatchSummary"];
 export type DispatchStatus = Schemas["DispatchStatus"];
 
-export type Attempt = Schemas["DispatchAttempt"];
+export type Attempt = Schemas["LeaseAttempt"];
 
 const ENDED: readonly string[] = ["completed", "failed", "canceled"];
 export const hasEnded = (status: string): boolean => ENDED.includes(status);

@@ -1,0 +1,31 @@
+"""Domain records that are served as they are. The client imports them from here."""
+
+from pydantic import ConfigDict, with_config
+
+from comfyrelay.domain.autoscaling.spec import InstanceType
+from comfyrelay.domain.bulk import BulkResult, RefusedJob
+from comfyrelay.domain.consistency import Inconsistency
+from comfyrelay.domain.image_shapes import InputWarning
+from comfyrelay.domain.queue.wait_reasons import Waiting
+from comfyrelay.domain.records.operations import StuckStep
+from comfyrelay.domain.records.workers import LeaseAttempt, Registration, WorkerMachine
+from comfyrelay.settings import EffectiveSetting
+
+__all__ = [
+    "BulkResult",
+    "EffectiveSetting",
+    "Inconsistency",
+    "InputWarning",
+    "InstanceType",
+    "LeaseAttempt",
+    "RefusedJob",
+    "Registration",
+    "StuckStep",
+    "Waiting",
+    "WorkerMachine",
+]
+
+# A response always has all fields, although some have defaults.
+_always_sent = with_config(ConfigDict(json_schema_serialization_defaults_required=True))
+for _record in (BulkResult, Inconsistency, InstanceType, Registration, Waiting):
+    _always_sent(_record)
