@@ -78,12 +78,12 @@ def lacks_its_file(graph: Mapping[str, Any], sets: Sequence[str]) -> bool:
     """Whether a graph works on a file that nobody named; of a file of the editor only the server knows."""
     from comfyrelay.comfyui.editor.workflow import is_editor_file
     from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
-    from comfyrelay.services.forms.describe import describe
+    from comfyrelay.services.forms.describe import describe_graph
 
     given = [_pair(each)[1] for each in sets]
     if is_editor_file(graph) or any(_FILE_ID.fullmatch(each) or each.endswith(MEDIA_SUFFIXES) for each in given):
         return False
-    return any(each["type"] in _ASSETS for each in describe(graph).properties)
+    return any(each["type"] in _ASSETS for each in describe_graph(graph).properties)
 
 
 @asynccontextmanager

@@ -10,7 +10,7 @@ import pytest
 
 from comfyrelay.services.catalogue import graph_import
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
-from comfyrelay.services.forms.describe import Described, describe
+from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 from tests.support.api import Api
 from tests.support.world import PATIENCE_SECONDS
 
@@ -63,12 +63,12 @@ async def test_many_that_take_long_keep_neither_others_nor_their_files_waiting(
     one, other = await api.user(), await api.user("bob@example.com")
     long = Long()
 
-    def slowly(value: object, known: Any) -> Described:
+    def slowly(value: object, known: Any) -> DescribedWorkflow:
         if "long" in str(value):
             long()
-        return describe(value, known)
+        return describe_graph(value, known)
 
-    monkeypatch.setattr(graph_import, "describe", slowly)
+    monkeypatch.setattr(graph_import, "describe_graph", slowly)
     asked = [
         asyncio.create_task(one.call("POST", "/api/workflows", {"graph": graph(f"long {n}")})) for n in range(MANY)
     ]

@@ -17,7 +17,7 @@ from comfyrelay.errors import GraphError
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
-from comfyrelay.services.forms.describe import MOST_PROPERTIES, Described, describe
+from comfyrelay.services.forms.describe import MAX_PROPERTIES, DescribedWorkflow, describe_graph
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.simulator import Simulator
 from tests.support import graphs as small
@@ -46,11 +46,11 @@ with_and_without = pytest.mark.parametrize(
 )
 
 
-def prop(described: Described, key: str) -> dict[str, Any]:
+def prop(described: DescribedWorkflow, key: str) -> dict[str, Any]:
     return next(each for each in described.properties if each["key"] == key)
 
 
-def keys(described: Described) -> list[str]:
+def keys(described: DescribedWorkflow) -> list[str]:
     return [each["key"] for each in described.properties]
 
 
@@ -60,7 +60,7 @@ def changed(graph: Graph, node_id: str, **inputs: Any) -> Graph:
     return copy
 
 
-def places(described: Described, key: str) -> set[tuple[str, str]]:
+def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
     """The inputs whose value a property is."""
     placeholder = prop(described, key)["placeholder"]
     return {
@@ -71,7 +71,7 @@ def places(described: Described, key: str) -> set[tuple[str, str]]:
     }
 
 
-def filled(described: Described, files: Mapping[str, str] | None = None) -> Graph:
+def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None) -> Graph:
     """The graph as a worker runs it, with the defaults and these files."""
     values = {
         each["placeholder"]: (files or {})[each["key"]] if each["type"] in ASSET_TYPES else each["default_value"]
@@ -80,7 +80,7 @@ def filled(described: Described, files: Mapping[str, str] | None = None) -> Grap
     return replace_placeholders(described.graph, values)
 
 
-def files_of(graph: Graph, described: Described) -> dict[str, str]:
+def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
     """The files that the graph named itself."""
     return {
         each["key"]: graph[node_id]["inputs"][name]
@@ -101,18 +101,18 @@ class TestTheSameGraphAgain:
     @every_graph
     @with_and_without
     def test_with_the_defaults_and_its_own_files(self, graph: Graph, object_info: dict[str, Any] | None) -> None:
-        described = describe(graph, object_info)
+        described = describe_graph(graph, object_info)
         assert filled(described, files_of(graph, described)) == graph
 
     @every_graph
     def test_it_is_left_as_it_was(self, graph: Graph) -> None:
         before = deepcopy(graph)
-        describe(graph, OBJECT_INFO)
+        describe_graph(graph, OBJECT_INFO)
         assert graph == before
 
     @every_graph
     async def test_through_the_engine(self, graph: Graph, world: World) -> None:
-        described = describe(graph, OBJECT_INFO)
+        described = describe_graph(graph, OBJECT_INFO)
         user = await world.user()
         body = wire.NewWorkflow.model_validate(_body(described))
         new = WorkflowImport(**body.model_dump(mode="json"))
@@ -166,7 +166,7 @@ class TestTheSameGraphAgain:
         )
         graph = data.draw(st.dictionaries(st.sampled_from("0123456"), nodes, min_size=1))
         try:
-            described = describe(graph, data.draw(st.sampled_from([OBJECT_INFO, None])))
+            described = describe_graph(graph, data.draw(st.sampled_from([OBJECT_INFO, None])))
         except GraphError:
             return
         read_properties(described.properties)
@@ -175,18 +175,18 @@ class TestTheSameGraphAgain:
         assert filled(described, own) == {node_id: graph[node_id] for node_id in described.graph}
 
     def test_nodes_that_no_output_needs_are_left_out_and_ask_for_no_file(self) -> None:
-        described = describe({**SDXL, "99": node("LoadImage", image="forgotten.png")}, OBJECT_INFO)
+        described = describe_graph({**SDXL, "99": node("LoadImage", image="forgotten.png")}, OBJECT_INFO)
         assert "99" not in described.graph
         assert "image" not in keys(described)
 
     def test_a_text_that_looks_like_a_placeholder_stays_a_text(self) -> None:
         graph = changed(SDXL, "6", text="say {{SEED}} and {{PROMPT}}")
-        described = describe(graph, OBJECT_INFO)
+        described = describe_graph(graph, OBJECT_INFO)
         assert filled(described) == graph
         assert prop(described, "seed")["placeholder"] == "{{SEED_2}}"
 
 
-def _body(described: Described) -> dict[str, Any]:
+def _body(described: DescribedWorkflow) -> dict[str, Any]:
     """What is sent to the user API."""
     return {
         "graph": described.graph,
@@ -246,7 +246,7 @@ class TestRoles:
     def test_are_recognised(
         self, graph: Graph, roles: dict[str, tuple[str, str]], object_info: dict[str, Any] | None
     ) -> None:
-        described = describe(graph, object_info)
+        described = describe_graph(graph, object_info)
         assert {role: places(described, key) for role, key in described.roles.items()} == {
             role: {place} for role, place in roles.items()
         }
@@ -256,18 +256,18 @@ class TestRoles:
         encoder = node(
             "CLIPTextEncodeSDXL", text_g="a red fox", text_l="a red fox", width=1024, height=1024, clip=["4", 1]
         )
-        described = describe({**SDXL, "6": encoder}, OBJECT_INFO)
+        described = describe_graph({**SDXL, "6": encoder}, OBJECT_INFO)
         assert places(described, "prompt") == {("6", "text_g"), ("6", "text_l")}
 
     def test_two_different_texts_of_one_encoder_are_two_properties(self) -> None:
         encoder = node("CLIPTextEncodeSDXL", text_g="a red fox in the snow", text_l="a fox", clip=["4", 1])
-        described = describe({**SDXL, "6": encoder}, OBJECT_INFO)
+        described = describe_graph({**SDXL, "6": encoder}, OBJECT_INFO)
         assert places(described, "prompt") == {("6", "text_g")}
         assert prop(described, "clip_text_encode_sdxl_text_l")["default_value"] == "a fox"
 
     def test_two_samplers_with_one_seed_are_one_property(self) -> None:
         second = node("KSampler", seed=SDXL["3"]["inputs"]["seed"], positive=["6", 0], latent_image=["3", 0])
-        described = describe({**changed(SDXL, "8", samples=["20", 0]), "20": second}, OBJECT_INFO)
+        described = describe_graph({**changed(SDXL, "8", samples=["20", 0]), "20": second}, OBJECT_INFO)
         assert places(described, "seed") == {("3", "seed"), ("20", "seed")}
 
     def test_of_two_samplers_the_first_has_the_prompt_and_the_seed(self) -> None:
@@ -275,7 +275,7 @@ class TestRoles:
             "1": node("CLIPTextEncode", text="a face, with very much detail in it", clip=["4", 1]),
             "2": node("KSampler", seed=5, positive=["1", 0], negative=["7", 0], latent_image=["3", 0]),
         }
-        described = describe({**changed(SDXL, "8", samples=["2", 0]), **detail}, OBJECT_INFO)
+        described = describe_graph({**changed(SDXL, "8", samples=["2", 0]), **detail}, OBJECT_INFO)
         assert places(described, "prompt") == {("6", "text")}
         assert places(described, "seed") == {("3", "seed")}
         assert prop(described, "ksampler_seed")["default_value"] == 5
@@ -286,7 +286,7 @@ class TestRoles:
             "2": node("KSampler", seed=["1", 0], positive=["6", 0], negative=["7", 0], latent_image=["3", 0]),
             "20": node("KSamplerAdvanced", add_noise="disable", noise_seed=0, positive=["6", 0], latent_image=["2", 0]),
         }
-        described = describe({**changed(SDXL, "8", samples=["20", 0]), **more}, OBJECT_INFO)
+        described = describe_graph({**changed(SDXL, "8", samples=["20", 0]), **more}, OBJECT_INFO)
         assert keys(described)[:5] == [
             *("prompt", "negative_prompt", "seed"),
             *("primitive_int_seed", "ksampler_advanced_noise_seed"),
@@ -296,33 +296,37 @@ class TestRoles:
 
     def test_a_prompt_is_found_through_nodes_that_change_both_sides(self) -> None:
         graph = changed(SDXL, "3", positive=["20", 0], negative=["20", 1])
-        described = describe({**graph, "20": node("ControlNet", positive=["6", 0], negative=["7", 0])}, OBJECT_INFO)
+        described = describe_graph(
+            {**graph, "20": node("ControlNet", positive=["6", 0], negative=["7", 0])}, OBJECT_INFO
+        )
         assert (places(described, "prompt"), places(described, "negative_prompt")) == ({("6", "text")}, {("7", "text")})
 
     def test_a_prompt_is_found_through_nodes_of_unknown_names_if_the_server_says_what_they_take(self) -> None:
         info = {**OBJECT_INFO, "Odd": definition(x=["CONDITIONING"])}
-        described = describe({**changed(SDXL, "3", positive=["20", 0]), "20": node("Odd", x=["6", 0])}, info)
+        described = describe_graph({**changed(SDXL, "3", positive=["20", 0]), "20": node("Odd", x=["6", 0])}, info)
         assert places(described, "prompt") == {("6", "text")}
 
     def test_a_prompt_is_found_through_a_switch_and_is_never_the_negative_one(self) -> None:
         switched = changed(SDXL, "6", text=["20", 0])
         switch = node("Switch", on_true=["21", 0], on_false=["22", 0], switch=True)
         graph = {**switched, "20": switch, "21": node("Words", string="a red fox"), "22": node("Empty", string="")}
-        assert places(describe(graph), "prompt") == {("21", "string")}
+        assert places(describe_graph(graph), "prompt") == {("21", "string")}
         graph["20"] = node("MakePrompt", image=["5", 0])
-        described = describe(graph)
+        described = describe_graph(graph)
         assert "prompt" not in described.roles
         assert places(described, "negative_prompt") == {("7", "text")}
 
     def test_the_seed_is_that_of_a_sampler_that_makes_noise(self) -> None:
         first = node("KSamplerAdvanced", add_noise="disable", noise_seed=4, positive=["6", 0], negative=["7", 0])
-        described = describe({**changed(SDXL, "3", latent_image=["20", 0]), "20": first}, OBJECT_INFO)
+        described = describe_graph({**changed(SDXL, "3", latent_image=["20", 0]), "20": first}, OBJECT_INFO)
         assert places(described, "seed") == {("3", "seed")}
 
     def test_a_negative_prompt_that_is_only_the_prompt_emptied_is_none(self) -> None:
-        assert "negative_prompt" not in describe(VIDEO_TO_VIDEO, OBJECT_INFO).roles
+        assert "negative_prompt" not in describe_graph(VIDEO_TO_VIDEO, OBJECT_INFO).roles
         other = {**VIDEO_TO_VIDEO, "7": node("ConditioningZeroOut", conditioning=["20", 0])}
-        described = describe({**other, "20": node("CLIPTextEncode", text="has no effect", clip=["9", 1])}, OBJECT_INFO)
+        described = describe_graph(
+            {**other, "20": node("CLIPTextEncode", text="has no effect", clip=["9", 1])}, OBJECT_INFO
+        )
         assert "negative_prompt" not in described.roles
 
     def test_without_a_sampler_names_and_titles_tell(self) -> None:
@@ -331,7 +335,7 @@ class TestRoles:
             "2": node("LoadImage", image="boat.png"),
             "3": node("SaveVideo", video=["1", 0]),
         }
-        assert describe(graph).roles == {
+        assert describe_graph(graph).roles == {
             "prompt": "prompt",
             "negative_prompt": "negative_prompt",
             "image": "image",
@@ -343,13 +347,13 @@ class TestRoles:
             "3": node("OddSampler", yes=["2", 0], no=["1", 0]),
             "4": node("SaveImage", images=["3", 0]),
         }
-        described = describe(titled)
+        described = describe_graph(titled)
         assert (places(described, "prompt"), places(described, "negative_prompt")) == ({("2", "text")}, {("1", "text")})
 
     def test_the_image_that_a_video_begins_with_is_the_primary_input(self) -> None:
         graph = {**WAN, "1": node("LoadImage", "Last frame", image="end.png")}
         graph = changed(graph, "98", end_image=["1", 0])
-        described = describe(graph, OBJECT_INFO)
+        described = describe_graph(graph, OBJECT_INFO)
         assert places(described, "image") == {("97", "image")}
         assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
         assert prop(described, "last_frame_image")["required"] is True
@@ -361,46 +365,46 @@ class TestRoles:
         }
         start = {"40": node("LoadImage", image="me.png"), "41": node("VAEEncode", pixels=["40", 0])}
         graph = changed({**SDXL, **pose, **start}, "3", positive=["2", 0], latent_image=["41", 0])
-        assert places(describe(graph, OBJECT_INFO), "image") == {("40", "image")}
+        assert places(describe_graph(graph, OBJECT_INFO), "image") == {("40", "image")}
 
     def test_the_first_frame_goes_before_a_video(self) -> None:
         graph = {**WAN, "1": node("VHS_LoadVideo", video="moves.mp4")}
-        described = describe(changed(graph, "98", frames=["1", 0]), OBJECT_INFO)
+        described = describe_graph(changed(graph, "98", frames=["1", 0]), OBJECT_INFO)
         assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
         assert described.roles["video"] == "video"
 
     def test_the_same_file_in_two_nodes_is_sent_once(self) -> None:
         graph = {**WAN, "1": node("LoadImage", image="fox.png"), "2": node("CLIPVisionEncode", image=["1", 0])}
-        described = describe(changed(graph, "98", clip_vision_output=["2", 0]), OBJECT_INFO)
+        described = describe_graph(changed(graph, "98", clip_vision_output=["2", 0]), OBJECT_INFO)
         assert places(described, "image") == {("97", "image"), ("1", "image")}
 
 
 class TestTypes:
     def test_ranges_and_choices_are_the_servers(self) -> None:
-        described = describe(SDXL, OBJECT_INFO)
+        described = describe_graph(SDXL, OBJECT_INFO)
         steps, sampler = prop(described, "steps"), prop(described, "ksampler_sampler_name")
         assert (steps["type"], steps["minimum"], steps["maximum"], steps["step"]) == ("number", 1, 10_000, 1)
         assert prop(described, "ksampler_cfg")["step"] == 0.1
-        assert prop(describe(WAN_22, OBJECT_INFO), "length")["step"] == 4
+        assert prop(describe_graph(WAN_22, OBJECT_INFO), "length")["step"] == 4
         assert (sampler["type"], sampler["choices"]) == ("choice", ["euler", "dpmpp_2m", "uni_pc"])
 
     def test_without_the_servers_word_the_value_tells(self) -> None:
-        described = describe(changed(SVD, "14", flag=True, note="x"))
+        described = describe_graph(changed(SVD, "14", flag=True, note="x"))
         assert prop(described, "steps")["type"] == "number"
         assert prop(described, "ksampler_sampler_name")["type"] == "text"
         assert prop(described, "video_linear_cfg_guidance_flag")["type"] == "boolean"
         assert "minimum" not in prop(described, "steps")
 
     def test_a_model_that_is_not_installed_stays_what_the_graph_says(self) -> None:
-        described = describe(changed(SDXL, "4", ckpt_name="mine.safetensors"), OBJECT_INFO)
+        described = describe_graph(changed(SDXL, "4", ckpt_name="mine.safetensors"), OBJECT_INFO)
         model = prop(described, "load_checkpoint_ckpt_name")
         assert model["choices"] == ["sdxl/base.safetensors", "other.safetensors", "mine.safetensors"]
         assert model["default_value"] == "mine.safetensors"
 
     def test_a_value_out_of_range_takes_the_bound_away_that_it_breaks(self) -> None:
-        cfg = prop(describe(changed(SDXL, "3", cfg=200), OBJECT_INFO), "ksampler_cfg")
+        cfg = prop(describe_graph(changed(SDXL, "3", cfg=200), OBJECT_INFO), "ksampler_cfg")
         assert (cfg["minimum"], "maximum" in cfg) == (0.0, False)
-        cfg = prop(describe(changed(SDXL, "3", cfg=-1), OBJECT_INFO), "ksampler_cfg")
+        cfg = prop(describe_graph(changed(SDXL, "3", cfg=-1), OBJECT_INFO), "ksampler_cfg")
         assert ("minimum" in cfg, cfg["maximum"]) == (False, 100.0)
 
     def test_a_list_too_long_for_a_property_becomes_a_text(self) -> None:
@@ -408,7 +412,7 @@ class TestTypes:
             **OBJECT_INFO,
             "CheckpointLoaderSimple": definition(ckpt_name=[[f"{n}.safetensors" for n in range(5000)]]),
         }
-        described = describe(changed(SDXL, "4", ckpt_name="7.safetensors"), info)
+        described = describe_graph(changed(SDXL, "4", ckpt_name="7.safetensors"), info)
         assert prop(described, "load_checkpoint_ckpt_name")["type"] == "text"
 
     @pytest.mark.parametrize(
@@ -424,7 +428,7 @@ class TestTypes:
         ],
     )
     def test_a_file_is_an_input_of_its_kind_and_has_no_default(self, loader: dict[str, Any], kind: str) -> None:
-        described = describe({"1": loader, "2": node("SaveImage", images=["1", 0])}, OBJECT_INFO)
+        described = describe_graph({"1": loader, "2": node("SaveImage", images=["1", 0])}, OBJECT_INFO)
         (found,) = (each for each in described.properties if each["type"] in ASSET_TYPES)
         assert (found["key"], found["type"], found["default_value"], found["required"]) == (kind, kind, None, True)
         assert found["is_primary_input"] is True
@@ -432,12 +436,12 @@ class TestTypes:
 
     def test_a_prompt_that_ends_like_a_file_is_a_text(self) -> None:
         for info in (OBJECT_INFO, None):
-            described = describe(changed(SDXL, "6", text="a cat, in the style of cat.png"), info)
+            described = describe_graph(changed(SDXL, "6", text="a cat, in the style of cat.png"), info)
             assert prop(described, "prompt")["type"] == "text"
 
     def test_lists_objects_and_what_the_editor_adds_stay_as_they_are(self) -> None:
         graph = changed(SDXL, "3", control_after_generate="randomize", points={"a": 1}, curve=[1, 2, 3], nothing=None)
-        described = describe(graph, OBJECT_INFO)
+        described = describe_graph(graph, OBJECT_INFO)
         inputs = described.graph["3"]["inputs"]
         assert {name: inputs[name] for name in ("control_after_generate", "points", "curve", "nothing")} == {
             "control_after_generate": "randomize",
@@ -448,15 +452,15 @@ class TestTypes:
 
     def test_a_graph_with_more_values_than_a_workflow_takes_keeps_the_first_and_all_that_matters(self) -> None:
         many = {f"{n}": node("Add", a=["3", 0], b=n, c=n) for n in range(1000, 1400)}
-        described = describe({**WAN, **many}, OBJECT_INFO)
-        assert len(described.properties) == MOST_PROPERTIES
+        described = describe_graph({**WAN, **many}, OBJECT_INFO)
+        assert len(described.properties) == MAX_PROPERTIES
         assert keys(described)[:4] == ["prompt", "negative_prompt", "image", "seed"]
         wire.NewWorkflow.model_validate(_body(described))
 
 
 class TestKeys:
     def test_are_title_and_input_and_the_second_of_a_name_has_the_nodes_id(self) -> None:
-        found = keys(describe(WAN, OBJECT_INFO))
+        found = keys(describe_graph(WAN, OBJECT_INFO))
         assert len(set(found)) == len(found)
         assert {"wan_image_to_video_batch_size", "ksampler_advanced_cfg", "ksampler_advanced_cfg_85"} <= set(found)
 
@@ -465,19 +469,19 @@ class TestKeys:
             "7": node("Odd", None, **{"a b": 1, "a_b": 2, "a-b": 3, "": 4}),
             "8": node("SaveImage", images=["7", 0]),
         }
-        assert keys(describe(graph)) == ["odd_a_b", "odd_a_b_7", "odd_a_b_7_2", "odd_value"]
+        assert keys(describe_graph(graph)) == ["odd_a_b", "odd_a_b_7", "odd_a_b_7_2", "odd_value"]
 
     def test_do_not_depend_on_the_order_in_the_file(self) -> None:
         backwards = {node_id: {**each, "inputs": each["inputs"]} for node_id, each in reversed(list(WAN.items()))}
-        assert keys(describe(backwards, OBJECT_INFO)) == keys(describe(WAN, OBJECT_INFO))
+        assert keys(describe_graph(backwards, OBJECT_INFO)) == keys(describe_graph(WAN, OBJECT_INFO))
 
     def test_a_title_without_plain_letters_gives_way_to_the_class(self) -> None:
         graph = {**SDXL, "5": node("EmptyLatentImage", "空", width=8, height=8, batch_size=1)}
-        assert "empty_latent_image_batch_size" in keys(describe(graph, OBJECT_INFO))
+        assert "empty_latent_image_batch_size" in keys(describe_graph(graph, OBJECT_INFO))
 
     def test_a_node_called_prompt_does_not_take_the_prompts_name(self) -> None:
         graph = {**SDXL, "5": node("EmptyLatentImage", "Negative", prompt=8, width=8)}
-        described = describe(graph, OBJECT_INFO)
+        described = describe_graph(graph, OBJECT_INFO)
         assert prop(described, "negative_prompt")["default_value"] == "blurry"
         assert prop(described, "negative_prompt_5")["default_value"] == 8
 
@@ -501,7 +505,7 @@ class TestOutput:
     def test_is_what_the_graph_saves(
         self, graph: Graph, expected: tuple[str, str, str], object_info: dict[str, Any] | None
     ) -> None:
-        found = describe(graph, object_info)
+        found = describe_graph(graph, object_info)
         assert (found.output_node_id, found.output_extension, found.output_mime_type) == expected
 
     @pytest.mark.parametrize(
@@ -509,7 +513,7 @@ class TestOutput:
         [("image/gif", "gif"), ("video/ProRes", "mov"), ("video/h264-mp4", "mp4"), ("video/nvenc_hevc-mp4", "mp4")],
     )
     def test_the_format_of_a_saver_is_its_word_and_no_property(self, format_: str, extension: str) -> None:
-        found = describe(changed(WAN_WRAPPER, "30", format=format_), OBJECT_INFO)
+        found = describe_graph(changed(WAN_WRAPPER, "30", format=format_), OBJECT_INFO)
         assert found.output_extension == extension
         assert found.graph["30"]["inputs"]["format"] == format_
 
@@ -520,8 +524,8 @@ class TestOutput:
             "202": node("ImageScaleBy", image=["203", 0]),
             "203": node("ImageFromBatch", image=["87", 0]),
         }
-        assert describe({**frames, **WAN}, OBJECT_INFO).output_node_id == "108"
-        assert describe({**SDXL, "1": node("PreviewImage", images=["8", 0])}, OBJECT_INFO).output_node_id == "9"
+        assert describe_graph({**frames, **WAN}, OBJECT_INFO).output_node_id == "108"
+        assert describe_graph({**SDXL, "1": node("PreviewImage", images=["8", 0])}, OBJECT_INFO).output_node_id == "9"
 
     def test_a_saver_that_nobody_described_goes_before_what_only_shows(self) -> None:
         graph = {
@@ -529,7 +533,7 @@ class TestOutput:
             "9": node("Image Saver", extension="jpg", images=["8", 0]),
             "10": node("ShowAny", any=["9", 0]),
         }
-        found = describe(graph, OBJECT_INFO)
+        found = describe_graph(graph, OBJECT_INFO)
         assert (found.output_node_id, found.output_extension) == ("9", "jpg")
 
     @pytest.mark.parametrize(
@@ -547,35 +551,35 @@ class TestOutput:
         graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **shown)}
         # also where only the name of its class tells
         for info in (known, *([] if "Anything" in shower else [None])):
-            found = describe(graph, info)
+            found = describe_graph(graph, info)
             assert (found.output_node_id, found.output_extension, found.output_mime_type) == ("2", "txt", "text/plain")
         # beside a picture, the picture is the output
         both = {**SDXL, "200": node(shower, **{name: "x"})}
-        assert describe(both, {**OBJECT_INFO, **known}).output_node_id == "9"
+        assert describe_graph(both, {**OBJECT_INFO, **known}).output_node_id == "9"
 
     @with_and_without
     def test_a_graph_that_sends_its_images_makes_images(self, object_info: dict[str, Any] | None) -> None:
-        found = describe({**SDXL, "9": node("SaveImageWebsocket", images=["8", 0])}, object_info)
+        found = describe_graph({**SDXL, "9": node("SaveImageWebsocket", images=["8", 0])}, object_info)
         assert (found.output_node_id, found.output_extension) == ("9", "png")
 
     def test_of_two_images_the_later_one_is_the_result(self) -> None:
         upscaled = {"1": node("ImageScaleBy", image=["8", 0], scale_by=2.0), "2": node("SaveImage", images=["1", 0])}
-        assert describe({**SDXL, **upscaled}, OBJECT_INFO).output_node_id == "2"
+        assert describe_graph({**SDXL, **upscaled}, OBJECT_INFO).output_node_id == "2"
 
     def test_a_graph_that_saves_nothing_is_refused(self) -> None:
         with pytest.raises(GraphError, match="no output node"):
-            describe({"6": SDXL["6"], "4": SDXL["4"]}, OBJECT_INFO)
+            describe_graph({"6": SDXL["6"], "4": SDXL["4"]}, OBJECT_INFO)
 
 
 class TestRefusals:
     def test_a_file_of_the_editor_gets_an_explanation(self) -> None:
         with pytest.raises(GraphError, match=r"Export \(API\)"):
-            describe({"last_node_id": 9, "nodes": [{"id": 1, "type": "KSampler"}], "links": []}, OBJECT_INFO)
+            describe_graph({"last_node_id": 9, "nodes": [{"id": 1, "type": "KSampler"}], "links": []}, OBJECT_INFO)
 
     @pytest.mark.parametrize("broken", [{}, [], None, {"1": {}}, {"1": {"class_type": "A"}}])
     def test_what_is_no_graph_is_refused(self, broken: object) -> None:
         with pytest.raises(GraphError):
-            describe(broken, OBJECT_INFO)
+            describe_graph(broken, OBJECT_INFO)
 
     @pytest.mark.timeout(20)
     def test_a_deep_or_circular_graph_is_no_trap(self) -> None:
@@ -585,7 +589,7 @@ class TestRefusals:
             for n in range(count)
         }
         chain["0"] = node("SaveImage", images=["1", 0])
-        assert describe(chain, OBJECT_INFO).output_node_id == "0"
+        assert describe_graph(chain, OBJECT_INFO).output_node_id == "0"
 
 
 class TestOnTheStandIn:
@@ -607,7 +611,7 @@ class TestOnTheStandIn:
     async def test_its_own_word_describes_graphs_and_they_run(
         self, graph: Graph, roles: dict[str, str], extension: str, comfy: ComfyClient
     ) -> None:
-        described = describe(graph, await comfy.object_info())
+        described = describe_graph(graph, await comfy.object_info())
         assert (described.roles, described.output_extension) == (roles, extension)
         assert filled(described, files_of(graph, described)) == graph
         names = {
@@ -628,4 +632,4 @@ def test_a_choice_that_is_linked_disturbs_no_prompt() -> None:
         "4": {"class_type": "Pick", "inputs": {"v": "a"}},
     }
     styler = {"input": {"required": {"text": ["STRING"], "style": [["a", "b"]]}}}
-    assert describe(graph, {"Styler": styler, "SaveImage": {"output_node": True}}).roles["prompt"]
+    assert describe_graph(graph, {"Styler": styler, "SaveImage": {"output_node": True}}).roles["prompt"]

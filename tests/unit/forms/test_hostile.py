@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.services.forms.describe import describe
+from comfyrelay.services.forms.describe import describe_graph
 from tests.support.form_graphs import definition, node
 
 
@@ -19,7 +19,7 @@ def prompted(**styler: Any) -> dict[str, Any]:
 
 def test_a_choice_that_is_listed_as_its_type_may_be_linked_on_the_way_to_a_prompt() -> None:
     info = {"Styler": definition(text=["STRING"], style=[["a", "b"]]), "SaveImage": definition(output=True)}
-    described = describe(prompted(style=["9", 0]), info)
+    described = describe_graph(prompted(style=["9", 0]), info)
     assert described.roles["prompt"] == "prompt"
 
 
@@ -27,7 +27,7 @@ def test_a_choice_that_is_listed_as_its_type_may_be_linked_on_the_way_to_a_promp
 @pytest.mark.parametrize("kind", [[1, {"a": 1}], list(range(1500)), {"x": 1}, None])
 def test_an_input_whose_type_is_no_word_is_described_by_its_value(kind: Any, value: Any) -> None:
     info = {"Draw": {"output_node": True, "input": {"required": {"a": [kind]}}}}
-    described = describe({"1": node("Draw", a=value)}, info)
+    described = describe_graph({"1": node("Draw", a=value)}, info)
     assert described.properties[0]["default_value"] in (value, None)
 
 
@@ -50,37 +50,37 @@ def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> 
 
 
 def test_a_name_of_many_digits_is_a_name() -> None:
-    described = describe({"1": node_of("SaveImage", {"1" * 300_000 + "a": 5})})
+    described = describe_graph({"1": node_of("SaveImage", {"1" * 300_000 + "a": 5})})
     assert [each["default_value"] for each in described.properties] == [5]
 
 
 def test_a_text_of_many_brackets_is_a_text() -> None:
     text = "{" * 300_000 + "DRAW_A" + "}" * 300_000
-    described = describe({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
+    described = describe_graph({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
     (found,) = described.properties
     assert (found["default_value"], found["placeholder"]) == (text, "{{DRAW_A_2}}")
 
 
 def test_a_placeholder_is_none_that_stands_in_a_text() -> None:
     text = "{{DRAW_A}} {{{DRAW_A_2}}} {{X_3}} {{DRAW_A_5}}"
-    described = describe({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
+    described = describe_graph({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
     assert described.properties[0]["placeholder"] == "{{DRAW_A_4}}"
 
 
 def test_of_many_savers_the_last_one_is_the_result() -> None:
     graph = linked(2000, 40, "SaveImage", "images")
-    assert describe(graph).output_node_id == "saver"
+    assert describe_graph(graph).output_node_id == "saver"
 
 
 def test_seeds_may_come_by_many_ways() -> None:
     graph = linked(1000, 8, "Draw", "seed") | {"999": node("Draw", seed=7)}
-    described = describe(graph)
+    described = describe_graph(graph)
     assert [each["default_value"] for each in described.properties] == [7]
 
 
 def test_many_files_may_go_by_many_ways() -> None:
     graph = linked(1500, 25, "LoadImage", "image", image="a.png")
-    described = describe(graph)
+    described = describe_graph(graph)
     assert [each["type"] for each in described.properties] == ["image"]
 
 
@@ -91,4 +91,4 @@ def test_many_outputs_of_a_node_with_many_texts_are_one_way() -> None:
         "3": node("KSampler", positive=["2", 0]),
         "4": node("SaveImage", images=["3", 0]),
     }
-    assert describe(graph).roles["prompt"] == "prompt"
+    assert describe_graph(graph).roles["prompt"] == "prompt"

@@ -16,7 +16,7 @@ from comfyrelay.desk.starter_presets import PRESETS
 from comfyrelay.domain.payloads import text_values
 from comfyrelay.domain.properties import Property, Role, apply_preset, resolve
 from comfyrelay.errors import ComfyError
-from comfyrelay.services.forms.describe import Described, describe
+from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 from comfyrelay.text import printable
 from tests.support.form_graphs import ALL, OBJECT_INFO, SDXL, VIDEO_TO_VIDEO, WAN, WAN_22, node
 from tests.unit.comfyui.editor.templates import DEFINITIONS, templates
@@ -24,15 +24,15 @@ from tests.unit.comfyui.editor.templates import DEFINITIONS, templates
 TEMPLATES = dict(templates())
 
 
-def properties_of(described: Described) -> list[Property]:
+def properties_of(described: DescribedWorkflow) -> list[Property]:
     return [Property.from_json(each) for each in described.properties]
 
 
-def labels(described: Described) -> list[str]:
+def labels(described: DescribedWorkflow) -> list[str]:
     return [each["label"] for each in described.properties]
 
 
-def first(described: Described) -> list[str]:
+def first(described: DescribedWorkflow) -> list[str]:
     return [each["label"] for each in described.properties if "role" in each]
 
 
@@ -42,14 +42,14 @@ def changed(graph: Graph, node_id: str, **inputs: Any) -> Graph:
     return copy
 
 
-def run_with(described: Described, values: dict[str, Any]) -> Graph:
+def run_with(described: DescribedWorkflow, values: dict[str, Any]) -> Graph:
     found = resolve(properties_of(described), overrides={}, user_input=values)
     return replace_placeholders(described.graph, text_values(found))
 
 
 @cache
-def template(name: str) -> Described:
-    return describe(convert_workflow(TEMPLATES[name], definitions()))
+def template(name: str) -> DescribedWorkflow:
+    return describe_graph(convert_workflow(TEMPLATES[name], definitions()))
 
 
 @cache
@@ -60,7 +60,7 @@ def definitions() -> dict[str, Any]:
 
 class TestOrder:
     def test_what_people_change_most_comes_first(self) -> None:
-        assert first(describe(WAN, OBJECT_INFO)) == [
+        assert first(describe_graph(WAN, OBJECT_INFO)) == [
             *("Prompt", "Negative prompt", "Image", "Seed", "Seed, second sampler", "Width", "Height"),
             *("Length in frames", "Steps", "Text encoder", "Diffusion model", "VAE"),
         ]
@@ -68,11 +68,11 @@ class TestOrder:
     def test_roles_are_in_one_order_in_every_graph(self) -> None:
         order = list(Role)
         for graph in ALL.values():
-            roles = [each.role for each in properties_of(describe(graph, OBJECT_INFO)) if each.role is not None]
+            roles = [each.role for each in properties_of(describe_graph(graph, OBJECT_INFO)) if each.role is not None]
             assert roles == sorted(roles, key=order.index)
 
     def test_the_rest_comes_by_node_in_the_order_of_the_graph(self) -> None:
-        groups = [each["group"] for each in describe(WAN_22, OBJECT_INFO).properties if "role" not in each]
+        groups = [each["group"] for each in describe_graph(WAN_22, OBJECT_INFO).properties if "role" not in each]
         found = list(dict.fromkeys(groups))
         assert found.index("Model sampling SD3 (high noise)") < found.index("High-noise sampler")
         assert found.index("High-noise sampler") < found.index("Low-noise sampler") < found.index("Create video")
@@ -80,21 +80,21 @@ class TestOrder:
         assert [name for name, before in zip(groups, [None, *groups], strict=False) if name != before] == found
 
     def test_strength_is_shown_where_a_picture_is_changed(self) -> None:
-        assert "Denoise strength" in first(describe(VIDEO_TO_VIDEO, OBJECT_INFO))
-        assert "Denoise strength" not in first(describe(SDXL, OBJECT_INFO))
-        assert "Denoise strength" in labels(describe(SDXL, OBJECT_INFO))
+        assert "Denoise strength" in first(describe_graph(VIDEO_TO_VIDEO, OBJECT_INFO))
+        assert "Denoise strength" not in first(describe_graph(SDXL, OBJECT_INFO))
+        assert "Denoise strength" in labels(describe_graph(SDXL, OBJECT_INFO))
 
 
 class TestWords:
     def test_models_for_much_and_little_noise_name_their_samplers(self) -> None:
-        found = labels(describe(WAN_22, OBJECT_INFO))
+        found = labels(describe_graph(WAN_22, OBJECT_INFO))
         assert {"CFG, high-noise sampler", "CFG, low-noise sampler", "Switch to low-noise sampler at step"} <= set(
             found
         )
         assert {"Diffusion model, high noise", "Diffusion model, low noise"} <= set(found)
 
     def test_samplers_of_one_model_are_counted(self) -> None:
-        found = labels(describe(WAN, OBJECT_INFO))
+        found = labels(describe_graph(WAN, OBJECT_INFO))
         assert {"CFG, first sampler", "CFG, second sampler", "Switch to second sampler at step"} <= set(found)
 
     def test_the_authors_title_goes_before_all(self) -> None:
@@ -105,7 +105,7 @@ class TestWords:
             **OBJECT_INFO,
             "KSamplerAdvanced": {**OBJECT_INFO["KSamplerAdvanced"], "display_name": "KSampler (Advanced)"},
         }
-        described = describe(graph, info)
+        described = describe_graph(graph, info)
         assert {"CFG, Polish", "CFG, draft sampler", "Switch to Polish at step"} <= set(labels(described))
         assert {"Polish", "KSampler (Advanced) - DRAFT"} <= {each["group"] for each in described.properties}
 
@@ -115,11 +115,11 @@ class TestWords:
             "30": node("PrimitiveFloat", "Zoom", value=1.5),
             "9": node("SaveImage", images=["8", 0], x=["30", 0]),
         }
-        assert "Zoom" in labels(describe(graph, OBJECT_INFO))
+        assert "Zoom" in labels(describe_graph(graph, OBJECT_INFO))
 
     def test_images_are_called_by_what_they_are_to_the_graph(self) -> None:
         graph = changed({**WAN, "1": node("LoadImage", image="end.png")}, "98", end_image=["1", 0])
-        assert first(describe(graph, OBJECT_INFO))[2:4] == ["First frame", "Last frame"]
+        assert first(describe_graph(graph, OBJECT_INFO))[2:4] == ["First frame", "Last frame"]
 
     def test_a_template_reads_as_its_author_titled_it(self) -> None:
         found = template("sdxl_refiner_prompt_example.json")
@@ -149,19 +149,19 @@ class TestWords:
         graph = deepcopy(WAN)
         for node_id, title in zip(("85", "86", "98"), titles, strict=True):
             graph[node_id]["_meta"]["title"] = title
-        described = describe(graph, OBJECT_INFO)
+        described = describe_graph(graph, OBJECT_INFO)
         found = labels(described)
         assert len({each.casefold() for each in found}) == len(found)
         assert all(each == printable(each).strip() != "" and len(each) <= 200 for each in [*found, *_groups(described)])
 
 
-def _groups(described: Described) -> list[str]:
+def _groups(described: DescribedWorkflow) -> list[str]:
     return [each["group"] for each in described.properties]
 
 
 class TestChains:
     def test_chained_samplers_have_one_number_of_steps_and_borders_follow(self) -> None:
-        described = describe(WAN_22, OBJECT_INFO)
+        described = describe_graph(WAN_22, OBJECT_INFO)
         graph = run_with(described, {"steps": 8})
         one, other = graph["57"]["inputs"], graph["58"]["inputs"]
         assert [each["steps"] for each in (one, other)] == [8, 8]
@@ -172,7 +172,7 @@ class TestChains:
         ("preset", "steps", "border"), [("look-dev", 8, 4), ("medium", 16, 8), ("production", 30, 15)]
     )
     def test_a_preset_means_the_same_for_both(self, preset: str, steps: int, border: int) -> None:
-        described = describe(WAN_22, OBJECT_INFO)
+        described = describe_graph(WAN_22, OBJECT_INFO)
         applied = apply_preset(PRESETS[preset], properties_of(described))
         graph = run_with(described, dict(applied.values))
         assert [graph[each]["inputs"]["steps"] for each in ("57", "58")] == [steps, steps]
@@ -181,7 +181,9 @@ class TestChains:
         assert applied.ignored == ["megapixels", "profile"]
 
     def test_a_preset_sets_the_steps_of_samplers_that_differ(self) -> None:
-        described = describe(changed(changed(WAN_22, "58", steps=30, start_at_step=15), "57", steps=20), OBJECT_INFO)
+        described = describe_graph(
+            changed(changed(WAN_22, "58", steps=30, start_at_step=15), "57", steps=20), OBJECT_INFO
+        )
         graph = run_with(described, dict(apply_preset(PRESETS["look-dev"], properties_of(described)).values))
         assert [graph[each]["inputs"]["steps"] for each in ("57", "58")] == [8, 8]
         assert (graph["57"]["inputs"]["end_at_step"], graph["58"]["inputs"]["start_at_step"]) == (4, 4)
@@ -191,7 +193,7 @@ class TestChains:
         graph = {**WAN_22, "90": node("PrimitiveInt", "Total", value=20), "91": node("PrimitiveInt", value=10)}
         for node_id, border in (("57", "end_at_step"), ("58", "start_at_step")):
             graph = changed(graph, node_id, steps=["90", 0], **{border: ["91", 0]})
-        filled = run_with(describe(graph, OBJECT_INFO), {"steps": 6})
+        filled = run_with(describe_graph(graph, OBJECT_INFO), {"steps": 6})
         assert (filled["90"]["inputs"]["value"], filled["91"]["inputs"]["value"]) == (6, 3)
 
     def test_a_schedule_that_is_split_by_a_node_follows(self) -> None:
@@ -201,17 +203,17 @@ class TestChains:
             "3": node("SamplerCustom", noise_seed=1, sigmas=["2", 0]),
             "4": node("SaveImage", images=["3", 0]),
         }
-        assert run_with(describe(graph), {"steps": 8})["2"]["inputs"]["step"] == 6
+        assert run_with(describe_graph(graph), {"steps": 8})["2"]["inputs"]["step"] == 6
 
     def test_a_border_that_is_set_is_left_alone(self) -> None:
-        described = describe(WAN_22, OBJECT_INFO)
+        described = describe_graph(WAN_22, OBJECT_INFO)
         (border,) = (each["key"] for each in described.properties if "scaled_from" in each)
         assert run_with(described, {"steps": 8, border: 7})["57"]["inputs"]["end_at_step"] == 7
 
     @given(st.integers(1, 10_000), st.integers(1, 200), st.integers(0, 200))
     def test_samplers_of_a_chain_always_meet(self, steps: int, before: int, border: int) -> None:
         graph = changed(WAN_22, "57", steps=before, end_at_step=border)
-        described = describe(changed(graph, "58", steps=before, start_at_step=border), OBJECT_INFO)
+        described = describe_graph(changed(graph, "58", steps=before, start_at_step=border), OBJECT_INFO)
         filled = run_with(described, {"steps": steps})
         one, other = filled["57"]["inputs"], filled["58"]["inputs"]
         assert one["end_at_step"] == other["start_at_step"]
@@ -219,5 +221,5 @@ class TestChains:
 
     def test_steps_are_whole_numbers(self) -> None:
         for info in (OBJECT_INFO, None):
-            described = properties_of(describe(WAN_22, info))
+            described = properties_of(describe_graph(WAN_22, info))
             assert {each.key for each in described if each.is_whole} >= {"seed", "steps", "width", "height", "length"}

@@ -37,7 +37,7 @@ from comfyrelay.errors import (
     ServerRefused,
     ServerUnreachable,
 )
-from comfyrelay.services.forms.describe import Described, describe
+from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 
 # How many of the template's steps are taken: few for a first look, all for the real thing.
 PROFILES = {"look-dev": 0.4, "medium": 0.7, "production": 1.0}
@@ -75,7 +75,7 @@ async def run_batch(comfy: ComfyClient, order: Order, *, write: Write, write_bri
     graph = _with_profile(load_graph(order.template), order.profile)
     for (node, name), value in order.changes.items():
         set_input(graph, node, name, value)
-    template = _Template(graph, describe(graph, await comfy.object_info()))
+    template = _Template(graph, describe_graph(graph, await comfy.object_info()))
     items = _items(template, order, write)
     order.out.mkdir(parents=True, exist_ok=True)
     failed = 0
@@ -94,7 +94,7 @@ async def run_batch(comfy: ComfyClient, order: Order, *, write: Write, write_bri
 class _Template:
     """A graph, and where in it the values go that change from run to run."""
 
-    def __init__(self, graph: Graph, described: Described) -> None:
+    def __init__(self, graph: Graph, described: DescribedWorkflow) -> None:
         self._graph = graph
         self.roles = described.roles
         self.output_node_id = described.output_node_id

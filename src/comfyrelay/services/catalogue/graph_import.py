@@ -14,7 +14,7 @@ from comfyrelay.errors import ComfyError, GraphError, MissingOnWorkers, NotInsta
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.catalogue.node_definitions import NodeDefinitionService
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
-from comfyrelay.services.forms.describe import describe
+from comfyrelay.services.forms.describe import describe_graph
 
 _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
@@ -86,7 +86,7 @@ class GraphImporter:
             )
         known, why = await self._definitions.load()
         graph = await self._convert(new.graph, known, why, tenant_id=tenant_id)
-        described = await self._readers.run(tenant_id, partial(describe, graph, known))
+        described = await self._readers.run(tenant_id, partial(describe_graph, graph, known))
         is_own_type = new.output_extension is not None or new.output_mime_type is not None
         return ImportedWorkflow(
             source_graph=graph,

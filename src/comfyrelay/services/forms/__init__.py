@@ -1,1 +1,1 @@
-"""From a graph to a workflow with typed properties."""
+"""Derive typed properties and their labels from a graph."""

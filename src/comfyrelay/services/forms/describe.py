@@ -1,4 +1,4 @@
-"""From a graph to a workflow: its values become typed properties, with placeholders where they stood."""
+"""Describe a graph as a workflow: replace its values by placeholders and make them typed properties."""
 
 import itertools
 import re
@@ -11,20 +11,20 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import Graph, check_graph, input_texts
 from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import ASSET_TYPES, Role
-from comfyrelay.services.forms.inputs import GraphInput, Position, typed_inputs
-from comfyrelay.services.forms.output import output_of, savers_in
+from comfyrelay.services.forms.inputs import GraphInput, Position, find_inputs
+from comfyrelay.services.forms.labels import Labels, number_duplicates
+from comfyrelay.services.forms.output import choose_output, find_output_nodes
 from comfyrelay.services.forms.recognise import Recogniser, Side
 from comfyrelay.services.forms.sampling import Sampling
-from comfyrelay.services.forms.tracing import Tracing
+from comfyrelay.services.forms.traced_graph import TracedGraph
 from comfyrelay.services.forms.wiring import Wiring
-from comfyrelay.services.forms.wording import Wording, numbered
 
-# As many as a workflow takes. What comes after them keeps the value that it has.
-MOST_PROPERTIES = 200
+# The limit of a workflow. Further inputs keep their value.
+MAX_PROPERTIES = 200
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z]{2})(?=[A-Z][a-z])")
 _PLACEHOLDER = re.compile(r"\{\{([A-Z0-9_]+)\}\}")
 _LONGEST_WORD = 40
-# So much of a title is looked at, which may be as long as one likes.
+# Titles have no length limit; the rest is ignored.
 _LONGEST_TEXT = 1000
 _LONGEST_LABEL = 180
 _LABELS = {
@@ -37,19 +37,19 @@ _LABELS = {
     Role.DURATION: "Length in seconds",
     Role.STEPS: "Steps",
 }
-# The first of these needs no more words: it is that of the whole graph.
-_ONE = frozenset({Role.PROMPT, Role.NEGATIVE_PROMPT, Role.SEED, Role.WIDTH, Role.HEIGHT})
-_WHOLE = frozenset({Role.SEED, Role.WIDTH, Role.HEIGHT, Role.LENGTH, Role.STEPS})
+# The first property of these roles applies to the whole graph, so its label needs no node.
+_GLOBAL_ROLES = frozenset({Role.PROMPT, Role.NEGATIVE_PROMPT, Role.SEED, Role.WIDTH, Role.HEIGHT})
+_WHOLE_NUMBER_ROLES = frozenset({Role.SEED, Role.WIDTH, Role.HEIGHT, Role.LENGTH, Role.STEPS})
 _TEXTS = frozenset({"text", "value", "string", "prompt"})
-# Of a model these say nothing; what its node loads, does.
+# Input names that do not describe a model; the node does.
 _NAMELESS = frozenset({"name", "model", "model_name", "file", "model_file"})
-# What `roles` tells of; of others there may be several.
+# Listed in `roles`; other roles may have several properties.
 _NAMED_ROLES = frozenset({Role.PROMPT, Role.NEGATIVE_PROMPT, Role.SEED, *ASSET_TYPES})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Described:
-    """What a workflow is registered with. `roles` says which property is the prompt, the seed and so on."""
+class DescribedWorkflow:
+    """Values of a new workflow. `roles` maps roles, such as prompt and seed, to properties."""
 
     graph: Graph
     properties: list[dict[str, Any]]
@@ -59,39 +59,39 @@ class Described:
     output_mime_type: str
 
 
-def describe(graph: object, object_info: Mapping[str, Any] | None = None) -> Described:
-    """Describe a graph in ComfyUI's API format; `GraphError` says what is wrong with it.
+def describe_graph(graph: object, object_info: Mapping[str, Any] | None = None) -> DescribedWorkflow:
+    """Describe a graph in ComfyUI's API format. Raises `GraphError` if it is invalid.
 
-    Filled with the defaults, the described graph is the one that was given, without the nodes that no output needs:
-    ComfyUI would not run them. Files have no default, since each job brings its own.
+    Filled with the defaults, the result equals the given graph without the nodes that no output needs, which ComfyUI
+    would not run. File properties have no default: each job brings its own files.
     """
     checked, info = check_graph(graph), object_info or {}
-    savers = savers_in(checked, info)
-    needed = Wiring(checked).needed_by(savers)
+    savers = find_output_nodes(checked, info)
+    needed = Wiring(checked).dependencies_of(savers)
     kept = {node_id: node for node_id, node in checked.items() if node_id in needed}
-    tracing = Tracing(kept, typed_inputs(kept, info, savers=frozenset(savers)), info)
-    offered = _offered(tracing)
-    keys = _keys(kept, offered)
+    traced = TracedGraph(kept, find_inputs(kept, info, savers=frozenset(savers)), info)
+    drafts = _draft_properties(traced)
+    keys = _keys(kept, drafts)
     placeholders = _placeholders(kept, keys)
-    output = output_of(kept, savers, info)
-    key_of = {each.inputs[0].position: key for each, key in zip(offered, keys, strict=True)}
-    wording = Wording(tracing, _shown(offered))
-    return Described(
-        graph=_with_placeholders(kept, offered, placeholders),
+    output = choose_output(kept, savers, info)
+    key_of = {each.inputs[0].position: key for each, key in zip(drafts, keys, strict=True)}
+    node_labels = Labels(traced, _shown(drafts))
+    return DescribedWorkflow(
+        graph=_with_placeholders(kept, drafts, placeholders),
         properties=[
             _property(
                 each,
                 key=key,
                 placeholder=placeholder,
-                scaled_from=None if each.follows is None else key_of[each.follows],
+                scaled_from=None if each.scaled_by is None else key_of[each.scaled_by],
                 label=label,
-                group=wording.node(each.node_id),
+                group=node_labels.node(each.node_id),
             )
             for each, key, placeholder, label in zip(
-                offered, keys, placeholders, _labels(offered, wording), strict=True
+                drafts, keys, placeholders, _labels(drafts, node_labels), strict=True
             )
         ],
-        roles={each.name: key for each, key in zip(offered, keys, strict=True) if each.name in _NAMED_ROLES},
+        roles={each.name: key for each, key in zip(drafts, keys, strict=True) if each.name in _NAMED_ROLES},
         output_node_id=output.node_id,
         output_extension=output.extension,
         output_mime_type=output.mime_type,
@@ -99,28 +99,28 @@ def describe(graph: object, object_info: Mapping[str, Any] | None = None) -> Des
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Offered:
-    """The inputs that become one property. The first of a role is called by it."""
+class _PropertyDraft:
+    """The inputs of one property. The first property of a role is named after it."""
 
     inputs: Sequence[GraphInput]
     role: Role | None = None
     name: str | None = None
     is_primary_input: bool = False
-    # the steps that a border keeps to
-    follows: Position | None = None
-    # the prompt or the negative prompt of a part, or of another sampler
+    # the steps that a boundary is scaled by
+    scaled_by: Position | None = None
+    # for further prompts, such as of another sampler
     side: Side | None = None
 
     @property
     def node_id(self) -> str:
-        """Where it belongs: a border to the sampler that begins there."""
-        starts = (each.node_id for each in self.inputs if self.follows is not None and each.name.startswith("start"))
+        """The node that the property belongs to; for a boundary, the sampler that starts there."""
+        starts = (each.node_id for each in self.inputs if self.scaled_by is not None and each.name.startswith("start"))
         return next(starts, self.inputs[0].node_id)
 
 
-def _offered(tracing: Tracing) -> list[_Offered]:
-    """What people change most comes first, each kind together; then the rest by node, in the order of the graph."""
-    recogniser, sampling = Recogniser(tracing), Sampling(tracing)
+def _draft_properties(traced: TracedGraph) -> list[_PropertyDraft]:
+    """The most used inputs first, grouped by role, then the rest by node in graph order."""
+    recogniser, sampling = Recogniser(traced), Sampling(traced)
     prompts, negatives = recogniser.prompts()
     seeds, other_seeds = recogniser.seeds()
     files, sides = recogniser.files(), recogniser.sides()
@@ -132,7 +132,7 @@ def _offered(tracing: Tracing) -> list[_Offered]:
         *((Role.SEED, group) for group in other_seeds),
         *sampling.by_role(),
     ]
-    found: list[_Offered] = []
+    found: list[_PropertyDraft] = []
     taken: set[Position] = set()
     names: set[str] = set()
     for role, group in groups:
@@ -141,72 +141,73 @@ def _offered(tracing: Tracing) -> list[_Offered]:
             name = str(free[0].type) if role is Role.INPUT else str(role)
             is_first = name not in names and role is not Role.MODEL
             is_primary = role is Role.INPUT and group is files[0]
-            found.append(_Offered(inputs=free, role=role, name=name if is_first else None, is_primary_input=is_primary))
+            found.append(
+                _PropertyDraft(inputs=free, role=role, name=name if is_first else None, is_primary_input=is_primary)
+            )
             names.add(name)
             taken.update(input_.position for input_ in free)
     known = {each.inputs[0].position for each in found}
-    borders = [
-        _Offered(inputs=free, follows=border.steps.position)
-        for border in sampling.borders()
-        if border.steps.position in known
-        and (free := [input_ for input_ in border.inputs if input_.position not in taken])
+    boundaries = [
+        _PropertyDraft(inputs=free, scaled_by=boundary.steps.position)
+        for boundary in sampling.boundaries()
+        if boundary.steps.position in known
+        and (free := [input_ for input_ in boundary.inputs if input_.position not in taken])
     ]
-    taken.update(input_.position for border in borders for input_ in border.inputs)
+    taken.update(input_.position for boundary in boundaries for input_ in boundary.inputs)
     rest = [
-        _Offered(inputs=[input_], side=sides.get(input_.position))
-        for node_id in tracing.order
-        for input_ in tracing.of_node[node_id]
+        _PropertyDraft(inputs=[input_], side=sides.get(input_.position))
+        for node_id in traced.order
+        for input_ in traced.of_node[node_id]
         if input_.position not in taken
     ]
-    room = max(0, MOST_PROPERTIES - len(found) - len(borders))
-    places = {node_id: place for place, node_id in enumerate(tracing.order)}
-    by_node = sorted([*borders, *rest[:room]], key=lambda each: places[each.node_id])
-    return [*found, *by_node][:MOST_PROPERTIES]
+    limit = max(0, MAX_PROPERTIES - len(found) - len(boundaries))
+    places = {node_id: place for place, node_id in enumerate(traced.order)}
+    by_node = sorted([*boundaries, *rest[:limit]], key=lambda each: places[each.node_id])
+    return [*found, *by_node][:MAX_PROPERTIES]
 
 
-def _labels(offered: Sequence[_Offered], wording: Wording) -> list[str]:
-    """In words; with those of the node where it would not be clear whose it is."""
-    alone = Counter(each.inputs[0].type for each in offered if each.role is Role.INPUT)
-    labels = [_label(each, wording, is_alone=alone[each.inputs[0].type] == 1) for each in offered]
+def _labels(drafts: Sequence[_PropertyDraft], node_labels: Labels) -> list[str]:
+    """Labels of the properties; ambiguous ones get the name of their node."""
+    counts_by_type = Counter(each.inputs[0].type for each in drafts if each.role is Role.INPUT)
+    labels = [_label(each, node_labels, is_only=counts_by_type[each.inputs[0].type] == 1) for each in drafts]
     counts = Counter(map(str.casefold, labels))
-    return numbered(
+    return number_duplicates(
         [
-            label if counts[label.casefold()] == 1 or _is_clear(each) else _with_node(each, label, wording)
-            for each, label in zip(offered, labels, strict=True)
+            label if counts[label.casefold()] == 1 or _is_global(each) else _with_node(each, label, node_labels)
+            for each, label in zip(drafts, labels, strict=True)
         ]
     )
 
 
-def _is_clear(each: _Offered) -> bool:
-    """Whether it is that of the whole graph."""
-    return each.name is not None and (each.role in _ONE or len(each.inputs) > 1)
+def _is_global(each: _PropertyDraft) -> bool:
+    return each.name is not None and (each.role in _GLOBAL_ROLES or len(each.inputs) > 1)
 
 
-def _with_node(each: _Offered, label: str, wording: Wording) -> str:
+def _with_node(each: _PropertyDraft, label: str, node_labels: Labels) -> str:
     if each.role is Role.INPUT:
         return label
-    words = wording.model(each.node_id) if each.role is Role.MODEL else wording.inside(each.node_id)
+    words = node_labels.model(each.node_id) if each.role is Role.MODEL else node_labels.inside(each.node_id)
     return _cut(f"{label}, {words}") if words else label
 
 
-def _label(each: _Offered, wording: Wording, *, is_alone: bool) -> str:
+def _label(each: _PropertyDraft, node_labels: Labels, *, is_only: bool) -> str:
     first = each.inputs[0]
-    if each.follows is not None and len({one.node_id for one in each.inputs}) > 1:
-        return _cut(f"Switch to {wording.inside(each.node_id)} at step")
+    if each.scaled_by is not None and len({one.node_id for one in each.inputs}) > 1:
+        return _cut(f"Switch to {node_labels.inside(each.node_id)} at step")
     if each.role is Role.INPUT:
-        return wording.file(first, is_alone=is_alone)
+        return node_labels.file(first, is_only=is_only)
     if each.role in _LABELS:
         return _LABELS[each.role]
     if each.role is Role.MODEL and first.name in _NAMELESS:
-        return wording.loaded(each.node_id)
+        return node_labels.loaded(each.node_id)
     if each.side is not None and first.name in _TEXTS:
         return "Further prompt" if each.side == "positive" else "Further negative prompt"
-    return wording.input(first)
+    return node_labels.input(first)
 
 
-def _shown(offered: Sequence[_Offered]) -> list[str]:
-    """Nodes by which properties are told apart, those with settings of their own first."""
-    needed = sorted(offered, key=lambda each: each.role is not None)
+def _shown(drafts: Sequence[_PropertyDraft]) -> list[str]:
+    """Nodes of the properties, nodes with properties without a role first."""
+    needed = sorted(drafts, key=lambda each: each.role is not None)
     return list(dict.fromkeys(each.node_id for each in needed))
 
 
@@ -214,17 +215,17 @@ def _cut(label: str) -> str:
     return label[:_LONGEST_LABEL]
 
 
-def _keys(graph: Graph, offered: Sequence[_Offered]) -> list[str]:
+def _keys(graph: Graph, drafts: Sequence[_PropertyDraft]) -> list[str]:
     keys: list[str] = []
-    for each in offered:
+    for each in drafts:
         first = each.inputs[0]
         title = _slug(title_of(graph, first.node_id)) or _slug(graph[first.node_id]["class_type"]) or "node"
         name = _slug(first.name) or "value"
-        # by its key one tells that it is a seed, also where it comes from a node for any number
+        # the key names the seed even if it comes from a generic number node
         name = "seed" if each.role is Role.SEED and "seed" not in name.split("_") else name
         key = each.name or f"{title}_{name}"
         if key in keys:
-            # by the node's id, so that another node of this title does not change it
+            # the node id keeps the key stable if other nodes have the same title
             key = f"{key}_{_slug(first.node_id)}"
         keys.append(_unused(key, keys))
     return keys
@@ -236,24 +237,24 @@ def _unused(key: str, keys: Sequence[str]) -> str:
 
 def _numbered(name: str) -> Iterable[str]:
     yield name
-    for number in range(2, MOST_PROPERTIES + 2):
+    for number in range(2, MAX_PROPERTIES + 2):
         yield f"{name}_{number}"
 
 
 def _placeholders(graph: Graph, keys: Sequence[str]) -> list[str]:
-    """Texts that stand nowhere in the graph, so that each is found only where it was put."""
+    """Texts that do not occur in the graph, so that each is found only where it was inserted."""
     names = [key.upper() for key in keys]
     taken = {name for text in input_texts(graph) for name in _PLACEHOLDER.findall(text)}
-    # one number for all that need it, since there may be as many as one likes to write into a prompt
+    # one number for all of them: a prompt may contain any number of placeholders
     numbers = {name.rpartition("_")[2] for name in (*taken, *names)}
     free = next(number for number in itertools.count(2) if str(number) not in numbers)
     return [f"{{{{{name}_{free}}}}}" if name in taken else f"{{{{{name}}}}}" for name in names]
 
 
-def _with_placeholders(graph: Graph, offered: Sequence[_Offered], placeholders: Sequence[str]) -> Graph:
+def _with_placeholders(graph: Graph, drafts: Sequence[_PropertyDraft], placeholders: Sequence[str]) -> Graph:
     by_position: dict[Position, str] = {
         place.position: placeholder
-        for one, placeholder in zip(offered, placeholders, strict=True)
+        for one, placeholder in zip(drafts, placeholders, strict=True)
         for place in one.inputs
     }
     return {
@@ -266,29 +267,31 @@ def _with_placeholders(graph: Graph, offered: Sequence[_Offered], placeholders: 
 
 
 def _property(
-    offered: _Offered, *, key: str, placeholder: str, scaled_from: str | None, label: str, group: str
+    draft: _PropertyDraft, *, key: str, placeholder: str, scaled_from: str | None, label: str, group: str
 ) -> dict[str, Any]:
-    each = offered.inputs[0]
-    # without the server's word: a step is always whole, whatever its node is called
-    is_whole = each.is_whole or (isinstance(each.value, int) and (scaled_from is not None or offered.role in _WHOLE))
+    each = draft.inputs[0]
+    # steps are whole numbers even without a node definition
+    is_whole = each.is_whole or (
+        isinstance(each.value, int) and (scaled_from is not None or draft.role in _WHOLE_NUMBER_ROLES)
+    )
     known: dict[str, Any] = {
         "choices": list(each.choices) or None,
         "minimum": each.minimum,
         "maximum": each.maximum,
         "step": each.step or (1 if is_whole else None),
         "is_whole": is_whole or None,
-        "role": None if offered.role is None else str(offered.role),
+        "role": None if draft.role is None else str(draft.role),
         "scaled_from": scaled_from,
     }
     return {
         "key": key,
         "type": str(each.type),
         "placeholder": placeholder,
-        # the file that the graph names is on the server of whoever made the graph
+        # the graph names a file on the server of its author
         "default_value": None if each.is_asset else each.value,
         "required": each.is_asset,
         "user_configurable": True,
-        "is_primary_input": offered.is_primary_input,
+        "is_primary_input": draft.is_primary_input,
         "label": label,
         "group": group,
         **{name: value for name, value in known.items() if value is not None},

@@ -1,4 +1,4 @@
-"""The inputs of a graph that hold a value, each with its type: as the server defines it, else as the value looks."""
+"""Inputs of a graph that hold a value, typed by the node definition or guessed from the value."""
 
 import math
 import re
@@ -13,28 +13,28 @@ from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_uplo
 from comfyrelay.domain.properties import ASSET_TYPES, LARGEST_BOUND, PropertyType, kind_of
 from comfyrelay.text import is_storable
 
-# A node's id, and the name of its input.
+# Node id and input name.
 Position = tuple[str, str]
-# The definitions of a node's inputs, by name.
+# Definitions of the inputs of a node, by name.
 Specs = Mapping[str, list[Any]]
 
-# `filename_prefix` is replaced before each run; the others are the editor's own and mean nothing to a run.
-_NOT_OFFERED = frozenset({"filename_prefix", "control_after_generate", "upload", "choose file to upload"})
-# What a saver makes is promised with the workflow, so it does not change from job to job.
+# `filename_prefix` is replaced before each run; the others matter only to the editor.
+_EXCLUDED = frozenset({"filename_prefix", "control_after_generate", "upload", "choose file to upload"})
+# The output format is fixed per workflow, so these are no properties.
 FORMAT_INPUTS = frozenset({"format", "extension", "container", "file_type", "file_format", "output_format"})
-# As many as a property may have. A longer list (of models, mostly) becomes a text.
-_MOST_CHOICES = 1000
+# The limit of a property. Longer lists, mostly of models, become texts.
+_MAX_CHOICES = 1000
 _SMALLEST_NUMBER, _LARGEST_NUMBER = -(2**63), LARGEST_BOUND
 _LONGEST_NAME = 255
 _PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
-# Video first: what takes videos may also take animated images.
+# Video first: video inputs may also accept animated images.
 _UPLOADS = {
     "video_upload": PropertyType.VIDEO,
     "audio_upload": PropertyType.AUDIO,
     "image_upload": PropertyType.IMAGE,
 }
 _MOVING = re.compile(r"\.(gif|webp|apng)\b", re.IGNORECASE)
-# no sets: a type may be a list of choices, which has no hash
+# tuples, not sets: a type may be a list of choices, which is not hashable
 _NUMBERS, _TEXTS = ("INT", "FLOAT"), ("STRING",)
 
 
@@ -51,8 +51,8 @@ class GraphInput:
     maximum: float | None = None
     step: float | None = None
     is_whole: bool = False
-    # what the server calls it
-    words: str | None = None
+    # from the node definition
+    display_name: str | None = None
     is_multiline: bool = False
 
     @property
@@ -69,26 +69,26 @@ def specs_of(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> Specs:
 
 
 def has_type(spec: list[Any], types: Collection[str]) -> bool:
-    """Whether an input is of one of these types; that of a choice may be the list of its choices."""
+    """Whether an input has one of these types. The type of a choice may be the list of its choices."""
     return isinstance(spec[0], str) and spec[0] in types
 
 
-def typed_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str]) -> list[GraphInput]:
-    """What may be changed from run to run, in the order of the graph. `savers` are the nodes that keep the outputs."""
+def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str]) -> list[GraphInput]:
+    """Inputs that can become properties, in graph order. `savers` are the output nodes."""
     found = []
     for node_id, node in graph.items():
         specs = specs_of(node, object_info)
         for name, value in node["inputs"].items():
-            is_fixed = name in _NOT_OFFERED or (node_id in savers and name in FORMAT_INPUTS)
+            is_fixed = name in _EXCLUDED or (node_id in savers and name in FORMAT_INPUTS)
             if not is_fixed and _is_plain(value):
-                fields = _typed(node["class_type"], name, value, specs.get(name), is_saver=node_id in savers)
+                fields = _type_input(node["class_type"], name, value, specs.get(name), is_saver=node_id in savers)
                 if fields is not None:
                     found.append(GraphInput(node_id=node_id, name=name, value=value, **fields))
     return found
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is one value that can be kept; links, lists and objects stay as they are."""
+    """Whether it is a single storable value, not a link, list or object."""
     if isinstance(value, str):
         return is_storable(value)
     if isinstance(value, float):
@@ -96,35 +96,37 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, int) and _SMALLEST_NUMBER <= value <= _LARGEST_NUMBER
 
 
-def _typed(class_type: str, name: str, value: Any, spec: list[Any] | None, *, is_saver: bool) -> dict[str, Any] | None:
-    """The type of an input and what belongs to it; `None` for what is better left alone."""
+def _type_input(
+    class_type: str, name: str, value: Any, spec: list[Any] | None, *, is_saver: bool
+) -> dict[str, Any] | None:
+    """Type, choices and range of an input; `None` if it cannot be a property."""
     if isinstance(value, str) and not is_saver and (kind := _asset(class_type, name, value, spec)) is not None:
         return {"type": kind}
-    guess: dict[str, Any] = {"type": _looks_like(value)}
+    guess: dict[str, Any] = {"type": _guess_type(value)}
     if spec is None:
         return guess
     if str(spec[0]).startswith("COMFY_DYNAMICCOMBO"):
-        # another choice would need other inputs, too
+        # another choice would need other inputs
         return None
     options, choices = _options(spec), choices_of(spec)
     if isinstance(name_shown := options.get("display_name"), str):
-        guess["words"] = name_shown
-    if choices is not None and len(choices) < _MOST_CHOICES and all(map(_is_plain, choices)):
-        # the value may be a model that is not installed: it stays what the graph says
+        guess["display_name"] = name_shown
+    if choices is not None and len(choices) < _MAX_CHOICES and all(map(_is_plain, choices)):
+        # keep the value of the graph even if the server does not list it, such as a missing model
         return guess | {"type": PropertyType.CHOICE, "choices": (*choices, *([] if value in choices else [value]))}
     if guess["type"] is PropertyType.NUMBER and has_type(spec, _NUMBERS):
         return guess | _range(value, options) | _stepping(value, options, is_whole=spec[0] == "INT")
     return guess | {"is_multiline": options.get("multiline") is True}
 
 
-def _looks_like(value: Any) -> PropertyType:
+def _guess_type(value: Any) -> PropertyType:
     if isinstance(value, bool):
         return PropertyType.BOOLEAN
     return PropertyType.TEXT if isinstance(value, str) else PropertyType.NUMBER
 
 
 def _range(value: float, options: Mapping[str, Any]) -> dict[str, float | None]:
-    """The bounds that the value itself keeps: nodes may be more generous than they say."""
+    """The defined bounds, unless the value violates them: nodes may accept more than they define."""
     low, high = options.get("min"), options.get("max")
     return {
         "minimum": low if _is_number(low) and -LARGEST_BOUND <= low <= value else None,
@@ -145,14 +147,14 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> PropertyType | None:
-    """Which kind of file an input names, if it names one that must come with the job."""
+    """The kind of file that an input names, if each job must bring it."""
     options = _options(spec) if spec is not None else {}
     for mark, kind in _UPLOADS.items():
         if options.get(mark):
             return kind
     named = _kind_named(value)
     if named is PropertyType.IMAGE and "video" in f"{class_type} {name}".lower() and _MOVING.search(value):
-        # loaders of videos take animations, too
+        # video loaders accept animations
         named = PropertyType.VIDEO
     if PATH_MARK in options:
         endings = options[PATH_MARK]
@@ -161,7 +163,7 @@ def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> Pr
     if spec is not None and (is_upload(spec) or choices_of(spec) is not None):
         return named
     is_text = spec is None or (has_type(spec, _TEXTS) and not options.get("multiline"))
-    # a sentence may end like a file name
+    # a sentence may end like a file name, so require a path, a loader or no spaces
     is_path = _PATH.match(value) or "load" in class_type.lower() or not any(map(str.isspace, value))
     return named if is_text and is_path else None
 
@@ -169,7 +171,7 @@ def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> Pr
 def _kind_named(value: str) -> PropertyType | None:
     for mark in FOLDER_MARKS:
         value = value.removesuffix(mark)
-    # savers let one choose among endings alone
+    # a choice of a saver may be an extension only
     is_name = len(value) <= _LONGEST_NAME and "\n" not in value and not value.startswith(".")
     return kind_of(value) if is_name else None
 

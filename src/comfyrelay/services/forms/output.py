@@ -1,4 +1,4 @@
-"""What a graph makes: the node whose file is its result, and what kind of file that is."""
+"""Choose the output node of a graph and the type of its file."""
 
 import re
 from collections.abc import Mapping, Sequence, Set
@@ -14,7 +14,7 @@ from comfyrelay.services.forms.inputs import FORMAT_INPUTS, specs_of
 from comfyrelay.services.forms.wiring import Wiring
 from comfyrelay.text import natural
 
-# Savers whose files do not end as their name or inputs would make one think.
+# Savers whose extension cannot be guessed from name or inputs.
 _EXTENSIONS = {
     "SaveAnimatedWEBP": "webp",
     "SaveAnimatedPNG": "png",
@@ -26,7 +26,7 @@ _EXTENSIONS = {
     "SaveLatent": "latent",
     "PreviewAny": "txt",
 }
-# What savers write where nothing else is said.
+# Default extensions by type.
 _BY_KIND = {"VIDEO": "mp4", "AUDIO": "flac", "IMAGE": "png"}
 _SAVER = re.compile(r"save|video_?combine", re.IGNORECASE)
 _PREVIEW = re.compile(r"preview|show|display", re.IGNORECASE)
@@ -46,8 +46,8 @@ class OutputNode:
         return OutputFile(node_id=self.node_id, filename=f"output.{self.extension}").mime_type
 
 
-def savers_in(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
-    """The nodes that ComfyUI runs a graph for. Those that the server does not know are guessed."""
+def find_output_nodes(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
+    """The output nodes of a graph. Nodes without a definition are guessed by name."""
     guessed = {*output_nodes(graph), *(each for each, node in graph.items() if _SAVER.search(node["class_type"]))}
     unknown = [each for each in guessed if graph[each]["class_type"] not in object_info]
     found = [*output_nodes(graph, object_info), *unknown]
@@ -56,9 +56,9 @@ def savers_in(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
     return sorted(found, key=natural)
 
 
-def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> OutputNode:
-    """The result: kept rather than a preview, moving rather than still, and late rather than early in the graph."""
-    needs = Wiring(graph).counts_of_needed()
+def choose_output(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> OutputNode:
+    """Prefer saved files to previews, videos to images, and late nodes to early ones."""
+    dependencies = Wiring(graph).count_dependencies()
     outputs = [OutputNode(node_id=each, extension=_extension(graph[each], object_info)) for each in savers]
 
     def rank(output: OutputNode) -> tuple[bool, bool, bool, int]:
@@ -66,7 +66,7 @@ def output_of(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any
         is_preview = _PREVIEW.search(node["class_type"]) or node["inputs"].get("save_output") is False
         kind = kind_of(f"output.{output.extension}")
         is_moving = kind is PropertyType.VIDEO or _is_animated(node, output)
-        return kind is None, bool(is_preview), not is_moving, -needs[output.node_id]
+        return kind is None, bool(is_preview), not is_moving, -dependencies[output.node_id]
 
     return min(outputs, key=rank)
 
@@ -90,15 +90,15 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
         return "mov"
     types = {str(spec[0]) for name, spec in specs_of(node, object_info).items() if name in node["inputs"]}
     words = f"{class_type} {' '.join(node['inputs'])}".upper()
-    # a combiner of frames and sound takes images and audio, and says only in its name that it makes videos
+    # a video combiner takes images and audio; only its name says that it makes videos
     found = next((ending for kind, ending in _BY_KIND.items() if kind in types or kind in words), None)
     return found or ("txt" if _shows_text(class_type, types) else "png")
 
 
 def _shows_text(class_type: str, types: Set[str]) -> bool:
-    """Whether it takes texts and numbers, or anything at all, and nothing that a file is made of."""
+    """Whether it accepts only texts, numbers or any type, and no media."""
     if not types:
-        # the server does not know it, so that only its name tells
+        # without a definition, only the name is known
         return _TEXT.search(class_type) is not None
-    # a choice is listed as itself
+    # the type of a choice is its list
     return not types.isdisjoint(_TEXT_TYPES) and all(each in _VALUES or each.startswith("[") for each in types)

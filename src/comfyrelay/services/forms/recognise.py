@@ -1,6 +1,6 @@
-"""Finding in a graph what people change most: the prompt, the negative prompt, the seed, and the files it begins with.
+"""Recognise the prompt, the negative prompt, the seed and the input files of a graph.
 
-Several inputs can be one: an encoder that takes the prompt twice, or two samplers with one seed, get one property.
+Several inputs can become one property: an encoder that takes the prompt twice, or two samplers with the same seed.
 """
 
 import re
@@ -11,25 +11,25 @@ from typing import Literal
 from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.services.forms.inputs import GraphInput, Position, has_type
-from comfyrelay.services.forms.tracing import Tracing, words_in
+from comfyrelay.services.forms.traced_graph import TracedGraph, words_in
 from comfyrelay.services.forms.wiring import Link
 
 Side = Literal["positive", "negative"]
 _OTHER: Mapping[Side, Side] = {"positive": "negative", "negative": "positive"}
 
-# Inputs by which a prompt comes to a sampler that has no `positive`.
+# Prompt inputs of samplers without `positive`.
 _ONE_SIDED = ("conditioning", "cond", "text_embeds", "hyvid_embeds", "prompt_embeds")
 _TEXT_WORDS = frozenset({"text", "prompt", "positive", "negative", "string", "value", "caption", "t5xxl", "llama"})
 _TEXT_NAMES = frozenset({"clip_l", "clip_g"})
 _PROMPT_WORDS = re.compile(r"positive|negative|cond|text|prompt|string|guider|hyvid|value|t5xxl|llama|clip_[lg]$")
 _NO_PROMPT = re.compile(r"model|clip|vae|image|pixels|latent|samples|mask|audio|video|noise|sigmas|sampler|seed")
 _PROMPT_TYPES = ("CONDITIONING", "STRING", "GUIDER")
-# Where no sampler leads to a text: the names that nodes give to prompts, most telling first.
+# Names of prompt inputs, most specific first; used if no sampler leads to a text.
 _NAMES: Mapping[Side, Sequence[str]] = {
     "positive": ("positive_prompt", "prompt", "positive", "text_positive", "user_prompt", "text"),
     "negative": ("negative_prompt", "negative", "text_negative", "neg_prompt"),
 }
-# What says of an image that a video begins with it, and what that it only helps.
+# Names of inputs for the first frame, and for auxiliary images.
 _FIRST = re.compile(r"start_image|init_image|first_frame|first_image|input_image")
 _HELPER = re.compile(
     r"mask|end_image|last_frame|last_image|control|reference|ref_|style|ipadapter|clip_?vision|depth|pose"
@@ -37,38 +37,38 @@ _HELPER = re.compile(
 
 
 class Recogniser:
-    def __init__(self, tracing: Tracing) -> None:
-        self._tracing = tracing
-        self._graph = tracing.graph
-        self._wiring = tracing.wiring
-        self._order = tracing.order
-        self._inputs = tracing.inputs
+    def __init__(self, traced: TracedGraph) -> None:
+        self._traced = traced
+        self._graph = traced.graph
+        self._wiring = traced.wiring
+        self._order = traced.order
+        self._inputs = traced.inputs
 
     def prompts(self) -> tuple[list[GraphInput], list[GraphInput]]:
-        """The inputs that are the prompt, and those that are the negative prompt."""
-        positive, negative = self._led_to("positive"), self._led_to("negative")
+        """Inputs of the prompt and of the negative prompt."""
+        positive, negative = self._upstream_texts("positive"), self._upstream_texts("negative")
         texts = _positions(positive)
-        # a sampler without a negative prompt is often given the prompt again, emptied
+        # samplers without a negative prompt often get the prompt again, zeroed out
         negative = [rest for group in negative if (rest := [text for text in group if text.position not in texts])]
-        positive = positive or self._named("positive", without=_positions(negative))
-        negative = negative or self._named("negative", without=_positions(positive))
-        return _chosen(positive), _chosen(negative)
+        positive = positive or self._find_by_name("positive", without=_positions(negative))
+        negative = negative or self._find_by_name("negative", without=_positions(positive))
+        return _choose_main(positive), _choose_main(negative)
 
     def sides(self) -> dict[Position, Side]:
-        """The texts that come to a sampler, each with the side from which it does."""
-        found: dict[Position, Side] = dict.fromkeys(_positions(self._led_to("negative")), "negative")
-        return {**found, **dict.fromkeys(_positions(self._led_to("positive")), "positive")}
+        """Texts that reach a sampler, each with its side."""
+        found: dict[Position, Side] = dict.fromkeys(_positions(self._upstream_texts("negative")), "negative")
+        return {**found, **dict.fromkeys(_positions(self._upstream_texts("positive")), "positive")}
 
     def seeds(self) -> tuple[list[GraphInput], list[list[GraphInput]]]:
-        """The inputs that are the seed: that of the first sampler which makes noise, and those equal to it. And the
-        other seeds, equal ones together."""
+        """The main seed, from the first sampler that adds noise, with all equal inputs; and the other seeds, grouped by
+        value."""
         found: dict[Position, tuple[bool, bool, GraphInput]] = {}
         for node_id in self._order:
-            makes_none = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
+            adds_no_noise = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
             for name in self._graph[node_id]["inputs"]:
                 if "seed" in words_in(name):
-                    for number in self._tracing.numbers(node_id, name):
-                        found.setdefault(number.position, (makes_none, name not in ("seed", "noise_seed"), number))
+                    for number in self._traced.numbers(node_id, name):
+                        found.setdefault(number.position, (adds_no_noise, name not in ("seed", "noise_seed"), number))
         ordered = [each for *_, each in sorted(found.values(), key=lambda entry: entry[:2])]
         groups: dict[int, list[GraphInput]] = {}
         for each in ordered:
@@ -77,13 +77,12 @@ class Recogniser:
         return (equal[0], equal[1:]) if equal else ([], [])
 
     def files(self) -> list[list[GraphInput]]:
-        """The files, the one that the graph begins with first. The same file in two nodes is one."""
+        """Input files, the main one first. The same file in two nodes is one group."""
         places = {node_id: place for place, node_id in enumerate(self._order)}
         assets = [each for each in self._inputs.values() if each.is_asset]
         first, helper = self._before(_FIRST), self._before(_HELPER)
 
-        def distance(each: GraphInput) -> int:
-            """How far a file is from being the one that the graph is about."""
+        def rank(each: GraphInput) -> int:
             if each.type is PropertyType.AUDIO:
                 return 4
             if each.node_id in first:
@@ -92,7 +91,7 @@ class Recogniser:
                 return 3
             return 1 if each.type is PropertyType.VIDEO else 2
 
-        assets.sort(key=lambda each: (distance(each), places[each.node_id]))
+        assets.sort(key=lambda each: (rank(each), places[each.node_id]))
         groups: dict[tuple[PropertyType, str], list[GraphInput]] = {}
         for each in assets:
             groups.setdefault((each.type, each.value or "/".join(each.position)), []).append(each)
@@ -100,17 +99,17 @@ class Recogniser:
 
     # prompts
 
-    def _led_to(self, side: Side) -> list[list[GraphInput]]:
-        """The texts from which something comes to each sampler, those of the first sampler first."""
+    def _upstream_texts(self, side: Side) -> list[list[GraphInput]]:
+        """Texts upstream of each sampler, in sampler order."""
         links = self._wiring.links
         samplers = [links[node_id][side] for node_id in self._order if side in links[node_id]]
-        # the last node that takes one prompt is the sampler's guide; those before it change the prompt
-        takers = [node_id for node_id in reversed(self._order) if not self._empties(node_id)]
+        # the last node with such an input guides the sampler; earlier ones only change the prompt
+        takers = [node_id for node_id in reversed(self._order) if not self._is_zero_out(node_id)]
         guides = [links[node_id][name] for node_id in takers for name in _ONE_SIDED if name in links[node_id]]
         return self._texts(samplers, side) or self._texts(guides, side)
 
     def _texts(self, starts: Iterable[Link], side: Side) -> list[list[GraphInput]]:
-        """The texts behind each of these links, as far as they are not behind an earlier one."""
+        """Texts upstream of each link that are not upstream of an earlier one."""
         groups: list[list[GraphInput]] = []
         seen: set[str] = set()
         for start in starts:
@@ -118,39 +117,37 @@ class Recogniser:
             pending = deque([start[0]])
             while pending:
                 node_id = pending.popleft()
-                if node_id not in seen and not self._empties(node_id):
+                if node_id not in seen and not self._is_zero_out(node_id):
                     seen.add(node_id)
                     found.extend(self._own_texts(node_id, side))
                     pending.extend(source for source, _ in self._sources(node_id, side))
             groups.append(found)
         return list(filter(None, groups))
 
-    def _empties(self, node_id: str) -> bool:
-        """Whether nothing of a prompt is left after this node, so that its text means nothing."""
+    def _is_zero_out(self, node_id: str) -> bool:
+        """Whether the node zeroes out the prompt."""
         return "zeroout" in self._graph[node_id]["class_type"].lower()
 
     def _own_texts(self, node_id: str, side: Side) -> list[GraphInput]:
         found = [
-            each
-            for each in self._tracing.of_node[node_id]
-            if _is_prompt(each) and _OTHER[side] not in each.name.lower()
+            each for each in self._traced.of_node[node_id] if _is_prompt(each) and _OTHER[side] not in each.name.lower()
         ]
         return [each for each in found if side in each.name.lower()] or found
 
     def _sources(self, node_id: str, side: Side) -> list[Link]:
-        """Where a prompt may come from to this node; what is called by the other side's name is not asked."""
+        """Links that may carry the prompt to this node, without inputs named after the other side."""
         links = {name: link for name, link in self._wiring.links[node_id].items() if _OTHER[side] not in name.lower()}
-        specs = self._tracing.specs(node_id)
-        telling = [
+        specs = self._traced.specs(node_id)
+        matching = [
             name
             for name in links
             if _PROMPT_WORDS.search(name.lower()) or (name in specs and has_type(specs[name], _PROMPT_TYPES))
         ]
-        # a switch, for one, calls its inputs anything
-        return [links[name] for name in telling or links if telling or not _NO_PROMPT.search(name.lower())]
+        # a switch, for example, may use any input names
+        return [links[name] for name in matching or links if matching or not _NO_PROMPT.search(name.lower())]
 
-    def _named(self, side: Side, *, without: Collection[Position] = ()) -> list[list[GraphInput]]:
-        """Where no sampler leads to a text: one with a telling name, or one whose node has a telling title."""
+    def _find_by_name(self, side: Side, *, without: Collection[Position] = ()) -> list[list[GraphInput]]:
+        """A text with a typical input name or node title, if no sampler leads to one."""
         texts = [each for each in self._inputs.values() if _is_prompt(each) and each.position not in without]
         titles = {each.position: title_of(self._graph, each.node_id).lower() for each in texts}
         named = [text for name in _NAMES[side] for text in texts if text.name == name]
@@ -161,12 +158,12 @@ class Recogniser:
     # files
 
     def _before(self, words: re.Pattern[str]) -> set[str]:
-        """The nodes from which a file goes where the name of an input or of a node has one of these words."""
+        """Nodes upstream of inputs whose name or class matches."""
 
         def is_wanted(node_id: str, name: str) -> bool:
-            return words.search(f"{name} {self._tracing.class_of(node_id)}".lower()) is not None
+            return words.search(f"{name} {self._traced.class_of(node_id)}".lower()) is not None
 
-        return self._wiring.before(is_wanted)
+        return self._wiring.upstream(is_wanted)
 
 
 def _is_prompt(each: GraphInput) -> bool:
@@ -179,8 +176,8 @@ def _positions(groups: Iterable[Iterable[GraphInput]]) -> set[Position]:
     return {text.position for group in groups for text in group}
 
 
-def _chosen(groups: Sequence[Sequence[GraphInput]]) -> list[GraphInput]:
-    """The longest text of the first sampler, and all equal to it; others add to it, or are for parts of the picture."""
+def _choose_main(groups: Sequence[Sequence[GraphInput]]) -> list[GraphInput]:
+    """The longest text of the first sampler, and all equal ones. Others extend it or apply to regions of the image."""
     if not groups:
         return []
     longest = max(groups[0], key=lambda each: len(each.value))

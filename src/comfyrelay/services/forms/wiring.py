@@ -1,16 +1,16 @@
-"""How the nodes of a graph hang together."""
+"""Links between the nodes of a graph."""
 
 from collections.abc import Callable, Iterable, Iterator
 
 from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.text import natural
 
-# The node that a value comes from, and which of its outputs it is.
+# Source node and index of its output.
 Link = tuple[str, float]
 
 
 class Wiring:
-    """The links of a graph. One that leads nowhere does not count."""
+    """The links of a graph, without links to missing nodes."""
 
     def __init__(self, graph: Graph) -> None:
         self.links: dict[str, dict[str, Link]] = {
@@ -26,8 +26,8 @@ class Wiring:
             for name, (source, slot) in links.items():
                 self._users[source].append((user, name, slot))
 
-    def needed_by(self, node_ids: Iterable[str]) -> set[str]:
-        """These nodes, and all from which something comes to them."""
+    def dependencies_of(self, node_ids: Iterable[str]) -> set[str]:
+        """These nodes and everything upstream of them."""
         found: set[str] = set()
         pending = list(node_ids)
         while pending:
@@ -37,21 +37,21 @@ class Wiring:
                 pending.extend(source for source, _ in self.links[node_id].values())
         return found
 
-    def counts_of_needed(self) -> dict[str, int]:
-        """How many nodes each needs, with itself. In a circle, which never runs, it may be less.
+    def count_dependencies(self) -> dict[str, int]:
+        """Number of nodes upstream of each node, including itself. In a cycle, which cannot run, it may be too low.
 
-        As sets of bits, since for each of thousands of nodes all the others may have to be put together.
+        Uses bit sets: a graph may have thousands of nodes, and each may depend on all others.
         """
         needed: dict[str, int] = {}
-        for place, node_id in enumerate(self.in_order()):
+        for place, node_id in enumerate(self.topological_order()):
             found = 1 << place
             for source in {source for source, _ in self.links[node_id].values()}:
                 found |= needed.get(source, 0)
             needed[node_id] = found
         return {node_id: found.bit_count() for node_id, found in needed.items()}
 
-    def in_order(self) -> list[str]:
-        """The nodes, each after those that it needs; the same order however the file was written."""
+    def topological_order(self) -> list[str]:
+        """Nodes after their dependencies. The order does not depend on the order in the file."""
         found: dict[str, None] = {}
         entered: set[str] = set()
         pending = sorted(self.links, key=natural, reverse=True)
@@ -65,20 +65,20 @@ class Wiring:
             pending.extend(sorted(sources, key=natural, reverse=True))
         return list(found)
 
-    def before(self, is_wanted: Callable[[str, str], bool]) -> set[str]:
-        """The nodes whose first output goes, at last, into such an input: `is_wanted` of a node and its input."""
+    def upstream(self, is_wanted: Callable[[str, str], bool]) -> set[str]:
+        """Nodes whose first output reaches an input for which `is_wanted(node, input)` is true."""
         wanted = [
             (source, slot)
             for user, links in self.links.items()
             for name, (source, slot) in links.items()
             if is_wanted(user, name)
         ]
-        ways = self.needed_by({source for source, _ in wanted})
-        later = ((source, slot) for user in ways for source, slot in self.links[user].values())
+        upstream = self.dependencies_of({source for source, _ in wanted})
+        later = ((source, slot) for user in upstream for source, slot in self.links[user].values())
         return {source for source, slot in (*wanted, *later) if slot == 0}
 
-    def follows(self, node_id: str) -> Iterator[tuple[str, str]]:
-        """Where a node's first output goes, and on from there: nodes, each with the input that it comes in by."""
+    def downstream(self, node_id: str) -> Iterator[tuple[str, str]]:
+        """Nodes and inputs that the first output of a node reaches."""
         seen = {node_id}
         pending = [link for link in self._users[node_id] if link[2] == 0]
         while pending:

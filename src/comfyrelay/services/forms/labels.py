@@ -1,0 +1,244 @@
+"""Labels of inputs and nodes: the author's title, else the display name, else derived from the class or input name."""
+
+import itertools
+import re
+import string
+from collections import Counter
+from collections.abc import Collection, Sequence
+
+from comfyrelay.comfyui.graphs.nodes import title_of
+from comfyrelay.services.forms.inputs import GraphInput
+from comfyrelay.services.forms.traced_graph import TracedGraph, words_in
+from comfyrelay.text import printable, storable
+
+_LONGEST = 80
+# Limits for the length of titles and for the search of what an image is used for.
+_LONGEST_TEXT, _MAX_LINKS = 1000, 1000
+_WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_\W]+")
+_NOISE = re.compile(r"(high|low)[-_ ]?noise", re.IGNORECASE)
+_SAMPLER = re.compile(r"sampler(?!select)", re.IGNORECASE)
+_ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
+# Generic names: the label of the node is better.
+_GENERIC = frozenset({"value", "string", "text", "int", "float", "number", "boolean", "bool", "any", "switch"})
+_NAMES = {
+    "seed": "Seed",
+    "noise_seed": "Seed",
+    "cfg": "CFG",
+    "sampler_name": "Sampler",
+    "denoise": "Denoise strength",
+    "ckpt_name": "Checkpoint",
+    "unet_name": "Diffusion model",
+    "clip_name": "Text encoder",
+    "vae_name": "VAE",
+    "lora_name": "LoRA",
+    "t5xxl": "Prompt for T5",
+    "clip_l": "Prompt for CLIP-L",
+    "clip_g": "Prompt for CLIP-G",
+    "text_l": "Prompt for CLIP-L",
+    "text_g": "Prompt for CLIP-G",
+    "control_net_name": "ControlNet",
+    "style_model_name": "Style model",
+    "strength_model": "Model strength",
+    "strength_clip": "Text encoder strength",
+    "weight_dtype": "Weight type",
+    "fps": "Frames per second",
+    "force_rate": "Frames per second",
+    "frame_rate": "Frames per second",
+    "length": "Length in frames",
+    "num_frames": "Length in frames",
+    "video_frames": "Length in frames",
+    "seconds": "Length in seconds",
+    "duration": "Length in seconds",
+    "return_with_leftover_noise": "Keep leftover noise",
+}
+_ACRONYMS = {
+    each.lower(): each
+    for each in (
+        "CFG",
+        "VAE",
+        "CLIP",
+        "LoRA",
+        "FPS",
+        "CRF",
+        "RGB",
+        "ID",
+        "UNet",
+        "T5",
+        "ControlNet",
+        "HDR",
+        "SD3",
+        "KSampler",
+    )
+}
+# Labels of images by the input that uses them, for graphs with several.
+_USED_AS = {
+    "start_image": "First frame",
+    "first_frame": "First frame",
+    "init_image": "First frame",
+    "end_image": "Last frame",
+    "last_frame": "Last frame",
+    "reference_image": "Reference image",
+    "ref_image": "Reference image",
+    "control_video": "Control video",
+    "mask": "Mask",
+}
+
+
+class Labels:
+    def __init__(self, traced: TracedGraph, shown: Collection[str]) -> None:
+        """The labels of `shown` nodes are unique."""
+        self._traced = traced
+        samplers = [each for each in traced.order if _SAMPLER.search(traced.class_of(each))]
+        self._noises: dict[str, tuple[set[str], list[str]]] = {}
+        self._samplers = {node_id: number for number, node_id in enumerate(samplers)}
+        self._headings = self._make_unique(
+            {each: self._custom_title(each) or self._default_label(each) for each in shown}
+        )
+        self._inside = self._make_unique({each: self._inline_label(each) for each in shown})
+
+    def node(self, node_id: str) -> str:
+        """Label as a heading."""
+        words = self._headings[node_id]
+        return words[:1].upper() + words[1:]
+
+    def inside(self, node_id: str) -> str:
+        """Label within a sentence."""
+        return self._inside[node_id]
+
+    def loaded(self, node_id: str) -> str:
+        words = re.sub(
+            r"\b(load|loader)\b", "", self._custom_title(node_id) or self._default_label(node_id), flags=re.IGNORECASE
+        )
+        shown = " ".join(map(_lowered, words.split()))
+        return shown[:1].upper() + shown[1:] or "Model"
+
+    def model(self, node_id: str) -> str | None:
+        """Purpose of a model, if known."""
+        if self._custom_title(node_id) is not None:
+            return self._inside[node_id]
+        noise = self._noise(node_id)
+        return noise and f"{noise} noise"
+
+    def input(self, each: GraphInput) -> str:
+        if each.name in _GENERIC:
+            return self.node(each.node_id)
+        if each.name == "clip_name" and "vision" in self._traced.class_of(each.node_id).lower():
+            return "CLIP vision model"
+        if each.display_name is not None and (shown := _plain(each.display_name)) and "_" not in shown:
+            return shown[:1].upper() + shown[1:]
+        name = each.name.rstrip(string.digits)
+        number = each.name[len(name) :]
+        known = _NAMES.get(each.name) or _NAMES.get(name)
+        words = known or _words(name)
+        return " ".join(filter(None, (words, number))) or "Value"
+
+    def file(self, each: GraphInput, *, is_only: bool) -> str:
+        """Label of a media file: its title, else its use in the graph."""
+        kind = str(each.type).capitalize()
+        if (own := self._custom_title(each.node_id)) is not None:
+            return own
+        if is_only:
+            return kind
+        names = (name for _, name in itertools.islice(self._traced.wiring.downstream(each.node_id), _MAX_LINKS))
+        return next((_USED_AS[name] for name in names if name in _USED_AS), kind)
+
+    def _make_unique(self, found: dict[str, str]) -> dict[str, str]:
+        counts = Counter(map(str.casefold, found.values()))
+        for node_id, words in found.items():
+            noise = self._noise(node_id) if counts[words.casefold()] > 1 and not _NOISE.search(words) else None
+            if noise is not None:
+                found[node_id] = f"{words} ({noise} noise)"
+        return dict(zip(found, number_duplicates([*found.values()]), strict=True))
+
+    def _default_label(self, node_id: str) -> str:
+        if node_id in self._samplers:
+            if (noise := self._noise(node_id)) is not None:
+                return f"{noise}-noise sampler"
+            place, count = self._samplers[node_id], len(self._samplers)
+            return "sampler" if count == 1 else f"{_ORDINALS[place]} sampler" if place < len(_ORDINALS) else "sampler"
+        return self._display_name(node_id) or _words(self._traced.class_of(node_id)) or "Node"
+
+    def _inline_label(self, node_id: str) -> str:
+        own = self._custom_title(node_id)
+        if own is None:
+            return " ".join(map(_lowered, self._default_label(node_id).split(" "))).removeprefix("load ")
+        # what the author added to the class name is distinctive: "Load Checkpoint - REFINER"
+        usual = self._display_name(node_id)
+        added = own[len(usual) :].strip(" -:|·()[]") if usual and own.casefold().startswith(usual.casefold()) else ""
+        if not _letters(added):
+            return own
+        added = added.lower() if added.isupper() and len(added) > 4 else added
+        return f"{added} sampler" if node_id in self._samplers and "sampler" not in added.lower() else added
+
+    def _custom_title(self, node_id: str) -> str | None:
+        """The title, unless it is the default title of the class."""
+        title = _plain(title_of(self._traced.graph, node_id)[:_LONGEST_TEXT].replace("_", " "))
+        usual = (self._traced.class_of(node_id), self._display_name(node_id))
+        is_usual = _letters(title) in {_letters(each) for each in usual}
+        return None if is_usual or not _letters(title) else title
+
+    def _display_name(self, node_id: str) -> str:
+        definition = self._traced.object_info.get(self._traced.class_of(node_id))
+        shown = definition.get("display_name") if isinstance(definition, dict) else None
+        return _plain(shown) if isinstance(shown, str) and shown != self._traced.class_of(node_id) else ""
+
+    def _noise(self, node_id: str) -> str | None:
+        """`high` or `low` if the node belongs to a high-noise or low-noise model, by the names upstream."""
+        found: set[str] = set()
+        seen: set[str] = set()
+        pending = [node_id]
+        while pending and len(seen) < 100:
+            each = pending.pop()
+            if each in seen:
+                continue
+            seen.add(each)
+            if each not in self._noises:
+                self._noises[each] = self._noise_at(each)
+            words, sources = self._noises[each]
+            found |= words
+            pending.extend(sources)
+        return found.pop() if len(found) == 1 else None
+
+    def _noise_at(self, node_id: str) -> tuple[set[str], list[str]]:
+        """Noise levels named by the values of one node, and the sources of its models."""
+        texts = [str(one.value) for one in self._traced.of_node[node_id] if len(str(one.value)) < 300]
+        links = self._traced.wiring.links[node_id].items()
+        words = {match.lower() for text in texts for match in _NOISE.findall(text)}
+        return words, list(dict.fromkeys(source for name, (source, _) in links if "model" in words_in(name)))
+
+
+def number_duplicates(texts: Sequence[str]) -> list[str]:
+    """Append a number to repeated texts."""
+    found: list[str] = []
+    used: set[str] = set()
+    counts: Counter[str] = Counter()
+    for text in texts:
+        shown = text
+        while shown.casefold() in used:
+            counts[text.casefold()] += 1
+            shown = f"{text} {counts[text.casefold()] + 1}"
+        used.add(shown.casefold())
+        found.append(shown)
+    return found
+
+
+def _plain(text: str) -> str:
+    """One short line."""
+    line = " ".join(printable(storable(text)).split())
+    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+
+
+def _letters(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def _words(name: str) -> str:
+    """Split names like `return_with_leftover_noise` and `CLIPTextEncode` into words."""
+    found = _WORD_END.split(_plain(name).replace("KSampler", "Ksampler"))
+    words = [_ACRONYMS.get(each.lower(), _lowered(each)) for each in found if each]
+    return " ".join([words[0][:1].upper() + words[0][1:], *words[1:]]) if words else ""
+
+
+def _lowered(word: str) -> str:
+    """Lower case, unless the word has several capitals."""
+    return word if sum(map(str.isupper, word)) > 1 else word.lower()
