@@ -1,1 +1,1 @@
-"""SQL, and nothing else: table definitions, migrations, and named statements over a transaction that is handed in."""
+"""SQL: table definitions, migrations, and named statements that run in the caller's transaction."""

@@ -1,7 +1,7 @@
-"""One database: its engines, its transactions, and what may go wrong with them.
+"""One database: its connections, transactions and errors.
 
-SQLite gets a single writing connection, which makes writers queue in the process instead of failing on a lock, and
-several reading ones. PostgreSQL gets one shard.
+SQLite has one write connection, so writers queue in the process instead of failing on a lock, and several read
+connections. PostgreSQL has one connection pool.
 """
 
 import asyncio
@@ -41,13 +41,13 @@ CONNECT_TIMEOUT_SECONDS = 5
 ATTEMPTS = 5
 BACKOFF = Backoff(first_seconds=0.008, longest_seconds=0.1, jitter=0.5)
 
-# A deadlock or a lost race: the transaction was rolled back whole and may simply be run again.
+# Deadlocks and serialization failures: the transaction was rolled back and can be run again.
 _RUN_AGAIN = {"40P01", "40001", "55P03"}
-# Lost connections, a server that shuts down or starts up, too many clients, no memory.
+# Lost connections, a server that starts or stops, too many clients, out of memory.
 _UNREACHABLE = {"57P01", "57P02", "57P03", "53000", "53200", "53300", "3D000"}
-# No login for this role, a wrong password, no permission, a database that takes no connections.
+# Missing role, wrong password, missing permission, or a database that allows no connections.
 _REFUSED = {"28000", "28P01", "42501", "55000"}
-# What a user is answered while nothing can be written, by SQLSTATE and by the first byte of SQLite's code.
+# Messages for a database that is not writable, by SQLSTATE and by the first byte of SQLite's code.
 _NOT_WRITABLE: dict[str | int | None, str] = {
     "25006": "is read-only",
     "53100": "is not writable: its disk is full",
@@ -56,18 +56,18 @@ _NOT_WRITABLE: dict[str | int | None, str] = {
     sqlite3.SQLITE_FULL: "is not writable: its disk is full",
     sqlite3.SQLITE_IOERR: "is not writable: its disk is full or fails",
 }
-# How long a database that took no change is said to take none, if nothing else was changed since.
+# A database counts as not writable for this long after a failed write, unless a later write succeeds.
 NOT_WRITABLE_SECONDS = 10.0
-# A change so small that it proves nothing of others.
+# A write so small that its success proves nothing about others.
 PROBE = "probe"
 
 
-# Two servers gave one request a lease; the one that came second is told so.
+# Two servers leased a job for the same request; the second gets a conflict.
 REQUEST_CONSTRAINT = "uq_dispatch_leases_request"
 
 
 class Boundary(StrEnum):
-    """Where a crash can fall between two steps. `AFTER_COMMIT` is "commit, then report failure"."""
+    """Points at which tests inject a crash. `AFTER_COMMIT` means "commit, then report failure"."""
 
     BEFORE_COMMIT = "before_commit"
     AFTER_COMMIT = "after_commit"
@@ -77,7 +77,7 @@ Crash = Callable[[str, Boundary], Awaitable[None]]
 
 
 class Database:
-    """A central database or a shard. `clock` is what SQLite's `relay_now()` reads; PostgreSQL has its own."""
+    """The central database or a shard. SQLite's `relay_now()` reads `clock`; PostgreSQL uses its own clock."""
 
     def __init__(self, name: str, url: str, *, pool_size: int = 10, clock: Callable[[], datetime] = utc_now) -> None:
         self.name = name
@@ -88,14 +88,14 @@ class Database:
         if self.dialect == "sqlite":
             path = Path(self.url.database or "")
             path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
-            # SQLite gives those that it makes beside it the same permissions
+            # SQLite creates its other files with the same permissions
             make_file(path)
             self._writer = _sqlite_engine(self.url, clock, begin="BEGIN IMMEDIATE")
             self._reader = _sqlite_engine(self.url, clock, begin="BEGIN")
         else:
             self._writer = self._reader = _postgres_engine(self.url)
-        # Connections stay open between transactions. SQLAlchemy's own shard does that too, but takes 0.3 ms of
-        # processor time for each transaction, which is more than most of ours need for their work.
+        # Not SQLAlchemy's connection pool, which costs 0.3 ms of CPU time per transaction: more than most transactions
+        # need for their work.
         self._open = {
             self._writer: _Connections(self._writer, 1 if self.dialect == "sqlite" else pool_size),
         }
@@ -103,7 +103,7 @@ class Database:
 
     @property
     def dsn(self) -> str:
-        """The URL as a driver without SQLAlchemy takes it."""
+        """The URL without SQLAlchemy's driver name."""
         return self.url.set(drivername=self.dialect).render_as_string(hide_password=False)
 
     async def close(self) -> None:
@@ -119,19 +119,19 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Tx]:
-        """A connection to read from."""
+        """Open a connection for reading."""
         with self._translated():
             async with self._open[self._reader].one() as tx:
                 yield tx
 
     async def run(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
-        """Run `work` in one transaction, again if it lost a race. `step` names it for logs and crash tests."""
+        """Run `work` in one transaction, and retry it after a conflict. `step` names it in logs and crash tests."""
         retries = Retries(BACKOFF)
         while True:
             try:
                 return await self._run_once(step, work)
             except NotWritable as error:
-                # nothing was written, and the connection may be older than the end of it
+                # nothing was written, and the connection may be from before the database became writable
                 if retries.failures or not _is_read_only(error.__cause__):
                     raise
                 retries.failures += 1
@@ -154,7 +154,7 @@ class Database:
         return result
 
     def check_accepts_changes(self) -> None:
-        """Raise what the last change was refused with, if that was a moment ago."""
+        """Re-raise the last write error, if it is recent."""
         if self._refusal is not None and self._refusal[0] > asyncio.get_running_loop().time():
             raise self._refusal[1]
 
@@ -181,12 +181,12 @@ class _Connections:
             try:
                 yield tx
             except BaseException as error:
-                # The driver knows that the server has ended a connection before it sees it closed; and whoever is
-                # cut off leaves behind what the next one to use it would have to wait for, and might be ended by.
+                # The driver knows that the server has terminated a connection before it sees it closed. A canceled
+                # caller leaves a request behind that the next user of the connection would have to wait for.
                 is_sound = not isinstance(error, asyncpg.InternalClientError) and not _was_cut_off(error)
                 if _why_not_writable(error) is not None:
                     is_sound = False
-                    # those that were opened while the database was read-only would stay so
+                    # connections from a read-only period would stay read-only
                     await self.close()
                 raise
             finally:
@@ -202,7 +202,7 @@ class _Connections:
     async def _take(self) -> Tx:
         while self._idle:
             tx = self._idle.pop()
-            # The server may have gone and come back while nobody used the connection.
+            # The server may have restarted while the connection was idle.
             if await tx.is_reusable():
                 return tx
             await tx.discard()
@@ -216,7 +216,7 @@ class _Connections:
 
 
 class _Translated:
-    """Turns what callers must tell apart into errors of ours; everything else passes, without values of rows."""
+    """Translates driver errors that callers handle. Others pass through, without row values."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -228,7 +228,7 @@ class _Translated:
         if error is None:
             return
         _hide_values(error)
-        if _ends_a_canceled_task(error):
+        if _is_rollback_after_cancel(error):
             raise asyncio.CancelledError from error
         if (why := _why_not_writable(error)) is not None:
             refusal = NotWritable(name=self._database.name, why=why)
@@ -240,14 +240,14 @@ class _Translated:
             raise DatabaseUnavailable(name=self._database.name) from error
         if "file is not a database" in str(error):
             raise ConfigurationError(
-                f"The file of {self._database.name} is no SQLite database. Name another file, or restore a backup."
+                f"The file of {self._database.name} is not an SQLite database. Choose another file or restore a backup."
             ) from error
         if isinstance(error, asyncpg.UniqueViolationError) and error.constraint_name == REQUEST_CONSTRAINT:
             raise Conflict("This request id has a lease already.") from error
 
 
 def async_url(url: str) -> URL:
-    """The URL with its asynchronous driver. Users write `sqlite:///…` or `postgresql://…`."""
+    """Return the URL with its async driver. Users write `sqlite:///…` or `postgresql://…`."""
     try:
         parsed = make_url(url)
     except exc.ArgumentError as error:
@@ -255,7 +255,7 @@ def async_url(url: str) -> URL:
     match parsed.get_backend_name():
         case "sqlite":
             if parsed.database in {None, "", ":memory:"}:
-                raise ConfigurationError("An in-memory SQLite database cannot be shared; name a file instead.")
+                raise ConfigurationError("An in-memory SQLite database cannot be shared. Use a file.")
             return parsed.set(drivername=f"sqlite+{DRIVERS['sqlite']}")
         case "postgresql" | "postgres":
             return parsed.set(drivername=f"postgresql+{DRIVERS['postgresql']}")
@@ -268,7 +268,7 @@ def _postgres_engine(url: URL) -> AsyncEngine:
         url,
         json_deserializer=orjson.loads,
         hide_parameters=True,
-        # Transactions are begun and ended on the driver's connection, see `Tx.transaction`.
+        # Transactions begin and end on the driver's connection; see `Tx.transaction`.
         isolation_level="AUTOCOMMIT",
         poolclass=NullPool,
         connect_args={
@@ -277,17 +277,17 @@ def _postgres_engine(url: URL) -> AsyncEngine:
             "server_settings": {
                 "application_name": "comfyrelay",
                 "timezone": "UTC",
-                # Every statement finds its rows through an index, for tables of any size and any statistics. The
-                # planner cannot know that: it takes each list of rows for a hundred and may choose to read whole
-                # tables, or to plan anew each time. Queues that trust it fall off a cliff when a table grows.
+                # Every statement has an index, for tables of any size. The planner assumes that each list of rows has a
+                # hundred entries, and may choose to scan whole tables or to plan each call again. That makes a queue
+                # suddenly slow when a table grows.
                 "plan_cache_mode": "force_generic_plan",
                 "enable_seqscan": "off",
                 "enable_hashjoin": "off",
                 "enable_mergejoin": "off",
                 "jit": "off",
-                # To start the processes that would help takes longer than such a statement itself.
+                # Starting parallel workers takes longer than these statements.
                 "max_parallel_workers_per_gather": "0",
-                # A process that hangs inside a transaction must not hold its locks for ever.
+                # A process that hangs in a transaction must not hold its locks forever.
                 "idle_in_transaction_session_timeout": "30000",
             },
         },
@@ -304,16 +304,16 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
 
     @event.listens_for(engine.sync_engine, "connect")
     def set_up(connection: Any, _record: object) -> None:
-        # The driver must not begin transactions by itself: BEGIN IMMEDIATE takes the write lock up front, so that
-        # no transaction can fail half-way because it read first and found another writer when it wrote.
+        # The driver must not begin transactions itself. BEGIN IMMEDIATE takes the write lock first, so a transaction
+        # that reads before it writes cannot fail halfway because of another writer.
         connection.isolation_level = None
         cursor = connection.cursor()
         cursor.execute("PRAGMA journal_mode = WAL")
         cursor.execute("PRAGMA foreign_keys = ON")
-        # FULL, not NORMAL: what was answered must survive a power cut, in both databases alike.
+        # FULL, not NORMAL: what was confirmed must survive a power failure.
         cursor.execute("PRAGMA synchronous = FULL")
         cursor.close()
-        # Within one statement it is one time, as it is in PostgreSQL; SQLite need not ask again for every row.
+        # Deterministic: as in PostgreSQL, the time is the same within a statement, and SQLite calls it once.
         connection.create_function("relay_now", 1, relay_now, deterministic=True)
 
     @event.listens_for(engine.sync_engine, "begin")
@@ -323,12 +323,12 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
     return engine
 
 
-def _ends_a_canceled_task(error: BaseException | None) -> bool:
-    """Whether the driver failed only because a task that was to end could not roll back. To let that failure out would
-    call a sound database unreachable, and let the task go on as if nobody had ended it."""
+def _is_rollback_after_cancel(error: BaseException | None) -> bool:
+    """Whether the driver failed only because a canceled task could not roll back. Raising that error would report a
+    healthy database as unreachable and swallow the cancellation."""
     task = asyncio.current_task()
     if task is None or not task.cancelling():
-        # a limit of time ends by a cancellation too, which is over by now
+        # a timeout also cancels, and has already been converted
         return False
     return _was_cut_off(error)
 
@@ -356,8 +356,8 @@ def _is_read_only(error: BaseException | None) -> bool:
 
 
 def _hide_values(error: BaseException | None) -> None:
-    """What is not expected is logged, and what a database says of a row may hold somebody's secret: its details, and
-    all that it says of a value that it cannot take."""
+    """Remove row values from an unexpected error before it is logged: its details, and messages about invalid values.
+    They may contain secrets."""
     seen: set[int] = set()
     pending = [error]
     while pending:
@@ -380,7 +380,7 @@ def _is_retryable(error: exc.DBAPIError | asyncpg.PostgresError) -> bool:
 
 def _is_unreachable(error: BaseException) -> bool:
     state = _sqlstate(error) or ""
-    # 08: all that is told of connections, also of one that was lost while it was made
+    # class 08: connection errors, including failed attempts
     if state in _UNREACHABLE or state.startswith("08"):
         return True
     if isinstance(error, exc.DBAPIError):

@@ -1,4 +1,4 @@
-"""Figures about the queue and the outboxes, for whoever watches over the service. Nothing of a tenant's is in them."""
+"""Metrics of the queue and the outboxes, without any data of tenants."""
 
 from dataclasses import dataclass
 
@@ -12,15 +12,15 @@ from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workflow_blocks, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import tables as tenant
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
-# Workflows of one tenant's own count as one: their names are the tenant's, and there may be any number of them.
+# All private workflows count as one: their names belong to tenants, and their number is unbounded.
 PRIVATE = "(private)"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueDepth:
-    """What waits for a workflow. Jobs whose time has not come yet do not wait."""
+    """Jobs of a workflow that wait. Jobs that are scheduled for later do not count."""
 
     workflow: str
     stage: str
@@ -37,7 +37,7 @@ class LeaseCount:
 
 async def queues(tx: Tx) -> list[QueueDepth]:
     slug = _slug()
-    waits = (d.c.status == word(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now())
+    waits = (d.c.status == sql_literal(DispatchStatus.QUEUED)) & (d.c.available_at <= relay_now())
     query = (
         select(
             slug.label("workflow"),
@@ -66,19 +66,19 @@ async def leased(tx: Tx) -> list[LeaseCount]:
     query = (
         select(slug.label("workflow"), d.c.stage, func.count().label("leases"))
         .join(workflows, workflows.c.id == d.c.workflow_id)
-        .where(d.c.status == word(DispatchStatus.LEASED))
+        .where(d.c.status == sql_literal(DispatchStatus.LEASED))
         .group_by(slug, d.c.stage)
     )
     return [LeaseCount(**row._mapping) for row in await tx.execute(query)]
 
 
 def _slug() -> ColumnElement[str]:
-    # as SQL text: PostgreSQL does not see that two parameters are the same, and would not let it be grouped by
-    return case((workflows.c.tenant_id.is_(None), workflows.c.slug), else_=word(PRIVATE))
+    # as a literal: PostgreSQL cannot group by a parameter
+    return case((workflows.c.tenant_id.is_(None), workflows.c.slug), else_=sql_literal(PRIVATE))
 
 
 async def suspects(tx: Tx, *, blocked_workers: int) -> int:
-    """How many workflows are blocked on so many workers at once: it is hardly the workers' fault."""
+    """Count workflows that are blocked on several workers, so the workflow is the likely cause."""
     several = (
         select(workflow_blocks.c.workflow_hash)
         .where(workflow_blocks.c.blocked_until > relay_now())
@@ -90,7 +90,7 @@ async def suspects(tx: Tx, *, blocked_workers: int) -> int:
 
 
 async def entry_ages(tx: Tx) -> dict[str, float]:
-    """By shard, for how long the oldest outbox entry for it has waited."""
+    """Return the age of the oldest outbox entry by shard."""
     box = central.outbox
     query = select(box.c.shard, func.min(box.c.created_at).label("oldest"), relay_now().label("now"))
     found = await tx.execute(query.group_by(box.c.shard))
@@ -98,14 +98,14 @@ async def entry_ages(tx: Tx) -> dict[str, float]:
 
 
 async def submission_age(tx: Tx) -> float:
-    """For how long the oldest submission of a shard has waited."""
-    # the first row, not the minimum: rows are written in the order of time, and only the key is indexed
+    """Return the age of the oldest pending submission of a shard."""
+    # the first row, not the minimum: rows are in order of time, and only the key is indexed
     query: Select[tuple[object, object]] = select(tenant.outbox.c.created_at, relay_now().label("now"))
     row = (await tx.execute(query.order_by(tenant.outbox.c.id).limit(1))).one_or_none()
     return max(0.0, (row.now - row.created_at).total_seconds()) if row else 0.0
 
 
 async def undelivered(tx: Tx) -> int:
-    """How many webhooks of a shard are still to be delivered."""
-    pending = tenant.webhook_deliveries.c.status == word(DeliveryStatus.PENDING)
+    """Count the pending webhooks of a shard."""
+    pending = tenant.webhook_deliveries.c.status == sql_literal(DeliveryStatus.PENDING)
     return int(await tx.scalar(select(func.count(literal(1))).where(pending)) or 0)

@@ -1,6 +1,6 @@
-"""Bringing a database's schema up: one Alembic history for the central schema, one for the tenant schema.
+"""Schema upgrades: one Alembic history for the central schema, one for the tenant schema.
 
-Alembic is imported where there is something to bring up, because importing it takes a tenth of a process's start.
+Alembic is imported only for an upgrade, because the import takes a tenth of the startup time.
 """
 
 from enum import StrEnum
@@ -28,7 +28,7 @@ class Schema(StrEnum):
 
 
 def revisions(schema: Schema) -> list[str]:
-    """Oldest first. The name of a migration's file begins with its number."""
+    """Return all revisions, oldest first. File names of migrations begin with the number."""
     names = sorted(file.name for file in (_FOLDER / schema / "versions").glob("[0-9]*.py"))
     return [f"{schema}_{name.partition('_')[0]}" for name in names]
 
@@ -39,18 +39,18 @@ def head(schema: Schema) -> str:
 
 
 async def upgrade(database: Database, schema: Schema, *, to: str | None = None) -> tuple[str | None, str]:
-    """Bring the schema to its head, or to an earlier revision, in one transaction; returns what it was and is."""
+    """Upgrade the schema to the newest revision, or to `to`, in one transaction. Returns the old and new revision."""
     wanted = to or head(schema)
 
     async def work(tx: Tx) -> str | None:
         if database.dialect == "postgresql":
-            # Several servers may start at once; the second waits and finds nothing left to do.
+            # Several servers may start at the same time; the second waits and finds the schema up to date.
             await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.migrate'))"))
         before = await tx.run_sync(_current)
         if before is None and (others := await tx.run_sync(_tables)):
             raise ConfigurationError(
-                f"The database of {database.name} has tables that are none of ComfyRelay's ({', '.join(others[:3])}). "
-                "Name an empty one, or ComfyRelay's own."
+                f"The database of {database.name} has tables of another program ({', '.join(others[:3])}). "
+                "Use an empty database, or one of ComfyRelay."
             )
         require_known(before, schema, database.name)
         if before is not None and before > wanted:
@@ -68,24 +68,23 @@ async def current(database: Database) -> str | None:
 
 
 def require_known(revision: str | None, schema: Schema, name: str) -> None:
-    """`ConfigurationError` for a database of a newer version, or of something else."""
+    """Raise `ConfigurationError` if the revision is from a newer version or another schema."""
     if revision is None or revision in revisions(schema):
         return
     if revision.startswith(f"{schema}_"):
         raise ConfigurationError(
-            f"The schema of {name} is {revision}, and ComfyRelay {__version__} knows {head(schema)} at most: a newer "
-            "version has used this database. Install that one, or restore a backup from before."
+            f"The schema of {name} is {revision}, but ComfyRelay {__version__} supports at most {head(schema)}. "
+            "A newer version has upgraded this database. Install that version, or restore an older backup."
         )
     raise ConfigurationError(
-        f"The database of {name} has another schema than {name} needs ({revision}). Check COMFYRELAY_DATABASE_URL and "
-        "COMFYRELAY_SHARDS."
+        f"The database of {name} has a wrong schema ({revision}). Check COMFYRELAY_DATABASE_URL and COMFYRELAY_SHARDS."
     )
 
 
 async def check_writable(database: Database) -> None:
-    """Change nothing, but as if it were something; `NotWritable` when the database takes no changes."""
+    """Raise `NotWritable` if the database cannot be written. Updates a row with its own value."""
     skip = " FOR UPDATE SKIP LOCKED" if database.dialect == "postgresql" else ""
-    # the row is skipped where a migration holds it: whoever asks does not wait for that
+    # skip the row if a migration has locked it, instead of waiting
     found = f"SELECT version_num FROM alembic_version{skip}"
     same = text(f"UPDATE alembic_version SET version_num = version_num WHERE version_num IN ({found})")
     await database.run(PROBE, lambda tx: tx.execute(same))

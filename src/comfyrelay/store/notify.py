@@ -1,6 +1,6 @@
-"""How waiting pollers learn of new work.
+"""Notify other processes of new work, with PostgreSQL's LISTEN and NOTIFY.
 
-A wake-up is a wakeup: it may be lost, doubled or early. Whoever waits looks for itself, and a tick stands behind it.
+Notifications are best-effort: they may be lost, repeated or early. Receivers check the database, also at intervals.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ log = structlog.get_logger(__name__)
 
 CHANNEL = "comfyrelay_work"
 WORDS_CHANNEL = "comfyrelay_words"
-# PostgreSQL takes less than 8,000 bytes at once: so many words of 50 letters are 7,650.
+# A NOTIFY payload is limited to 8,000 bytes: this many ids of 50 characters are 7,650.
 MOST_WORDS = 150
-# At most 20 notifications a second from one process: NOTIFY takes a lock of the whole database at commit.
+# At most 20 notifications per second and process, because NOTIFY takes a database-wide lock at commit.
 DEBOUNCE_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0
 
@@ -29,19 +29,19 @@ Listener = Callable[[str], None]
 
 class NotifyChannel(Protocol):
     async def notify(self) -> None:
-        """There may be new work. Called after the commit that made it."""
+        """Announce new work. Call it after the commit."""
 
     async def wait(self, timeout_seconds: float) -> bool:
-        """Wait for a wakeup; false when none came in time."""
+        """Wait for a notification; false after the timeout."""
 
     def subscribe(self) -> Wakeup:
-        """A wakeup of one's own, given whenever `wait` is: what another takes is not taken from whoever has it."""
+        """Return a separate wakeup, so that several waiters do not consume each other's notifications."""
 
     def publish(self, word: str) -> None:
-        """Say a word without blanks, such as an id, to every process, this one first. It may be lost."""
+        """Send a value without spaces, such as an id, to all processes, this one first. It may be lost."""
 
     def on_word(self, listener: Listener) -> None:
-        """Call this with each word that is said; some come twice."""
+        """Call this with each published value. Some arrive twice."""
 
     async def start(self) -> None: ...
 
@@ -49,7 +49,7 @@ class NotifyChannel(Protocol):
 
 
 class LocalNotifyChannel:
-    """For one process."""
+    """Notifications within one process."""
 
     def __init__(self) -> None:
         self._wakeup = Wakeup()
@@ -90,9 +90,10 @@ class LocalNotifyChannel:
 
 
 class PostgresNotifyChannel(LocalNotifyChannel):
-    """For several processes on one PostgreSQL: `NOTIFY` after commit, and one listening connection a process.
+    """Notifications between processes on one PostgreSQL: `NOTIFY` after commit, and one listening connection each.
 
-    The connection is outside the shard and goes straight to the server: LISTEN does not survive a transaction pooler.
+    The connection is not from the connection pool and must reach the server directly: LISTEN does not work through a
+    transaction pooler.
     """
 
     def __init__(self, dsn: str) -> None:
@@ -102,7 +103,7 @@ class PostgresNotifyChannel(LocalNotifyChannel):
         self._keeper: asyncio.Task[None] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._unsent = False
-        # by when they were said
+        # with the time of each
         self._unpublished: dict[str, None] = {}
         self._lost = asyncio.Event()
         self.listening = asyncio.Event()
@@ -121,7 +122,7 @@ class PostgresNotifyChannel(LocalNotifyChannel):
         await self._disconnect()
 
     async def notify(self) -> None:
-        """Wake this process at once, the others within the debounce."""
+        """Wake this process at once, and the others within the debounce time."""
         await super().notify()
         self._unsent = True
         self._send_soon()
@@ -136,7 +137,7 @@ class PostgresNotifyChannel(LocalNotifyChannel):
             self._sender = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        """What is announced while this waits is covered by what it sends: that comes after their commits too."""
+        """One NOTIFY covers all announcements during the wait, because it is sent after their commits."""
         try:
             while self._unsent or self._unpublished:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
@@ -149,7 +150,7 @@ class PostgresNotifyChannel(LocalNotifyChannel):
                 if words:
                     await self._connection.execute("SELECT pg_notify($1, $2)", WORDS_CHANNEL, " ".join(words))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
-            # The others find the work at their next tick.
+            # The other processes find the work at their next tick.
             log.info("notify_channel.notify_failed")
         finally:
             self._sender = None
@@ -172,7 +173,7 @@ class PostgresNotifyChannel(LocalNotifyChannel):
         connection.add_termination_listener(lambda *_: self._lost.set())
         await connection.add_listener(CHANNEL, lambda *_: self._give())
         await connection.add_listener(WORDS_CHANNEL, lambda *heard: self._call_listeners(heard[-1].split()))
-        # Look once: whatever was announced while nobody listened is found this way.
+        # Wake once, for announcements from before the connection was open.
         self._give()
         self.listening.set()
 

@@ -1,4 +1,4 @@
-"""Steps that must still cross from one database to the other. Rows are written with the change they describe."""
+"""Outboxes: steps that must still cross from one database to the other, written together with their change."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ from comfyrelay.store.types import json_value, relay_now
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutboxEntry:
-    """Updates for one shard, in the order in which they were decided."""
+    """Updates for one shard, in order."""
 
     id: int
     shard: str
@@ -35,7 +35,7 @@ class PendingSubmission:
 
 
 async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[OutboxEntry]:
-    """One entry for each shard, with its updates."""
+    """Write one entry per shard with its updates."""
     if not updates:
         return []
     rows = [{"shard": shard, "updates": list(shard_updates)} for shard, shard_updates in updates.items()]
@@ -73,14 +73,14 @@ def _entry_ids(_dialect: str) -> Executable:
 
 
 def _older(query: Select[Any], box: Table) -> Select[Any]:
-    """Some of them, in their order, that have been there for a while."""
+    """Select old rows in order, up to a limit."""
     is_due = box.c.created_at <= relay_now(bindparam("since", type_=Float()))
     query = query.where(box.c.id > bindparam("after_id", type_=BigInteger()), is_due)
     return query.order_by(box.c.id).limit(bindparam("most", type_=BigInteger()))
 
 
 async def entries_by_ids(tx: Tx, ids: Sequence[int]) -> list[OutboxEntry]:
-    """Those of them that are still there, in their order."""
+    """Return the entries that still exist, in order."""
     box = central.outbox
     query = select(box.c.id, box.c.shard, box.c.updates).where(box.c.id.in_(ids)).order_by(box.c.id)
     return [_entry(row) for row in await tx.execute(query)]
@@ -131,7 +131,7 @@ def _remove_submissions(dialect: str) -> Executable:
 
 
 async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
-    """What the queue has decided and a shard has not got for so long, oldest first."""
+    """Return entries that a shard has not received for this long, oldest first."""
     box = central.outbox
     query = select(box.c.id, box.c.shard, box.c.updates, box.c.created_at)
     query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
@@ -148,7 +148,7 @@ async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> lis
 
 
 async def stuck_submissions(tx: Tx, shard: str, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
-    """Jobs of a shard that have not come to the queue for so long, oldest first."""
+    """Return submissions of a shard that have not reached the queue for this long, oldest first."""
     box = tenant.outbox
     query = select(box.c.id, box.c.job_ids, box.c.created_at)
     query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
@@ -159,7 +159,7 @@ async def stuck_submissions(tx: Tx, shard: str, *, older_than_seconds: float, li
 
 
 async def stuck(tx: Tx, box: Table, *, older_than_seconds: float, shard: str | None = None) -> int:
-    """How many rows have waited in an outbox for longer than that."""
+    """Count the rows that have waited in an outbox for longer than this."""
     query = select(func.count()).select_from(box).where(box.c.created_at <= relay_now(-older_than_seconds))
     if shard is not None:
         query = query.where(box.c.shard == shard)

@@ -1,4 +1,4 @@
-"""Long lists, page by page, never looking through more rows for a page than a fixed number."""
+"""Pagination that reads at most a fixed number of rows per page."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -7,10 +7,10 @@ from sqlalchemy import ColumnElement, Select, select
 
 from comfyrelay.store.database import Tx
 
-# Rows that one page may look through for a filter that no index serves: some 30 ms.
+# Rows that a page may scan for a filter without an index: about 30 ms.
 MOST_SCANNED = 20_000
 
-# Conditions over the columns of a list that no index serves.
+# Conditions without an index, over the columns of a list.
 Loose = Callable[[Any], Sequence[ColumnElement[bool]]]
 
 
@@ -23,10 +23,10 @@ async def newest_first(
     loose: Loose | None = None,
     most: int = MOST_SCANNED,
 ) -> tuple[Sequence[Any], Any]:
-    """A page of `rows`, highest key first, and the key to go on before; `None` when there is nothing more.
+    """Return a page of `rows`, highest key first, and the key of the next page; `None` after the last.
 
-    `rows` hold what an index finds. `loose` conditions are tried on at most `most` of them, so a page
-    may be short, or even empty, and still not be the last.
+    `rows` uses an index. The `loose` conditions are checked on at most `most` rows, so a page may be short or empty
+    without being the last.
     """
     name = key.name
     ordered = rows.order_by(key.desc())
@@ -42,7 +42,7 @@ async def newest_first(
 
 
 def one_page(found: Sequence[Any], key: str, *, limit: int) -> tuple[Sequence[Any], Any]:
-    """The rows of a page, of which one more than fits was asked for, and the key of the last if there are more."""
+    """Return the rows of a page and the key of the next one. The query must have selected one row more than `limit`."""
     if len(found) <= limit:
         return found, None
     return found[:limit], getattr(found[limit - 1], key)

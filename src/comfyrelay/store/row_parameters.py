@@ -1,6 +1,6 @@
-"""Many rows as one parameter: a JSON array that a statement reads as a table.
+"""Pass many rows as one parameter: a JSON array that a statement reads as a table.
 
-One statement then writes one row or five thousand, in one round trip and with one plan, on both databases.
+On both databases, one statement writes one row or five thousand in one round trip with one plan.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ ColumnType = TypeEngine[Any] | type[TypeEngine[Any]]
 def rows_table(
     dialect: str, columns: Mapping[str, ColumnType], *, parameter: str = "rows", alias: str = "r"
 ) -> FromClause:
-    """The rows of the JSON array bound to `parameter`, as a table with these columns."""
+    """Return the JSON array bound to `parameter` as a table with these columns."""
     bound = bindparam(parameter, type_=Text())
     if dialect == "postgresql":
         typed = [column(name, type_) for name, type_ in columns.items()]
@@ -39,7 +39,7 @@ def _sqlite_field(value: Any, name: str, type_: ColumnType) -> Any:
 
 
 def columns_of(table: Table, *names: str) -> dict[str, ColumnType]:
-    """The named columns of a table, with their types, for `rows_table`."""
+    """Return the named columns of a table with their types, for `rows_table`."""
     return {name: table.c[name].type for name in names}
 
 
@@ -52,7 +52,7 @@ def with_rows(rows: Iterable[object], parameter: str = "rows") -> dict[str, Any]
 
 
 def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]]:
-    """The named attributes of each object. Not needed for dataclasses whose fields are the columns: they are rows."""
+    """Return the named attributes of each object. Dataclasses whose fields are the columns do not need it."""
     values = attrgetter(*names)
     return [dict(zip(names, values(each), strict=True)) for each in objects]
 
@@ -62,5 +62,5 @@ def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, Any]:
 
 
 def insert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """INSERT with `ON CONFLICT`, which both databases have and spell alike."""
+    """Return an INSERT that supports `ON CONFLICT`."""
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)

@@ -1,4 +1,4 @@
-"""Copies of SQLite files that others write to meanwhile. Blocking, with plain `sqlite3`; it knows no tables of ours."""
+"""Copy SQLite files while they are in use. Blocking, with plain `sqlite3`, and independent of the schema."""
 
 import os
 import sqlite3
@@ -10,22 +10,22 @@ from comfyrelay.errors import ConfigurationError, Conflict
 from comfyrelay.store.database import BUSY_TIMEOUT_SECONDS
 
 MAGIC = b"SQLite format 3\0"
-# What SQLite keeps beside a file while it is open.
+# Suffixes of the files that SQLite creates next to an open database.
 SIDE_FILES = ("-wal", "-shm", "-journal")
 PAGES_AT_ONCE = 1024
 
 
 def copy_databases(copies: Mapping[Path, Path], *, on_copied: Callable[[int], None] = lambda _size: None) -> None:
-    """Copy these files, each to its new place, as they all are at one moment.
+    """Copy these files (source → target) as of one moment.
 
-    `on_copied` is told, again and again, how many more bytes are copied.
+    `on_copied` is called repeatedly with the number of bytes copied since the last call.
     """
     with ExitStack() as opened:
         sources = {path: opened.enter_context(_opened(path)) for path in copies}
         with _one_moment(copies):
             for path, source in sources.items():
                 with _errors_of(path):
-                    # the first read is what a transaction sees to its end, whatever others write
+                    # the first read fixes what the transaction sees
                     source.execute("BEGIN")
                     source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         for path, source in sources.items():
@@ -34,7 +34,7 @@ def copy_databases(copies: Mapping[Path, Path], *, on_copied: Callable[[int], No
 
 
 def revision_of(path: Path) -> str | None:
-    """The revision of the schema in a file that nobody else uses; nothing where it has none."""
+    """Return the schema revision of a file that no other process uses, if any."""
     with _errors_of(path), closing(sqlite3.connect(path)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
             return None
@@ -43,18 +43,18 @@ def revision_of(path: Path) -> str | None:
 
 
 def require_closed(path: Path) -> None:
-    """`Conflict` when another process has the file open. Afterwards it is whole without files beside it."""
+    """Raise `Conflict` if another process has the file open. Afterwards the file is complete by itself."""
     if not path.exists():
         return
     try:
         with closing(sqlite3.connect(path, timeout=0)) as connection:
-            # who leaves the write-ahead log must be alone
+            # leaving WAL mode requires exclusive access
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
     except sqlite3.OperationalError as error:
         if "locked" in str(error):
             raise Conflict(f"Another process uses {path}. Stop it first.") from None
     except sqlite3.DatabaseError:
-        # a damaged file is a reason to put another in its place
+        # a damaged file may be replaced
         return
 
 
@@ -65,7 +65,7 @@ def is_database(path: Path) -> bool:
 
 @contextmanager
 def _one_moment(paths: Mapping[Path, Path]) -> Iterator[None]:
-    """Nobody writes to any of them. No transaction of ours spans two files, so nobody waits in a circle."""
+    """Block writers of all files. No transaction spans two files, so this cannot deadlock."""
     with ExitStack() as opened:
         for path in paths:
             connection = opened.enter_context(_opened(path))
@@ -91,7 +91,7 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 
 def _copy(source: sqlite3.Connection, to: Path, on_copied: Callable[[int], None]) -> None:
-    # made first: SQLite would let others read it
+    # created first, because SQLite would make it readable by others
     os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     [page_size] = source.execute("PRAGMA page_size").fetchone()
     copied = 0
@@ -103,7 +103,7 @@ def _copy(source: sqlite3.Connection, to: Path, on_copied: Callable[[int], None]
 
     with closing(sqlite3.connect(to)) as target:
         source.backup(target, pages=PAGES_AT_ONCE, progress=progress)
-        # one file, which can be read from where nothing can be written
+        # a single file, readable from a read-only disk
         target.execute("PRAGMA journal_mode = DELETE").fetchone()
         [verdict] = target.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":

@@ -1,8 +1,8 @@
-"""A transaction as the statements of this package see it.
+"""Transactions, as the statements of this package use them.
 
-Statements are written once, with SQLAlchemy. The frequent ones take all their rows as one parameter, so they never
-change: on PostgreSQL they are compiled once and handed straight to the driver, which costs a sixth of what SQLAlchemy's
-own way to it does (0.025 against 0.14 ms of processor time for a small one).
+Statements are written with SQLAlchemy. The frequent ones take all their rows as one parameter, so their text never
+changes. On PostgreSQL they are compiled once and passed directly to the driver, at a sixth of SQLAlchemy's cost (0.025
+instead of 0.14 ms of CPU time for a small one).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ Build = Callable[[str], Executable]
 
 
 class Row(asyncpg.Record):  # type: ignore[misc]
-    """A row whose columns are attributes, as they are in SQLAlchemy's rows."""
+    """A row with its columns as attributes, like SQLAlchemy's."""
 
     def __getattr__(self, name: str) -> Any:
         try:
@@ -39,8 +39,8 @@ class Row(asyncpg.Record):  # type: ignore[misc]
 
 
 class Tx:
-    """One transaction. Writes are put off until something must be read or the end comes, and then go to PostgreSQL
-    together, as one statement: a settlement is two round trips instead of eight."""
+    """One transaction. On PostgreSQL, writes are deferred until the next read or the commit and then sent as one
+    statement: a settlement takes two round trips instead of eight."""
 
     def __init__(self, connection: AsyncConnection, driver: Any) -> None:
         self._connection = connection
@@ -50,7 +50,7 @@ class Tx:
         self.run_sync = connection.run_sync
 
     async def write(self, build: Build, parameters: Mapping[str, Any]) -> None:
-        """Run, now or a little later, a statement that only writes."""
+        """Run a statement that only writes; it may be deferred."""
         if self._driver is None:
             await self._connection.execute(build(self.dialect), self._encoded(parameters))
             return
@@ -69,7 +69,7 @@ class Tx:
         return await self._run(calls)
 
     async def execute(self, statement: Executable, parameters: Any = None) -> CursorResult[Any]:
-        """Run a statement that is made for this call."""
+        """Run a statement built for this call."""
         await self.flush()
         return await self._connection.execute(statement, parameters)
 
@@ -80,21 +80,21 @@ class Tx:
         return (await self.execute(statement, parameters)).scalars()
 
     async def flush(self) -> None:
-        """Run the writes that were put off."""
+        """Run the deferred writes."""
         if self._writes:
             calls, self._writes = self._writes, []
             await self._run(calls)
 
     def _encoded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Rows become one parameter."""
+        """Encode rows as one parameter."""
         return {
             name: json_text(value, self.dialect) if isinstance(value, list) else value
             for name, value in parameters.items()
         }
 
     async def _make_room(self, build: Build) -> None:
-        """Parts of one statement do not see each other's work, so a statement that reads, or writes where another
-        waits to write, comes after it."""
+        """Flush before a statement that reads, or writes to a table with a deferred write. Parts of one statement do
+        not see each other's changes."""
         table = _compiled(build).table
         if self._writes and (table is None or any(_compiled(each).table == table for each, _ in self._writes)):
             await self.flush()
@@ -120,11 +120,11 @@ class Tx:
                 yield
                 await self.flush()
         finally:
-            # What a failed transaction put off must not be run by whoever gets the connection next.
+            # The next user of the connection must not run the deferred writes of a failed transaction.
             self._writes = []
 
     async def is_reusable(self) -> bool:
-        """Whether the connection may serve another transaction; a reader's snapshot ends here."""
+        """Whether the connection can be used for another transaction. Ends the read transaction."""
         if self._driver is not None:
             return not self._driver.is_closed() and not self._driver.is_in_transaction()
         if self._connection.closed or self._connection.invalidated:
@@ -146,14 +146,14 @@ class _Compiled:
     sql: str
     order: tuple[str, ...]
     fixed: Mapping[str, Any]
-    # What it writes to; nothing for a statement that only reads.
+    # The table that it writes to; `None` for a statement that only reads.
     table: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Together:
     sql: str
-    # For each parameter: the call it belongs to, its name there, and its value if it never changes.
+    # For each parameter: its call, its name there, and its value if it is constant.
     values: tuple[tuple[int, str, Any], ...]
 
 
@@ -174,7 +174,7 @@ def _compiled(build: Build) -> _Compiled:
 
 @cache
 def _together(builds: tuple[Build, ...]) -> _Together:
-    """Several statements as one: all but the last become WITH parts of the last."""
+    """Combine statements: all but the last become WITH parts of the last."""
     parts: list[str] = []
     values: list[tuple[int, str, Any]] = []
     for call, statement in enumerate(map(_compiled, builds)):

@@ -1,4 +1,4 @@
-"""Column types and SQL functions that mean the same on SQLite and PostgreSQL."""
+"""Column types and SQL functions that behave the same on SQLite and PostgreSQL."""
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
@@ -13,7 +13,7 @@ from comfyrelay.text import storable
 
 
 class UtcTime(TypeDecorator[datetime]):
-    """An instant. PostgreSQL: `timestamptz`. SQLite: fixed-width UTC text, which sorts as time does."""
+    """A time. PostgreSQL: `timestamptz`. SQLite: fixed-width UTC text, which sorts by time."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -35,7 +35,7 @@ class UtcTime(TypeDecorator[datetime]):
 
 
 class JsonText(TypeDecorator[Any]):
-    """A JSON value kept as it was written: read and stored whole, never searched."""
+    """A JSON value that is read and written whole, never searched."""
 
     impl = JSON(none_as_null=True)
     cache_ok = True
@@ -47,29 +47,29 @@ class JsonText(TypeDecorator[Any]):
 
 
 def relay_now(seconds: float | ColumnElement[Any] = 0.0) -> ColumnElement[datetime]:
-    """The database's clock, `seconds` from now. The one source of time; tests replace the function behind it."""
+    """The database clock plus `seconds`: the only source of time for jobs. Tests replace the SQL function."""
     offset = seconds if isinstance(seconds, ColumnElement) else literal(float(seconds), Float())
     return func.relay_now(cast(offset, Float(53)), type_=UtcTime())
 
 
-def word(value: str) -> ColumnElement[str]:
-    """A word of ours as SQL text, not as a parameter: only then does the planner know that a partial index fits."""
+def sql_literal(value: str) -> ColumnElement[str]:
+    """Return a constant as an SQL literal. With a parameter, the planner could not use a partial index."""
     return literal_column(f"'{value}'", Text())
 
 
 def time_text(value: datetime) -> str:
-    # isoformat, because strftime takes four times as long and a settlement writes a dozen times.
+    # strftime takes four times as long, and a settlement writes a dozen times
     return value.astimezone(UTC).replace(tzinfo=None).isoformat(" ", "microseconds")
 
 
 def json_value(stored: Any) -> Any:
-    """A JSON column's value; PostgreSQL's driver hands it over as text."""
+    """Return the value of a JSON column, which PostgreSQL's driver returns as text."""
     return orjson.loads(stored) if isinstance(stored, str) else stored
 
 
 def json_text(value: Any, dialect: str) -> str:
-    """JSON for a statement's rows, with times as the database reads them and only letters that it can keep."""
-    # PostgreSQL reads times as orjson writes them; SQLite's must all be of one width, so that they sort as text.
+    """Encode rows as JSON, with times in the format of the database and without characters that it cannot store."""
+    # PostgreSQL parses orjson's times; SQLite needs a fixed width, so that times sort as text
     option = orjson.OPT_PASSTHROUGH_DATETIME if dialect == "sqlite" else None
     try:
         text = orjson.dumps(value, default=_encode, option=option)
@@ -85,4 +85,4 @@ def _encode(value: Any) -> Any:
         return time_text(value)
     if isinstance(value, Mapping):
         return dict(value)
-    raise TypeError(f"{type(value).__name__} does not go into a statement's rows")
+    raise TypeError(f"{type(value).__name__} cannot be encoded as a row value")

@@ -94,7 +94,7 @@ class TestOtherDatabases:
         await databases.upgrade()
         await execute(databases.central, "UPDATE alembic_version SET version_num = 'central_9999'")
         for refused in (databases.upgrade, databases.require_current):
-            with pytest.raises(ConfigurationError, match=r"central is central_9999, and ComfyRelay [\d.]+ knows"):
+            with pytest.raises(ConfigurationError, match=r"central is central_9999, but ComfyRelay [\d.]+ supports"):
                 await refused()
 
     async def test_shard_configured_as_central_is_refused(self, empty: Empty, databases: Databases) -> None:
@@ -106,14 +106,14 @@ class TestOtherDatabases:
 
     async def test_foreign_database_is_refused(self, databases: Databases) -> None:
         await execute(databases.shards["main"], "CREATE TABLE customers (id integer)")
-        with pytest.raises(ConfigurationError, match=r"none of ComfyRelay's \(customers"):
+        with pytest.raises(ConfigurationError, match=r"tables of another program \(customers"):
             await databases.upgrade()
         assert await migrate.current(databases.shards["main"]) is None
 
     async def test_file_that_is_no_database_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "central.db").write_text("no database, but much longer than the header of one is: " * 10)
         databases = databases_at((f"sqlite:///{tmp_path}/central.db", f"sqlite:///{tmp_path}/tenant.db"))
-        with pytest.raises(ConfigurationError, match="is no SQLite database"):
+        with pytest.raises(ConfigurationError, match="is not an SQLite database"):
             await databases.upgrade()
         await databases.close()
 

@@ -1,1 +1,1 @@
-"""The central database: catalogue, fleet and dispatch queue."""
+"""The central database: accounts, catalogue, workers and the dispatch queue."""

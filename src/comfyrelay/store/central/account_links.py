@@ -1,4 +1,4 @@
-"""Links and codes that open an account once: only their hashes are kept."""
+"""One-time links and setup codes for accounts, stored as hashes."""
 
 from datetime import datetime
 
@@ -18,7 +18,7 @@ _WORKS = (links.c.used_at.is_(None), links.c.expires_at > relay_now())
 async def create(
     tx: Tx, *, token_hash: str, kind: LinkKind, lifetime_seconds: float, user_id: str | None = None
 ) -> datetime:
-    """Returns when it expires. Those that have expired are forgotten."""
+    """Create a link and delete expired ones. Returns when it expires."""
     await tx.execute(delete(links).where(links.c.expires_at <= relay_now()))
     query = insert(links).values(
         token_hash=token_hash,
@@ -32,31 +32,31 @@ async def create(
 
 
 async def user_of(tx: Tx, token_hash: str) -> User | None:
-    """Whose password a link would set; nobody's once it was used or has expired."""
+    """Return the id of the user of a link; `None` if it was used or has expired."""
     query = select(*USER_COLUMNS).join(links, links.c.user_id == users.c.id)
     row = (await tx.execute(query.where(links.c.token_hash == token_hash, *_WORKS))).one_or_none()
     return User(**row._mapping) if row else None
 
 
 async def use(tx: Tx, token_hash: str) -> str | None:
-    """Use up the link; the id of its user, none when it does not work. Of two who try at once one gets it."""
+    """Use the link and return the id of its user; `None` if it is invalid. Of concurrent callers, one succeeds."""
     query = update(links).where(links.c.token_hash == token_hash, links.c.kind == LinkKind.RESET, *_WORKS)
     found: str | None = (await tx.execute(query.values(used_at=relay_now()).returning(links.c.user_id))).scalar()
     return found
 
 
 async def use_up_of(tx: Tx, user_id: str) -> None:
-    """A newer link, or a new password, takes the place of all before it."""
+    """Invalidate all links of a user, after a newer link or a new password."""
     await tx.execute(update(links).where(links.c.user_id == user_id, *_WORKS).values(used_at=relay_now()))
 
 
 async def is_setup(tx: Tx, token_hash: str) -> bool:
-    """Whether this is a code that works."""
+    """Whether this is a valid setup code."""
     query = select(links.c.kind).where(links.c.token_hash == token_hash, links.c.kind == LinkKind.SETUP, *_WORKS)
     return (await tx.execute(query)).first() is not None
 
 
 async def use_up_setup(tx: Tx) -> list[str]:
-    """Use up all codes at once, whichever was said; their hashes. Of two who try at once the other gets none."""
+    """Use all setup codes and return their hashes. Of concurrent callers, only one gets any."""
     query = update(links).where(links.c.kind == LinkKind.SETUP, *_WORKS).values(used_at=relay_now())
     return [row.token_hash for row in await tx.execute(query.returning(links.c.token_hash))]

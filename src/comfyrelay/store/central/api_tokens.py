@@ -1,4 +1,4 @@
-"""API tokens of users: only their hashes are kept."""
+"""API tokens of users, stored as hashes."""
 
 from collections.abc import Sequence
 
@@ -28,7 +28,7 @@ async def create(
 
 
 async def owner(tx: Tx, token_hash: str) -> User | None:
-    """Whose token it is; nobody's once it was revoked or has expired, or while its user is disabled."""
+    """Return the user of a token; `None` if it was revoked or has expired, or the user is disabled."""
     query = (
         select(*USER_COLUMNS)
         .join(api_tokens, api_tokens.c.user_id == users.c.id)
@@ -44,7 +44,7 @@ async def owner(tx: Tx, token_hash: str) -> User | None:
 
 
 async def name_of(tx: Tx, token_hash: str) -> str | None:
-    """What a token is called, also one that works no longer."""
+    """Return the name of a token, including revoked and expired ones."""
     found: str | None = await tx.scalar(select(api_tokens.c.name).where(api_tokens.c.token_hash == token_hash))
     return found
 
@@ -55,7 +55,7 @@ async def id_of(tx: Tx, token_hash: str) -> str | None:
 
 
 async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: int = 200) -> Sequence[TokenRecord]:
-    """Those that still work, newest first, page by page through `before_id`."""
+    """Return a page of valid tokens, newest first."""
     query = (
         select(*_TOKEN)
         .where(
@@ -72,7 +72,7 @@ async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: 
 
 
 async def revoke_all_named(tx: Tx, user_id: str, name: str) -> None:
-    """Revoke those of the user's tokens that have this name."""
+    """Revoke the user's tokens with this name."""
     query = update(api_tokens).where(
         api_tokens.c.user_id == user_id, api_tokens.c.name == name, api_tokens.c.revoked_at.is_(None)
     )
@@ -80,7 +80,7 @@ async def revoke_all_named(tx: Tx, user_id: str, name: str) -> None:
 
 
 async def revoke(tx: Tx, user_id: str, *, id_: str | None = None, token_hash: str | None = None) -> bool:
-    """Revoke one token of the user's, by its id or its hash; whether there was one."""
+    """Revoke a token of the user by id or hash; false if there is none."""
     query = update(api_tokens).where(api_tokens.c.user_id == user_id, api_tokens.c.revoked_at.is_(None))
     query = (
         query.where(api_tokens.c.id == id_) if id_ is not None else query.where(api_tokens.c.token_hash == token_hash)

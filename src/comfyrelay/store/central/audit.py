@@ -1,4 +1,4 @@
-"""What workers did and what was done to them, one row each, in the order in which it happened."""
+"""The audit log of workers, in order."""
 
 from collections.abc import Sequence
 from functools import cache
@@ -12,10 +12,10 @@ from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.row_parameters import rows_table, with_rows
-from comfyrelay.store.types import JsonText, relay_now, word
+from comfyrelay.store.types import JsonText, relay_now, sql_literal
 
 _RECORD = [worker_audit_logs.c[name] for name in AuditRecord.__dataclass_fields__]
-# What an administrator decides of a worker, as the index has it.
+# Decisions of administrators about a worker; the same as in the index.
 DECISIONS = ("approve", "revoke")
 
 
@@ -39,21 +39,21 @@ def _record(dialect: str) -> Executable:
 
 
 async def newest_decision(tx: Tx, worker_id: str) -> AuditRecord | None:
-    """Whether somebody has approved a worker or shut it out, last of all, however much it has done since."""
+    """Return the latest approval or revocation of a worker, if any."""
     row = (await tx.execute(decision_query(worker_id))).one_or_none()
     return AuditRecord(**row._mapping) if row else None
 
 
 def decision_query(worker_id: str) -> Select[Any]:
     a = worker_audit_logs
-    its = select(*_RECORD).where(a.c.worker_id == worker_id, a.c.event.in_([word(each) for each in DECISIONS]))
+    its = select(*_RECORD).where(a.c.worker_id == worker_id, a.c.event.in_([sql_literal(each) for each in DECISIONS]))
     return its.order_by(a.c.id.desc()).limit(1)
 
 
 async def of_dispatch(
     tx: Tx, dispatch_id: int, *, before_id: int | None = None, limit: int
 ) -> tuple[list[AuditRecord], int | None]:
-    """All that was written down of a dispatch, whichever worker had it: newest first, and the id to go on before."""
+    """Return a page of the entries of a dispatch, newest first, and the id of the next page."""
     query = dispatch_query(dispatch_id, before_id=before_id)
     rows, before = await newest_first(tx, query, worker_audit_logs.c.id, limit=limit)
     return [AuditRecord(**row._mapping) for row in rows], before
@@ -68,7 +68,7 @@ def dispatch_query(dispatch_id: int, *, before_id: int | None = None) -> Select[
 async def page(
     tx: Tx, *, worker_id: str | None = None, event: str | None = None, before_id: int | None = None, limit: int = 50
 ) -> tuple[list[AuditRecord], int | None]:
-    """The newest first, and the id to go on before."""
+    """Return a page, newest first, and the id of the next page."""
     a = worker_audit_logs
     query = select(*_RECORD)
     if worker_id is not None:

@@ -57,7 +57,7 @@ async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> WorkflowRe
 
 
 async def _keep_version(tx: Tx, workflow: WorkflowRecord) -> None:
-    """What it runs from now on, unless that is what it ran before; one that waits cannot be run yet."""
+    """Record a new version if it differs from the last one. A workflow that waits for nodes has none."""
     newest = await version(tx, workflow.id)
     runs = {name: getattr(workflow, name) for name in _VERSIONED}
     if workflow.waiting is not None or (newest and runs == {name: getattr(newest, name) for name in _VERSIONED}):
@@ -68,7 +68,7 @@ async def _keep_version(tx: Tx, workflow: WorkflowRecord) -> None:
 
 
 async def version(tx: Tx, workflow_id: int, number: int | None = None) -> WorkflowVersionRecord | None:
-    """This one, or the newest."""
+    """Return a version by number, or the newest."""
     query = select(*_VERSION).where(workflow_versions.c.workflow_id == workflow_id)
     if number is not None:
         query = query.where(workflow_versions.c.number == number)
@@ -79,7 +79,7 @@ async def version(tx: Tx, workflow_id: int, number: int | None = None) -> Workfl
 async def list_versions(
     tx: Tx, workflow_id: int, *, before: int | None, limit: int
 ) -> tuple[list[WorkflowVersionRecord], int | None]:
-    """The newest first, and the number to go on before."""
+    """Return a page, newest first, and the number of the next page."""
     v = workflow_versions.c
     query = select(*_VERSION).where(v.workflow_id == workflow_id).order_by(v.number.desc()).limit(limit + 1)
     if before is not None:
@@ -109,14 +109,14 @@ def _workflow_by_id(_dialect: str) -> Executable:
 
 
 async def lock_workflow(tx: Tx, slug: str, *, to_delete: bool = False) -> WorkflowRecord | None:
-    """The workflow, held against others who change it; with `to_delete` also against those who begin to use it."""
+    """Lock the workflow against changes; with `to_delete`, also against new use."""
     query = select(*_WORKFLOW).where(workflows.c.slug == slug, _PRESENT)
     row = (await tx.execute(query.with_for_update(key_share=not to_delete))).one_or_none()
     return WorkflowRecord(**row._mapping) if row else None
 
 
 async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> WorkflowRecord | None:
-    """The workflow, which is neither changed nor deleted until the transaction ends."""
+    """Return the workflow, locked against changes and deletion until the transaction ends."""
     condition = workflows.c.slug == slug if slug is not None else workflows.c.id == id_
     query = select(*_WORKFLOW).where(condition, _PRESENT).with_for_update(read=True)
     row = (await tx.execute(query)).one_or_none()
@@ -124,7 +124,7 @@ async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = 
 
 
 class Priced(NamedTuple):
-    """What a second of a workflow costs, and whether its jobs may go to the cloud."""
+    """The prices of a workflow per second, and whether its jobs may burst to the cloud."""
 
     may_burst: bool
     self_hosted_micros_per_second: int | None
@@ -132,7 +132,7 @@ class Priced(NamedTuple):
 
 
 async def existing_workflows(tx: Tx, ids: Iterable[int]) -> dict[int, Priced]:
-    """Those of the workflows that are there, and that cannot be deleted until the transaction ends."""
+    """Return the workflows that exist, locked against deletion until the transaction ends."""
     rows = await tx.fetch(_existing_workflows, with_ids(sorted(ids)))
     return {row[0]: Priced(bool(row[1]), row[2], row[3]) for row in rows}
 
@@ -148,7 +148,7 @@ def _existing_workflows(dialect: str) -> Executable:
 async def list_workflows(
     tx: Tx, *, tenant_id: str | None, is_active: bool | None, after_slug: str | None, limit: int
 ) -> tuple[list[WorkflowRecord], str | None]:
-    """The catalogue's workflows, or a tenant's own, by slug; and the slug to go on after."""
+    """Return a page of the catalogue's workflows, or of a tenant's, by slug, and the slug of the next page."""
     query = select(*_WORKFLOW).where(_PRESENT).order_by(workflows.c.slug).limit(limit + 1)
     query = query.where(workflows.c.tenant_id.is_(None) if tenant_id is None else workflows.c.tenant_id == tenant_id)
     if is_active is not None:
@@ -160,7 +160,7 @@ async def list_workflows(
 
 
 async def delete_workflow(tx: Tx, workflow_id: int) -> None:
-    """Nobody finds or runs it any more; the dispatches that have ended still know what they ran."""
+    """Delete a workflow for users. Its row remains for finished dispatches."""
     for table in (workflow_fleets, worker_workflows):
         await tx.execute(delete(table).where(table.c.workflow_id == workflow_id))
     query = update(workflows).where(workflows.c.id == workflow_id)
@@ -168,32 +168,32 @@ async def delete_workflow(tx: Tx, workflow_id: int) -> None:
 
 
 async def workflow_ever(tx: Tx, workflow_id: int) -> WorkflowRecord | None:
-    """The workflow, deleted or not: what ran is still told by it."""
+    """Return the workflow, even if it was deleted."""
     row = (await tx.execute(select(*_WORKFLOW).where(workflows.c.id == workflow_id))).one_or_none()
     return WorkflowRecord(**row._mapping) if row else None
 
 
 async def workflows_ever(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowRecord]:
-    """By id, deleted or not."""
+    """Return workflows by id, including deleted ones."""
     query = select(*_WORKFLOW).where(workflows.c.id.in_(set(ids)))
     return {row.id: WorkflowRecord(**row._mapping) for row in await tx.execute(query)}
 
 
 async def workflow_ids_named(tx: Tx, tenant_id: str, slug: str) -> list[int]:
-    """All that ever had this slug, of the tenant's own and of everybody's: their jobs are still told by it."""
+    """Return the ids of all workflows with this slug, of the catalogue and the tenant, including deleted ones."""
     w = workflows.c
     query = select(w.id).where(w.slug == slug, or_(w.tenant_id.is_(None), w.tenant_id == tenant_id))
     return list((await tx.scalars(query)).all())
 
 
 async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
-    """The slugs by id, of deleted ones too."""
+    """Return slugs by id, including deleted workflows."""
     query = select(workflows.c.id, workflows.c.slug).where(workflows.c.id.in_(set(ids)))
     return {row.id: row.slug for row in await tx.execute(query)}
 
 
 class Named(NamedTuple):
-    """What a workflow is called, and the placeholder of its main prompt, where it says which one that is."""
+    """The name of a workflow, and the placeholder of its main prompt, if any."""
 
     slug: str
     name: str
@@ -201,15 +201,15 @@ class Named(NamedTuple):
 
 
 async def workflow_names(tx: Tx, ids: Iterable[int]) -> dict[int, Named]:
-    """By id, of deleted ones too."""
+    """Return names by id, including deleted workflows."""
     w = workflows.c
     query = select(w.id, w.slug, w.name, w.properties).where(w.id.in_(set(ids)))
     return {row.id: Named(row.slug, row.name, prompt_placeholder(row.properties)) for row in await tx.execute(query)}
 
 
 async def workflows_called(tx: Tx, tenant_id: str, *, slug: str | None = None, part: str = "") -> frozenset[int]:
-    """Those with this slug, or with a part of their slug or name, of the catalogue and the tenant's own; deleted ones,
-    too: what they made is still there."""
+    """Return workflows of the catalogue and the tenant by slug, or by a part of slug or name, including deleted ones,
+    whose outputs remain."""
     called = (
         workflows.c.slug == slug
         if slug is not None
@@ -246,20 +246,20 @@ def _as_effect(values: Sequence[Any]) -> EffectRecord:
 
 
 async def effect_to_run(tx: Tx, id_: int) -> tuple[EffectRecord | None, WorkflowRecord | None]:
-    """The effect, and the workflow that it runs, in one query: every submission asks for both."""
+    """Return an effect and its workflow in one query, because every submission needs both."""
     rows = await tx.fetch(_effect_to_run, {"id": id_})
     if not rows:
         return None, None
     values = tuple(rows[0])
     found, run = values[: len(_EFFECT)], values[len(_EFFECT) :]
-    # without a workflow there is no id
+    # the id is null if there is no workflow
     return _as_effect(found), _as_workflow(run) if run[0] is not None else None
 
 
 @cache
 def _effect_to_run(_dialect: str) -> Executable:
     joined = effects.outerjoin(workflows, and_(workflows.c.id == effects.c.workflow_id, _PRESENT))
-    # named one by one: both have an id, and a row has each name once
+    # labelled, because both tables have a column `id`
     columns = [each.label(f"c{number}") for number, each in enumerate([*_EFFECT, *_WORKFLOW])]
     return select(*columns).select_from(joined).where(effects.c.id == bindparam("id", type_=BigInteger()))
 
@@ -312,8 +312,8 @@ async def note_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
 @cache
 def _note_processing_times(dialect: str) -> Executable:
     r = rows_table(dialect, {"id": BigInteger(), "seconds": Float(53)})
-    # An effect that another settlement is timing this moment is left to it: one row that every completion of a popular
-    # effect had to lock would make them all queue up behind each other.
+    # Skip effects that another settlement has locked: otherwise all completions of a popular effect would wait for one
+    # row.
     locked = (
         select(effects.c.id, r.c.seconds)
         .join(r, effects.c.id == r.c.id)
@@ -345,7 +345,7 @@ async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> FleetRe
 
 
 async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> None:
-    """Make these, and only these, the workflows of a fleet."""
+    """Replace the workflows of a fleet."""
     await tx.execute(delete(workflow_fleets).where(workflow_fleets.c.fleet_id == fleet_id))
     if workflow_ids:
         rows = [{"fleet_id": fleet_id, "workflow_id": each} for each in workflow_ids]
@@ -353,5 +353,5 @@ async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> N
 
 
 async def map_also(tx: Tx, fleet_id: int, workflow_id: int) -> None:
-    """Make this one more of the workflows of a fleet; it is none of them yet."""
+    """Add a workflow to a fleet that does not have it yet."""
     await tx.execute(insert(workflow_fleets).values(fleet_id=fleet_id, workflow_id=workflow_id))

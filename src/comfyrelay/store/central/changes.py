@@ -1,4 +1,4 @@
-"""What is new in the central database, for whoever follows it: cheap to ask, however much there is."""
+"""Detect changes in the central database for subscribers. Cheap for any amount of data."""
 
 from collections.abc import Collection
 from typing import NamedTuple
@@ -20,8 +20,7 @@ from comfyrelay.store.types import relay_now
 
 
 class Newest(NamedTuple):
-    """The newest row of each; rows are numbered in the order in which they are made, which is that of commits but for
-    a moment."""
+    """The newest id of each table. Ids are in order of creation, which briefly differs from the order of commits."""
 
     dispatch: int | None
     audit: int | None
@@ -29,7 +28,7 @@ class Newest(NamedTuple):
     tenant: str | None
     sample: int | None
     run: int | None
-    # how many have ended
+    # number of finished runs
     runs: int
 
 
@@ -40,7 +39,7 @@ class WorkerStanding(NamedTuple):
 
 
 async def newest(tx: Tx) -> Newest:
-    """One statement, by the primary keys."""
+    """Read all of them in one statement, by primary key."""
     tables = (d, worker_audit_logs, autoscaling_decisions, tenants)
     keys = [*(each.c.id for each in tables), samples.c.minute, reconcile_runs.c.id]
     newest_of = [select(func.max(key)).scalar_subquery() for key in keys]
@@ -55,14 +54,14 @@ async def standings(tx: Tx, *, stale_seconds: float) -> dict[str, WorkerStanding
 
 
 async def audited(tx: Tx, after_id: int, *, limit: int) -> list[tuple[int, str]]:
-    """What was written down after an entry, of which worker each; the newest first."""
+    """Return the audit entries after an id with their workers, newest first."""
     a = worker_audit_logs
     query = select(a.c.id, a.c.worker_id).where(a.c.id > after_id).order_by(a.c.id.desc()).limit(limit)
     return [(row.id, row.worker_id) for row in await tx.execute(query)]
 
 
 async def fleets_decided(tx: Tx, after_id: int) -> list[str]:
-    """The fleets for which something was decided after that, with their stages."""
+    """Return the fleets with a decision after this id, with their stages."""
     decided = select(autoscaling_decisions.c.fleet_id).where(autoscaling_decisions.c.id > after_id)
     query = select(fleets.c.stage, fleets.c.slug).where(fleets.c.id.in_(decided))
     return [f"{row.stage}/{row.slug}" for row in await tx.execute(query)]

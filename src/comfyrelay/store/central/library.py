@@ -1,4 +1,4 @@
-"""What a tenant may choose from: effects that are switched on, and workflows of its own."""
+"""What a tenant can run: active effects and its own workflows."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ _OFFERED = effects.c.is_active & workflows.c.is_active
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UsableEffect:
-    """An effect that may be used, and the workflow behind it."""
+    """An active effect and its workflow."""
 
     effect: EffectRecord
     workflow: WorkflowRecord
 
 
 async def offers(tx: Tx, *, after_id: int = 0, limit: int = 50) -> list[UsableEffect]:
-    """Effects that may be used, in the order in which they were made, page by page through `after_id`."""
+    """Return a page of active effects in order of creation."""
     query = _offers().where(effects.c.id > after_id).order_by(effects.c.id).limit(limit)
     return [_offer(row) for row in await tx.execute(query)]
 
@@ -48,7 +48,7 @@ def _offer(row: Any) -> UsableEffect:
 
 
 async def slugs(tx: Tx, effect_ids: Iterable[int]) -> dict[int, str]:
-    """The slugs of effects, switched on or not."""
+    """Return the slugs of all effects, including inactive ones."""
     query = select(effects.c.id, effects.c.slug).where(effects.c.id.in_(list(effect_ids)))
     return {row.id: row.slug for row in await tx.execute(query)}
 
@@ -61,7 +61,7 @@ def _own(tenant_id: str) -> Any:
 async def own_workflows(
     tx: Tx, tenant_id: str, *, before_id: int | None = None, limit: int = 50
 ) -> list[WorkflowRecord]:
-    """A tenant's own workflows, newest first, page by page through `before_id`."""
+    """Return a page of a tenant's workflows, newest first."""
     query = _own(tenant_id).order_by(workflows.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(workflows.c.id < before_id)
@@ -78,13 +78,13 @@ async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> WorkflowRecord | No
 
 
 async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[WorkflowRecord]:
-    """A tenant's workflows of this graph, oldest first."""
+    """Return a tenant's workflows with this graph, oldest first."""
     query = _own(tenant_id).where(workflows.c.graph_path == graph_path).order_by(workflows.c.id)
     return [WorkflowRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[WorkflowRecord]:
-    """Everybody's own workflows that wait for nodes, page by page through `after_id`."""
+    """Return a page of the private workflows of all tenants that wait for nodes."""
     columns = [workflows.c[name] for name in WorkflowRecord.__dataclass_fields__]
     query = select(*columns).where(workflows.c.waiting.is_not(None), workflows.c.deleted_at.is_(None))
     query = query.where(workflows.c.id > after_id, workflows.c.tenant_id.is_not(None))
@@ -92,5 +92,5 @@ async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[WorkflowReco
 
 
 async def has_fleet(tx: Tx, workflow_id: int) -> bool:
-    """Whether some fleet runs a workflow."""
+    """Whether a fleet runs the workflow."""
     return bool(await tx.scalar(select(exists().where(workflow_fleets.c.workflow_id == workflow_id))))

@@ -1,4 +1,4 @@
-"""Payments that a provider reported, by its event ids."""
+"""Payments by the event id of the payment provider."""
 
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ _EVENT = [payment_events.c[name] for name in PaymentEvent.__dataclass_fields__]
 
 
 async def tenant_of(tx: Tx, *, tenant_id: str | None, email: str | None) -> str | None:
-    """The id of the tenant that is named one way or the other."""
+    """Return the id of the tenant, given by id or email."""
     if tenant_id is not None:
         query = select(tenants.c.id).where(tenants.c.id == tenant_id)
     else:
@@ -32,7 +32,7 @@ async def tenant_of(tx: Tx, *, tenant_id: str | None, email: str | None) -> str 
 
 
 async def record(tx: Tx, event: PaymentEvent) -> PaymentEvent:
-    """Write the event down, unless it is there; returns what is there."""
+    """Record the event unless it exists; returns the stored one."""
     values = {name: getattr(event, name) for name in PaymentEvent.__dataclass_fields__}
     query = insert_into(tx.dialect, payment_events).values(**values, created_at=relay_now())
     await tx.execute(query.on_conflict_do_nothing())

@@ -1,4 +1,4 @@
-"""What the reconciler found when an administrator let it look."""
+"""Reconcile runs that administrators started, with their findings."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ async def begin(tx: Tx) -> ReconcileRunRecord:
 
 
 async def goes_on(tx: Tx, *, for_seconds: float) -> bool:
-    """Whether one was begun lately and has not ended."""
+    """Whether a recent run has not ended yet."""
     query = select(r.c.id).where(r.c.ended_at.is_(None), r.c.started_at > relay_now(-for_seconds))
     return (await tx.execute(query.limit(1))).first() is not None
 
@@ -28,7 +28,7 @@ async def end(tx: Tx, run_id: int, **values: Any) -> None:
 
 
 async def last(tx: Tx, *, limit: int) -> list[ReconcileRunRecord]:
-    """The newest first."""
+    """Return runs, newest first."""
     query = select(*_RUN).order_by(r.c.id.desc()).limit(limit)
     return [ReconcileRunRecord(**row._mapping) for row in await tx.execute(query)]
 

@@ -1,4 +1,4 @@
-"""How the service was doing, minute by minute."""
+"""Samples of the service, one row per minute."""
 
 from typing import Any
 
@@ -11,20 +11,20 @@ from comfyrelay.store.central.tables import samples as s
 from comfyrelay.store.central.tables import workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
 _SUMS = Counted._fields
 
 
 async def add(tx: Tx, minute: int, counted: Counted) -> None:
-    """Count these in a minute, beside what others have counted."""
+    """Add counts to a minute; other processes add to the same row."""
     query = insert_into(tx.dialect, s).values(minute=minute, **counted._asdict())
     sums = {name: s.c[name] + query.excluded[name] for name in _SUMS}
     await tx.execute(query.on_conflict_do_update(index_elements=["minute"], set_=sums))
 
 
 async def note(tx: Tx, minute: int, standing: LoadSample) -> None:
-    """How things stood in a minute; the first who looks says so."""
+    """Record the state in a minute, unless another process did."""
     query = insert_into(tx.dialect, s).values(minute=minute, **standing._asdict())
     seen = {name: func.coalesce(s.c[name], query.excluded[name]) for name in LoadSample._fields}
     await tx.execute(query.on_conflict_do_update(index_elements=["minute"], set_=seen))
@@ -36,15 +36,15 @@ async def is_noted(tx: Tx, minute: int) -> bool:
 
 
 async def standing(tx: Tx, *, stale_seconds: float) -> LoadSample:
-    """How things stand: by the indexes of what is queued and what is leased, and the workers."""
-    queued = d.c.status == word(DispatchStatus.QUEUED)
+    """Read the current state from the indexes of queued and leased dispatches, and from workers."""
+    queued = d.c.status == sql_literal(DispatchStatus.QUEUED)
     waiting = select(func.count(), func.min(d.c.available_at), relay_now()).where(
         queued, d.c.available_at <= relay_now()
     )
     queue: Any = (await tx.execute(waiting)).one()
     count, oldest, now = queue
     runs = ~d.c.is_prefetch | d.c.progress.is_not(None)
-    busy = await tx.scalar(select(func.count()).where(d.c.status == word(DispatchStatus.LEASED), runs))
+    busy = await tx.scalar(select(func.count()).where(d.c.status == sql_literal(DispatchStatus.LEASED), runs))
     online = select(func.count(), func.coalesce(func.sum(workers.c.max_concurrency), 0)).where(
         workers.c.is_approved, workers.c.last_seen_at >= relay_now(-stale_seconds)
     )
@@ -60,8 +60,9 @@ async def standing(tx: Tx, *, stale_seconds: float) -> LoadSample:
 
 
 async def since(tx: Tx, minute: int, *, minutes: int) -> list[SampledTime]:
-    """From a minute on, so many minutes together, oldest first. A number is that of its first minute, divided."""
-    # whole numbers divide to whole ones in both databases
+    """Aggregate samples from a minute on into intervals, oldest first. The number of an interval is its minute divided
+    by its length."""
+    # integer division in both databases
     number = s.c.minute.op("/")(literal(minutes, BigInteger()))
     means = [
         func.avg(cast(s.c[name], Float(53))).label(name) for name in ("waiting", "oldest_wait_seconds", "busy", "slots")

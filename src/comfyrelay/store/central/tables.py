@@ -1,4 +1,4 @@
-"""The central schema: the catalogue, the fleet and the dispatch queue. Nothing private to a tenant is kept here."""
+"""The central schema: accounts, catalogue, workers and the dispatch queue. It contains no private data of tenants."""
 
 from enum import StrEnum
 from typing import Any
@@ -42,7 +42,7 @@ NAMES = {
 }
 metadata = MetaData(naming_convention=NAMES)
 
-# SQLite gives its fast, growing row ids to INTEGER PRIMARY KEY only.
+# SQLite assigns row ids automatically only to INTEGER PRIMARY KEY.
 BigId = BigInteger().with_variant(Integer(), "sqlite")
 
 
@@ -64,7 +64,7 @@ tenants = Table(
     Column("shard", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("max_wait_seconds", Integer),
-    # Jobs that its user may have queued or running; null: as many as the server's own limit.
+    # Maximum number of queued and running jobs; null: the server's limit.
     Column("max_active_jobs", Integer),
 )
 
@@ -78,7 +78,7 @@ users = Table(
     Column("password_hash", Text),
     Column("is_admin", Boolean, nullable=False, server_default=false()),
     Column("created_at", UtcTime, nullable=False),
-    # Since when neither a password nor a token of theirs opens anything.
+    # From then on, neither the password nor a token is accepted.
     Column("disabled_at", UtcTime),
 )
 partial_index("ix_users_admins", users.c.id, where="is_admin")
@@ -91,7 +91,7 @@ api_tokens = Table(
     Column("name", Text, nullable=False),
     Column("token_hash", Text, nullable=False, unique=True),
     Column("created_at", UtcTime, nullable=False),
-    # A browser's session is a token that expires.
+    # A browser session is a token that expires.
     Column("expires_at", UtcTime),
     Column("revoked_at", UtcTime),
 )
@@ -101,7 +101,7 @@ account_links = Table(
     metadata,
     Column("token_hash", Text, primary_key=True),
     Column("kind", Text, nullable=False),
-    # Whose password it sets; the code that makes the first administrator is nobody's yet.
+    # The user whose password it sets; null for the code that creates the first administrator.
     Column("user_id", Text, ForeignKey("users.id", ondelete="CASCADE"), index=True),
     Column("created_at", UtcTime, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
@@ -115,16 +115,16 @@ workflows = Table(
     Column("id", BigId, primary_key=True),
     Column("slug", Text, nullable=False),
     Column("name", Text, nullable=False),
-    # Raw graphs are workflows too, private to the tenant that sent them.
+    # Set for a private workflow, such as a graph that a tenant has submitted.
     Column("tenant_id", Text, ForeignKey("tenants.id")),
     Column("kind", Text, nullable=False, server_default=WorkflowKind.GRAPH),
     Column("provider", Text, nullable=False, server_default=Provider.SELF_HOSTED),
-    # Whether its jobs, which begin self-hosted, may go to the cloud: what the API calls the provider `any`.
+    # Whether its self-hosted jobs may burst to the cloud: provider `any` in the API.
     Column("may_burst", Boolean, nullable=False, server_default=false()),
-    # Money is in millionths of the currency that the operator counts in.
+    # Money is in millionths of the operator's currency unit.
     Column("self_hosted_micros_per_second", BigInteger),
     Column("cloud_micros_per_second", BigInteger),
-    # What its bursts may cost in an hour.
+    # Cost limit of its bursts per hour.
     Column("burst_micros_per_hour", BigInteger),
     Column("graph_path", Text, nullable=False),
     Column("properties", JsonText, nullable=False),
@@ -132,17 +132,17 @@ workflows = Table(
     Column("output_extension", Text, nullable=False),
     Column("output_mime_type", Text, nullable=False),
     Column("is_active", Boolean, nullable=False, server_default=true()),
-    # Whether the ComfyUI that runs it keeps its models, and leaves other workflows to others.
+    # Whether its models stay loaded on the ComfyUI that runs it, which then avoids other workflows.
     Column("keep_loaded", Boolean, nullable=False, server_default=false()),
-    # Which nodes it waits for, of a file of ComfyUI's editor that cannot be read yet. Its path leads to that file.
+    # The nodes that an editor file waits for before it can be converted; `graph_path` is that file.
     Column("waiting", JsonText),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
-    # Its row stays, because dispatches that have ended refer to it; its slug is free again.
+    # The row remains for finished dispatches. The slug can be reused.
     Column("deleted_at", UtcTime),
     one_of("kind", WorkflowKind),
     one_of("provider", Provider),
-    # An id is never used again: jobs may still refer to a workflow that is gone.
+    # Ids are never reused: jobs may refer to a deleted workflow.
     sqlite_autoincrement=True,
 )
 partial_index("uq_workflows_slug", workflows.c.slug, where="deleted_at IS NULL", unique=True)
@@ -151,7 +151,7 @@ partial_index("ix_workflows_waiting", workflows.c.id, where="waiting IS NOT NULL
 workflow_versions = Table(
     "workflow_versions",
     metadata,
-    # What a workflow ran from when on: written when its graph, its properties or its output change.
+    # Written when the graph, the properties or the output of a workflow change.
     Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
     Column("number", Integer, primary_key=True),
     Column("graph_path", Text, nullable=False),
@@ -170,19 +170,19 @@ effects = Table(
     Column("name", Text, nullable=False),
     Column("workflow_id", BigInteger, ForeignKey("workflows.id"), nullable=False, index=True),
     Column("property_overrides", JsonText, nullable=False),
-    # path in object storage → SHA-256, of the files that the overrides name
+    # Path in object storage → SHA-256, for the files in the overrides.
     Column("asset_hashes", JsonText, nullable=False),
     Column("credits_cost", BigInteger, nullable=False),
     Column("is_active", Boolean, nullable=False, server_default=true()),
     Column("last_processing_time_seconds", Float),
-    # How long its jobs may wait before they may cost more; of effect, tenant and job the strictest counts.
+    # Maximum wait before a job may burst. The strictest limit of effect, tenant and job applies.
     Column("max_wait_seconds", Integer),
-    # A picture or a short video of what it makes, in object storage.
+    # An example image or video in object storage.
     Column("preview_path", Text),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     CheckConstraint("credits_cost >= 0", name="credits_cost"),
-    # An id is never used again: jobs may still refer to an effect that is gone.
+    # Ids are never reused: jobs may refer to a deleted effect.
     sqlite_autoincrement=True,
 )
 
@@ -194,9 +194,9 @@ fleets = Table(
     Column("stage", Text, nullable=False),
     Column("name", Text, nullable=False),
     Column("max_workers", Integer),
-    # As of the worker that named some last; it may be gone.
+    # From the last worker that sent node definitions; it may no longer exist.
     Column("node_definitions_hash", Text),
-    # What its machines are, and how many there should be: `domain/autoscaling/spec.py`. Null: nobody has said it.
+    # The machine and autoscaling specifications (`domain/autoscaling/spec.py`); null: not configured.
     Column("machines", JsonText),
     Column("autoscaling", JsonText),
     Column("created_at", UtcTime, nullable=False),
@@ -219,22 +219,22 @@ workers = Table(
     Column("stage", Text, nullable=False),
     Column("display_name", Text),
     Column("token_hash", Text, unique=True),
-    # Of the key with which this worker, and nobody else, may register again.
+    # Hash of the key with which only this worker can register again.
     Column("registration_key_hash", Text),
-    # Of the wire, and of the worker's software.
+    # Versions of the wire protocol and of the worker.
     Column("protocol", Integer, nullable=False, server_default=text("1")),
     Column("version", Text),
     Column("capabilities", JsonText, nullable=False),
-    # Of these, the providers that it says it serves: the rest is long.
+    # The providers in `capabilities`, stored separately because the rest is long.
     Column("providers", JsonText),
-    # Of the definitions of its nodes, which are in object storage.
+    # Hash of its node definitions in object storage.
     Column("node_definitions_hash", Text),
-    # Its GPUs, as it told of them last: name, memory and load; and the hashes of the workflows that it has loaded.
+    # Last report: its GPUs with name, memory and load, and the hashes of its loaded workflows.
     Column("devices", JsonText),
     Column("warm_hashes", JsonText),
-    # Of the largest of them.
+    # Memory of its largest GPU.
     Column("memory_bytes", BigInteger),
-    # The slugs a worker asked to be narrowed to; null means all of its fleet's.
+    # The workflow slugs that the worker restricts itself to; null: all of its fleet.
     Column("narrowed_to", JsonText),
     Column("max_concurrency", Integer, nullable=False),
     Column("current_load", Integer, nullable=False, server_default=text("0")),
@@ -253,10 +253,10 @@ workers = Table(
 machines = Table(
     "machines",
     metadata,
-    # Each is written down before it is ordered, and ordered by its key: whoever goes on after a crash orders the same.
+    # A machine is recorded before it is ordered, and ordered by its key, so an order can be repeated after a crash.
     Column("key", Text, primary_key=True),
     Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), nullable=False),
-    # As the provider calls it, and as its worker registers; not known at first.
+    # Ids of the machine at the provider and of its worker; unknown at first.
     Column("provider_id", Text),
     Column("worker_id", Text),
     Column("instance_type", Text),
@@ -266,7 +266,7 @@ machines = Table(
     Column("registered_at", UtcTime),
     Column("ending_at", UtcTime),
     Column("ended_at", UtcTime),
-    # Why it was ended, or why it never came to be.
+    # Why it was terminated, or could not be launched.
     Column("reason", Text),
     Index(None, "fleet_id", "ordered_at"),
 )
@@ -281,12 +281,12 @@ autoscaling_decisions = Table(
     Column("created_at", UtcTime, nullable=False),
     Column("policy", Text, nullable=False),
     Column("desired", Integer, nullable=False),
-    # What was to be launched and ended, and what became of it.
+    # Planned launches and terminations, and their outcome.
     Column("launch", JsonText, nullable=False),
     Column("end", JsonText, nullable=False),
     Column("outcome", JsonText, nullable=False),
     Column("reason", Text, nullable=False),
-    # What was seen: queued work, machines, limits.
+    # The observation: queued work, machines, limits.
     Column("seen", JsonText, nullable=False),
     Index(None, "fleet_id", "id"),
 )
@@ -294,10 +294,10 @@ autoscaling_decisions = Table(
 leaders = Table(
     "leaders",
     metadata,
-    # Who of several processes does what only one may do; whoever does not renew it in time has lost it.
+    # The leader among several processes. It must renew its term in time.
     Column("name", Text, primary_key=True),
     Column("holder", Text, nullable=False),
-    # Grows with each holder: what an earlier one still writes is refused.
+    # Grows with each leader, so writes of earlier ones are refused.
     Column("term", BigInteger, nullable=False),
     Column("expires_at", UtcTime, nullable=False),
 )
@@ -305,7 +305,7 @@ leaders = Table(
 workflow_durations = Table(
     "workflow_durations",
     metadata,
-    # Learnt from jobs that were completed: newer ones count more. Effect 0 stands for all of a workflow.
+    # Moving average over completed jobs. Effect 0 is the whole workflow.
     Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
     Column("effect_id", BigInteger, primary_key=True),
     Column("jobs", BigInteger, nullable=False),
@@ -316,8 +316,7 @@ workflow_durations = Table(
 usage = Table(
     "usage",
     metadata,
-    # What machines did for whom on a day: seconds of leases that counted, seconds of leases that came to nothing, and
-    # what both cost.
+    # Usage per day: seconds of successful and of failed leases, and the cost of both.
     Column("day", Text, primary_key=True),
     Column("fleet_id", BigInteger, ForeignKey("fleets.id", ondelete="CASCADE"), primary_key=True),
     Column("workflow_id", BigInteger, primary_key=True),
@@ -331,7 +330,7 @@ usage = Table(
 cursors = Table(
     "cursors",
     metadata,
-    # How far something that is read in order was read.
+    # Read positions of consumers.
     Column("name", Text, primary_key=True),
     Column("position", BigInteger, nullable=False),
 )
@@ -339,8 +338,8 @@ cursors = Table(
 instance_identities = Table(
     "instance_identities",
     metadata,
-    # Instances that registered with their identity document. It is signed once and may be read by all on the machine,
-    # so it opens only for whoever came first, who is known by the worker's key.
+    # Instances that registered with their identity document. Every program on the machine can read the document, so
+    # only the first worker may use it again, identified by its key.
     Column("instance_id", Text, primary_key=True),
     Column("account_id", Text, nullable=False),
     Column("registration_key_hash", Text, nullable=False),
@@ -350,7 +349,7 @@ instance_identities = Table(
 worker_logs = Table(
     "worker_logs",
     metadata,
-    # The last lines that a worker logged, for an administrator who asked for them; forgotten after an hour.
+    # The last log lines of a worker, on request of an administrator; deleted after an hour.
     Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
     Column("lines", JsonText, nullable=False),
     Column("received_at", UtcTime, nullable=False),
@@ -376,7 +375,7 @@ workflow_blocks = Table(
 workflow_requirements = Table(
     "workflow_requirements",
     metadata,
-    # What jobs of this hash need, as long as there are any: workers that come later are held against it, too.
+    # Requirements of jobs with this hash, kept while there are any, so that new workers can be checked too.
     Column("workflow_hash", Text, primary_key=True),
     Column("node_types", JsonText, nullable=False),
     Column("models", JsonText, nullable=False),
@@ -386,7 +385,7 @@ workflow_requirements = Table(
 worker_missing_requirements = Table(
     "worker_missing_requirements",
     metadata,
-    # Only of workers that are known to lack something: they get no job of this hash.
+    # Only workers that are known to miss a requirement: they get no job with this hash.
     Column("worker_id", Text, ForeignKey("workers.worker_id", ondelete="CASCADE"), primary_key=True),
     Column(
         "workflow_hash",
@@ -396,7 +395,7 @@ worker_missing_requirements = Table(
     ),
     Column("node_types", JsonText, nullable=False),
     Column("models", JsonText, nullable=False),
-    # the kinds of which the worker says nothing
+    # Kinds of requirements that the worker does not report.
     Column("silent", JsonText, nullable=False),
     Index(None, "workflow_hash"),
 )
@@ -404,7 +403,7 @@ worker_missing_requirements = Table(
 workflow_memory = Table(
     "workflow_memory",
     metadata,
-    # Learnt from jobs that had a GPU to themselves: the largest of those whose memory was not enough.
+    # The memory of the largest GPU on which a job ran out of memory while it had the GPU to itself.
     Column("workflow_id", BigInteger, ForeignKey("workflows.id", ondelete="CASCADE"), primary_key=True),
     Column("workflow_hash", Text, primary_key=True),
     Column("ran_out_bytes", BigInteger, nullable=False),
@@ -414,7 +413,7 @@ workflow_memory = Table(
 ai_job_dispatches = Table(
     "ai_job_dispatches",
     metadata,
-    # Fixed-width columns first, so that a row wastes no space on alignment.
+    # Fixed-width columns first, which avoids alignment padding.
     Column("id", BigId, primary_key=True),
     Column("workflow_id", BigInteger, ForeignKey("workflows.id"), nullable=False),
     Column("effect_id", BigInteger),
@@ -430,13 +429,13 @@ ai_job_dispatches = Table(
     Column("pause_requested_at", UtcTime),
     Column("release_requested_at", UtcTime),
     Column("passed_over_at", UtcTime),
-    # The prices of its workflow when it was queued, what its leases have cost, and what a burst should cost: null
-    # unless it went to the cloud, which happens once.
+    # The prices of its workflow when it was queued, the cost of its leases, and the expected cost of its burst. The
+    # last is null unless it went to the cloud, which happens at most once.
     Column("self_hosted_micros_per_second", BigInteger),
     Column("cloud_micros_per_second", BigInteger),
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("expected_cost_micros", BigInteger),
-    # The memory of the GPU that was too small for it, once it was given back for a larger one, which happens once.
+    # The memory of the GPU that was too small, if it was requeued for a larger one, which happens at most once.
     Column("ran_out_bytes", BigInteger),
     Column("duration_seconds", Float),
     Column("max_wait_seconds", Integer),
@@ -453,7 +452,7 @@ ai_job_dispatches = Table(
     Column("shard", Text, nullable=False),
     Column("batch_id", Text),
     Column("workflow_hash", Text, nullable=False),
-    # Nobody else may lease it.
+    # Only this worker may lease it.
     Column("only_worker", Text),
     Column("worker_id", Text),
     Column("lease_token", Text),
@@ -483,8 +482,8 @@ ai_job_dispatches = Table(
         name="finished_iff_terminal",
     ),
     CheckConstraint("attempts >= 0 AND max_attempts >= 1 AND epoch >= 0 AND version >= 0", name="counts"),
-    # Every heartbeat writes lease_expires_at and progress: neither may be indexed, and pages keep room, so that
-    # heartbeats stay HOT updates.
+    # Every heartbeat writes lease_expires_at and progress. Neither is indexed, and pages keep free space, so heartbeats
+    # are HOT updates.
     postgresql_with={"fillfactor": "50"},
 )
 
@@ -512,22 +511,22 @@ partial_index(
     ai_job_dispatches.c.rank,
     where="status IN ('queued', 'paused')",
 )
-# Hardly any are for one worker alone.
+# Few dispatches are pinned to one worker.
 partial_index(
     "ix_ai_job_dispatches_only_worker",
     ai_job_dispatches.c.only_worker,
     where="status = 'queued' AND only_worker IS NOT NULL",
 )
 partial_index("ix_ai_job_dispatches_batch", ai_job_dispatches.c.batch_id, where="batch_id IS NOT NULL")
-# Few rows are ever in these states, so lists of them need not read past the completed ones.
+# Few rows are in these states, so lists of them skip the completed ones.
 partial_index(
     "ix_ai_job_dispatches_stopped",
     ai_job_dispatches.c.status,
     ai_job_dispatches.c.id,
     where="status IN ('failed', 'canceled', 'paused')",
 )
-# What failed lately is asked for again and again, and what ever failed grows. All of it has an end: that this is said
-# keeps the planner from sorting these for a list, whose own index is in its order.
+# Recent failures are queried often, and their total grows. `finished_at IS NOT NULL` is always true for them; it keeps
+# the planner from using this index for sorted lists, which have their own.
 partial_index(
     "ix_ai_job_dispatches_failed",
     ai_job_dispatches.c.finished_at,
@@ -542,21 +541,21 @@ partial_index(
 bursts = Table(
     "bursts",
     metadata,
-    # One for each job that went to the cloud: why, what it should cost, and what it has cost there.
+    # One row per job that went to the cloud: the reason, the expected cost and the actual cost.
     Column("id", BigId, primary_key=True),
-    # A job bursts once. No foreign key, as in `dispatch_leases`.
+    # A job bursts at most once. No foreign key, as in `dispatch_leases`.
     Column("dispatch_id", BigInteger, nullable=False, unique=True),
     Column("workflow_id", BigInteger, nullable=False),
     Column("stage", Text, nullable=False),
     Column("created_at", UtcTime, nullable=False),
-    # When it ended, or came back: what it cost counts for an hour from then, and until then what it should cost.
+    # When it finished or returned. The expected cost counts until then, the actual cost for one hour after it.
     Column("ended_at", UtcTime),
     Column("expected_cost_micros", BigInteger, nullable=False),
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("reason", Text, nullable=False),
-    # Why it came back, if it did.
+    # Why it returned, if it did.
     Column("back_reason", Text),
-    # What was seen: the wait here, the wait there, what was accepted.
+    # The observation: both waits, and the accepted wait.
     Column("seen", JsonText, nullable=False),
     one_of("stage", Stage),
     Index(None, "ended_at"),
@@ -565,9 +564,9 @@ bursts = Table(
 dispatch_leases = Table(
     "dispatch_leases",
     metadata,
-    # The history of leases: it answers a repeated poll, complete or fail after the dispatch has moved on.
+    # The history of leases. It answers a repeated poll, complete or fail after the dispatch has moved on.
     Column("lease_token", Text, primary_key=True),
-    # Dispatches are not removed, so a foreign key would only look each up again when it is leased.
+    # Dispatches are never deleted, so a foreign key would only cost a lookup per lease.
     Column("dispatch_id", BigInteger, nullable=False),
     Column("epoch", BigInteger, nullable=False),
     Column("attempt", Integer, nullable=False),
@@ -579,12 +578,12 @@ dispatch_leases = Table(
     Column("ended_by", Text),
     Column("reason", Text),
     Column("status_after", Text),
-    # What it cost of its machine, written as it is added to `usage`; null: it has not been.
+    # Its machine cost, set when it is added to `usage`; null: not added yet.
     Column("cost", Float),
     UniqueConstraint("dispatch_id", "epoch"),
     Index(None, "worker_id", "dispatch_id"),
     partial_index("uq_dispatch_leases_request", "worker_id", "request_id", where="request_id IS NOT NULL", unique=True),
-    # Each is written twice, at its begin and at its end: with room on the page the end is a HOT update.
+    # Each row is written at the start and at the end; free space on the page makes the second a HOT update.
     postgresql_with={"fillfactor": "50"},
 )
 
@@ -605,13 +604,13 @@ worker_audit_logs = Table(
 outbox = Table(
     "outbox",
     metadata,
-    # Updates that a shard must still get: each row one list of them, written with the moves they describe.
+    # Updates that a shard must still apply: one list per row, written together with the moves that they describe.
     Column("id", BigId, primary_key=True),
     Column("shard", Text, nullable=False),
     Column("updates", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Index(None, "shard", "id"),
-    # an id is never used again: rows are removed a moment after they are done with
+    # Ids are never reused: a processed row is deleted a moment later.
     sqlite_autoincrement=True,
 )
 
@@ -628,8 +627,7 @@ payment_events = Table(
 samples = Table(
     "samples",
     metadata,
-    # One a minute, by its number since 1970. What was counted in it by all processes together, and how things stood as
-    # one of them looked; null: nobody has.
+    # One row per minute since 1970: the counts of all processes, and the state as one of them saw it (null: none did).
     Column("minute", BigInteger, primary_key=True, autoincrement=False),
     Column("waiting", Integer),
     Column("oldest_wait_seconds", Float),
@@ -637,7 +635,7 @@ samples = Table(
     Column("slots", Integer),
     Column("workers", Integer),
     Column("begun", BigInteger, nullable=False, server_default=text("0")),
-    # of those that were begun, together
+    # Total wait of the started jobs.
     Column("waited_seconds", Float, nullable=False, server_default=text("0")),
     Column("done", BigInteger, nullable=False, server_default=text("0")),
     Column("failed", BigInteger, nullable=False, server_default=text("0")),
@@ -649,13 +647,13 @@ reconcile_runs = Table(
     metadata,
     Column("id", BigId, primary_key=True),
     Column("started_at", UtcTime, nullable=False),
-    # Null: it goes on, or its process has ended.
+    # Null: it is running, or its process has exited.
     Column("ended_at", UtcTime),
     Column("jobs", BigInteger),
     Column("findings", JsonText),
-    # How many there are; the first are kept.
+    # Total number of findings; only the first are stored.
     Column("count", Integer),
     Column("shards_down", JsonText),
-    # Why it came to nothing.
+    # Why it failed.
     Column("problem", Text),
 )

@@ -1,4 +1,4 @@
-"""Tenants, their users, and the shard each tenant lives in."""
+"""Tenants, their users and their shards."""
 
 from collections.abc import Collection
 from typing import Any
@@ -34,12 +34,12 @@ async def get(tx: Tx, tenant_id: str) -> TenantRecord | None:
 
 
 async def lock(tx: Tx, tenant_id: str) -> None:
-    """Held against others who change what the tenant has as a whole, until the transaction ends."""
+    """Lock a tenant until the transaction ends."""
     await tx.execute(select(tenants.c.id).where(tenants.c.id == tenant_id).with_for_update(key_share=True))
 
 
 async def change(tx: Tx, tenant_id: str, **limits: int | None) -> bool:
-    """Set limits of a tenant; whether there is such a tenant."""
+    """Set limits of a tenant; false if it does not exist."""
     query = update(tenants).where(tenants.c.id == tenant_id).values(**limits)
     return (await tx.execute(query.returning(tenants.c.id))).first() is not None
 
@@ -50,7 +50,7 @@ async def max_active_jobs(tx: Tx, tenant_id: str) -> int | None:
 
 
 async def users_of(tx: Tx, tenant_id: str, *, session: str) -> list[ListedUser]:
-    """A tenant's users; what a `session` is called tells those of browsers from other tokens."""
+    """Return a tenant's users. Tokens named `session` belong to browsers."""
     is_session, theirs = api_tokens.c.name == session, api_tokens.c.user_id == users.c.id
     last = select(func.max(api_tokens.c.created_at)).where(theirs, is_session).scalar_subquery()
     is_valid = api_tokens.c.expires_at.is_(None) | (api_tokens.c.expires_at > relay_now())
@@ -68,7 +68,7 @@ async def users_of(tx: Tx, tenant_id: str, *, session: str) -> list[ListedUser]:
 
 
 async def lock_admins(tx: Tx) -> set[str]:
-    """Who may administer, held against others who change that."""
+    """Return the administrators, locked against changes."""
     may = users.c.is_admin & users.c.disabled_at.is_(None)
     return set((await tx.scalars(select(users.c.id).where(may).order_by(users.c.id).with_for_update())).all())
 
@@ -111,13 +111,13 @@ async def user(tx: Tx, user_id: str) -> User | None:
 
 
 async def emails_of(tx: Tx, tenant_ids: Collection[str]) -> dict[str, str]:
-    """The emails of tenants' users."""
+    """Return the emails of users by tenant."""
     query = select(users.c.tenant_id, users.c.email).where(users.c.tenant_id.in_(list(tenant_ids)))
     return {row.tenant_id: row.email for row in await tx.execute(query)}
 
 
 async def emails(tx: Tx, user_ids: Collection[str]) -> dict[str, str]:
-    """The emails of users, by their ids."""
+    """Return emails by user id."""
     query = select(users.c.id, users.c.email).where(users.c.id.in_(list(user_ids)))
     return {row.id: row.email for row in await tx.execute(query)}
 
@@ -127,7 +127,7 @@ async def has_admin(tx: Tx) -> bool:
 
 
 async def password_hash(tx: Tx, email: str) -> tuple[User, str | None] | None:
-    """A user and the hash of the password, by email."""
+    """Return a user and the password hash by email."""
     row = (await tx.execute(select(*USER_COLUMNS, users.c.password_hash).where(users.c.email == email))).one_or_none()
     if row is None:
         return None
@@ -137,7 +137,7 @@ async def password_hash(tx: Tx, email: str) -> tuple[User, str | None] | None:
 
 
 async def lock_password(tx: Tx, user_id: str, password_hash: str) -> bool:
-    """Whether this is the password of a user who is not disabled; held against whoever changes that."""
+    """Whether this is the password hash of an enabled user, locked against changes."""
     query = select(users.c.id).where(
         users.c.id == user_id, users.c.password_hash == password_hash, users.c.disabled_at.is_(None)
     )
@@ -156,7 +156,7 @@ async def count_by_shard(tx: Tx) -> dict[str, int]:
 async def page(
     tx: Tx, *, email: str | None = None, before_id: str | None = None, limit: int = 50
 ) -> tuple[list[ListedTenant], str | None]:
-    """The newest tenants first, those whose user's email contains `email`; and the id to go on before."""
+    """Return a page of tenants whose user's email contains `email`, newest first, and the id of the next page."""
     query = _listed()
     if before_id is not None:
         query = query.where(tenants.c.id < before_id)

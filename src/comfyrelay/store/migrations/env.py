@@ -1,4 +1,4 @@
-"""Alembic's entry point for both schemas: `migrate.py` hands in the connection and the table definitions."""
+"""Alembic's entry point for both schemas. `migrate.py` passes the connection and the table definitions."""
 
 from alembic import context
 

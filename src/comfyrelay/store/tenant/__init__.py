@@ -1,1 +1,1 @@
-"""A shard: everything private."""
+"""A shard: the private data of some tenants."""

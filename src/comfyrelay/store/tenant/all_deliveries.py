@@ -1,4 +1,4 @@
-"""Webhooks of all tenants of a shard, as an operator looks at them."""
+"""Webhook deliveries of all tenants of a shard, for operators."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from comfyrelay.domain.records.webhooks import DeliveryRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.tenant.tables import webhook_deliveries as d
-from comfyrelay.store.types import word
+from comfyrelay.store.types import sql_literal
 
 _DELIVERY = [d.c[name] for name in DeliveryRecord.__dataclass_fields__]
 _STATUS = {
@@ -23,10 +23,10 @@ _STATUS = {
 async def page(
     tx: Tx, *, standing: DeliveryState | None, tenant_id: str | None, before_id: str | None, limit: int
 ) -> tuple[list[DeliveryRecord], str | None]:
-    """The newest first, and the id to go on before."""
+    """Return a page, newest first, and the id of the next page."""
     query = select(*_DELIVERY)
     if standing is not None:
-        query = query.where(d.c.status == word(_STATUS[standing]))
+        query = query.where(d.c.status == sql_literal(_STATUS[standing]))
     if before_id is not None:
         query = query.where(d.c.id < before_id)
     is_loose = standing in (DeliveryState.FAILING, DeliveryState.PENDING) or tenant_id is not None
@@ -46,6 +46,6 @@ async def page(
 
 
 async def count(tx: Tx, status: DeliveryStatus, *, most: int) -> int:
-    """How many stand so, by the index; of more than `most` it is not counted how many they are."""
-    some = select(d.c.id).where(d.c.status == word(status)).limit(most).subquery()
+    """Count the deliveries with this status by the index, up to `most`."""
+    some = select(d.c.id).where(d.c.status == sql_literal(status)).limit(most).subquery()
     return int(await tx.scalar(select(func.count()).select_from(some)) or 0)

@@ -1,8 +1,8 @@
-"""Which jobs transactions have changed, which outputs they marked, and that tokens came, for those who follow a tenant.
+"""Changed jobs, marked outputs and credited tokens by transaction, for subscribers of a tenant.
 
-Each row has the number of its transaction. Transactions commit in any order, so whoever has read up to some row has not
-seen all before it. What is certain is the horizon: every transaction with a smaller number has ended. So one reads from
-the last horizon on, and may see a row again, but misses none.
+Each row has the number of its transaction. Transactions commit in any order, so reading up to a row does not mean that
+all rows before it were visible. The horizon is safe: every transaction with a smaller number has ended. Subscribers
+read from the last horizon on, so they may see a row twice, but miss none.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -18,18 +18,18 @@ from comfyrelay.store.row_parameters import columns_of, rows_table, with_rows
 from comfyrelay.store.tenant.tables import changes as c
 from comfyrelay.store.types import json_value, relay_now
 
-# Before the id of an output among those of jobs.
+# Prefix of the id of an output.
 _OUTPUT = "output:"
-# Among the ids of jobs: tokens came that are of no job.
+# Marks tokens that were credited without a job.
 _WALLET = "wallet:"
-# In place of ids: any of them may have changed.
+# Instead of ids: any of them may have changed.
 _ALL = "*"
-# Of one transaction; of more, all count as marked.
+# Maximum per transaction; above it, all outputs count as marked.
 MOST_MARKED = 200
 
 
 class Horizon(NamedTuple):
-    """All transactions with a smaller number have ended; and what time it was."""
+    """All transactions with a smaller number have ended. Includes the time."""
 
     txid: int
     at: datetime
@@ -39,16 +39,16 @@ class JobChange(NamedTuple):
     id: int
     tenant_id: str
     txid: int
-    # of jobs; of one that was removed, its batch's too
+    # job ids; for a deleted job also the id of its batch
     ids: list[str]
-    # of outputs; nothing where none was marked
+    # output ids; `None` if none was marked
     marked: "MarkedOutputs | None" = None
-    # tokens came to the wallet
+    # whether tokens were credited
     is_credit: bool = False
 
 
 class MarkedOutputs(NamedTuple):
-    """Outputs whose stars, rejects, notes or collections changed; without any, the collections alone did."""
+    """Outputs whose stars, rejects, notes or collections changed. Empty: only collections changed."""
 
     ids: frozenset[str]
     is_all: bool
@@ -58,25 +58,25 @@ class MarkedOutputs(NamedTuple):
 
 
 async def write(tx: Tx, ids: Mapping[str, Iterable[str]]) -> None:
-    """These jobs, by tenant, change with this transaction."""
+    """Record the jobs that this transaction changes, by tenant."""
     await tx.write(_write, with_rows({"tenant_id": tenant, "ids": list(theirs)} for tenant, theirs in ids.items()))
 
 
 async def write_marked(tx: Tx, tenant_id: str, ids: Collection[str] | None = ()) -> None:
-    """Marks of these outputs change with this transaction, or of all where that is None; or collections alone."""
+    """Record the outputs whose marks this transaction changes; `None`: all. Empty: only collections change."""
     named = [_ALL] if ids is None or len(ids) > MOST_MARKED else sorted(ids)
     await write(tx, {tenant_id: [f"{_OUTPUT}{each}" for each in named or [""]]})
 
 
 async def write_credit(tx: Tx, tenant_id: str) -> None:
-    """Tokens come to the wallet with this transaction."""
+    """Record that this transaction credits tokens."""
     await write(tx, {tenant_id: [_WALLET]})
 
 
 @cache
 def _write(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(c, "tenant_id", "ids"))
-    # SQLite has one writer at a time, so the next number is its transaction's
+    # SQLite has one writer, so the next number belongs to its transaction
     txid = _number(func.pg_current_xact_id()) if dialect == "postgresql" else _next_number()
     rows = select(r.c.tenant_id, txid, r.c.ids, relay_now())
     return insert(c).from_select(["tenant_id", "txid", "ids", "created_at"], rows)
@@ -105,8 +105,8 @@ def _horizon(dialect: str) -> Executable:
 
 
 async def since(tx: Tx, positions: Mapping[str, int], *, limit: int) -> list[JobChange]:
-    """By tenant, all from that transaction on. The horizon must have been read before: what commits in between is then
-    seen twice, and not never."""
+    """Return by tenant all changes from that transaction on. Read the horizon first: a commit in between is then seen
+    twice instead of never."""
     rows = [{"tenant_id": tenant, "txid": txid} for tenant, txid in positions.items()]
     found = await tx.fetch(_since, {**with_rows(rows), "limit": limit})
     return [_change(row.id, row.tenant_id, row.txid, json_value(row.ids)) for row in found]
@@ -135,6 +135,6 @@ def since_query(dialect: str) -> Select[Any]:
 
 
 async def forget(tx: Tx, *, older_than_seconds: float) -> None:
-    """The newest stays: on SQLite it holds the last number."""
+    """Delete old changes. The newest remains, because it contains the last number on SQLite."""
     newest = select(func.max(c.c.id)).scalar_subquery()
     await tx.execute(delete(c).where(c.c.created_at <= relay_now(-older_than_seconds), c.c.id < newest))

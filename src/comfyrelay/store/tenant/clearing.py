@@ -1,4 +1,4 @@
-"""Putting what has ended out of sight in the queue; nothing else changes."""
+"""Hide finished jobs and batches from the queue."""
 
 from collections.abc import Collection, Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from comfyrelay.store.types import relay_now
 
 
 def _ended_alone(tenant_id: str) -> Select[Any]:
-    """Of jobs that belong to no batch and have ended."""
+    """Finished jobs without a batch."""
     j = ai_jobs.c
     of_tenant = select().where(j.tenant_id == tenant_id, j.batch_id.is_(None), j.cleared_at.is_(None))
     return of_tenant.where(j.completed_at.is_not(None))
 
 
 async def count_alone(tx: Tx, tenant_id: str) -> dict[str, int]:
-    """How many jobs that belong to no batch ended how, and are in sight."""
+    """Count visible finished jobs without a batch by status."""
     query = _ended_alone(tenant_id).add_columns(ai_jobs.c.status, func.count().label("jobs"))
     return {row.status: row.jobs for row in await tx.execute(query.group_by(ai_jobs.c.status))}
 
@@ -29,7 +29,7 @@ async def alone(tx: Tx, tenant_id: str, statuses: Collection[str]) -> Sequence[s
 
 
 async def ended_batches(tx: Tx, tenant_id: str) -> Sequence[str]:
-    """Those in sight of which nothing is left to run."""
+    """Return visible batches without unfinished jobs."""
     b, j = batches.c, ai_jobs.c
     is_active = exists(select(literal(1)).where(j.batch_id == b.id, j.completed_at.is_(None)))
     return (await tx.scalars(select(b.id).where(b.tenant_id == tenant_id, b.cleared_at.is_(None), ~is_active))).all()
@@ -40,14 +40,14 @@ async def clear_jobs(tx: Tx, ids: Collection[str]) -> None:
 
 
 async def clear_batches(tx: Tx, ids: Collection[str]) -> list[str]:
-    """With all their jobs, whose ids are returned."""
+    """Hide batches with all their jobs; returns the ids of the jobs."""
     await tx.execute(update(batches).where(batches.c.id.in_(ids)).values(cleared_at=relay_now()))
     of_batches = update(ai_jobs).where(ai_jobs.c.batch_id.in_(ids)).values(cleared_at=relay_now())
     return [row.id for row in await tx.execute(of_batches.returning(ai_jobs.c.id))]
 
 
 async def show_batches(tx: Tx, ids: Collection[str]) -> None:
-    """What runs again is in sight again, with all that belongs to it."""
+    """Show batches that run again, with all their jobs."""
     await tx.execute(update(batches).where(batches.c.id.in_(ids)).values(cleared_at=None))
     cleared = update(ai_jobs).where(ai_jobs.c.batch_id.in_(ids), ai_jobs.c.cleared_at.is_not(None))
     await tx.execute(cleared.values(cleared_at=None))

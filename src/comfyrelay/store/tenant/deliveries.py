@@ -1,4 +1,4 @@
-"""The outbox of webhooks in a shard, and where each tenant wants to be told."""
+"""The webhook outbox of a shard, and the webhook settings of tenants."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,14 +16,14 @@ from comfyrelay.domain.webhooks import EndedJob
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, webhook_deliveries, webhooks
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
 d = webhook_deliveries
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Claimed:
-    """A delivery that this process is to send now. `attempts` fences it: a later claim has a higher one."""
+    """A delivery that this process sends now. `attempts` is a fencing token: a later claim has a higher one."""
 
     id: str
     tenant_id: str
@@ -35,7 +35,7 @@ class Claimed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeliveryOutcome:
-    """What came of one attempt; `wait_seconds` only while it is pending."""
+    """The outcome of one attempt; `wait_seconds` only while it is pending."""
 
     id: str
     attempts: int
@@ -52,7 +52,7 @@ _NEW = ("id", "job_id", "tenant_id", "url", "due_at", "created_at")
 
 
 async def write_due(tx: Tx, job_ids: Iterable[str]) -> None:
-    """Write down that others are to be told of the ends of these jobs, where somebody wants to know; once per job."""
+    """Write one delivery for each finished job that has a webhook."""
     await tx.write(_write_due, with_rows({"id": new_id(), "job_id": each} for each in job_ids))
 
 
@@ -70,7 +70,7 @@ def _write_due(dialect: str) -> Executable:
 
 
 async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[Claimed]:
-    """Take deliveries that are due, so that nobody else sends them for a while. The attempt is counted here."""
+    """Claim due deliveries for a while, and count the attempt."""
     rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds})
     return [Claimed(**row._mapping) for row in rows]
 
@@ -79,7 +79,7 @@ async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[Claimed]:
 def _claim(_dialect: str) -> Executable:
     due = (
         select(d.c.id)
-        .where(d.c.status == word(DeliveryStatus.PENDING), d.c.due_at <= relay_now())
+        .where(d.c.status == sql_literal(DeliveryStatus.PENDING), d.c.due_at <= relay_now())
         .order_by(d.c.due_at)
         .limit(bindparam("limit", type_=BigInteger()))
         .with_for_update(skip_locked=True)
@@ -99,7 +99,7 @@ async def ended_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, EndedJob]:
 
 
 async def note(tx: Tx, outcomes: Sequence[DeliveryOutcome]) -> None:
-    """Write down what came of attempts. One that came too late, after another claim, changes nothing."""
+    """Record the outcome of attempts. An outcome after a later claim is ignored."""
     await tx.write(_note, with_rows(outcomes))
 
 
@@ -114,7 +114,7 @@ def _note(dialect: str) -> Executable:
         "due_at": case((r.c.status == DeliveryStatus.PENDING, relay_now(r.c.wait_seconds))),
         "delivered_at": case((r.c.status == DeliveryStatus.DELIVERED, relay_now())),
     }
-    is_current = (d.c.attempts == r.c.attempts) & (d.c.status == word(DeliveryStatus.PENDING))
+    is_current = (d.c.attempts == r.c.attempts) & (d.c.status == sql_literal(DeliveryStatus.PENDING))
     return update(d).values(values).where(d.c.id == r.c.id, is_current)
 
 
@@ -126,7 +126,7 @@ async def of_job(tx: Tx, tenant_id: str, job_id: str) -> list[DeliveryRecord]:
 async def page(
     tx: Tx, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
 ) -> list[DeliveryRecord]:
-    """All of a tenant's, newest first, page by page through `before_id`."""
+    """Return a page of a tenant's deliveries, newest first."""
     query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id).order_by(d.c.id.desc()).limit(limit)
     if status is not None:
         query = query.where(d.c.status == status)
@@ -136,11 +136,11 @@ async def page(
 
 
 async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> DeliveryRecord | None:
-    """Make a delivery due now, whatever came of it, to where its job would be told of today. One that ended begins
-    anew; of one that is pending the attempts go on counting, for whoever sends it this moment has an older one."""
+    """Make a delivery due now, to the current webhook URL of its job. A finished delivery starts again; a pending one
+    keeps counting attempts, because another process may be sending it."""
     own = select(ai_jobs.c.webhook_url).where(ai_jobs.c.id == d.c.job_id).scalar_subquery()
     usual = select(webhooks.c.url).where(webhooks.c.tenant_id == d.c.tenant_id).scalar_subquery()
-    ended = d.c.status != word(DeliveryStatus.PENDING)
+    ended = d.c.status != sql_literal(DeliveryStatus.PENDING)
     query = (
         update(d)
         .where(d.c.id == id_)
@@ -159,7 +159,7 @@ async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> Deliv
 
 
 async def now(tx: Tx) -> datetime:
-    """The clock by which messages are signed."""
+    """Return the time that signatures use."""
     at: datetime = (await tx.execute(select(relay_now().label("at")))).scalar_one()
     return at
 
@@ -175,7 +175,7 @@ async def secrets_of(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, str]:
 
 
 async def ensure_secret(tx: Tx, tenant_id: str, secret: str) -> TenantWebhook:
-    """The tenant's webhook, which gets this secret if it has none yet."""
+    """Return the tenant's webhook, and set this secret if it has none."""
     values = {"tenant_id": tenant_id, "secret": secret, "is_secret_shown": False, "updated_at": relay_now()}
     await tx.execute(insert_into(tx.dialect, webhooks).values(**values).on_conflict_do_nothing())
     query = select(*_WEBHOOK).where(webhooks.c.tenant_id == tenant_id).with_for_update()

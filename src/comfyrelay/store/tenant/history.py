@@ -1,4 +1,4 @@
-"""What happened to jobs, for those who follow them: events of many jobs in one statement, and log lines by page."""
+"""Events and log lines of jobs."""
 
 from collections.abc import Iterable
 from functools import cache
@@ -20,7 +20,7 @@ _POSITION = ("tenant_id", "job_id", "seq")
 
 
 class Position(NamedTuple):
-    """Up to which event somebody has read a job's history."""
+    """The last event of a job that a subscriber has read."""
 
     tenant_id: str
     job_id: str
@@ -28,7 +28,7 @@ class Position(NamedTuple):
 
 
 async def events_after(tx: Tx, positions: Iterable[Position]) -> list[Event]:
-    """What came after, for all these jobs at once; oldest first for each."""
+    """Return the later events of these jobs in one statement, oldest first per job."""
     result = await tx.fetch(_events_after, with_rows([position._asdict() for position in positions]))
     return [Event(**{**row._mapping, "data": json_value(row.data)}) for row in result]
 
@@ -43,7 +43,7 @@ def _events_after(dialect: str) -> Executable:
 
 
 async def canceled_by_others(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> set[str]:
-    """Those of the jobs that their user did not cancel."""
+    """Return the jobs that were not canceled by their user."""
     e = job_events.c
     asked = e.type.in_([JobEventType.CANCEL_REQUESTED, JobEventType.CANCELED])
     found = await tx.execute(
@@ -53,7 +53,7 @@ async def canceled_by_others(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> 
 
 
 async def event_page(tx: Tx, tenant_id: str, job_id: str, *, after_seq: int, limit: int) -> list[Event]:
-    """A job's events, oldest first, page by page through `after_seq`."""
+    """Return a page of a job's events, oldest first."""
     e = job_events.c
     of_job = select(job_events).where(e.tenant_id == tenant_id, e.job_id == job_id, e.seq > after_seq)
     found = await tx.execute(of_job.order_by(e.seq).limit(limit))
@@ -61,7 +61,7 @@ async def event_page(tx: Tx, tenant_id: str, job_id: str, *, after_seq: int, lim
 
 
 async def log_page(tx: Tx, tenant_id: str, job_id: str, *, after_id: int, limit: int) -> list[LogLineRecord]:
-    """A job's log lines, oldest first, page by page through `after_id`."""
+    """Return a page of a job's log lines, oldest first."""
     query = (
         select(job_logs.c.id, job_logs.c.line, job_logs.c.created_at)
         .where(job_logs.c.tenant_id == tenant_id, job_logs.c.job_id == job_id, job_logs.c.id > after_id)

@@ -1,4 +1,4 @@
-"""Jobs in a shard: making them, reading them, and writing what the queue's messages changed."""
+"""Jobs of a shard: create, read, and apply updates of the queue."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -45,9 +45,9 @@ from comfyrelay.store.tenant.tables import (
     token_transactions,
     videos,
 )
-from comfyrelay.store.types import json_value, relay_now, word
+from comfyrelay.store.types import json_value, relay_now, sql_literal
 
-# So many of the newest jobs are searched for the values that they run with.
+# The newest jobs whose input values are searched.
 MOST_SEARCHED = 20_000
 
 _JOB = [ai_jobs.c[name] for name in JobRecord.__dataclass_fields__]
@@ -73,14 +73,14 @@ _EVENT = ("job_id", "seq", "tenant_id", "type", "data")
 
 
 async def create(tx: Tx, new: Sequence[NewJobRecord]) -> list[JobRecord]:
-    """Make the jobs, in the order given, and the event that each was queued."""
+    """Insert the jobs in this order, each with its `queued` event."""
     rows = [{name: getattr(job, name) for name in (*_NEW, "delay_seconds")} for job in new]
     try:
         result = await tx.fetch(_create, with_rows(rows))
     except (IntegrityError, asyncpg.ForeignKeyViolationError) as error:
         if "foreign key" not in str(error).lower():
             raise
-        raise Conflict("A file or video that this names was deleted just now.") from error
+        raise Conflict("A file or video of this request was just deleted.") from error
     made = {row.id: JobRecord(**row._mapping) for row in result}
     first = [{"job_id": each.id, "seq": 1, "tenant_id": each.tenant_id, "type": "job:queued"} for each in new]
     for row in first:
@@ -131,14 +131,14 @@ async def retry_of(tx: Tx, job_id: str) -> JobRecord | None:
 
 
 async def retries_of(tx: Tx, job_ids: Collection[str]) -> dict[str, str]:
-    """By job, the one that it was retried as."""
+    """Return by job its retry."""
     j = ai_jobs.c
     found = await tx.execute(select(j.retry_of, j.id).where(j.retry_of.is_not(None), j.retry_of.in_(job_ids)))
     return {row.retry_of: row.id for row in found}
 
 
 async def by_ids(tx: Tx, job_ids: Iterable[str]) -> list[JobRecord]:
-    """The jobs, in the order in which they were made."""
+    """Return the jobs in order of creation."""
     result = await tx.fetch(_by_ids, with_ids(job_ids))
     return [JobRecord(**row._mapping) for row in result]
 
@@ -150,7 +150,7 @@ def _by_ids(dialect: str) -> Executable:
 
 
 async def payloads(tx: Tx, job_ids: Iterable[str]) -> dict[str, Any]:
-    """What each job must run, as it was fixed when it was submitted."""
+    """Return the payloads of jobs, which were fixed at submission."""
     result = await tx.fetch(_payloads, with_ids(job_ids))
     return {row.id: json_value(row.input_payload) for row in result}
 
@@ -162,7 +162,7 @@ def _payloads(dialect: str) -> Executable:
 
 
 class StatusFilter(NamedTuple):
-    """Jobs by how they stand in the queue: what a worker has only `fetched` is called processing, and waits."""
+    """Jobs by state. A job that a worker has only `fetched` has the status processing, but still waits."""
 
     status: str
     fetched: Sequence[str] = ()
@@ -193,11 +193,10 @@ def list_query(
     limit: int = 50,
     dialect: str = "postgresql",
 ) -> Select[Any]:
-    """A tenant's jobs, newest first or the other way round, page by page through `after_id`. `search` is part of a
-    label, also the batch's, an error or an id; of the newest, also part of a value that they run with, as a prompt.
-    With `only_newest` items of batches that were retried are left out: their newest tries stand for them; with
-    `only_shown`, what was put out of sight in the queue."""
-    # a batch has an index of its own; SQLite would rather look through all of the tenant's
+    """A tenant's jobs, newest or oldest first, paginated by `after_id`. `search` matches a part of a label, of the
+    batch's label, of an error or of an id; in the newest jobs also a part of an input value, such as a prompt.
+    `only_newest` omits retried items of batches; `only_shown` omits hidden jobs."""
+    # the batch has its own index; SQLite would otherwise scan all jobs of the tenant
     tenant = ai_jobs.c.tenant_id if batch_id is None or status is not None else ai_jobs.c.tenant_id.concat("")
     order = ai_jobs.c.id if oldest_first else ai_jobs.c.id.desc()
     query = select(*_JOB).where(tenant == tenant_id).order_by(order).limit(limit)
@@ -236,10 +235,10 @@ def _has_output() -> ColumnElement[bool]:
 
 def found_by(tenant_id: str, search: str, dialect: str) -> ColumnElement[bool]:
     texts = (ai_jobs.c.label, ai_jobs.c.error_message)
-    # SQLite's LIKE takes capitals for small letters by itself; to change them in every row takes a third longer
+    # SQLite's LIKE ignores case; lowering each row takes a third longer
     holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
     found = [holds(each, search, autoescape=True) for each in texts]
-    # looked for once, not for every job
+    # evaluated once, not per job
     named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
     found.append(ai_jobs.c.batch_id.in_(named.where(holds(batches.c.label, search, autoescape=True))))
     found.append(_has_value(tenant_id, lambda text: holds(text, search, autoescape=True), dialect))
@@ -249,7 +248,7 @@ def found_by(tenant_id: str, search: str, dialect: str) -> ColumnElement[bool]:
 def _has_value(
     tenant_id: str, holds: Callable[[ColumnElement[str]], ColumnElement[bool]], dialect: str
 ) -> ColumnElement[bool]:
-    """Whether a value that a job runs with holds it. They are taken out of JSON, so only the newest are looked at."""
+    """Whether an input value contains the text. Values are extracted from JSON, so only new jobs are searched."""
     values = (
         func.json_each(ai_jobs.c.input_payload, "$.values")
         if dialect == "sqlite"
@@ -267,16 +266,16 @@ async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[JobRecord]:
 
 
 async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
-    """How many there are in the whole of a list."""
+    """Count all rows of a list."""
     found = list_query(tenant_id, **filters, dialect=tx.dialect).order_by(None).limit(None)
-    # without its columns: what a job was given is large
+    # without its columns, because payloads are large
     counted = found.with_only_columns(func.count())
     return int((await tx.execute(counted)).scalar_one())
 
 
 async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | None = None) -> int:
-    """A user's active jobs, but for those of the batch `beside`; a batch counts as one."""
-    # No job is in a batch without a name.
+    """Count a user's active jobs without those of the batch `beside`. A batch counts as one."""
+    # no batch has an empty id
     (row,) = await tx.fetch(_count_active, {"tenant_id": tenant_id, "user_id": user_id, "beside": beside or ""})
     return int(row.active)
 
@@ -288,13 +287,13 @@ def _count_active(_dialect: str) -> Executable:
         ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
         ai_jobs.c.user_id == bindparam("user_id", type_=Text()),
         ai_jobs.c.completed_at.is_(None),
-        ai_jobs.c.status.in_([word(each) for each in sorted(ACTIVE_JOB)]),
+        ai_jobs.c.status.in_([sql_literal(each) for each in sorted(ACTIVE_JOB)]),
         counted != bindparam("beside", type_=Text()),
     )
 
 
 async def lock_states(tx: Tx, job_ids: Iterable[str]) -> dict[str, JobState]:
-    """The jobs as the queue's messages find them, locked in the order of their ids."""
+    """Lock the jobs in order of id and return the state that updates apply to."""
     result = await tx.fetch(_lock_states, with_ids(job_ids))
     return {row.id: JobState._make(row) for row in result}
 
@@ -378,19 +377,19 @@ async def add_logs(tx: Tx, lines: Sequence[Mapping[str, Any]]) -> None:
 def _add_logs(dialect: str) -> Executable:
     names = ("job_id", "epoch", "tenant_id", "line")
     r = rows_table(dialect, columns_of(job_logs, *names) | {"n": BigInteger()})
-    # Joined with its job: lines of a job that is gone are dropped.
+    # the join drops lines of deleted jobs
     rows = select(*(r.c[name] for name in names), relay_now()).join(ai_jobs, ai_jobs.c.id == r.c.job_id).order_by(r.c.n)
     return insert(job_logs).from_select([*names, "created_at"], rows)
 
 
 async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[JobRecord]:
-    """All jobs of the shard in the order of their ids, for the reconciler."""
+    """Return all jobs of the shard in order of id, for the reconciler."""
     query = select(*_JOB).where(ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
     return [JobRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def active(tx: Tx, *, older_than_seconds: float, offset: int, limit: int) -> list[tuple[str, str]]:
-    """Tenants and ids of jobs that have not ended, in the order of their index."""
+    """Return tenants and ids of unfinished jobs in index order."""
     query = (
         select(ai_jobs.c.tenant_id, ai_jobs.c.id)
         .where(ai_jobs.c.completed_at.is_(None), ai_jobs.c.created_at <= relay_now(-older_than_seconds))
@@ -404,8 +403,8 @@ async def active(tx: Tx, *, older_than_seconds: float, offset: int, limit: int) 
 async def unsettled(
     tx: Tx, *, before_id: str | None, older_than_seconds: float, limit: int
 ) -> tuple[list[str], str | None]:
-    """Of so many jobs, from the newest or from before that id, those that have ended without a settlement; and the id
-    to go on before, if there may be more."""
+    """Return finished jobs without a settlement among this many jobs, from the newest or before an id, and the id of
+    the next page if there may be more."""
     seen = select(ai_jobs.c.id, ai_jobs.c.tenant_id, ai_jobs.c.completed_at).order_by(ai_jobs.c.id.desc()).limit(limit)
     if before_id is not None:
         seen = seen.where(ai_jobs.c.id < before_id)
@@ -416,7 +415,7 @@ async def unsettled(
         .where(
             t.c.tenant_id == page.c.tenant_id,
             t.c.job_id == page.c.id,
-            t.c.type.in_([word(TransactionType.JOB_CONSUME), word(TransactionType.JOB_REFUND)]),
+            t.c.type.in_([sql_literal(TransactionType.JOB_CONSUME), sql_literal(TransactionType.JOB_REFUND)]),
         )
         .exists()
     )
@@ -427,7 +426,7 @@ async def unsettled(
 
 
 async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
-    """The newest job of each chain of retries in a batch, in the batch's order."""
+    """Return the newest job of each retry chain in a batch, in batch order."""
     retry = ai_jobs.alias("retry")
     query = (
         select(*_JOB)
@@ -439,7 +438,7 @@ async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[JobReco
 
 
 async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, int]]:
-    """By batch, how many of its items are in which status: of each chain of retries, the newest."""
+    """Count the items of batches by status, with the newest job of each retry chain."""
     retry = ai_jobs.alias("retry")
     query = (
         select(ai_jobs.c.batch_id, ai_jobs.c.status, func.count().label("jobs"))
@@ -454,7 +453,7 @@ async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> 
 
 
 async def batch_sizes(tx: Tx, batch_ids: Iterable[str]) -> dict[str, int]:
-    """By batch, how many items it has, however often each was tried."""
+    """Return the number of items of each batch, without retries."""
     wanted = list(batch_ids)
     if not wanted:
         return {}
@@ -469,7 +468,7 @@ async def batch_sizes(tx: Tx, batch_ids: Iterable[str]) -> dict[str, int]:
 async def newest_done(
     tx: Tx, tenant_id: str, batch_ids: Sequence[str], *, limit: int
 ) -> tuple[dict[str, list[CompletedItem]], datetime]:
-    """By batch, the items that were completed last; and what time it is."""
+    """Return the last completed items of each batch, and the time."""
     ordered = func.row_number().over(partition_by=ai_jobs.c.batch_id, order_by=ai_jobs.c.completed_at.desc())
     numbered = (
         select(ai_jobs.c.batch_id, ai_jobs.c.started_at, ai_jobs.c.completed_at, ordered.label("place"))
@@ -477,7 +476,7 @@ async def newest_done(
             ai_jobs.c.tenant_id == tenant_id,
             ai_jobs.c.batch_id.in_(batch_ids),
             ai_jobs.c.status == JobStatus.COMPLETED,
-            # what did not run says nothing of how long a run takes
+            # reused outputs have no run time
             ai_jobs.c.reused_from.is_(None),
         )
         .subquery()
@@ -489,10 +488,10 @@ async def newest_done(
 
 
 async def set_version(tx: Tx, job_id: str, version: int) -> None:
-    """For the reconciler: from where on the queue's messages are to be applied."""
+    """Set the version up to which updates count as applied, for the reconciler."""
     await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(dispatch_version=version))
 
 
 async def waive_tokens(tx: Tx, job_id: str) -> None:
-    """For the reconciler: a job that holds no tokens owes none and is given none back."""
+    """Set the reserved tokens of a job to zero, so that none are consumed or refunded, for the reconciler."""
     await tx.execute(update(ai_jobs).where(ai_jobs.c.id == job_id).values(reserved_tokens=0))

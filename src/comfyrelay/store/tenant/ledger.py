@@ -1,4 +1,4 @@
-"""Wallets and the append-only transactions behind their balances."""
+"""Token wallets and their append-only transactions."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -17,8 +17,6 @@ from comfyrelay.store.types import relay_now
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewTransaction:
-    """A transaction to be written."""
-
     tenant_id: str
     type: TransactionType
     amount: int
@@ -43,7 +41,7 @@ def _open_wallets(dialect: str) -> Executable:
 
 
 async def lock_wallet(tx: Tx, tenant_id: str) -> int:
-    """The balance, with the wallet locked until the transaction ends; a first wallet is opened."""
+    """Return the balance and lock the wallet until the transaction ends. Creates the wallet if needed."""
     rows = await tx.fetch(_lock_wallet, {"tenant_id": tenant_id})
     if not rows:
         await open_wallets(tx, [tenant_id])
@@ -58,7 +56,7 @@ def _lock_wallet(_dialect: str) -> Executable:
 
 
 async def lock_wallets(tx: Tx, tenant_ids: Iterable[str]) -> None:
-    """Lock several wallets, in the order of their tenants, so that two settlements cannot wait for each other."""
+    """Lock several wallets in order of tenant, so that settlements cannot deadlock."""
     await tx.fetch(_lock_wallets, with_ids(sorted(set(tenant_ids))))
 
 
@@ -74,10 +72,10 @@ def _lock_wallets(dialect: str) -> Executable:
 
 
 async def append(tx: Tx, entries: Sequence[NewTransaction]) -> int:
-    """Write the transactions that are not there yet, and move the balances by what was written.
+    """Insert the transactions that do not exist yet, and update the balances. Returns how many were inserted.
 
-    Wallets whose balance moves must be locked. A transaction that is already there (same job and type, a job settled
-    either way, same reference) is left alone and does not count; returns how many were written.
+    The wallets must be locked. A transaction exists if one has the same job and type or the same reference, or if the
+    job is already settled.
     """
     written = await tx.fetch(_append, with_rows(entries))
     sums: dict[str, int] = {}
@@ -128,7 +126,7 @@ async def by_reference(tx: Tx, tenant_id: str, reference: str) -> TransactionRec
 async def transactions(
     tx: Tx, tenant_id: str, *, limit: int = 100, before_id: int | None = None
 ) -> list[TransactionRecord]:
-    """Newest first, page by page through `before_id`."""
+    """Return a page of transactions, newest first."""
     t = token_transactions
     query = (
         select(t, ai_jobs.c.label.label("job_label"))
@@ -156,7 +154,7 @@ def _of_jobs(dialect: str) -> Executable:
 
 
 async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
-    """By job, the tokens that came back for it."""
+    """Return the refunded tokens by job."""
     theirs = await of_jobs(tx, job_ids)
     return {
         job_id: sum(entry.amount for entry in found if entry.type == TransactionType.JOB_REFUND)
@@ -165,7 +163,7 @@ async def refunds_of(tx: Tx, job_ids: Iterable[str]) -> dict[str, int]:
 
 
 async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:
-    """Wallets whose balance is not the sum of their transactions: tenant → (balance, sum)."""
+    """Return wallets whose balance differs from the sum of their transactions: tenant → (balance, sum)."""
     t, w = token_transactions, token_wallets
     total = func.coalesce(func.sum(t.c.amount), 0)
     query = (
@@ -178,7 +176,7 @@ async def drifted_wallets(tx: Tx) -> dict[str, tuple[int, int]]:
 
 
 async def transactions_without_job(tx: Tx, *, limit: int) -> list[TransactionRecord]:
-    """Job transactions whose job is gone, and whose tokens are still held."""
+    """Return unsettled reservations whose job does not exist."""
     t = token_transactions
     settled = t.alias("settled")
     ended = (

@@ -1,6 +1,6 @@
-"""Removing what a tenant no longer wants: rows at once, and the objects behind them as soon as storage can be reached.
+"""Delete jobs, videos and files of a tenant: rows at once, objects as soon as storage is reachable.
 
-Whoever removes holds the wallet's lock, as whoever submits does: nothing of a live job is ever removed.
+The caller holds the lock of the wallet, like a submission, so nothing of an unfinished job is deleted.
 """
 
 from collections.abc import Collection, Iterable, Sequence
@@ -14,21 +14,21 @@ from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.tables import ai_jobs, files, job_attempts, job_events, outputs, removals, videos
 from comfyrelay.store.types import relay_now
 
-# How long a file that is due to be drawn is in the hands of who draws it.
+# How long a poster of a claimed file may take.
 DRAW_SECONDS = 600.0
-# Of one statement: SQLite takes an expression that is a thousand deep.
+# Per statement: SQLite limits the depth of an expression to 1,000.
 MOST_ASKED = 200
 
 
 class Removal(NamedTuple):
-    """An object that is still to be removed from storage."""
+    """An object that must still be deleted from storage."""
 
     id: int
     path: str
 
 
 async def of_video(tx: Tx, tenant_id: str, video_id: str) -> list[str]:
-    """The outputs of every job that was made of a video."""
+    """Return the outputs of all jobs of a video."""
     query = select(ai_jobs.c.output_file_id).where(
         ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.video_id == video_id, ai_jobs.c.output_file_id.is_not(None)
     )
@@ -36,8 +36,8 @@ async def of_video(tx: Tx, tenant_id: str, video_id: str) -> list[str]:
 
 
 async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, video_id: str | None = None) -> bool:
-    """Whether a job that has not ended needs one of the files, or the video."""
-    # A job names its inputs by path, in the payload that was fixed when it was submitted. A tenant's live jobs are few.
+    """Whether an unfinished job uses one of the files or the video."""
+    # Payloads contain the paths of inputs. A tenant has few unfinished jobs.
     payload = cast(ai_jobs.c.input_payload, Text)
     live = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.completed_at.is_(None)
     uses: list[list[ColumnElement[bool]]] = [[ai_jobs.c.input_file_id.in_([each.id for each in found])]]
@@ -52,7 +52,7 @@ async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, v
 
 
 async def keep(tx: Tx, file_ids: Iterable[str], *, beside: str | None = None) -> set[str]:
-    """Those of the files that a video (but for the one `beside`) was made of."""
+    """Return the files that another video than `beside` was made from."""
     query = select(videos.c.original_file_id).where(videos.c.original_file_id.in_(list(file_ids)))
     if beside is not None:
         query = query.where(videos.c.id != beside)
@@ -66,7 +66,7 @@ async def remove_video(tx: Tx, tenant_id: str, video_id: str) -> None:
 
 
 async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
-    """Remove jobs with their history. A retry becomes the first of its chain, a video one without a job."""
+    """Delete jobs with their history. A retry becomes the first of its chain, and a video loses its job."""
     if not job_ids:
         return
     await tx.execute(update(ai_jobs).where(ai_jobs.c.retry_of.in_(job_ids)).values(retry_of=None))
@@ -81,10 +81,10 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
 
 
 async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: Iterable[str]) -> list[Removal]:
-    """Remove the rows of files, and write down which objects are to follow.
+    """Delete the rows of files, and record their objects for deletion.
 
-    What names them as an output is left alone: one that is gone is not found. What is being drawn may be put beside a
-    file that is gone already, by a process that dies then: such a file is removed once more when that is over.
+    References to them as outputs remain; a deleted file is simply not found. A process may still write a poster next to
+    a deleted file and then crash, so such a file is deleted again later.
     """
     undrawn = select(files.c.path).where(files.c.id.in_(file_ids), files.c.poster_due_at.is_not(None))
     drawn_late = set((await tx.scalars(undrawn)).all()).intersection(paths := set(paths))
@@ -106,5 +106,5 @@ async def pending(tx: Tx, *, limit: int, older_than_seconds: float) -> list[Remo
 
 
 async def finish(tx: Tx, ids: Iterable[int]) -> None:
-    """The objects are gone."""
+    """Delete the records of objects that were deleted from storage."""
     await tx.execute(delete(removals).where(removals.c.id.in_(list(ids))))

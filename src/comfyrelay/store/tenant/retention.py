@@ -1,7 +1,6 @@
-"""Finding and removing what is kept no longer: old videos, uploads that nothing uses, outputs that lost.
+"""Retention: find and delete old videos, unused uploads and orphaned outputs.
 
-A file is marked first, and from then on cannot be used by anything new. It is removed a while later, when whatever
-began to use it before is written down and can be seen.
+A file is marked first, which prevents new use. It is deleted later, when every use that began before is visible.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ from typing import Any
 from sqlalchemy import Double, Text, and_, delete, literal, or_, select, update
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.ids import shown_by
+from comfyrelay.domain.ids import source_path
 from comfyrelay.domain.queue.states import VideoStatus
 from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.store.database import Tx
@@ -36,7 +35,7 @@ class OldVideo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stray:
-    """A job that has ended, whose leases may have left something."""
+    """A finished job whose leases may have left orphaned outputs."""
 
     job_id: str
     tenant_id: str
@@ -46,7 +45,7 @@ _OLD = [videos.c[name] for name in OldVideo.__dataclass_fields__]
 
 
 async def old_videos(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[OldVideo]:
-    """Videos that nothing has happened to for so long and whose job, if there is one, has ended; by id."""
+    """Return videos that have not changed for this long and have no unfinished job, by id."""
     query = (
         select(*_OLD)
         .outerjoin(ai_jobs, ai_jobs.c.id == videos.c.job_id)
@@ -73,7 +72,7 @@ def _files_by_id(dialect: str) -> Executable:
 
 
 async def expire(tx: Tx, old: Sequence[OldVideo]) -> set[str]:
-    """Expire the videos that have not changed since they were looked at; returns their ids."""
+    """Expire the videos that have not changed since they were read; returns their ids."""
     rows = [{"id": each.id, "updated_at": each.updated_at} for each in old]
     return {row.id for row in await tx.fetch(_expire, with_rows(rows))}
 
@@ -92,7 +91,7 @@ def _expire(dialect: str) -> Executable:
 
 
 async def mark(tx: Tx, file_ids: Iterable[str]) -> None:
-    """Nobody may use these any more, but for those that a video still shows."""
+    """Mark files for deletion, except those that a video still shows."""
     await tx.write(_mark, with_ids(file_ids))
 
 
@@ -109,7 +108,7 @@ def _shown() -> Any:
 
 
 async def unused_uploads(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[tuple[str, bool]]:
-    """Uploads that no job has named for so long, by id, and whether a video was made of them."""
+    """Return uploads that no job has used for this long, by id, and whether a video was made from them."""
     made_of = select(literal(1)).where(videos.c.original_file_id == files.c.id).exists()
     named = select(literal(1)).where(ai_jobs.c.input_file_id == files.c.id).exists()
     query = (
@@ -127,13 +126,13 @@ async def unused_uploads(tx: Tx, *, older_than_seconds: float, after_id: str, li
 
 
 async def note_used(tx: Tx, file_ids: Iterable[str]) -> None:
-    """These are used: they need not be looked at again, and stay, even if they were marked."""
+    """Record that these files are used, and unmark them."""
     values = {"used_at": relay_now(), "removing_at": None}
     await tx.execute(update(files).where(files.c.id.in_(list(file_ids))).values(values))
 
 
 async def marked(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int) -> list[tuple[FileRecord, bool]]:
-    """Files that were marked so long ago, by id, and whether something uses them all the same."""
+    """Return files that were marked this long ago, by id, and whether they are used."""
     used_since = and_(files.c.used_at.is_not(None), files.c.used_at >= files.c.removing_at)
     query = (
         select(*_FILE, or_(used_since, _shown()).label("is_used"))
@@ -152,12 +151,12 @@ async def marked(tx: Tx, *, older_than_seconds: float, after_id: str, limit: int
 
 
 async def forget_originals(tx: Tx, file_ids: Iterable[str]) -> None:
-    """Expired videos lose the files that they were made of."""
+    """Remove the original files from expired videos."""
     await tx.execute(update(videos).where(videos.c.original_file_id.in_(list(file_ids))).values(original_file_id=None))
 
 
 async def write_stray(tx: Tx, strays: Iterable[Stray], *, after_seconds: float) -> None:
-    """Look, after a while, for what the leases of these jobs have left: late uploads are over by then."""
+    """Schedule the search for orphaned outputs of these jobs, for when late uploads have ended."""
     rows = ({"job_id": each.job_id, "tenant_id": each.tenant_id, "after_seconds": after_seconds} for each in strays)
     await tx.write(_write_stray, with_rows(rows))
 
@@ -177,8 +176,8 @@ async def due_strays(tx: Tx, *, limit: int) -> list[Stray]:
 
 
 async def known_paths(tx: Tx, disk: str, paths: Iterable[str]) -> set[str]:
-    """Those of the paths that a file stands for, or that lie beside one."""
-    shown = {path: shown_by(path) for path in paths}
+    """Return the paths that belong to a file or to its poster or preview."""
+    shown = {path: source_path(path) for path in paths}
     query = select(files.c.path).where(files.c.disk == disk, files.c.path.in_(sorted(set(shown.values()))))
     known = set((await tx.scalars(query)).all())
     return {path for path, file in shown.items() if file in known}

@@ -1,4 +1,4 @@
-"""The tenant schema: everything private. Every row carries its `tenant_id`; a shard holds many tenants."""
+"""The tenant schema: private data. Every row has a `tenant_id`; a shard holds many tenants."""
 
 from sqlalchemy import (
     BigInteger,
@@ -38,18 +38,18 @@ files = Table(
     Column("original_filename", Text),
     Column("metadata", JsonText),
     Column("created_at", UtcTime, nullable=False),
-    # When a job first named it, or made it. An upload that stays without is removed.
+    # When a job first used or created it. An upload without it is deleted.
     Column("used_at", UtcTime),
-    # From then on nobody may use it any more; its object is removed a while later, and then the row.
+    # From then on, nothing new may use it. Its object is deleted later, then the row.
     Column("removing_at", UtcTime),
-    # What was found in it, as far as it applies.
+    # Read from the file, if applicable.
     Column("width", Integer),
     Column("height", Integer),
     Column("seconds", Double),
-    # The formats of its poster and its preview, which lie beside it under names that follow from its path.
+    # The formats of its poster and preview, which are stored next to it under names derived from its path.
     Column("poster", Text),
     Column("preview", Text),
-    # When a poster is to be made of it. Whoever does so puts this off first, so that nobody else does.
+    # When its poster is due. A process postpones it before drawing, so that no other process draws it too.
     Column("poster_due_at", UtcTime),
     UniqueConstraint("disk", "path"),
 )
@@ -66,12 +66,12 @@ batches = Table(
     Column("label", Text),
     Column("idempotency_key", Text, nullable=False),
     Column("request_digest", Text, nullable=False),
-    # Whom to notify when it has ended. They hold secrets.
+    # Notified when it has finished. The URLs contain secrets.
     Column("notify_urls", JsonText),
     Column("created_at", UtcTime, nullable=False),
-    # Why the rest of it is held, since when, and the jobs whose failures did it.
+    # Why and since when the rest of it is held, and the failed jobs that caused it.
     Column("held", JsonText),
-    # When it was put out of sight in the queue, with all its jobs.
+    # When it was hidden from the queue, with all its jobs.
     Column("cleared_at", UtcTime),
     UniqueConstraint("tenant_id", "idempotency_key"),
     Index(None, "tenant_id", "id"),
@@ -86,19 +86,19 @@ videos = Table(
     Column("title", Text),
     Column("effect_id", BigInteger),
     Column("status", Text, nullable=False, server_default=VideoStatus.UPLOADED),
-    # The newest job of its chain of retries: the one whose outcome the video shows.
+    # The newest job of its retry chain, whose outcome the video shows.
     Column("job_id", Text),
     Column("original_file_id", Text, ForeignKey("files.id")),
-    # An output, which may be removed. A foreign key would need an index, and every completion would have to write it.
+    # An output, which may be deleted. A foreign key would need an index that every completion writes.
     Column("processed_file_id", Text),
     Column("processing_details", JsonText),
     Column("created_at", UtcTime, nullable=False),
     Column("updated_at", UtcTime, nullable=False),
     one_of("status", VideoStatus),
     Index(None, "tenant_id", "id"),
-    # Files, videos and batches are removed: what refers to them must be found without reading whole tables.
+    # Files, videos and batches are deleted: their references must be found without scanning whole tables.
     Index(None, "original_file_id"),
-    # A video changes with its job's state, and no index knows that: with room on the page it is a HOT update.
+    # A video changes with the state of its job, which no index contains: free space on the page makes it a HOT update.
     postgresql_with={"fillfactor": "70"},
 )
 
@@ -118,13 +118,13 @@ ai_jobs = Table(
     Column("max_attempts", Integer, nullable=False),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
     Column("batch_id", Text, ForeignKey("batches.id")),
-    # The place in its batch. The queue keeps to it.
+    # The position in its batch, which the queue preserves.
     Column("item_no", Integer, nullable=False, server_default=text("0")),
-    # What a person would call it among others.
+    # A name for users.
     Column("label", Text),
     Column("video_id", Text, ForeignKey("videos.id")),
     Column("input_file_id", Text, ForeignKey("files.id")),
-    # No foreign key, as in `videos`.
+    # No foreign key; see `videos`.
     Column("output_file_id", Text),
     Column("retry_of", Text, ForeignKey("ai_jobs.id")),
     Column("idempotency_key", Text, nullable=False),
@@ -132,29 +132,29 @@ ai_jobs = Table(
     Column("input_payload", JsonText, nullable=False),
     Column("webhook_url", Text),
     Column("reserved_tokens", BigInteger, nullable=False),
-    # How long its user lets it wait before it may cost more.
+    # Maximum wait before it may burst to the cloud.
     Column("max_wait_seconds", Integer),
-    # The worker that alone may run it.
+    # Only this worker may run it.
     Column("only_worker", Text),
-    # What its runs have cost, and what going to the cloud should cost, if it went: in millionths of a currency.
+    # The cost of its runs, and the expected cost of its burst, if any, in millionths of a currency unit.
     Column("cost_micros", BigInteger, nullable=False, server_default=text("0")),
     Column("expected_cost_micros", BigInteger),
-    # Of what it runs: graph, values and inputs. Equal jobs of a tenant have the same.
+    # Hash of its graph, values and inputs. Equal jobs of a tenant have the same fingerprint.
     Column("fingerprint", Text),
-    # The job whose output it was answered with, which may be gone, and what it would have cost.
+    # The job whose output it reuses, which may have been deleted, and the tokens that this saved.
     Column("reused_from", Text),
     Column("saved_tokens", BigInteger),
     Column("provider_job_id", Text),
     Column("error_message", Text),
     Column("error_detail", Text),
-    # The version of the dispatch up to which its updates have been applied here.
+    # The version of the dispatch up to which updates are applied.
     Column("dispatch_version", BigInteger, nullable=False, server_default=text("0")),
     Column("event_seq", Integer, nullable=False, server_default=text("0")),
     Column("available_at", UtcTime, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Column("started_at", UtcTime),
     Column("completed_at", UtcTime),
-    # When it was put out of sight in the queue.
+    # When it was hidden from the queue.
     Column("cleared_at", UtcTime),
     UniqueConstraint("tenant_id", "idempotency_key"),
     one_of("status", JobStatus),
@@ -167,10 +167,10 @@ ai_jobs = Table(
     ),
     postgresql_with={"fillfactor": "80"},
 )
-# With the batch, so that a list without the items of batches passes over them without reading their rows.
+# Includes the batch, so that a list can skip items of batches without reading their rows.
 Index("ix_ai_jobs_tenant_newest", ai_jobs.c.tenant_id, ai_jobs.c.id, ai_jobs.c.batch_id)
-# A desk has one tenant, and its page counts and filters every second. On PostgreSQL each start of a job would have to
-# write a new entry into every index for this one.
+# A desk has one tenant, and its page counts and filters every second. On PostgreSQL, this index would make each start
+# of a job write all indexes.
 Index(
     "ix_ai_jobs_status",
     ai_jobs.c.tenant_id,
@@ -179,7 +179,7 @@ Index(
     ai_jobs.c.batch_id,
     info={"only": "sqlite"},
 )
-# It shows batches by their first items, and sums all of them up: the largest have thousands.
+# A desk shows the first items of batches, and sums up all items, which may be thousands.
 Index(
     "ix_ai_jobs_items",
     *(ai_jobs.c[name] for name in ("batch_id", "item_no", "id", "tenant_id", "status", "completed_at", "priority")),
@@ -187,9 +187,9 @@ Index(
     sqlite_where=text("batch_id IS NOT NULL"),
     info={"only": "sqlite"},
 )
-# Not by status: a job that starts must not have to be indexed anew.
+# Without the status, so that the start of a job does not change the index.
 partial_index("ix_ai_jobs_active", ai_jobs.c.tenant_id, ai_jobs.c.user_id, where="completed_at IS NULL")
-# A job is retried at most once; the retry may be retried in turn, so a chain never forks.
+# A job is retried at most once. A retry can be retried itself, so a chain never forks.
 partial_index("uq_ai_jobs_retry_of", ai_jobs.c.retry_of, where="retry_of IS NOT NULL", unique=True)
 partial_index("ix_ai_jobs_fingerprint", ai_jobs.c.tenant_id, ai_jobs.c.fingerprint, where="fingerprint IS NOT NULL")
 partial_index("ix_ai_jobs_batch", ai_jobs.c.batch_id, ai_jobs.c.id, where="batch_id IS NOT NULL")
@@ -200,8 +200,7 @@ partial_index("ix_ai_jobs_input_file", ai_jobs.c.input_file_id, where="input_fil
 job_attempts = Table(
     "job_attempts",
     metadata,
-    # A job's history is written under the lock of the job and removed with it: a foreign key would only look the job
-    # up again for every row.
+    # Written under the lock of the job and deleted with it, so a foreign key would only cost a lookup per row.
     Column("job_id", Text, primary_key=True),
     Column("epoch", BigInteger, primary_key=True),
     Column("tenant_id", Text, nullable=False),
@@ -212,7 +211,7 @@ job_attempts = Table(
     Column("outcome", Text),
     Column("fault", Text),
     Column("error", Text),
-    # as text: ComfyUI's have 64 bits without a sign, one more than a number of a database
+    # As text: seeds are unsigned 64-bit numbers, which databases cannot store.
     Column("seed", Text),
     Column("about", JsonText),
     Column("provider_job_id", Text),
@@ -234,12 +233,12 @@ job_events = Table(
 changes = Table(
     "changes",
     metadata,
-    # What one transaction changed or removed of a tenant's, for those who follow all that happens. Kept for an hour.
+    # What one transaction changed or deleted, for subscribers of the tenant. Kept for an hour.
     Column("id", BigId, primary_key=True),
     Column("tenant_id", Text, nullable=False),
-    # The number of the transaction. Ids, and these, are given out before the commit: they are not in its order.
+    # The number of the transaction. Like ids, it is assigned before the commit, so it is not in commit order.
     Column("txid", BigInteger, nullable=False),
-    # Of jobs; of one that was removed, its batch's too; of outputs that were marked.
+    # Ids of jobs, of the batches of deleted jobs, and of marked outputs.
     Column("ids", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
     Index(None, "tenant_id", "txid"),
@@ -329,20 +328,20 @@ saved_views = Table(
 outputs = Table(
     "outputs",
     metadata,
-    # One row for each file that a job made, under the file's own id: it goes with the file.
+    # One row per output file, with the id of the file, and deleted with it.
     Column("id", Text, ForeignKey("files.id", ondelete="CASCADE"), primary_key=True),
     Column("tenant_id", Text, nullable=False),
     # No foreign key, as in `job_attempts`.
     Column("job_id", Text, nullable=False),
-    # Of several outputs of a job, which: from 1 on.
+    # Number of the output within its job, from 1.
     Column("number", Integer, nullable=False),
-    # What the job says, too, and what never changes: the gallery filters by it without reading jobs.
+    # Constant fields of the job, so that the gallery can filter without reading jobs.
     Column("batch_id", Text),
     Column("item_no", Integer, nullable=False),
     Column("workflow_id", BigInteger, nullable=False),
     Column("kind", Text, nullable=False),
     Column("label", Text),
-    # The texts that the job ran with, as its prompts: taken out of JSON once, not for every search.
+    # The text inputs of the job, such as prompts, extracted from JSON once instead of for each search.
     Column("texts", Text),
     Column("mark", Text),
     Column("note", Text),
@@ -350,7 +349,7 @@ outputs = Table(
     UniqueConstraint("job_id", "number"),
     one_of("mark", Mark, nullable=True),
 )
-# With what is filtered by, so that what does not fit is passed over, and all that does counted, without reading rows.
+# Includes the filter columns, so that outputs are skipped and counted without reading rows.
 Index(
     "ix_outputs_newest",
     outputs.c.tenant_id,
@@ -391,7 +390,7 @@ collection_items = Table(
 zips = Table(
     "zips",
     metadata,
-    # Outputs that a user may download as one file for a while. The id is a secret.
+    # Outputs that a user may download as one file until it expires. The id is a secret.
     Column("id", Text, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("user_id", Text, nullable=False),
@@ -404,7 +403,7 @@ webhooks = Table(
     "webhooks",
     metadata,
     Column("tenant_id", Text, primary_key=True),
-    # For jobs that name no URL of their own.
+    # For jobs without their own URL.
     Column("url", Text),
     Column("secret", Text, nullable=False),
     Column("is_secret_shown", Boolean, nullable=False),
@@ -414,14 +413,14 @@ webhooks = Table(
 webhook_deliveries = Table(
     "webhook_deliveries",
     metadata,
-    # Written with the end of its job.
+    # Written in the transaction that finishes its job.
     Column("id", Text, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("job_id", Text, ForeignKey("ai_jobs.id", ondelete="CASCADE"), nullable=False, unique=True),
     Column("url", Text, nullable=False),
     Column("status", Text, nullable=False, server_default=DeliveryStatus.PENDING),
     Column("attempts", Integer, nullable=False, server_default=text("0")),
-    # When it is to be sent next. Whoever sends it puts this off first, so that nobody else does.
+    # When it is sent next. A process postpones it before sending, so that no other process sends it too.
     Column("due_at", UtcTime),
     Column("last_status_code", Integer),
     Column("last_error", Text),
@@ -437,7 +436,7 @@ partial_index("ix_webhook_deliveries_due", webhook_deliveries.c.due_at, where="s
 orphaned_outputs = Table(
     "orphaned_outputs",
     metadata,
-    # Jobs that have ended and were leased: what is not their output is removed when it is due.
+    # Finished jobs that were leased: objects in their folder that are not their output are deleted at `due_at`.
     Column("job_id", Text, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("due_at", UtcTime, nullable=False),
@@ -447,7 +446,7 @@ orphaned_outputs = Table(
 removals = Table(
     "removals",
     metadata,
-    # Objects that no row speaks of any more: written with the removal of the row, kept until storage has removed them.
+    # Objects without a row: written when the row is deleted, kept until storage has deleted the object.
     Column("id", BigId, primary_key=True),
     Column("tenant_id", Text, nullable=False),
     Column("path", Text, nullable=False),
@@ -457,10 +456,10 @@ removals = Table(
 outbox = Table(
     "outbox",
     metadata,
-    # Jobs that are not in the queue yet: each row one list of job ids, written with the jobs.
+    # Jobs that are not in the queue yet: one list of job ids per row, written together with the jobs.
     Column("id", BigId, primary_key=True),
     Column("job_ids", JsonText, nullable=False),
     Column("created_at", UtcTime, nullable=False),
-    # an id is never used again: rows are removed a moment after they are done with
+    # Ids are never reused: a processed row is deleted a moment later.
     sqlite_autoincrement=True,
 )

@@ -1,4 +1,4 @@
-"""Batches and single jobs as the units of a queue: which there are, and what a list shows of them."""
+"""Units of the queue: batches and single jobs."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -12,13 +12,13 @@ from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.jobs import StatusFilter, found_by, list_query
 from comfyrelay.store.tenant.tables import ai_jobs, batches
-from comfyrelay.store.types import word
+from comfyrelay.store.types import sql_literal
 
 _UNIT = func.coalesce(ai_jobs.c.batch_id, ai_jobs.c.id).label("unit")
 
 
 class InLine(NamedTuple):
-    """A unit that waits: whether some of it is queued, and whether some is paused."""
+    """A waiting unit, and whether it has queued and paused jobs."""
 
     unit: Unit
     is_queued: bool
@@ -26,7 +26,7 @@ class InLine(NamedTuple):
 
 
 class BatchSummary(NamedTuple):
-    """What is the same of all items of a batch, or the most of it."""
+    """Fields that all items of a batch share, or the maximum of them."""
 
     workflow_id: int
     effect_id: int | None
@@ -35,7 +35,7 @@ class BatchSummary(NamedTuple):
 
 
 class BatchItem(NamedTuple):
-    """An item of a batch, as its newest try."""
+    """An item of a batch: its newest retry."""
 
     id: str
     batch_id: str
@@ -47,7 +47,7 @@ class BatchItem(NamedTuple):
 
 
 async def in_line(tx: Tx, tenant_id: str) -> list[InLine]:
-    """All that waits in the central queue, paused or not, in its order; a batch stands where its first item does."""
+    """Return queued and paused units in queue order, with a batch at the place of its first item."""
     return [
         InLine(
             Unit(row.unit, row.batch_id is not None),
@@ -60,10 +60,10 @@ async def in_line(tx: Tx, tenant_id: str) -> list[InLine]:
 
 def in_line_query(tenant_id: str) -> Select[Any]:
     unit = func.coalesce(d.c.batch_id, d.c.tenant_job_id)
-    # an index has only those that wait, but SQLite knows that of its own words only
-    waits = d.c.status.in_([word(DispatchStatus.QUEUED), word(DispatchStatus.PAUSED)])
+    # SQLite uses the partial index only if its condition is repeated
+    waits = d.c.status.in_([sql_literal(DispatchStatus.QUEUED), sql_literal(DispatchStatus.PAUSED)])
     return (
-        # the two words in the order of the alphabet: `paused` is the first, where there is one, `queued` the last
+        # in alphabetical order, `paused` is the minimum and `queued` the maximum
         select(
             unit.label("unit"),
             func.max(d.c.batch_id).label("batch_id"),
@@ -77,7 +77,7 @@ def in_line_query(tenant_id: str) -> Select[Any]:
 
 
 async def active(tx: Tx, tenant_id: str) -> set[Unit]:
-    """Those of which something has not ended."""
+    """Return units with unfinished jobs."""
     return {Unit(row.unit, row.batch_id is not None) for row in await tx.execute(active_query(tenant_id))}
 
 
@@ -87,7 +87,7 @@ def active_query(tenant_id: str) -> Select[Any]:
 
 
 async def matching(tx: Tx, tenant_id: str, *, workflow_ids: Collection[int] | None, search: str | None) -> set[Unit]:
-    """Those that have a job of the workflow that is found by the words."""
+    """Return units with a matching job of the workflow."""
     query = select(_UNIT, ai_jobs.c.batch_id).distinct()
     query = query.where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.cleared_at.is_(None))
     if workflow_ids is not None:
@@ -100,8 +100,8 @@ async def matching(tx: Tx, tenant_id: str, *, workflow_ids: Collection[int] | No
 def page_queries(
     tenant_id: str, *, after_id: str | None, oldest_first: bool, only_ended: bool, limit: int
 ) -> tuple[Select[Any], Select[Any]]:
-    """Ids of batches and of single jobs, which merge into one page. Of batches all come: whether one has ended, its
-    items know."""
+    """Ids of batches and of single jobs, which are merged into one page. Batches are not filtered by state, because
+    only their items have it."""
     queries = (
         select(batches.c.id).where(batches.c.tenant_id == tenant_id, batches.c.cleared_at.is_(None)),
         select(ai_jobs.c.id).where(
@@ -124,7 +124,7 @@ def _paged(query: Select[Any], id_: Any, *, after_id: str | None, oldest_first: 
 async def page(
     tx: Tx, tenant_id: str, *, after_id: str | None, oldest_first: bool, only_ended: bool, limit: int
 ) -> list[Unit]:
-    """By their ids, which is when they were made."""
+    """Return a page in order of id, which is the order of creation."""
     queries = page_queries(tenant_id, after_id=after_id, oldest_first=oldest_first, only_ended=only_ended, limit=limit)
     found = [
         Unit(id_, is_batch)
@@ -146,7 +146,7 @@ def summaries_query(tenant_id: str, batch_ids: Collection[str]) -> Select[Any]:
 
 
 async def newest_errors(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, str | None]:
-    """By batch, what was said of the item that failed last."""
+    """Return the error of the last failed item of each batch."""
     j = ai_jobs.c
     place = func.row_number().over(partition_by=j.batch_id, order_by=j.completed_at.desc()).label("place")
     failed = (j.tenant_id == tenant_id) & j.batch_id.in_(batch_ids) & (j.status == JobStatus.FAILED)
@@ -164,7 +164,7 @@ async def counts_found(
     workflow_ids: Collection[int] | None,
     search: str | None,
 ) -> dict[str, int]:
-    """By batch, how many of its items are meant by a filter, each as its newest try."""
+    """Count the items of batches that match a filter, with the newest retry of each."""
     of_batches = list_query(
         tenant_id,
         status_filter=status_filter,
@@ -179,7 +179,7 @@ async def counts_found(
 
 
 async def first_queued(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> dict[str, str]:
-    """By batch, the first of its jobs that is queued."""
+    """Return the first queued job of each batch."""
     j = ai_jobs.c
     queued = (j.tenant_id.concat("") == tenant_id) & j.batch_id.in_(batch_ids) & (j.status == JobStatus.QUEUED)
     query = select(j.batch_id, func.min(j.id).label("id")).where(queued).group_by(j.batch_id)
@@ -187,7 +187,7 @@ async def first_queued(tx: Tx, tenant_id: str, batch_ids: Collection[str]) -> di
 
 
 async def first_items(tx: Tx, tenant_id: str, batch_ids: Collection[str], *, most: int) -> list[BatchItem]:
-    """Of each batch, the items with the smallest numbers."""
+    """Return the first items of each batch."""
     query = _items(tenant_id).where(ai_jobs.c.batch_id.in_(batch_ids), ai_jobs.c.item_no < most)
     return [BatchItem._make(row) for row in await tx.execute(query.order_by(ai_jobs.c.item_no))]
 
@@ -203,7 +203,7 @@ async def items(
 
 def _items(tenant_id: str) -> Select[Any]:
     retry = ai_jobs.alias("retry")
-    # a batch has an index of its own; SQLite would rather look through all of the tenant's
+    # the batch has its own index; SQLite would otherwise scan all jobs of the tenant
     own = ai_jobs.c.tenant_id.concat("") == tenant_id
     query = select(*(ai_jobs.c[name] for name in BatchItem._fields))
     return query.outerjoin(retry, retry.c.retry_of == ai_jobs.c.id).where(own, retry.c.id.is_(None))

@@ -1,1 +1,1 @@
-"""Machines, decisions about them, what is learnt from jobs, and what machines did for whom."""
+"""Machines, autoscaling decisions, job durations and usage."""

@@ -1,4 +1,4 @@
-"""What was decided for fleets, and why."""
+"""Autoscaling decisions and their reasons."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -25,8 +25,8 @@ async def note_outcome(tx: Tx, decision_id: int, outcome: Mapping[str, Any]) -> 
 
 
 def newest_query(fleet_id: int, *, before_id: int | None, limit: int) -> Select[Any]:
-    """In the order of the index by fleet and id, and compared as it is: asked for the one fleet, a planner may go
-    through those of all fleets by their ids, and for a fleet with few of them through all there are."""
+    """Compare and order by the columns of the index. With a plain condition on the fleet, the planner may scan the
+    decisions of all fleets by id."""
     before = LARGEST_ID if before_id is None else before_id
     return (
         select(*_DECISION)
@@ -39,7 +39,7 @@ def newest_query(fleet_id: int, *, before_id: int | None, limit: int) -> Select[
 async def page(
     tx: Tx, fleet_id: int, *, before_id: int | None = None, limit: int
 ) -> tuple[list[ScalingDecision], int | None]:
-    """The newest first, and the id to go on before."""
+    """Return a page, newest first, and the id of the next page."""
     query = newest_query(fleet_id, before_id=before_id, limit=limit + 1)
     rows, before = one_page((await tx.execute(query)).all(), "id", limit=limit)
     return [ScalingDecision(**row._mapping) for row in rows], before
@@ -51,7 +51,7 @@ async def latest(tx: Tx, fleet_id: int) -> ScalingDecision | None:
 
 
 async def forget_old(tx: Tx, fleet_id: int, *, keep: int) -> int:
-    """Keep the newest of a fleet; returns how many were removed."""
+    """Delete all but the newest decisions of a fleet; returns how many."""
     ordered = select(s.c.id).where(s.c.fleet_id == fleet_id).order_by(s.c.id.desc())
     oldest_kept = await tx.scalar(ordered.offset(keep - 1).limit(1))
     if oldest_kept is None:

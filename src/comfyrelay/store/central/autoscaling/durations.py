@@ -1,4 +1,4 @@
-"""How long jobs take, as learnt from those that were completed; and how far that was read."""
+"""Job durations, learned from completed jobs."""
 
 from collections.abc import Collection, Sequence
 from functools import cache
@@ -13,14 +13,14 @@ from comfyrelay.store.central.tables import cursors, effects, worker_audit_logs
 from comfyrelay.store.central.tables import workflow_durations as t
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ColumnType, insert_into, rows_table, with_rows
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
-# An effect of 0 stands for all of a workflow.
+# Effect 0 is the whole workflow.
 ALL = 0
 
 
 class Completed(NamedTuple):
-    """A job that was completed. `workflow_id` is `None` for an entry of the log that tells of something else."""
+    """A completed job. `workflow_id` is `None` for a log entry of another kind."""
 
     id: int
     worker_id: str
@@ -61,7 +61,7 @@ def completed_query(_dialect: str = "") -> Select[Any]:
         .subquery("entries")
     )
     is_its = (d.c.id == window.c.dispatch_id) & (window.c.event == "complete")
-    is_done = d.c.status == word(DispatchStatus.COMPLETED)
+    is_done = d.c.status == sql_literal(DispatchStatus.COMPLETED)
     return (
         select(window.c.id, window.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.duration_seconds.label("seconds"))
         .select_from(window.outerjoin(d, is_its & is_done))
@@ -70,7 +70,7 @@ def completed_query(_dialect: str = "") -> Select[Any]:
 
 
 async def completed_after(tx: Tx, after: int, *, most: int) -> list[Completed]:
-    """The next entries of the log, in order."""
+    """Return the next log entries in order."""
     return [Completed(*row) for row in await tx.fetch(completed_query, {"after": after, "most": most})]
 
 
@@ -80,7 +80,7 @@ def known_query(workflow_ids: Collection[int]) -> Select[Any]:
 
 
 async def known(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], Learnt]:
-    """By workflow and effect."""
+    """Return durations by workflow and effect."""
     if not workflow_ids:
         return {}
     rows = await tx.execute(known_query(workflow_ids))
@@ -88,7 +88,7 @@ async def known(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], 
 
 
 async def last_of_effects(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], float]:
-    """By workflow and effect, how long the last job of the effect took."""
+    """Return the duration of the last job by workflow and effect."""
     query = select(effects.c.workflow_id, effects.c.id, effects.c.last_processing_time_seconds).where(
         effects.c.workflow_id.in_(sorted(workflow_ids)), effects.c.last_processing_time_seconds.is_not(None)
     )
@@ -108,7 +108,7 @@ def _write(dialect: str) -> Executable:
         "mean_seconds": Float(53),
     }
     r = rows_table(dialect, types)
-    # the WHERE keeps SQLite's parser from taking the ON of ON CONFLICT for a join's
+    # without a WHERE, SQLite parses the ON of ON CONFLICT as part of a join
     rows = select(*(r.c[name] for name in types), relay_now()).where(r.c.workflow_id.is_not(None))
     query = insert_into(dialect, t).from_select([*types, "updated_at"], rows)
     changed = {name: query.excluded[name] for name in ("jobs", "mean_seconds", "updated_at")}

@@ -1,4 +1,4 @@
-"""What the figures of fleets are made of: what waits, who is there, and which leases have ended lately."""
+"""Data for fleet metrics: queued work, online workers and recently ended leases."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,9 +12,9 @@ from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import dispatch_leases, fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
-from comfyrelay.store.types import relay_now, word
+from comfyrelay.store.types import relay_now, sql_literal
 
-# Of more than these the newest are looked at: a figure that says nothing at a hundred ends a second says no more later.
+# At most this many of the newest are read, which is enough for metrics at a hundred ended leases per second.
 MOST_ENTRIES = 100_000
 LEASE_EVENT = "lease"
 
@@ -42,7 +42,7 @@ class EndedLease:
     outcome: str
     status_after: str
     reason: str | None
-    # how long its job ran, where it was completed
+    # duration of its job, if it was completed
     duration_seconds: float | None
 
 
@@ -65,7 +65,7 @@ def mappings_query() -> Select[Any]:
 
 
 async def at_hand(tx: Tx) -> dict[tuple[str, int], int]:
-    """By stage and workflow, how much is queued or leased. Jobs whose time has not come yet do not wait."""
+    """Count queued and leased jobs by stage and workflow, without jobs that are scheduled for later."""
     found: dict[tuple[str, int], int] = {}
     for query in (queued_query(), leased_query()):
         for row in await tx.execute(query):
@@ -75,21 +75,21 @@ async def at_hand(tx: Tx) -> dict[tuple[str, int], int]:
 
 
 def queued_query() -> Select[Any]:
-    return _counted().where(d.c.status == word(DispatchStatus.QUEUED), d.c.available_at <= relay_now())
+    return _counted().where(d.c.status == sql_literal(DispatchStatus.QUEUED), d.c.available_at <= relay_now())
 
 
 def leased_query() -> Select[Any]:
-    return _counted().where(d.c.status == word(DispatchStatus.LEASED))
+    return _counted().where(d.c.status == sql_literal(DispatchStatus.LEASED))
 
 
 def _counted() -> Select[Any]:
-    """Machines do nothing for what went to the cloud."""
+    """Jobs in the cloud need no machines."""
     counted = select(d.c.stage, d.c.workflow_id, func.count().label("jobs"))
-    return counted.where(d.c.provider == word(Provider.SELF_HOSTED)).group_by(d.c.stage, d.c.workflow_id)
+    return counted.where(d.c.provider == sql_literal(Provider.SELF_HOSTED)).group_by(d.c.stage, d.c.workflow_id)
 
 
 async def seen_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[WorkerLoad]:
-    """The workers that were heard of in so many seconds, but for those that were revoked."""
+    """Return approved workers that were seen in the last seconds."""
     return [WorkerLoad(**row._mapping) for row in await tx.execute(workers_query(fleet_ids, seconds=seconds))]
 
 
@@ -101,7 +101,7 @@ def workers_query(fleet_ids: Sequence[int], *, seconds: float) -> Select[Any]:
 
 
 async def ended_since(tx: Tx, since: datetime) -> list[EndedLease]:
-    """Leases are in no index by their end. Each end is in the audit, too, which is in the order of time."""
+    """Leases have no index by end. The audit log also contains each end, and is ordered by time."""
     newest = await tx.scalar(newest_query())
     if newest is None:
         return []
@@ -122,7 +122,7 @@ def ended_query(since: datetime, *, floor: int) -> Select[Any]:
     a, leases = worker_audit_logs, dispatch_leases
     noted = (
         select(a.c.dispatch_id)
-        .where(a.c.id > floor, a.c.dispatch_id.is_not(None), a.c.event != word(LEASE_EVENT))
+        .where(a.c.id > floor, a.c.dispatch_id.is_not(None), a.c.event != sql_literal(LEASE_EVENT))
         .distinct()
         .subquery("noted")
     )

@@ -1,4 +1,4 @@
-"""What a fleet has done: its completed dispatches, newest first."""
+"""Completed dispatches of a fleet, newest first."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -10,7 +10,7 @@ from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workflows
 from comfyrelay.store.database import Tx
-from comfyrelay.store.types import word
+from comfyrelay.store.types import sql_literal
 
 
 class PastJobRow(NamedTuple):
@@ -18,18 +18,18 @@ class PastJobRow(NamedTuple):
     created_at: datetime
     duration_seconds: float
     workflow: str
-    # stands for the nodes and models that the job needed
+    # identifies the required nodes and models
     workflow_hash: str
 
 
 def done_query(stage: str, workflow_ids: Collection[int], *, before: int, most: int) -> Select[Any]:
-    """Along the primary key: what was done lately is at its end."""
+    """Read along the primary key, backwards from the newest."""
     return (
         select(d.c.id, d.c.created_at, d.c.duration_seconds, workflows.c.slug.label("workflow"), d.c.workflow_hash)
         .join(workflows, workflows.c.id == d.c.workflow_id)
         .where(
             d.c.id < before,
-            d.c.status == word(DispatchStatus.COMPLETED),
+            d.c.status == sql_literal(DispatchStatus.COMPLETED),
             d.c.stage == stage,
             d.c.workflow_id.in_(sorted(workflow_ids)),
             d.c.duration_seconds.is_not(None),

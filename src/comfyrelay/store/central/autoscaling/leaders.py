@@ -1,4 +1,4 @@
-"""Who of several processes does what only one may do."""
+"""Leader election among several processes."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ _LEADER = [leaders.c[name] for name in Leader.__dataclass_fields__]
 
 
 async def claim(tx: Tx, name: str, holder: str, *, seconds: float) -> Leader | None:
-    """Take it, or keep it, for so many seconds by the database's clock; `None` while another has it."""
+    """Become or stay the leader for this many seconds; `None` while another process leads."""
     rows = await tx.fetch(_claim, {"leader": name, "by": holder, "for_seconds": seconds})
     return Leader(**dict(rows[0]._mapping.items())) if rows else None
 
@@ -28,7 +28,7 @@ def _claim(dialect: str) -> Executable:
     )
     is_own = leaders.c.holder == query.excluded.holder
     is_over = leaders.c.expires_at <= relay_now()
-    # Whoever lost it in time gets another term, even if nobody else had it meanwhile: it cannot know that.
+    # After its term has expired, a process gets a new term, even if no other process led in between.
     term = leaders.c.term + case((is_over, literal(1)), else_=literal(0))
     changed = {"holder": query.excluded.holder, "term": term, "expires_at": query.excluded.expires_at}
     return query.on_conflict_do_update(index_elements=["name"], set_=changed, where=is_own | is_over).returning(
@@ -37,7 +37,7 @@ def _claim(dialect: str) -> Executable:
 
 
 async def holds(tx: Tx, leader: Leader) -> bool:
-    """Whether this term still lasts. Nobody else can begin another until the transaction is over."""
+    """Whether this term is current. No other term can begin until the transaction ends."""
     query = select(leaders.c.term).where(
         leaders.c.name == leader.name, leaders.c.term == leader.term, leaders.c.expires_at > relay_now()
     )

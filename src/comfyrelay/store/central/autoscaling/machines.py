@@ -1,4 +1,4 @@
-"""Machines: written down before they are ordered, and what became of each."""
+"""Machines, recorded before they are ordered."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
@@ -19,7 +19,7 @@ _MACHINE = [m.c[name] for name in MachineRecord.__dataclass_fields__]
 
 
 async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[MachineRecord]:
-    """Write down that these are going to be ordered."""
+    """Record machines that are about to be ordered."""
     if not rows:
         return []
     query = insert(m).values([{**each, "ordered_at": relay_now()} for each in rows]).returning(*_MACHINE)
@@ -27,14 +27,14 @@ async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[MachineRecord
 
 
 async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write down machines that somebody else has ordered, or that were taken for gone. `...` stands for the present."""
+    """Record machines that another program has ordered, or that were considered lost. `...` means now."""
     for begin in range(0, len(rows), ADOPTED_AT_ONCE):
         portion = rows[begin : begin + ADOPTED_AT_ONCE]
         named = {str(name) for row in portion for name in (row["key"], row["provider_id"])}
         others = set((await tx.scalars(select(m.c.key).where(m.c.key.in_(named), m.c.fleet_id != fleet_id))).all())
         values = {}
         for row in portion:
-            # a key of another fleet is no order of this one
+            # ignore keys of other fleets
             names = (row["key"], row["provider_id"], f"{fleet_id}.{row['provider_id']}")
             key = next(name for name in names if name not in others)
             values[key] = {**{name: _or_now(value) for name, value in row.items()}, "key": key, "fleet_id": fleet_id}
@@ -45,7 +45,7 @@ async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> Non
             "worker_id": new.worker_id,
             "ending_at": func.coalesce(m.c.ending_at, new.ending_at),
             "ended_at": None,
-            # why it was taken for gone is no reason any more; why it is to end still is
+            # clear the reason for its loss, but keep that of a pending termination
             "reason": case((m.c.ending_at.is_not(None), m.c.reason), else_=new.reason),
         }
         await tx.execute(query.on_conflict_do_update(index_elements=["key"], set_=back, where=m.c.fleet_id == fleet_id))
@@ -60,7 +60,7 @@ def present_query(fleet_ids: Collection[int]) -> Select[Any]:
 
 
 async def present(tx: Tx, fleet_ids: Collection[int]) -> list[MachineRecord]:
-    """Those that have not ended, oldest orders first."""
+    """Return machines that are not terminated, oldest orders first."""
     found = [MachineRecord(**row._mapping) for row in await tx.execute(present_query(fleet_ids))]
     return sorted(found, key=lambda each: (each.ordered_at, each.key))
 
@@ -76,19 +76,19 @@ def newest_query(_dialect: str = "") -> Select[Any]:
 
 
 async def newest(tx: Tx, fleet_id: int, *, most: int) -> list[MachineRecord]:
-    """The newest orders of a fleet, whatever became of them."""
+    """Return the newest orders of a fleet in any state."""
     rows = await tx.fetch(newest_query, {"fleet_id": fleet_id, "most": most})
     return [MachineRecord(**dict(row._mapping.items())) for row in rows]
 
 
 async def change(tx: Tx, key: str, **values: Any) -> None:
-    """Change one that has not ended; `...` stands for the present."""
+    """Change a machine that is not terminated. `...` means now."""
     now = {name: _or_now(value) for name, value in values.items()}
     await tx.execute(update(m).where(m.c.key == key, m.c.ended_at.is_(None)).values(**now))
 
 
 async def is_ending(tx: Tx, fleet_id: int, worker_id: str) -> bool:
-    """Whether the machine of a worker is to end, as far as it has not ended."""
+    """Whether the machine of a worker is being terminated."""
     its = func.coalesce(m.c.worker_id, m.c.provider_id, m.c.key) == worker_id
     query = select(m.c.key).where(m.c.fleet_id == fleet_id, m.c.ended_at.is_(None), m.c.ending_at.is_not(None), its)
     return (await tx.execute(query.limit(1))).first() is not None
@@ -101,6 +101,6 @@ def by_worker_query(worker_ids: Iterable[str]) -> Select[Any]:
 
 
 async def types_of(tx: Tx, worker_ids: Iterable[str]) -> dict[str, tuple[int, str]]:
-    """By worker, its fleet and the type of its machine, where that is known."""
+    """Return by worker its fleet and machine type, if known."""
     rows = await tx.execute(by_worker_query(worker_ids))
     return {row.worker_id: (row.fleet_id, row.instance_type) for row in rows if row.instance_type is not None}

@@ -1,4 +1,4 @@
-"""Which fleet a worker is of, or was of before it left."""
+"""The fleets of workers, including workers that have deregistered."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from sqlalchemy.sql import Executable
 from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
-from comfyrelay.store.types import json_value, word
+from comfyrelay.store.types import json_value, sql_literal
 
 REGISTERED, LEFT, REMOVED = "register", "deregister", "stale"
 
@@ -23,7 +23,7 @@ class FleetMember:
 
 
 async def of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
-    """By worker. One of whom nothing is known is not among them."""
+    """Return fleets by worker, without unknown workers."""
     found = {
         row.worker_id: FleetMember(fleet_id=row.fleet_id, instance_type=row.instance_type, slots=row.slots)
         for row in await tx.fetch(_present, with_ids(worker_ids))
@@ -40,7 +40,7 @@ def _present(dialect: str) -> Executable:
 
 
 async def _of_gone(tx: Tx, worker_ids: Collection[str]) -> dict[str, FleetMember]:
-    """By what was written down when they came or went: the last of a worker's entries, so few are looked through."""
+    """Find them in the audit log, in the last entries of each worker."""
     said = {row.worker_id: json_value(row.data) or {} for row in await tx.fetch(last_entries, with_ids(worker_ids))}
     known = {(row.stage, row.slug): row.id for row in await tx.execute(select(fleets).order_by(fleets.c.id))}
     return {
@@ -59,7 +59,7 @@ def last_entries(dialect: str) -> Executable:
     a, r = worker_audit_logs, ids_table(dialect, Text)
     last = (
         select(a.c.id)
-        .where(a.c.worker_id == r.c.id, a.c.event.in_([word(each) for each in (REGISTERED, LEFT, REMOVED)]))
+        .where(a.c.worker_id == r.c.id, a.c.event.in_([sql_literal(each) for each in (REGISTERED, LEFT, REMOVED)]))
         .order_by(a.c.id.desc())
         .limit(1)
         .scalar_subquery()

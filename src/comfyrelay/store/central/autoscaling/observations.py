@@ -1,4 +1,4 @@
-"""What a decision about machines sees of the queue and the workers: reads that lock nothing."""
+"""Reads for an autoscaling observation. They take no locks."""
 
 from collections.abc import Collection, Sequence
 from datetime import datetime
@@ -14,11 +14,11 @@ from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
-from comfyrelay.store.types import json_value, relay_now, word
+from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 
 class WaitingWork(NamedTuple):
-    """What of a workflow and an effect could be leased now."""
+    """Leasable work of a workflow and an effect."""
 
     workflow_id: int
     effect_id: int | None
@@ -26,8 +26,7 @@ class WaitingWork(NamedTuple):
 
 
 class SeenWorker(NamedTuple):
-    """`last_at` is when something last happened to it: when nothing runs, it is idle since then. While something runs
-    it is now."""
+    """`last_at` is the time of its last event: an idle worker is idle since then. While a job runs, it is now."""
 
     worker_id: str
     fleet_id: int
@@ -39,7 +38,7 @@ class SeenWorker(NamedTuple):
     created_at: datetime
     last_seen_at: datetime
     last_at: datetime | None
-    # as `serves` understands it
+    # as `serves` expects it
     providers: Sequence[str] | None
 
 
@@ -58,19 +57,19 @@ class Arrival(NamedTuple):
 
 
 async def fleets_of(tx: Tx) -> list[FleetRecord]:
-    """All fleets, in the order in which they were made: there are few."""
+    """Return all fleets in order of creation."""
     return [FleetRecord(**row._mapping) for row in await tx.execute(select(*FLEET_COLUMNS).order_by(fleets.c.id))]
 
 
 async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[FleetRecord]:
-    """The fleets of a stage that run a workflow."""
+    """Return the fleets of a stage that run a workflow."""
     its = select(workflow_fleets.c.fleet_id).where(workflow_fleets.c.workflow_id == workflow_id)
     query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.id.in_(its)).order_by(fleets.c.id)
     return [FleetRecord(**row._mapping) for row in await tx.execute(query)]
 
 
 async def workflows_of(tx: Tx, fleet_ids: Collection[int]) -> dict[int, set[int]]:
-    """By fleet, the workflows that it runs."""
+    """Return the workflows of each fleet."""
     found: dict[int, set[int]] = {}
     for row in await tx.fetch(_workflows_of, with_ids(sorted(fleet_ids))):
         found.setdefault(row.fleet_id, set()).add(row.workflow_id)
@@ -84,13 +83,13 @@ def _workflows_of(dialect: str) -> Select[Any]:
 
 
 def waiting_query(stage: str, workflow_ids: Collection[int], *, down_shards: Sequence[str]) -> Select[Any]:
-    """All leading columns of the queue's index are named, so that it is used."""
+    """Names all leading columns of the queue index, so that it is used."""
     return (
         select(d.c.workflow_id, d.c.effect_id, func.count().label("jobs"))
         .where(
-            d.c.status == word(DispatchStatus.QUEUED),
+            d.c.status == sql_literal(DispatchStatus.QUEUED),
             d.c.stage == stage,
-            d.c.provider == word(Provider.SELF_HOSTED),
+            d.c.provider == sql_literal(Provider.SELF_HOSTED),
             d.c.workflow_id.in_(sorted(workflow_ids)),
             d.c.attempts < d.c.max_attempts,
             d.c.available_at <= relay_now(),
@@ -111,7 +110,7 @@ async def waiting(
 
 @cache
 def workers_query(dialect: str) -> Select[Any]:
-    """Of the fleets whose ids are bound to `rows`. The audit is long: who holds something need not be looked up."""
+    """Workers of the fleets bound to `rows`. Only idle ones are looked up in the audit log, which is long."""
     a, w, r = worker_audit_logs, workers.c, ids_table(dialect)
     last = (
         select(a.c.created_at)
@@ -121,7 +120,7 @@ def workers_query(dialect: str) -> Select[Any]:
         .correlate(workers)
         .scalar_subquery()
     )
-    held = d.c.status == word(DispatchStatus.LEASED)
+    held = d.c.status == sql_literal(DispatchStatus.LEASED)
     holds = select(d.c.id).where(d.c.worker_id == w.worker_id, held).correlate(workers).exists()
     last_at = case((holds, relay_now()), else_=last).label("last_at")
     is_stale = (w.last_seen_at < relay_now(bindparam("stale_seconds", type_=Float()))).label("is_stale")
@@ -140,8 +139,8 @@ async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float
 
 @cache
 def leases_query(dialect: str) -> Select[Any]:
-    """Of the workers of the fleets whose ids are bound to `rows`."""
-    held = (d.c.worker_id == workers.c.worker_id) & (d.c.status == word(DispatchStatus.LEASED))
+    """Leases of the workers of the fleets bound to `rows`."""
+    held = (d.c.worker_id == workers.c.worker_id) & (d.c.status == sql_literal(DispatchStatus.LEASED))
     r = ids_table(dialect)
     query = select(d.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.leased_at)
     return query.join_from(r, workers, workers.c.fleet_id == r.c.id).join(d, held)
@@ -159,7 +158,7 @@ _MOST = bindparam("most", type_=Integer())
 
 @cache
 def newest_arrivals_query(_dialect: str = "") -> Select[Any]:
-    """By the ids, which grow with time."""
+    """Order by id, which grows with time."""
     return select(*_ARRIVAL).order_by(d.c.id.desc()).limit(_MOST)
 
 
@@ -169,7 +168,7 @@ def arrivals_query(_dialect: str = "") -> Select[Any]:
 
 
 async def arrivals(tx: Tx, *, after: int | None, most: int) -> list[Arrival]:
-    """Jobs that came to the queue, whatever became of them; without `after` the newest."""
+    """Return jobs that entered the queue, in any state; without `after`, the newest."""
     if after is None:
         found = await tx.fetch(newest_arrivals_query, {"most": most})
     else:

@@ -1,4 +1,4 @@
-"""What machines did for whom: leases that have ended and are to be counted, what was counted, and the machines."""
+"""Usage accounting: ended leases that are not counted yet, counted usage, and machines."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,13 +23,13 @@ from comfyrelay.store.central.tables import (
 )
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
-from comfyrelay.store.types import json_value, word
+from comfyrelay.store.types import json_value, sql_literal
 
 _ADDED = ("jobs", "busy_seconds", "lost_seconds", "cost")
 
 
 class AuditedStep(NamedTuple):
-    """Of the audit. Those that are of an end of a lease have its epoch, and how long it kept its machine busy."""
+    """An audit entry. The end of a lease has its epoch, and the seconds that it used its machine."""
 
     id: int
     created_at: datetime
@@ -39,7 +39,7 @@ class AuditedStep(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uncounted:
-    """A lease that has ended, and has no cost yet."""
+    """An ended lease without a cost."""
 
     lease_token: str
     dispatch_id: int
@@ -53,7 +53,7 @@ class Uncounted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Used:
-    """What is added to a row of `usage`."""
+    """Amounts to add to a row of `usage`."""
 
     day: str
     fleet_id: int
@@ -102,7 +102,7 @@ def entries_query(*, after: int, limit: int) -> Select[Any]:
 
 
 async def uncounted(tx: Tx, ended: Collection[tuple[int, int]]) -> list[Uncounted]:
-    """Of these (dispatch, epoch), those that were not counted and ran on a machine of ours."""
+    """Return the leases among these (dispatch, epoch) pairs that are not counted and ran on an autoscaled machine."""
     rows = [{"dispatch_id": dispatch_id, "epoch": epoch} for dispatch_id, epoch in ended]
     return [Uncounted(**row._mapping) for row in await tx.fetch(uncounted_query, with_rows(rows))]
 
@@ -120,13 +120,13 @@ def uncounted_query(dialect: str) -> Executable:
             leases.c.ended_at.is_not(None),
             leases.c.outcome.is_not(None),
             leases.c.cost.is_(None),
-            d.c.provider == word(Provider.SELF_HOSTED),
+            d.c.provider == sql_literal(Provider.SELF_HOSTED),
         )
     )
 
 
 async def set_costs(tx: Tx, costs: Mapping[str, float]) -> None:
-    """By lease. From here on it is counted."""
+    """Set the cost of leases, which marks them as counted."""
     await tx.write(_set_costs, with_rows({"lease_token": token, "cost": cost} for token, cost in costs.items()))
 
 
@@ -146,7 +146,7 @@ async def add(tx: Tx, used: Sequence[Used]) -> None:
 
 
 async def cost_of(tx: Tx, dispatch_ids: Collection[int]) -> dict[int, float]:
-    """By dispatch, what all of its leases cost that were counted."""
+    """Return by dispatch the cost of its counted leases."""
     leases = dispatch_leases
     query = (
         select(leases.c.dispatch_id, func.sum(leases.c.cost).label("cost"))
@@ -191,7 +191,7 @@ def _summed(row: Any) -> Summed:
 
 
 async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, MachineTime]:
-    """By worker, its newest machine: the one that names it, or whose key its name is."""
+    """Return by worker its newest machine: the one with its id, or whose key is its id."""
     ids = sorted(worker_ids)
     query = select(*_MACHINE).where(or_(machines.c.worker_id.in_(ids), machines.c.key.in_(ids)))
     found = [MachineTime(**row._mapping) for row in await tx.execute(query.order_by(machines.c.ordered_at))]
@@ -199,7 +199,7 @@ async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, 
 
 
 async def machines_between(tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> list[MachineTime]:
-    """Those that there were at some time of it."""
+    """Return the machines that existed at any time in this period."""
     query = machines_query(fleet_ids, begins=begins, ends=ends)
     return [MachineTime(**row._mapping) for row in await tx.execute(query)]
 
@@ -213,7 +213,7 @@ def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime
 
 
 async def present_machines(tx: Tx) -> list[tuple[MachineTime, int]]:
-    """Those that are there, each with how many leases its worker holds."""
+    """Return the existing machines with the number of leases of their workers."""
     query = select(*_MACHINE, LEASES.label("leases")).outerjoin(
         workers, workers.c.worker_id == func.coalesce(machines.c.worker_id, machines.c.key)
     )
@@ -223,6 +223,6 @@ async def present_machines(tx: Tx) -> list[tuple[MachineTime, int]]:
 
 
 async def specs(tx: Tx) -> dict[int, tuple[str, str, Mapping[str, Any] | None]]:
-    """By fleet: its slug, its stage, and what its machines are."""
+    """Return by fleet its slug, stage and machine specification."""
     query = select(fleets.c.id, fleets.c.slug, fleets.c.stage, fleets.c.machines).order_by(fleets.c.id)
     return {row.id: (row.slug, row.stage, json_value(row.machines)) for row in await tx.execute(query)}

@@ -1,1 +1,1 @@
-"""The dispatch queue: what waits, who may claim it, leases, and what a worker is kept from."""
+"""The dispatch queue: claims, leases, and what workers cannot run."""

@@ -41,7 +41,7 @@ def _pair_rows(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
 
 
 async def standing(tx: Tx, worker_ids: Sequence[str]) -> set[Pair]:
-    """The pairs of these workers that are blocked now."""
+    """Return the pairs of these workers that are blocked now."""
     query = select(workflow_blocks.c.worker_id, workflow_blocks.c.workflow_hash).where(
         workflow_blocks.c.worker_id.in_(worker_ids), workflow_blocks.c.blocked_until > relay_now()
     )
@@ -60,7 +60,7 @@ async def write(tx: Tx, pair: Pair, block: Block) -> None:
 
 
 async def clear(tx: Tx, pairs: Sequence[Pair]) -> dict[Pair, datetime | None]:
-    """Forget these pairs' failures; returns those that had any, with the end of their block."""
+    """Delete the failures of these pairs; returns those that had any, with the end of their block."""
     result = await tx.fetch(_clear, with_rows(_pair_rows(pairs)))
     return {(row.worker_id, row.workflow_hash): row.blocked_until for row in result}
 
@@ -74,7 +74,7 @@ def _clear(dialect: str) -> Executable:
 
 
 async def clear_expired(tx: Tx, worker_ids: Sequence[str]) -> list[Pair]:
-    """Forget blocks whose cooldown has passed: a block ends at its exact end, not after it."""
+    """Delete expired blocks. A block ends exactly at its end time."""
     b = workflow_blocks
     query = (
         delete(b)
@@ -85,7 +85,7 @@ async def clear_expired(tx: Tx, worker_ids: Sequence[str]) -> list[Pair]:
 
 
 async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, datetime]:
-    """Until when which workers are blocked for this workflow hash."""
+    """Return the blocked workers of this workflow hash with the end of each block."""
     b = workflow_blocks
     query = select(b.c.worker_id, b.c.blocked_until).where(
         b.c.workflow_hash == workflow_hash, b.c.blocked_until > relay_now()

@@ -40,7 +40,7 @@ from comfyrelay.store.types import relay_now, sql_literal
 
 Pair = tuple[str, str]
 ROWS_AT_ONCE = 500
-_GAP = ("worker_id", "workflow_hash", "node_types", "models", "silent")
+_COLUMNS = ("worker_id", "workflow_hash", "node_types", "models", "silent")
 
 
 class Coverage(NamedTuple):
@@ -50,7 +50,7 @@ class Coverage(NamedTuple):
     was_used_lately: bool
 
 
-class RawNeeds(NamedTuple):
+class RawRequirements(NamedTuple):
     workflow_hash: str
     node_types: str
     models: str
@@ -87,16 +87,16 @@ def _may_run() -> ColumnElement[bool]:
 def verdicts_query(dialect: str) -> Select[Any]:
     r = ids_table(dialect, Text)
     n, g = requirements, missing
-    its_gap = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
-    some_lack = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(its_gap, _may_run())
+    is_its_row = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
+    some_miss = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(is_its_row, _may_run())
     able = (
         select(workers.c.worker_id)
         .select_from(worker_workflows, workers)
-        .where(_may_run(), ~select(g.c.worker_id).where(its_gap).correlate(n, workers).exists())
+        .where(_may_run(), ~select(g.c.worker_id).where(is_its_row).correlate(n, workers).exists())
     )
     # in this order: usually no worker misses anything, and then the thousands of workers are not read
-    is_lacked = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
-    is_unserved = case((~is_lacked, False), else_=some_lack.correlate(n).exists() & ~able.correlate(n).exists())
+    is_missed = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
+    is_unserved = case((~is_missed, False), else_=some_miss.correlate(n).exists() & ~able.correlate(n).exists())
     lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
     return select(n.c.workflow_hash, is_unserved.label("is_unserved"), lately.label("was_used_lately")).join(
         r, n.c.workflow_hash == r.c.id
@@ -145,16 +145,16 @@ async def reports_of_fleet(tx: Tx, fleet_id: int) -> list[tuple[str, str]]:
     return [(row.name, row.capabilities) for row in await tx.execute(query)]
 
 
-async def write_needs(tx: Tx, new: Mapping[str, Requirements]) -> None:
+async def write_requirements(tx: Tx, new: Mapping[str, Requirements]) -> None:
     rows = [
         {"workflow_hash": hash_, "node_types": sorted(each.node_types), "models": sorted(each.models)}
         for hash_, each in new.items()
     ]
-    await tx.write(_write_needs, with_rows(rows))
+    await tx.write(_write_requirements, with_rows(rows))
 
 
 @cache
-def _write_needs(dialect: str) -> Executable:
+def _write_requirements(dialect: str) -> Executable:
     names = ("workflow_hash", "node_types", "models")
     r = rows_table(dialect, columns_of(requirements, *names))
     # without a WHERE, SQLite parses the ON of ON CONFLICT as part of a join
@@ -167,13 +167,13 @@ async def hashes(tx: Tx) -> set[str]:
     return set((await tx.scalars(select(requirements.c.workflow_hash))).all())
 
 
-async def needs_of(tx: Tx, wanted: Collection[str]) -> list[RawNeeds]:
+async def requirements_of(tx: Tx, wanted: Collection[str]) -> list[RawRequirements]:
     """Return the requirements of these hashes as JSON text, which may be megabytes and is not parsed here."""
-    return [RawNeeds(*row) for row in await tx.fetch(_needs_of, with_ids(sorted(wanted)))]
+    return [RawRequirements(*row) for row in await tx.fetch(_requirements_of, with_ids(sorted(wanted)))]
 
 
 @cache
-def _needs_of(dialect: str) -> Executable:
+def _requirements_of(dialect: str) -> Executable:
     r, n = ids_table(dialect, Text), requirements
     raw = (cast(n.c[name], Text).label(name) for name in ("node_types", "models"))
     return select(n.c.workflow_hash, *raw).join(r, n.c.workflow_hash == r.c.id)
@@ -198,10 +198,10 @@ async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
 
 @cache
 def _write(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(missing, *_GAP))
-    rows = select(*(r.c[name] for name in _GAP)).where(r.c.worker_id.is_not(None))
-    query = insert_into(dialect, missing).from_select(list(_GAP), rows)
-    changed = {name: query.excluded[name] for name in _GAP[2:]}
+    r = rows_table(dialect, columns_of(missing, *_COLUMNS))
+    rows = select(*(r.c[name] for name in _COLUMNS)).where(r.c.worker_id.is_not(None))
+    query = insert_into(dialect, missing).from_select(list(_COLUMNS), rows)
+    changed = {name: query.excluded[name] for name in _COLUMNS[2:]}
     return query.on_conflict_do_update(index_elements=["worker_id", "workflow_hash"], set_=changed)
 
 
@@ -222,17 +222,17 @@ async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stag
     by_worker: dict[str, list[Any]] = {}
     for row in rows:
         by_worker.setdefault(row.worker_id, []).append(row)
-    return [_lacking(each) for each in by_worker.values()]
+    return [_missing_of(each) for each in by_worker.values()]
 
 
 async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, UnmetRequirements]:
     """Return the missing requirements for this hash by worker."""
     query = select(missing, workers.c.display_name).join(workers, workers.c.worker_id == missing.c.worker_id)
     rows = await tx.execute(query.where(missing.c.workflow_hash == workflow_hash))
-    return {row.worker_id: _lacking([row]) for row in rows}
+    return {row.worker_id: _missing_of([row]) for row in rows}
 
 
-def _lacking(rows: Sequence[Any]) -> UnmetRequirements:
+def _missing_of(rows: Sequence[Any]) -> UnmetRequirements:
     return UnmetRequirements(
         worker=rows[0].display_name or rows[0].worker_id,
         node_types=sorted({name for row in rows for name in row.node_types}),

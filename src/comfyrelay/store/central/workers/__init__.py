@@ -1,1 +1,1 @@
-"""Fleets and their workers: who they are, what they hold, and what they have said."""
+"""Fleets and workers: registry, leases and reports."""

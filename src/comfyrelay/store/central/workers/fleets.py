@@ -1,4 +1,4 @@
-"""Fleets as an operator looks at them: what each runs, how long its queues are, and what it got done lately."""
+"""Fleets with their workflows, queues and recent results, for operators."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
-from comfyrelay.store.types import word
+from comfyrelay.store.types import sql_literal
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueueOfWorkflow:
-    """What of a workflow is queued, and since when the oldest of it."""
+    """The queued jobs of a workflow, and the time of the oldest."""
 
     queued: int
     oldest_at: datetime
@@ -34,7 +34,7 @@ class FinishedWork:
 
 
 async def page(tx: Tx, *, stage: str | None, after_id: int | None, limit: int) -> tuple[list[FleetRecord], int | None]:
-    """Fleets in the order in which they were made, and the id to go on after."""
+    """Return a page of fleets in order of creation, and the id of the next page."""
     query = select(*FLEET_COLUMNS).order_by(fleets.c.id).limit(limit + 1)
     if stage is not None:
         query = query.where(fleets.c.stage == stage)
@@ -70,7 +70,7 @@ async def worker_counts(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, int]:
 
 
 async def workflows_of(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, dict[int, str]]:
-    """By fleet, the slugs of its workflows by id."""
+    """Return by fleet the slugs of its workflows by id."""
     query = (
         select(workflow_fleets.c.fleet_id, workflows.c.id, workflows.c.slug)
         .join(workflows, workflows.c.id == workflow_fleets.c.workflow_id)
@@ -89,20 +89,20 @@ async def workflow_ids_of(tx: Tx, fleet_id: int) -> set[int]:
 
 
 async def leases_of(tx: Tx, fleet_id: int) -> int:
-    """How many leases the workers of a fleet hold."""
-    held = d.c.status == word(DispatchStatus.LEASED)
+    """Count the leases of the workers of a fleet."""
+    held = d.c.status == sql_literal(DispatchStatus.LEASED)
     query = select(func.count()).join_from(workers, d, (d.c.worker_id == workers.c.worker_id) & held)
     return int(await tx.scalar(query.where(workers.c.fleet_id == fleet_id)) or 0)
 
 
 async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, QueueOfWorkflow]:
-    """What is queued of each workflow. All leading columns of the queue's index are named, so that it is used."""
+    """Return the queue of each workflow. Names all leading columns of the queue index, so that it is used."""
     query = (
         select(d.c.workflow_id, func.count().label("queued"), func.min(d.c.created_at).label("oldest_at"))
         .where(
-            d.c.status == word(DispatchStatus.QUEUED),
+            d.c.status == sql_literal(DispatchStatus.QUEUED),
             d.c.stage == stage,
-            d.c.provider.in_([word(each) for each in Provider]),
+            d.c.provider.in_([sql_literal(each) for each in Provider]),
             d.c.workflow_id.in_(workflow_ids),
         )
         .group_by(d.c.workflow_id)
@@ -115,7 +115,8 @@ async def queues(tx: Tx, *, stage: str, workflow_ids: Sequence[int]) -> dict[int
 async def completed_since(
     tx: Tx, since: datetime, *, stage: str, workflow_ids: Sequence[int]
 ) -> dict[int, FinishedWork]:
-    """What was completed of each workflow. Completed dispatches are in no index by time; the audit is in its order."""
+    """Return the completed work of each workflow. Completed dispatches have no index by time, but the audit log is
+    ordered by time."""
     a = worker_audit_logs
     older = select(a.c.id).where(a.c.created_at < since).order_by(a.c.id.desc()).limit(1)
     floor = await tx.scalar(older) or 0
@@ -125,7 +126,7 @@ async def completed_since(
         .where(
             a.c.id > floor,
             a.c.event == "complete",
-            d.c.status == word(DispatchStatus.COMPLETED),
+            d.c.status == sql_literal(DispatchStatus.COMPLETED),
             d.c.stage == stage,
             d.c.workflow_id.in_(workflow_ids),
         )
@@ -138,17 +139,17 @@ async def completed_since(
 
 
 async def failed_since(tx: Tx, since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> dict[int, int]:
-    """How many of each workflow failed for good."""
+    """Count the failed jobs of each workflow."""
     query = failed_query(since, stage=stage, workflow_ids=workflow_ids)
     return {row.workflow_id: row.jobs for row in await tx.execute(query)}
 
 
 def failed_query(since: datetime, *, stage: str, workflow_ids: Sequence[int]) -> Select[Any]:
-    """What failed has an index by its end."""
+    """Failed dispatches have an index by end."""
     return (
         select(d.c.workflow_id, func.count().label("jobs"))
         .where(
-            d.c.status == word(DispatchStatus.FAILED),
+            d.c.status == sql_literal(DispatchStatus.FAILED),
             d.c.finished_at >= since,
             d.c.stage == stage,
             d.c.workflow_id.in_(workflow_ids),

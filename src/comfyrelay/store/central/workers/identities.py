@@ -1,4 +1,4 @@
-"""Instances that registered with their identity document, and by which key each is known since."""
+"""Instances that registered with their identity document, with the hash of their registration key."""
 
 from datetime import datetime
 
@@ -11,7 +11,7 @@ from comfyrelay.store.types import relay_now
 
 
 async def known(tx: Tx, instance_id: str) -> tuple[datetime, str | None]:
-    """The time, and the hash of its key if it is known. Whoever registers holds the one lock of the gaps."""
+    """Return the time, and the key hash of an instance if it is known. The caller holds the requirements lock."""
     query = select(i.c.registration_key_hash).where(i.c.instance_id == instance_id)
     return await now(tx), await tx.scalar(query)
 

@@ -1,4 +1,4 @@
-"""Which definitions of nodes each worker has, and each fleet had last: their hashes."""
+"""Hashes of the node definitions of workers, and of the last ones of each fleet."""
 
 from sqlalchemy import select, union, update
 
@@ -12,14 +12,14 @@ async def of_worker(tx: Tx, worker_id: str) -> str | None:
 
 
 async def note(tx: Tx, worker_id: str, sha256: str) -> None:
-    """Its fleet keeps the name when the worker is gone: one that is asleep is still known."""
+    """Set the hash of a worker and its fleet. The fleet keeps it, so it is known while all workers are offline."""
     await tx.execute(update(workers).where(workers.c.worker_id == worker_id).values(node_definitions_hash=sha256))
     its = select(workers.c.fleet_id).where(workers.c.worker_id == worker_id).scalar_subquery()
     await tx.execute(update(fleets).where(fleets.c.id == its).values(node_definitions_hash=sha256))
 
 
 async def disown(tx: Tx, worker_id: str) -> None:
-    """The fleet of a worker that is trusted no more keeps what another worker of it has, and not what this one had."""
+    """Replace the hash of the fleet by that of another worker, after this worker was revoked."""
     of_it = select(workers.c.fleet_id, workers.c.node_definitions_hash).where(workers.c.worker_id == worker_id)
     row = (await tx.execute(of_it)).one_or_none()
     if row is None or row.node_definitions_hash is None:
@@ -28,7 +28,7 @@ async def disown(tx: Tx, worker_id: str) -> None:
         select(workers.c.node_definitions_hash)
         .where(workers.c.fleet_id == row.fleet_id, workers.c.worker_id != worker_id, workers.c.is_approved)
         .where(workers.c.node_definitions_hash.is_not(None))
-        # its own first, where another has the same
+        # the same hash first, if another worker has it
         .order_by(workers.c.node_definitions_hash != row.node_definitions_hash, workers.c.created_at.desc())
         .limit(1)
     )
@@ -39,7 +39,7 @@ async def disown(tx: Tx, worker_id: str) -> None:
 
 
 async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
-    """Those of the approved workers, newest first, then those that the fleets had last; each once."""
+    """Return the distinct hashes of approved workers, newest first, then those of fleets."""
     of_workers = (
         select(workers.c.node_definitions_hash)
         .where(workers.c.stage == stage, workers.c.is_approved, workers.c.node_definitions_hash.is_not(None))
@@ -55,6 +55,6 @@ async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
 
 
 async def named(tx: Tx) -> set[str]:
-    """All that some worker or fleet has."""
+    """Return all hashes in use."""
     columns = (workers.c.node_definitions_hash, fleets.c.node_definitions_hash)
     return set((await tx.scalars(union(*(select(each).where(each.is_not(None)) for each in columns)))).all())

@@ -1,4 +1,4 @@
-"""The worker registry as an operator looks at it: who is in which state, with how many leases."""
+"""Lists of workers with state and leases, for operators."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
@@ -32,7 +32,7 @@ from comfyrelay.store.central.tables import worker_missing_requirements as missi
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.row_parameters import ids_table, with_ids
-from comfyrelay.store.types import json_value, relay_now, word
+from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 Seconds = float | ColumnElement[Any]
 _MADE = {"fleet_slug", "state", "leases", "blocked", "comfyui"}
@@ -43,22 +43,22 @@ _BLOCKED = (
     .correlate(workers)
     .scalar_subquery()
 )
-# Of so many of its newest leases a worker's hashes are known by name.
+# The newest leases of a worker that are searched for the names of its workflow hashes.
 NEWEST_LEASES = 300
 
 
 def state_of(stale_seconds: Seconds) -> ColumnElement[str]:
     return case(
-        (~workers.c.is_approved, word(WorkerState.REVOKED)),
-        (workers.c.last_seen_at < relay_now(-stale_seconds), word(WorkerState.OFFLINE)),
-        (workers.c.is_draining, word(WorkerState.DRAINING)),
-        (LEASES > 0, word(WorkerState.BUSY)),
-        else_=word(WorkerState.IDLE),
+        (~workers.c.is_approved, sql_literal(WorkerState.REVOKED)),
+        (workers.c.last_seen_at < relay_now(-stale_seconds), sql_literal(WorkerState.OFFLINE)),
+        (workers.c.is_draining, sql_literal(WorkerState.DRAINING)),
+        (LEASES > 0, sql_literal(WorkerState.BUSY)),
+        else_=sql_literal(WorkerState.IDLE),
     )
 
 
 def comfyui_column(dialect: str) -> ColumnElement[Any]:
-    """What a worker said of its servers when it registered; all that it says it has is long."""
+    """The report of a worker about its servers at registration, without its other capabilities, which are long."""
     if dialect == "postgresql":
         return func.json_extract_path_text(workers.c.capabilities, "comfyui")
     return func.json_extract(workers.c.capabilities, "$.comfyui")
@@ -71,7 +71,7 @@ def _listed(stale_seconds: Seconds, dialect: str) -> Select[Any]:
         LEASES.label("leases"),
         state_of(stale_seconds).label("state"),
         _BLOCKED.label("blocked"),
-        # who tells of its GPUs need not be looked up
+        # not needed for a worker that reports its GPUs
         case((workers.c.devices.is_(None), comfyui_column(dialect))).label("comfyui"),
     ]
     return select(*shown).join(fleets, fleets.c.id == workers.c.fleet_id)
@@ -83,7 +83,7 @@ def _worker(fields: Mapping[str, Any]) -> ListedWorker:
 
 
 def _gpu(dialect: str) -> ColumnElement[Any]:
-    """The name of its first GPU."""
+    """The name of the first GPU."""
     if dialect == "postgresql":
         return func.json_extract_path_text(workers.c.devices, "0", "name")
     return func.json_extract(workers.c.devices, "$[0].name")
@@ -114,7 +114,7 @@ async def places(
     stage: str | None = None,
     search: str | None = None,
 ) -> list[SortedWorker]:
-    """Every worker that is asked for, in no order, with no more than what a list of them is sorted and counted by."""
+    """Return all matching workers, unordered, with only the fields that sorting and counting need."""
     asked = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
     if not (words := (search or "").split()):
         return list(map(SortedWorker._make, await tx.fetch(places_query(sort), asked)))
@@ -124,7 +124,7 @@ async def places(
 
 @cache
 def places_query(sort: WorkerSort) -> Callable[[str], Select[Any]]:
-    """There are as many as there are workers, and every page of them asks: it is made once for each order."""
+    """Cached per order, because every page of the list runs it for all workers."""
 
     @cache
     def query(dialect: str) -> Select[Any]:
@@ -144,13 +144,13 @@ def places_query(sort: WorkerSort) -> Callable[[str], Select[Any]]:
 
 
 def _names(part: str, dialect: str) -> ColumnElement[bool]:
-    """Whether this is a part of what a list shows of a worker."""
+    """Whether a search text occurs in the visible fields of a worker."""
     w = workers.c
     shown = (w.worker_id, w.display_name, fleets.c.slug, w.version, w.instance_type, _gpu(dialect))
     runs = (
         select(d.c.id)
         .join(workflows, workflows.c.id == d.c.workflow_id)
-        .where(d.c.worker_id == w.worker_id, d.c.status == word(DispatchStatus.LEASED))
+        .where(d.c.worker_id == w.worker_id, d.c.status == sql_literal(DispatchStatus.LEASED))
         .where(workflows.c.slug.icontains(part, autoescape=True))
         .correlate(workers)
         .exists()
@@ -159,7 +159,7 @@ def _names(part: str, dialect: str) -> ColumnElement[bool]:
 
 
 async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> list[ListedWorker]:
-    """These, in this order; but for those that are gone."""
+    """Return these workers in this order, without deleted ones."""
     if not worker_ids:
         return []
     rows = await tx.fetch(listed_query, {**with_ids(worker_ids), "stale_seconds": stale_seconds})
@@ -174,7 +174,7 @@ def listed_query(dialect: str) -> Select[Any]:
 
 
 async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWorker, Mapping[str, Any]] | None:
-    """A worker, and what it says it has."""
+    """Return a worker with its capabilities."""
     query = _listed(stale_seconds, tx.dialect).add_columns(workers.c.capabilities)
     query = query.where(workers.c.worker_id == worker_id)
     row = (await tx.execute(query)).one_or_none()
@@ -186,7 +186,7 @@ async def get(tx: Tx, worker_id: str, *, stale_seconds: float) -> tuple[ListedWo
 
 
 async def jobs_of(tx: Tx, worker_ids: Sequence[str]) -> dict[str, list[WorkerJobRecord]]:
-    """By worker, what it has, the longest first."""
+    """Return the leased jobs of each worker, oldest first."""
     if not worker_ids:
         return {}
     found: dict[str, list[WorkerJobRecord]] = {}
@@ -212,13 +212,13 @@ def jobs_query(dialect: str) -> Select[Any]:
         )
         .join(workflows, workflows.c.id == d.c.workflow_id)
         .join(r, d.c.worker_id == r.c.id)
-        .where(d.c.status == word(DispatchStatus.LEASED))
+        .where(d.c.status == sql_literal(DispatchStatus.LEASED))
         .order_by(d.c.leased_at, d.c.id)
     )
 
 
 async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
-    """By hash, the slug of the workflow, of what the worker was given lately."""
+    """Return by hash the workflow slug, from the recent leases of a worker."""
     a = worker_audit_logs
     newest = select(a.c.dispatch_id).where(a.c.worker_id == worker_id).order_by(a.c.id.desc()).limit(NEWEST_LEASES)
     query = (
@@ -237,7 +237,7 @@ async def lacks_of(tx: Tx, worker_id: str) -> list[LackedHash]:
 
 
 async def has_identity(tx: Tx, worker_id: str) -> bool:
-    """Whether it registered with its identity document."""
+    """Whether the worker registered with its identity document."""
     query = select(instance_identities.c.instance_id).where(instance_identities.c.instance_id == worker_id)
     return (await tx.execute(query)).first() is not None
 
@@ -266,7 +266,7 @@ async def assigned_workflows(tx: Tx, worker_id: str) -> list[str]:
 
 
 async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
-    """What the worker failed at lately, and until when it is kept from it."""
+    """Return the recent failures of a worker and the end of each block."""
     b = workflow_blocks
     columns = [b.c[name] for name in BlockedHash.__dataclass_fields__]
     query = select(*columns).where(b.c.worker_id == worker_id).order_by(b.c.workflow_hash)
@@ -276,7 +276,7 @@ async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
 async def reports_of(
     tx: Tx, workflow_id: int, *, after_id: str | None, limit: int
 ) -> tuple[Sequence[Equipped], str | None]:
-    """The workers that have a workflow, with what each says it has; and the id to go on after."""
+    """Return a page of the workers of a workflow with their capabilities, and the id of the next page."""
     report = cast(workers.c.capabilities, Text).label("report")
     query = (
         select(workers.c.worker_id, fleets.c.slug.label("fleet_slug"), workers.c.stage, report)
@@ -293,7 +293,7 @@ async def reports_of(
 
 
 async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> list[list[str]]:
-    """The classes of nodes of each approved worker that says which it has."""
+    """Return the node types of each approved worker that reports them."""
     query = (
         select(workers.c.capabilities)
         .join(fleets, fleets.c.id == workers.c.fleet_id)
@@ -306,6 +306,6 @@ async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> li
 
 
 async def assigned_to(tx: Tx, workflow_id: int) -> int:
-    """How many workers have a workflow."""
+    """Count the workers of a workflow."""
     query = select(func.count()).where(worker_workflows.c.workflow_id == workflow_id)
     return int(await tx.scalar(query) or 0)

@@ -1,4 +1,4 @@
-"""The last lines that workers logged, for whoever asked for them."""
+"""The last log lines of workers, on request of administrators."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -12,7 +12,7 @@ from comfyrelay.store.types import relay_now
 
 
 async def keep(tx: Tx, worker_id: str, lines: Sequence[str]) -> None:
-    """In place of those before."""
+    """Replace the stored lines."""
     query = insert_into(tx.dialect, w).values(worker_id=worker_id, lines=list(lines), received_at=relay_now())
     newer = {"lines": query.excluded.lines, "received_at": query.excluded.received_at}
     await tx.execute(query.on_conflict_do_update(index_elements=["worker_id"], set_=newer))

@@ -1,4 +1,4 @@
-"""The worker registry: who there is, what each may run, and who could take a dispatch."""
+"""The worker registry: registration, assigned workflows, and workers for a dispatch."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
@@ -17,7 +17,7 @@ from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import worker_workflows, workers, workflow_fleets, workflows
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
-from comfyrelay.store.types import json_value, relay_now, word
+from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 _WORKER = [workers.c[name] for name in Worker.__dataclass_fields__]
 
@@ -32,27 +32,29 @@ async def create(tx: Tx, **values: Any) -> Worker:
 
 
 async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> bool:
-    """Remove a worker that was not heard of for so long and holds nothing. One that was revoked stays."""
+    """Delete a worker that was not seen for this long and has no lease. Revoked workers stay."""
     is_gone = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
-    holds = select(d.c.id).where(d.c.worker_id == worker_id, d.c.status == word(DispatchStatus.LEASED)).exists()
+    holds = select(d.c.id).where(d.c.worker_id == worker_id, d.c.status == sql_literal(DispatchStatus.LEASED)).exists()
     query = delete(workers).where(workers.c.worker_id == worker_id, is_gone, ~holds)
     return (await tx.execute(query.returning(workers.c.worker_id))).first() is not None
 
 
 async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
-    """Remove workers of fleets that were not heard of for so long and hold nothing. Those that were revoked stay."""
+    """Delete fleet workers that were not seen for this long and have no lease. Revoked workers stay."""
     is_stale = (
         workers.c.last_seen_at < relay_now(-seconds),
         workers.c.is_approved,
-        workers.c.registration_source == word(RegistrationSource.FLEET),
+        workers.c.registration_source == sql_literal(RegistrationSource.FLEET),
     )
-    # Locked first, and looked at again then: whoever leases locks its worker, and may just have done so.
+    # lock first, then check again: leasing also locks the worker, and may just have happened
     query = select(workers.c.worker_id).where(*is_stale).order_by(workers.c.worker_id)
     found = list((await tx.scalars(query.with_for_update(skip_locked=True))).all())
     if not found:
         return []
     holds = (
-        select(d.c.id).where(d.c.worker_id == workers.c.worker_id, d.c.status == word(DispatchStatus.LEASED)).exists()
+        select(d.c.id)
+        .where(d.c.worker_id == workers.c.worker_id, d.c.status == sql_literal(DispatchStatus.LEASED))
+        .exists()
     )
     gone = delete(workers).where(workers.c.worker_id.in_(found), *is_stale, ~holds).returning(*_WORKER)
     return [Worker(**row._mapping) for row in await tx.execute(gone)]
@@ -65,7 +67,7 @@ async def get(tx: Tx, worker_id: str, *, lock: bool = False) -> Worker | None:
 
 
 async def lease_count(tx: Tx, worker_id: str) -> int:
-    query = select(func.count()).where(d.c.worker_id == worker_id, d.c.status == word(DispatchStatus.LEASED))
+    query = select(func.count()).where(d.c.worker_id == worker_id, d.c.status == sql_literal(DispatchStatus.LEASED))
     return int(await tx.scalar(query) or 0)
 
 
@@ -90,7 +92,7 @@ async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
 
 
 async def renew(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
-    """Change a worker that has just been heard of."""
+    """Update a worker that was just seen."""
     return await change(tx, worker_id, **values, last_seen_at=relay_now())
 
 
@@ -99,9 +101,9 @@ async def remove(tx: Tx, worker_id: str) -> None:
 
 
 async def assign(tx: Tx, worker: Worker) -> list[str]:
-    """Assign what the worker's fleet maps, narrowed to what the worker asked for; returns the slugs.
+    """Assign the workflows of its fleet to a worker, restricted to those that it asks for; returns the active slugs.
 
-    A workflow that is switched off is assigned too, so that it need only be switched on; it is not among the slugs.
+    Inactive workflows are assigned too, so that activating them is enough.
     """
     found = await mapped_to(tx, worker.fleet_id, narrowed_to=worker.narrowed_to, source=worker.registration_source)
     await tx.execute(delete(worker_workflows).where(worker_workflows.c.worker_id == worker.worker_id))
@@ -114,7 +116,7 @@ async def assign(tx: Tx, worker: Worker) -> list[str]:
 async def mapped_to(
     tx: Tx, fleet_id: int, *, narrowed_to: Sequence[str] | None, source: str = RegistrationSource.FLEET
 ) -> Sequence[Any]:
-    """Rows of `id`, `slug` and `is_active`: what a worker of the fleet would be assigned."""
+    """Return rows of `id`, `slug` and `is_active`: the workflows that a worker of the fleet would get."""
     query = (
         select(workflows.c.id, workflows.c.slug, workflows.c.is_active)
         .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
@@ -129,7 +131,7 @@ async def mapped_to(
 
 
 async def assign_fleet(tx: Tx, fleet_id: int) -> None:
-    """Assign every worker of a fleet what the fleet maps, with four statements however many workers there are."""
+    """Assign the workflows of a fleet to all its workers, with four statements for any number of workers."""
     mapped = (
         select(workflows.c.id, workflows.c.slug, workflows.c.kind)
         .join(workflow_fleets, workflow_fleets.c.workflow_id == workflows.c.id)
@@ -160,7 +162,7 @@ def _assign_rows(dialect: str) -> Executable:
 
 
 async def record_seen(tx: Tx, worker_ids: Iterable[str]) -> None:
-    """Note for many workers at once that they were heard of."""
+    """Record for many workers that they were just seen."""
     await tx.write(_record_seen, with_ids(sorted(worker_ids)))
 
 
@@ -171,7 +173,7 @@ def _record_seen(dialect: str) -> Executable:
 
 
 async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any]]]) -> None:
-    """Keep what many workers told of their GPUs, by worker; they were heard of, too."""
+    """Store the GPU reports of many workers, which were also just seen."""
     rows = [
         {"worker_id": worker_id, "devices": told, "memory_bytes": largest_gpu(map(_gpu_bytes, told))}
         for worker_id, told in sorted(devices.items())
@@ -182,7 +184,7 @@ async def record_devices(tx: Tx, devices: Mapping[str, Sequence[Mapping[str, Any
 @cache
 def _record_devices(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(workers, "worker_id", "devices", "memory_bytes"))
-    # a ComfyUI that is away tells nothing, and its GPU is still there
+    # an offline ComfyUI reports nothing, but its GPU still exists
     memory_bytes = func.coalesce(r.c.memory_bytes, workers.c.memory_bytes)
     return (
         update(workers)
@@ -192,7 +194,7 @@ def _record_devices(dialect: str) -> Executable:
 
 
 async def record_warm(tx: Tx, warm: Mapping[str, Sequence[str]]) -> None:
-    """Keep which workflows many workers have loaded, by their hashes."""
+    """Store the hashes of the loaded workflows of many workers."""
     rows = [{"worker_id": worker_id, "warm_hashes": list(hashes)} for worker_id, hashes in sorted(warm.items())]
     await tx.write(_record_warm, with_rows(rows))
 
@@ -204,13 +206,12 @@ def _record_warm(dialect: str) -> Executable:
 
 
 def _gpu_bytes(device: Mapping[str, Any]) -> int | None:
-    """Nothing where what is told is not that of a GPU."""
+    """Return the memory of a reported GPU; `None` if the report is invalid."""
     return device.get("memory_total") if device.get("name") not in NO_GPUS else None
 
 
 def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:
-    """With the providers that a worker says it serves by themselves: the rest of what it says of itself is long, and
-    who looks at all workers need not read it."""
+    """Add the reported providers as a separate column, because the other capabilities are long and rarely needed."""
     if "capabilities" not in values:
         return dict(values)
     said = values["capabilities"].get("providers")
@@ -219,14 +220,14 @@ def _with_providers(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def serves(said: Sequence[str] | None, provider: Provider) -> bool:
-    """One that says nothing of it serves what everybody serves; only who says so speaks to the cloud."""
+    """Whether a worker serves a provider. A worker that reports none serves all but the cloud."""
     return provider in (said or (Provider.SELF_HOSTED,))
 
 
 async def serving(
     tx: Tx, workflow_id: int, *, stage: str, provider: Provider, stale_seconds: float
 ) -> list[WorkflowWorker]:
-    """Workers that may run the workflow now, with how many leases each holds; without those that say that they serve
+    """Return the workers that may run the workflow now, with their number of leases, without workers that serve only
     other providers."""
     asked = {"workflow_id": workflow_id, "stage": stage, "stale_seconds": -stale_seconds}
     return [
@@ -254,7 +255,7 @@ def serving_query(_dialect: str = "") -> Select[Any]:
 
 
 async def workflows_of(tx: Tx, worker_ids: Iterable[str]) -> list[int]:
-    """What any of these has."""
+    """Return the workflows of these workers."""
     return [row.workflow_id for row in await tx.fetch(workflows_of_query, with_ids(worker_ids))]
 
 
@@ -266,8 +267,8 @@ def workflows_of_query(dialect: str) -> Select[Any]:
 
 
 async def count_of_fleets(tx: Tx) -> int:
-    """All workers but those of a desk itself."""
-    of_fleets = workers.c.registration_source == word(RegistrationSource.FLEET)
+    """Count all workers except those of a desk."""
+    of_fleets = workers.c.registration_source == sql_literal(RegistrationSource.FLEET)
     return int(await tx.scalar(select(func.count()).where(of_fleets)) or 0)
 
 

@@ -1,1 +1,1 @@
-"""What a tenant has made and kept: outputs, pictures of them, presets, views, what can be reused."""
+"""A tenant's library: outputs, posters, presets, saved views and reusable jobs."""

@@ -1,4 +1,4 @@
-"""Outputs as their owner looks through them: filtered, marked, gathered in collections, and chosen for a download."""
+"""The gallery: filter and mark outputs, collections, and downloads of several outputs."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -29,16 +29,16 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.gallery import GalleryFilter, GallerySort, Glimpse, MadeOutput, Mark, MarkChange, MarkFilter
+from comfyrelay.domain.gallery import GalleryFilter, GallerySort, GridItem, GalleryOutput, Mark, MarkChange, MarkFilter
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.tenant.tables import ai_jobs, batches, collection_items, collections, files, outputs, zips
-from comfyrelay.store.types import UtcTime, json_value, relay_now, word
+from comfyrelay.store.types import UtcTime, json_value, relay_now, sql_literal
 
-# A value may be a whole file; nobody searches for what comes so late in it.
+# A value may be a whole file; only its beginning is searched.
 _LONGEST_TEXT = 2000
-# Time zones differ by quarters of an hour.
+# Time zones differ by multiples of 15 minutes.
 SLOT_SECONDS = 900
 _NEW = ("id", "job_id", "number", "kind")
 _OF_JOB = ("tenant_id", "batch_id", "item_no", "workflow_id", "label")
@@ -67,7 +67,7 @@ _GLIMPSE = [
 
 
 class CollectionRow(NamedTuple):
-    """A collection, how many outputs are in it, and the newest of them that has a poster, if one has."""
+    """A collection, its number of outputs, and its newest output with a poster, if any."""
 
     id: str
     name: str
@@ -77,7 +77,7 @@ class CollectionRow(NamedTuple):
 
 
 async def write(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Note outputs that jobs have just made; what else is known of them is taken from their jobs."""
+    """Record new outputs of jobs. The other fields come from the jobs."""
     await tx.write(_write, with_rows(rows))
 
 
@@ -91,7 +91,7 @@ def _write(dialect: str) -> Executable:
 
 
 def _texts(dialect: str) -> ColumnElement[str]:
-    """The values that a job runs with, one to a line."""
+    """The input values of a job, one per line."""
     if dialect == "sqlite":
         values, gather = func.json_each(ai_jobs.c.input_payload, "$.values"), func.group_concat
     else:
@@ -112,7 +112,7 @@ def list_query(
     limit: int = 50,
     dialect: str = "postgresql",
 ) -> Select[Any]:
-    """A tenant's outputs by the time at which they were made; `after` is where the page before ended."""
+    """A tenant's outputs in order of creation. `after` is the end of the previous page."""
     query = select(*_MADE).select_from(_FROM).where(*_conditions(tenant_id, wanted, dialect)).limit(limit)
     return _after(query, sort=sort, after=after)
 
@@ -126,7 +126,7 @@ def glimpse_query(
     limit: int,
     dialect: str = "postgresql",
 ) -> Select[Any]:
-    """The same of many at once, with as little of each as places them."""
+    """The same for many outputs, with only the fields that the layout needs."""
     found = outputs.join(files, files.c.id == outputs.c.id).outerjoin(batches, batches.c.id == outputs.c.batch_id)
     if with_payload:
         found = found.join(ai_jobs, ai_jobs.c.id == outputs.c.job_id)
@@ -151,7 +151,7 @@ def count_query(tenant_id: str, wanted: GalleryFilter, *, dialect: str = "postgr
 
 
 def slots_query(tenant_id: str, wanted: GalleryFilter, *, dialect: str = "postgresql") -> Select[Any]:
-    """How many outputs there are of each quarter of an hour since 1970."""
+    """Count outputs per 15 minutes since 1970."""
     seconds = (
         cast(func.strftime("%s", outputs.c.created_at), Integer)
         if dialect == "sqlite"
@@ -163,7 +163,7 @@ def slots_query(tenant_id: str, wanted: GalleryFilter, *, dialect: str = "postgr
 
 
 def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[ColumnElement[bool]]:
-    # what is about to be removed is few, and has an index
+    # few files are marked for deletion, and they have an index
     going = select(files.c.id).where(files.c.removing_at.is_not(None))
     found = [outputs.c.tenant_id == tenant_id, outputs.c.id.not_in(going)]
     if wanted.workflow_ids is not None:
@@ -185,7 +185,7 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
         found.append(outputs.c.created_at >= wanted.since)
     if wanted.until is not None:
         found.append(outputs.c.created_at < wanted.until)
-    # SQLite's LIKE takes capitals for small letters by itself
+    # SQLite's LIKE ignores case
     holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
     for term in wanted.words:
         texts = (outputs.c.label, outputs.c.texts, outputs.c.note)
@@ -193,7 +193,7 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
         found.append(
             or_(
                 *(holds(text, term.text, autoescape=True) for text in texts),
-                # looked for once, not for every output
+                # evaluated once, not per output
                 outputs.c.batch_id.in_(named.where(holds(batches.c.label, term.text, autoescape=True))),
                 outputs.c.workflow_id.in_(sorted(term.workflow_ids)),
             )
@@ -201,15 +201,15 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
     return found
 
 
-async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[MadeOutput]:
+async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[GalleryOutput]:
     query = list_query(tenant_id, wanted, **how, dialect=tx.dialect)
-    return [MadeOutput(**row._mapping) for row in await tx.execute(query)]
+    return [GalleryOutput(**row._mapping) for row in await tx.execute(query)]
 
 
-async def glimpses(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[Glimpse]:
+async def glimpses(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[GridItem]:
     query = glimpse_query(tenant_id, wanted, **how, dialect=tx.dialect)
-    # by place: of many thousands, looking up names takes longer than the database
-    return [Glimpse._make(row) for row in await tx.execute(query)]
+    # by position: for thousands of rows, lookups by name take longer than the query
+    return [GridItem._make(row) for row in await tx.execute(query)]
 
 
 async def count(tx: Tx, tenant_id: str, wanted: GalleryFilter) -> int:
@@ -221,23 +221,23 @@ async def slots(tx: Tx, tenant_id: str, wanted: GalleryFilter) -> list[tuple[int
     return [(int(row.slot), row.outputs) for row in await tx.execute(query)]
 
 
-async def by_ids(tx: Tx, tenant_id: str, ids: Iterable[str]) -> dict[str, MadeOutput]:
-    """Those of the outputs that are the tenant's own and there."""
+async def by_ids(tx: Tx, tenant_id: str, ids: Iterable[str]) -> dict[str, GalleryOutput]:
+    """Return the existing outputs of the tenant."""
     rows = await tx.fetch(_by_ids, {**with_ids(ids), "tenant_id": tenant_id})
-    return {row.id: MadeOutput(**{**row._mapping, "payload": json_value(row.payload)}) for row in rows}
+    return {row.id: GalleryOutput(**{**row._mapping, "payload": json_value(row.payload)}) for row in rows}
 
 
 @cache
 def _by_ids(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
-    # each is found by its id; SQLite would rather look through all of the tenant's
+    # look up each id; SQLite would otherwise scan all outputs of the tenant
     own = outputs.c.tenant_id.concat("") == bindparam("tenant_id", type_=Text())
     found = _FROM.join(r, r.c.id == outputs.c.id)
     return select(*_MADE).select_from(found).where(own, files.c.removing_at.is_(None))
 
 
 async def of_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> list[str]:
-    """The files that jobs made."""
+    """Return the output files of jobs."""
     query = select(outputs.c.id).where(outputs.c.tenant_id == tenant_id, outputs.c.job_id.in_(job_ids))
     return list((await tx.scalars(query.order_by(outputs.c.job_id, outputs.c.number))).all())
 
@@ -249,7 +249,9 @@ async def mark(tx: Tx, tenant_id: str, ids: Iterable[str], change: MarkChange) -
     if change.starred or change.rejected:
         values["mark"] = Mark.STARRED if change.starred else Mark.REJECTED
     elif cleared := [each for each, is_on in _switches(change) if is_on is False]:
-        values["mark"] = case((outputs.c.mark.in_([word(each) for each in cleared]), null()), else_=outputs.c.mark)
+        values["mark"] = case(
+            (outputs.c.mark.in_([sql_literal(each) for each in cleared]), null()), else_=outputs.c.mark
+        )
     if values:
         own = (outputs.c.tenant_id == tenant_id) & outputs.c.id.in_(list(ids))
         await tx.execute(update(outputs).where(own).values(values))
@@ -271,7 +273,7 @@ async def create_collection(tx: Tx, *, id_: str, tenant_id: str, name: str) -> N
 
 
 async def rename_collection(tx: Tx, tenant_id: str, collection_id: str, name: str) -> bool:
-    """Whether there is one."""
+    """Rename a collection; false if it does not exist."""
     query = update(collections).where(*_own_collection(tenant_id, collection_id)).values(name=name)
     try:
         return (await tx.execute(query.returning(collections.c.id))).first() is not None
@@ -284,13 +286,13 @@ def _taken(name: str) -> Conflict:
 
 
 async def remove_collection(tx: Tx, tenant_id: str, collection_id: str) -> bool:
-    """Whether there was one. What was in it stays."""
+    """Delete a collection, but not its outputs; false if it does not exist."""
     query = delete(collections).where(*_own_collection(tenant_id, collection_id))
     return (await tx.execute(query.returning(collections.c.id))).first() is not None
 
 
 async def lock_collection(tx: Tx, tenant_id: str, collection_id: str) -> bool:
-    """Whether there is one; it is there until the transaction ends."""
+    """Lock a collection until the transaction ends; false if it does not exist."""
     query = select(collections.c.id).where(*_own_collection(tenant_id, collection_id))
     return (await tx.execute(query.with_for_update(read=True, key_share=True))).first() is not None
 
@@ -304,8 +306,8 @@ async def count_collections(tx: Tx, tenant_id: str) -> int:
 
 
 async def all_collections(tx: Tx, tenant_id: str, *, id_: str | None = None) -> list[CollectionRow]:
-    """By name; or the one."""
-    # the newest that has something to show: a sound or a text would leave the cover empty
+    """Return all collections by name, or one."""
+    # the newest output with a poster: audio and text would leave the cover empty
     order = func.row_number().over(
         partition_by=collection_items.c.collection_id,
         order_by=(files.c.poster.is_(None), outputs.c.created_at.desc(), outputs.c.id.desc()),
@@ -356,7 +358,7 @@ async def take_from(tx: Tx, tenant_id: str, collection_id: str, ids: Iterable[st
 
 
 async def collections_of(tx: Tx, ids: Sequence[str]) -> dict[str, list[str]]:
-    """The collections that outputs are in, by output."""
+    """Return the collections of outputs by output."""
     c = collection_items.c
     query = select(c.output_id, c.collection_id).where(c.output_id.in_(ids)).order_by(c.collection_id)
     found: dict[str, list[str]] = {}
@@ -368,14 +370,14 @@ async def collections_of(tx: Tx, ids: Sequence[str]) -> dict[str, list[str]]:
 async def create_zip(
     tx: Tx, *, id_: str, tenant_id: str, user_id: str, output_ids: Sequence[str], ttl_seconds: float
 ) -> None:
-    """Keep what a user may download for so long; those that are over go."""
+    """Create a download of several outputs, and delete expired ones."""
     await tx.execute(delete(zips).where(zips.c.expires_at <= relay_now()))
     values = {"id": id_, "tenant_id": tenant_id, "user_id": user_id, "output_ids": list(output_ids)}
     await tx.execute(insert(zips).values(**values, expires_at=relay_now(ttl_seconds)))
 
 
 async def zip_of(tx: Tx, tenant_id: str, user_id: str, zip_id: str) -> list[str] | None:
-    """The outputs in it, unless it is over or somebody else's."""
+    """Return the outputs of a download; `None` if it has expired or belongs to another user."""
     query = select(zips.c.output_ids).where(
         zips.c.id == zip_id,
         zips.c.tenant_id == tenant_id,

@@ -1,4 +1,4 @@
-"""Files that are to get a poster."""
+"""Files that need a poster."""
 
 from functools import cache
 
@@ -15,7 +15,7 @@ _FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 
 
 async def claim(tx: Tx, *, limit: int, lease_seconds: float) -> list[FileRecord]:
-    """Take files that are due, so that nobody else draws them for a while."""
+    """Claim due files for a while."""
     rows = await tx.fetch(_claim, {"limit": limit, "lease_seconds": lease_seconds})
     return [FileRecord(**row._mapping) for row in rows]
 
@@ -35,7 +35,7 @@ def _claim(_dialect: str) -> Executable:
 
 
 async def note(tx: Tx, file_id: str, media: MediaFacts) -> bool:
-    """Write down what was made of a file; whether it is still there."""
+    """Record the poster and preview of a file; false if it was deleted."""
     values = {name: getattr(media, name) for name in ("width", "height", "seconds", "poster", "preview")}
     query = update(files).values(**values, poster_due_at=None).where(files.c.id == file_id).returning(files.c.id)
     return (await tx.execute(query)).one_or_none() is not None

@@ -1,4 +1,4 @@
-"""Presets: inputs that a tenant keeps under a name."""
+"""Presets: named inputs of a tenant."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ async def create(tx: Tx, **values: Any) -> PresetRecord:
 
 
 async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: int = 50) -> list[PresetRecord]:
-    """Newest first, page by page through `before_id`."""
+    """Return a page, newest first."""
     query = select(*_PRESET).where(presets.c.tenant_id == tenant_id).order_by(presets.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(presets.c.id < before_id)
@@ -37,6 +37,6 @@ async def named(tx: Tx, tenant_id: str, name: str) -> PresetRecord | None:
 
 
 async def remove(tx: Tx, tenant_id: str, preset_id: str) -> bool:
-    """Whether there was one."""
+    """Delete a preset; false if it does not exist."""
     query = delete(presets).where(presets.c.tenant_id == tenant_id, presets.c.id == preset_id)
     return (await tx.execute(query.returning(presets.c.id))).first() is not None

@@ -1,4 +1,4 @@
-"""What a tenant made lately."""
+"""Recently completed jobs of a tenant."""
 
 from datetime import datetime
 from typing import NamedTuple
@@ -27,5 +27,5 @@ def made_query(tenant_id: str, *, among: int) -> Select[tuple[int, int | None, s
 
 
 async def made(tx: Tx, tenant_id: str, *, among: int) -> list[RecentOutput]:
-    """The jobs that completed among the newest of the tenant, newest first."""
+    """Return the completed ones among the newest jobs of the tenant, newest first."""
     return [RecentOutput._make(row) for row in await tx.execute(made_query(tenant_id, among=among))]

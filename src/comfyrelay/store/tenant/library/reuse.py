@@ -1,4 +1,4 @@
-"""Finding jobs that are done and equal to others."""
+"""Find completed jobs whose output an equal job can reuse."""
 
 from collections.abc import Collection
 from functools import cache
@@ -12,24 +12,23 @@ from comfyrelay.domain.records.jobs import FileRecord
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.tenant.tables import ai_jobs, files
-from comfyrelay.store.types import json_value, word
+from comfyrelay.store.types import json_value, sql_literal
 
 _FILE = [files.c[name] for name in FileRecord.__dataclass_fields__]
 
 
 class ReusableJob(NamedTuple):
-    """A job that is done, and its output."""
+    """A completed job and its output."""
 
     job_id: str
     file: FileRecord
     metadata: Any
-    # nobody has made a poster of it yet, and somebody will
+    # its poster is still due
     is_undrawn: bool
 
 
 async def made(tx: Tx, tenant_id: str, fingerprints: Collection[str]) -> dict[tuple[str, str], ReusableJob]:
-    """By fingerprint and stage, the newest completed job of the tenant's that has them and whose output is still
-    there."""
+    """Return by fingerprint and stage the tenant's newest completed job whose output still exists."""
     rows = await tx.fetch(made_query, {**with_ids(sorted(fingerprints)), "tenant_id": tenant_id})
     return {
         (row.fingerprint, row.stage): ReusableJob(
@@ -52,10 +51,10 @@ def made_query(dialect: str) -> Executable:
         .join(files, files.c.id == ai_jobs.c.output_file_id)
         .where(
             ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),
-            ai_jobs.c.status == word(JobStatus.COMPLETED),
+            ai_jobs.c.status == sql_literal(JobStatus.COMPLETED),
             files.c.tenant_id == ai_jobs.c.tenant_id,
             files.c.removing_at.is_(None),
         )
-        # the newest of several counts
+        # of several, the newest
         .order_by(ai_jobs.c.id)
     )

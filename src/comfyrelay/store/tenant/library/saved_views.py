@@ -1,4 +1,4 @@
-"""Views of an area that a tenant keeps under a name."""
+"""Named views of an area of the web app."""
 
 from collections.abc import Mapping
 
@@ -13,13 +13,13 @@ _VIEW = [v.c[name] for name in SavedView.__dataclass_fields__]
 
 
 async def of_area(tx: Tx, tenant_id: str, area: str) -> list[SavedView]:
-    """In the order in which they were kept."""
+    """Return the views of an area in order of creation."""
     query = select(*_VIEW).where(v.c.tenant_id == tenant_id, v.c.area == area).order_by(v.c.id)
     return [SavedView(**row._mapping) for row in await tx.execute(query)]
 
 
 async def keep(tx: Tx, *, id_: str, tenant_id: str, area: str, name: str, search: Mapping[str, str]) -> SavedView:
-    """In place of the one of that name."""
+    """Save a view, replacing one of the same name."""
     same = v.c.tenant_id == tenant_id, v.c.area == area, v.c.name == name
     await tx.execute(delete(v).where(*same))
     values = {"id": id_, "tenant_id": tenant_id, "area": area, "name": name, "search": dict(search)}
@@ -28,6 +28,6 @@ async def keep(tx: Tx, *, id_: str, tenant_id: str, area: str, name: str, search
 
 
 async def remove(tx: Tx, tenant_id: str, view_id: str) -> bool:
-    """Whether there was one."""
+    """Delete a view; false if it does not exist."""
     query = delete(v).where(v.c.tenant_id == tenant_id, v.c.id == view_id)
     return (await tx.execute(query.returning(v.c.id))).first() is not None
