@@ -60,16 +60,16 @@ class ReplicaDecisions:
         observed = next(each for each in fleets if each.slug == slug)
         desired = plan_replicas(plan, observed, pods[slug])
         saw = what_was_seen(observed, plan, snapshot, fleet.machine_spec.instance_types)
-        await self._record(fleet, plan, saw, told=desired.count)
+        await self._record(fleet, plan, saw, requested=desired.count)
         return desired
 
-    async def _record(self, fleet: FleetRecord, plan: FleetPlan, saw: Mapping[str, Any], *, told: int) -> None:
+    async def _record(self, fleet: FleetRecord, plan: FleetPlan, saw: Mapping[str, Any], *, requested: int) -> None:
         """Record a changed decision. A failed write is logged: KEDA gets its answer anyway."""
-        kind = (plan.desired, told, reason_class(plan.reason))
+        kind = (plan.desired, requested, reason_class(plan.reason))
         if self._recorded.get(fleet.id) == kind:
             return
         try:
-            await self._machines.record_decision(fleet, plan, saw=saw, told=told)
+            await self._machines.record_decision(fleet, plan, saw=saw, requested=requested)
         except ComfyRelayError as error:
             log.warning("scaler.record_failed", fleet=fleet.slug, error=str(error))
         else:
@@ -98,8 +98,8 @@ def plan_replicas(plan: FleetPlan, fleet: SeenFleet, pods: Sequence[Pod] | None)
 
 
 def add_starting_pods(fleet: SeenFleet, pods: Sequence[Pod], now: datetime) -> SeenFleet:
-    """Count pods without a worker as booting machines, and pods of the last minute as launches. A pod costs as much as
-    the fleet's first instance type: a cluster knows no prices."""
+    """Count pods without a worker as booting machines, and pods of the last minute as launches. A pod has the price of
+    the fleet's first instance type, because a cluster knows no prices."""
     kind = preferred_type(fleet)
     known = {each.id for each in fleet.machines}
     ages = {each.name: max(0.0, (now - each.created_at).total_seconds()) for each in pods if not each.is_terminating}

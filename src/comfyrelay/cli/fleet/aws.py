@@ -167,7 +167,7 @@ async def _provision(fleet: ProviderFleet, stage: Stage, flags: Mapping[str, Any
                 f"set {RECOMMENDED_SUBNETS} subnets, not {len(subnets)}."
             )
         if blueprint.budget is None:
-            _warn("No budget is set, so nobody is alerted to costs. Set --budget-usd and --budget-email.")
+            _warn("No budget is set, so AWS sends no cost alerts. Set --budget-usd and --budget-email.")
         for quota in await check_quotas(aws, fleet):
             (_print_note if quota.is_enough else _warn)(quota.text)
         needed = permissions(blueprint.names, namespace=settings.cloudwatch_namespace)

@@ -164,9 +164,9 @@ def _done(decision: ScalingDecision) -> str:
     outcome = decision.outcome
     counts = [f"{outcome[name]} {name}" for name in ("launched", "refused", "ended") if outcome.get(name)]
     # KEDA creates and deletes the pods
-    told = [f"requested {outcome['told']}"] if "told" in outcome else []
+    requested = [f"requested {outcome['requested']}"] if "requested" in outcome else []
     failed = ["failed"] if {"launch_failed", "end_failed"} & outcome.keys() else []
-    return ", ".join([*told, *counts, *failed]) or "nothing"
+    return ", ".join([*requested, *counts, *failed]) or "nothing"
 
 
 def _why(decision: ScalingDecision) -> Sequence[str]:

@@ -146,7 +146,9 @@ class Machines:
 
         return await self._leadership.run(TransactionStep.SCALE_INTENT, work)
 
-    async def record_decision(self, fleet: FleetRecord, plan: FleetPlan, *, saw: Mapping[str, Any], told: int) -> None:
+    async def record_decision(
+        self, fleet: FleetRecord, plan: FleetPlan, *, saw: Mapping[str, Any], requested: int
+    ) -> None:
         """Write down what a cluster was told, unless that is what was written last. Nobody has to lead for it: several
         that tell the same cluster tell it the same."""
 
@@ -154,10 +156,10 @@ class Machines:
             last = await decisions.latest(tx, fleet.id)
             if (
                 last is None
-                or (last.desired, last.outcome.get("told")) != (plan.desired, told)
+                or (last.desired, last.outcome.get("requested")) != (plan.desired, requested)
                 or reason_class(last.reason) != reason_class(plan.reason)
             ):
-                await _record(tx, fleet, plan, reason=plan.reason, saw=saw, outcome={"told": told})
+                await _record(tx, fleet, plan, reason=plan.reason, saw=saw, outcome={"requested": requested})
 
         await self._databases.central.run(TransactionStep.SCALE_OUTCOME, work)
 

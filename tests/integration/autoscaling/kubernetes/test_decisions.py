@@ -189,7 +189,7 @@ async def test_each_changed_decision_is_recorded_once(fleet: ClusterFleet) -> No
     for decisions in (fleet.inside, fleet.inside, fleet.outside):
         await decisions.desired_replicas(Stage.PRODUCTION, FLEET)
     (first,) = await recorded()
-    assert (first.desired, first.outcome, first.seen["machines"]) == (1, {"told": 1}, [])
+    assert (first.desired, first.outcome, first.seen["machines"]) == (1, {"requested": 1}, [])
     assert first.reason.startswith("1 job")
     fleet.cluster.add("pod")
     assert [await fleet.count() for _ in range(2)] == [1, 1]
