@@ -19,16 +19,16 @@ class Clip extends EventTarget {
   }
 }
 
-const of = (...lengths: number[]) => {
+const playing = (...lengths: number[]) => {
   const sync = new PlaybackSync();
   const clips = lengths.map((each) => new Clip(each));
   for (const each of clips) sync.add(each);
   return { sync, clips };
 };
 
-describe("players that run together", () => {
-  test("those that drift are put where the longest is", () => {
-    const { sync, clips } = of(2, 4);
+describe("synchronized playback", () => {
+  test("aligns drifting videos with the longest one", () => {
+    const { sync, clips } = playing(2, 4);
     sync.play();
     clips[1]?.at(1.5);
     expect(clips[0]?.currentTime).toBe(1.5);
@@ -36,8 +36,8 @@ describe("players that run together", () => {
     expect(clips[0]?.currentTime).toBe(1.5);
   });
 
-  test("a shorter one waits at its end, and all begin again together", () => {
-    const { sync, clips } = of(2, 4);
+  test("lets shorter videos wait at their end, and restarts all together", () => {
+    const { sync, clips } = playing(2, 4);
     sync.play();
     clips[1]?.at(3);
     expect(clips[0]?.currentTime).toBe(2);
@@ -49,8 +49,8 @@ describe("players that run together", () => {
     ]);
   });
 
-  test("a pause shows the same moment in all of them", () => {
-    const { sync, clips } = of(4, 4);
+  test("shows the same moment in all videos when paused", () => {
+    const { sync, clips } = playing(4, 4);
     sync.play();
     if (clips[0]) clips[0].currentTime = 1.02;
     if (clips[1]) clips[1].currentTime = 1.07;

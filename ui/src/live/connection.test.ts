@@ -58,7 +58,7 @@ beforeEach(() => {
   });
   connection.start();
   newest().open();
-  // all that was fetched before is old by now
+  // let the refetch after opening pass
   vi.advanceTimersByTime(1000);
   client.setQueryData([...keys.jobs, {}], page(job("a", "queued"), job("b", "queued")));
 });
@@ -69,7 +69,7 @@ afterEach(() => {
 });
 
 describe("live events", () => {
-  it("change a row in its place, and say nothing of the others", () => {
+  it("change a row in place and leave the others untouched", () => {
     const before = shown()?.[1];
     newest().emit("changed", { jobs: [{ ...job("a", "queued"), label: "new" }] });
     expect(shown()?.[0]?.label).toBe("new");
@@ -78,14 +78,14 @@ describe("live events", () => {
     expect(isStale()).toBe(false);
   });
 
-  it("fetch a list anew when a row may belong elsewhere", () => {
+  it("refetch a list whose order may have changed", () => {
     newest().emit("changed", { jobs: [job("a", "completed")] });
     expect(shown()?.[0]?.status).toBe("completed");
     vi.advanceTimersByTime(1000);
     expect(isStale()).toBe(true);
   });
 
-  it("fetch a list anew when a job is new to it, and not before events have settled", () => {
+  it("refetch a list with a new job, after events have settled", () => {
     newest().emit("changed", { jobs: [job("c", "queued")] });
     expect(isStale()).toBe(false);
     vi.advanceTimersByTime(1000);
@@ -95,7 +95,7 @@ describe("live events", () => {
   it.each([
     ["job", keys.job("a"), { jobs: [job("a", "completed")] }],
     ["batch", keys.batch("a"), { batches: [{ id: "a", status: "completed" }] }],
-  ])("are not undone by an older answer about a %s that comes late", async (_kind, queryKey, said) => {
+  ])("are not overwritten by an older response about a %s", async (_kind, queryKey, said) => {
     let answer = (_data: unknown) => {};
     const asked = client
       .fetchQuery({ queryKey, queryFn: () => new Promise((resolve) => (answer = resolve)) })
@@ -106,7 +106,7 @@ describe("live events", () => {
     expect(client.getQueryData<Job>(queryKey)?.status).toBe("completed");
   });
 
-  it("fetch a list anew that was on its way when they came", async () => {
+  it("refetch a list that was pending when they arrived", async () => {
     let answer = (_data: unknown) => {};
     const asked = client.fetchQuery({
       queryKey: [...keys.jobs, {}],
@@ -119,35 +119,35 @@ describe("live events", () => {
     expect(isStale()).toBe(true);
   });
 
-  it("take away what was removed", () => {
+  it("remove deleted rows", () => {
     newest().emit("changed", { removed: ["a"] });
     expect(shown()?.map((each) => each.id)).toEqual(["b"]);
   });
 
-  it("show how far a job is, in the list and on its page", () => {
+  it("update the progress in the list and on the page of a job", () => {
     client.setQueryData(keys.job("b"), job("b", "processing"));
     newest().emit("progress", { jobs: [{ id: "b", progress: { value: 0.5 } }] });
     expect(shown()?.[1]?.progress).toEqual({ value: 0.5 });
     expect(client.getQueryData<Job>(keys.job("b"))?.progress).toEqual({ value: 0.5 });
   });
 
-  it("bring the counts", () => {
+  it("update the counts", () => {
     newest().emit("queue", { counts: { queued: 2 }, waiting: 2, running: 0 });
     expect(client.getQueryData(keys.counts)).toEqual({ counts: { queued: 2 }, waiting: 2, running: 0 });
   });
 
-  it("let what happened to a job be fetched anew, and that of no other", () => {
+  it("refetch the history of the changed job only", () => {
     for (const id of ["a", "b"]) client.setQueryData(keys.history(id), []);
     newest().emit("changed", { jobs: [job("a", "queued")] });
     expect(["a", "b"].map((id) => client.getQueryState(keys.history(id))?.isInvalidated)).toEqual([true, false]);
   });
 
-  it("fetch everything anew when some were missed", () => {
+  it("refetch all queries when events were missed", () => {
     newest().emit("reset", null);
     expect(isStale()).toBe(true);
   });
 
-  it("fetch anew what is chosen by marks when another browser has marked something", () => {
+  it("refetch lists that are filtered by marks when another browser marked outputs", () => {
     const all = [...keys.gallery, "newest", {}];
     const starred = [...keys.gallery, "newest", { mark: "starred" }];
     const known = [all, starred, ["gallery-index", {}], ["gallery-index", { collection: "c" }], ["collections"]];
@@ -163,7 +163,7 @@ describe("live events", () => {
     stopListening();
   });
 
-  it("reach whoever listens", () => {
+  it("reach all listeners", () => {
     const heard = vi.fn();
     connection.on("changed", heard);
     newest().emit("changed", { removed: ["a"] });
@@ -172,7 +172,7 @@ describe("live events", () => {
 });
 
 describe("the connection", () => {
-  it("fetches anew what was fetched before it began, and not while that may be under way", () => {
+  it("refetches older queries shortly after it opens", () => {
     connection.stop();
     connection = new Connection(client, {
       open: () => new Stream(),
@@ -185,7 +185,7 @@ describe("the connection", () => {
     expect(isStale()).toBe(true);
   });
 
-  it("leaves a short break to the browser, which asks for what was missed", () => {
+  it("leaves short interruptions to the browser", () => {
     newest().fail(false);
     expect(connection.state).toBe("reconnecting");
     newest().open();
@@ -193,7 +193,7 @@ describe("the connection", () => {
     expect(Stream.all).toHaveLength(1);
   });
 
-  it("polls where the stream is refused, and tries it again later", async () => {
+  it("polls while the stream is refused, and reconnects later", async () => {
     newest().fail(true);
     await vi.advanceTimersByTimeAsync(POLL_MS);
     expect(connection.state).toBe("polling");
@@ -204,14 +204,14 @@ describe("the connection", () => {
     expect(connection.state).toBe("live");
   });
 
-  it("says that it reconnects while nobody answers", async () => {
+  it("is reconnecting while the server is unreachable", async () => {
     isReached = false;
     newest().fail(true);
     await vi.advanceTimersByTimeAsync(POLL_MS);
     expect(connection.state).toBe("reconnecting");
   });
 
-  it("begins anew after the machine slept, and fetches what it may have missed", () => {
+  it("reconnects and refetches after the machine slept", () => {
     vi.setSystemTime(Date.now() + SLEEP_MS * 2);
     document.dispatchEvent(new Event("visibilitychange"));
     expect(Stream.all).toHaveLength(2);
@@ -220,7 +220,7 @@ describe("the connection", () => {
     expect(isStale()).toBe(true);
   });
 
-  it("is kept in a tab that nobody sees, whose timers come once a minute", () => {
+  it("is kept in a hidden tab, whose timers fire once a minute", () => {
     const isHidden = vi.spyOn(document, "hidden", "get").mockReturnValue(true);
     document.dispatchEvent(new Event("visibilitychange"));
     for (let minute = 0; minute < 3; minute += 1) {

@@ -1,7 +1,7 @@
 import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { type Browser as BrowserApi, MAX_UNANSWERED, PING_MS, SharedSource, type Source } from "./shared-stream";
 
-/** A stream of the server. */
+/** A fake `EventSource`. */
 class Stream implements Source {
   static all: Stream[] = [];
   readonly CLOSED = 2;
@@ -37,7 +37,7 @@ class Stream implements Source {
   }
 }
 
-/** The locks and the channel of one browser. */
+/** The locks and broadcast channels of one browser. */
 class Browser {
   private readonly queue: { held: () => Promise<void>; fail: (why: Error) => void }[] = [];
   private holder: ((why: Error) => void) | null = null;
@@ -48,7 +48,7 @@ class Browser {
         options.signal?.addEventListener("abort", () => fail(new Error("aborted")));
         const entry = { held: () => (options.signal?.aborted ? Promise.resolve() : held()), fail };
         if (options.steal) {
-          this.holder?.(new Error("taken"));
+          this.holder?.(new Error("stolen"));
           this.hold(entry);
         } else {
           this.queue.push(entry);
@@ -96,7 +96,7 @@ class Browser {
   private hold(entry: (typeof this.queue)[number]) {
     const mine = entry.fail;
     this.holder = mine;
-    // as in a browser, not before the call has returned
+    // asynchronous, as in a browser
     void Promise.resolve()
       .then(entry.held)
       .then(() => {
@@ -121,7 +121,7 @@ beforeEach(() => {
 afterEach(() => vi.useRealTimers());
 
 describe("tabs of one browser", () => {
-  it("have one stream, and all hear it", async () => {
+  it("share one stream", async () => {
     const browser = new Browser();
     const tabs = [browser.tab(), browser.tab(), browser.tab()];
     await settle();
@@ -137,7 +137,7 @@ describe("tabs of one browser", () => {
     expect(late.heard).toEqual(["open", "changed 2"]);
   });
 
-  it("all know when it is lost and back", async () => {
+  it("all notice when it is lost and restored", async () => {
     const browser = new Browser();
     const tabs = [browser.tab(), browser.tab()];
     await settle();
@@ -148,7 +148,7 @@ describe("tabs of one browser", () => {
     for (const each of tabs) expect(each.heard).toEqual(["open", "error", "open"]);
   });
 
-  it("go on with a stream of another when the one that had it is closed, and fetch what was missed", async () => {
+  it("continue with a new stream when the leader closes, and refetch missed changes", async () => {
     const browser = new Browser();
     const [first, second, third] = [browser.tab(), browser.tab(), browser.tab()];
     await settle();
@@ -163,7 +163,7 @@ describe("tabs of one browser", () => {
     for (const each of [second, third]) expect(each.heard).toEqual(["open", "reset", "changed 1"]);
   });
 
-  it("take the stream from one that sleeps, which hears them once it wakes", async () => {
+  it("take over from a sleeping leader, which follows after it wakes", async () => {
     const browser = new Browser();
     const [first, second] = [browser.tab(), browser.tab()];
     await settle();

@@ -54,36 +54,36 @@ describe("a batch", () => {
     counts: counts({ completed: 11, failed: 1 }),
   });
 
-  it("of which one failed is not red", () => {
+  it("with one failed item shows a warning", () => {
     expect(summaryOf(mixed)).toEqual({ main: "1 failed", sub: "11 of 12 done", tone: "warn" });
     expect(progressParts(mixed.counts, 12).map((each) => each.status)).toEqual(["completed", "failed"]);
   });
 
-  it("of which all failed is, and says why", () => {
+  it("with only failed items shows the error", () => {
     const all = entry("a", { ...mixed, counts: counts({ failed: 12 }), error: "Not enough memory." });
     expect(summaryOf(all)).toEqual({ main: "Failed", sub: "Not enough memory.", tone: "bad" });
   });
 
-  it("offers to run what failed again, and not what was canceled while others go on", () => {
+  it("offers to retry failed items, and no canceled ones while others are active", () => {
     expect(actionsFor(targetOfEntry(mixed))).toEqual(["retry", "again", "delete"]);
     const going = entry("a", { is_batch: true, counts: counts({ processing: 1, canceled: 2 }) });
     expect(actionsFor(targetOfEntry(going))).toEqual(["pause", "pauseNow", "cancel"]);
   });
 
-  it("has only what is done in its bar, and what was canceled is not", () => {
+  it("fills its bar with finished items only, without canceled ones", () => {
     expect(progressParts({ processing: 1, canceled: 1, queued: 2 }, 4)).toEqual([]);
     expect(doneOf({ completed: 1, failed: 1, canceled: 1 })).toBe(2);
   });
 });
 
 describe("a job", () => {
-  it("that was retried is not retried once more, but may be run again", () => {
+  it("that was retried can be run again, but not retried", () => {
     const failed = { status: "failed", counts: counts({ failed: 1 }) } as const;
     expect(actionsFor(targetOfEntry(entry("a", failed)))).toEqual(["retry", "delete"]);
     expect(actionsFor(targetOfEntry(entry("a", { ...failed, retried_as: "b" })))).toEqual(["again", "delete"]);
   });
 
-  it("that a worker has fetched cannot be moveEntry, nor a batch of which nothing else waits", () => {
+  it("that a worker has fetched cannot be moved, nor a batch without other waiting jobs", () => {
     const more: Partial<QueueEntry>[] = [
       { fetched: 1 },
       { fetched: 1, is_batch: true, status: "running", counts: counts({ processing: 1, queued: 1 }) },
@@ -94,7 +94,7 @@ describe("a job", () => {
     }
   });
 
-  it("that waits, and a batch of which something does, can be given a priority", () => {
+  it("that waits can change its priority, and so can a batch with waiting jobs", () => {
     const can = (more: Partial<QueueEntry>) => canPrioritise(targetOfEntry(entry("a", more)));
     expect(can({ status: "waiting" })).toBe(true);
     expect(can({ status: "running", counts: counts({ processing: 1 }) })).toBe(false);
@@ -108,7 +108,7 @@ describe("the list", () => {
   const ended = (id: string, at: Date) =>
     entry(id, { status: "completed", counts: counts({ completed: 1 }), ended_at: at.toISOString() });
 
-  it("has what is next first, then what has ended by day", () => {
+  it("shows the next entries first, then finished ones by day", () => {
     const lines = linesOf(
       [
         entry("a"),
@@ -131,14 +131,14 @@ describe("the list", () => {
     ]);
   });
 
-  it("is reordered by putting one before or after another", () => {
+  it("is reordered by moving an entry before or after another", () => {
     const all = [entry("a"), entry("b"), entry("c"), ended("d", today)];
     expect(moveEntry(all, "c", { other: "a", isAfter: false }).map((each) => each.id)).toEqual(["c", "a", "b", "d"]);
     expect(moveEntry(all, "a", { other: "b", isAfter: true }).map((each) => each.id)).toEqual(["b", "a", "c", "d"]);
     expect(canMove(ended("d", today))).toBe(false);
   });
 
-  it("is reordered only while it is shown in the order of the queue", () => {
+  it("can be reordered only in queue order", () => {
     expect(["queue", undefined, "newest", "oldest"].map((sort) => canMove(entry("a"), sort))).toEqual([
       true,
       true,
@@ -148,8 +148,8 @@ describe("the list", () => {
   });
 });
 
-describe("what is selected", () => {
-  it("is one call for jobs, one for each batch, and one for all that match", () => {
+describe("a selection", () => {
+  it("takes one call for jobs, one per batch, or one for all matches", () => {
     expect(bulkSelections(["1", "b-2", "3"], {})).toEqual([
       { ids: ["1", "3"] },
       { filter: { in_queue: true, batch_id: "2" } },
@@ -159,7 +159,7 @@ describe("what is selected", () => {
     ]);
   });
 
-  it("is, of a batch under a filter, only what the filter means", () => {
+  it("of a batch under a filter includes only matching jobs", () => {
     expect(bulkSelections(["b-2"], { status: "failed", q: "cat" })).toEqual([
       { filter: { in_queue: true, status: "failed", q: "cat", batch_id: "2" } },
     ]);
@@ -169,37 +169,37 @@ describe("what is selected", () => {
   });
 });
 
-it("a view is the one that is shown where all that it looks for is the same", () => {
+it("a view is active if all its filters are equal", () => {
   const view = { search: { q: "cat", sort: "newest" } };
   expect(isSameView(view, { q: "cat", sort: "newest", status: "", workflow: "" })).toBe(true);
   expect(isSameView(view, { q: "cat" })).toBe(false);
 });
 
-it("pausing the queue after what runs leaves what runs alone", () => {
+it("pausing the queue after the running jobs leaves them alone", () => {
   expect(statusesToPause("after")).toEqual(["waiting"]);
   expect(statusesToPause("now")).toEqual(["waiting", "running"]);
 });
 
-it("what nobody can run is called blocked, and says why", () => {
+it("an entry that no worker can run is blocked and says why", () => {
   const missing = entry("a", { waiting_reason: "missing", waiting_text: "No worker has flux.safetensors." });
   expect(summaryOf(missing)).toEqual({ main: "Blocked", sub: "No worker has flux.safetensors.", tone: "warn" });
   expect(summaryOf(entry("a", { waiting_reason: "busy", waiting_text: "Position 2." })).tone).toBe("quiet");
 });
 
-it("what is paused can be put elsewhere, too", () => {
+it("paused entries can be moved", () => {
   const paused = entry("a", { status: "paused", counts: counts({ paused: 1 }) });
   expect(canMove(paused)).toBe(true);
   expect(actionsFor(targetOfEntry(paused))).toEqual(["resume", "next", "up", "down", "cancel"]);
   expect(actionsFor(targetOfEntry(entry("b", { is_batch: true, counts: counts({ paused: 2 }) })))).toContain("next");
 });
 
-it("of a batch as many tiles are shown as fit, and the others are counted", () => {
+it("a batch shows as many tiles as fit", () => {
   expect(tilesThatFit(36, 1000, 26, 2)).toBe(36);
   expect(tilesThatFit(36, 320, 26, 2)).toBe(20);
   expect(tilesThatFit(6, 160, 50, 1)).toBe(1);
 });
 
-it("what is selected is counted in jobs and batches, as far as the list has it", () => {
+it("selected jobs and batches are counted if all are loaded", () => {
   const all = [
     entry("a", { is_batch: true, matched: 3, total: 6 }),
     entry("b", { is_batch: true, matched: 7 }),
