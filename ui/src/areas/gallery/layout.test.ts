@@ -23,8 +23,8 @@ const MEASURES = { width: 1000, rowHeight: 200, gap: 10, headingHeight: 40 };
 const many = (key: string, count: number) =>
   group(key, ...Array.from({ length: count }, (_each, at) => 60 + (at % 9) * 20));
 
-describe("the layout of the gallery", () => {
-  test("rows fill the width, and pictures keep their shapes", () => {
+describe("gallery layout", () => {
+  test("fills rows and keeps aspect ratios", () => {
     const layout = computeLayout([many("a", 100)], MEASURES);
     for (const { first, end, height } of layout.rows.slice(0, -1)) {
       const last = end - 1;
@@ -35,12 +35,12 @@ describe("the layout of the gallery", () => {
     }
   });
 
-  test("a last row of few is not blown up", () => {
+  test("does not stretch a short last row", () => {
     const layout = computeLayout([group("a", 100)], MEASURES);
     expect(layout.rows[0]?.height).toBe(200);
   });
 
-  test("a shape that nobody could look at is cut, and one that is not known is shown as a page", () => {
+  test("clamps extreme aspect ratios and has a default", () => {
     const layout = computeLayout([group("a", 5000, 1, 0)], MEASURES);
     const [wide, narrow, unknown] = layout.widths;
     const heights = layout.rows.map((each) => each.height);
@@ -49,14 +49,14 @@ describe("the layout of the gallery", () => {
     expect(unknown).toBeGreaterThan(0);
   });
 
-  test("a group begins a new row below its heading", () => {
+  test("starts a new row for each group", () => {
     const layout = computeLayout([group("a", 100, 100), group("b", 100)], MEASURES);
     expect(layout.headings.map((each) => each.key)).toEqual(["a", "b"]);
     expect(layout.rows).toHaveLength(2);
     expect(layout.rows[1]?.top).toBe((layout.headings[1]?.top ?? 0) + 40);
   });
 
-  test("of 20,000 only the rows in sight are found", () => {
+  test("finds visible rows of 20,000 outputs", () => {
     const layout = computeLayout([many("a", 20_000)], MEASURES);
     const [first, end] = visibleRows(layout.rows, 500_000, 501_000);
     expect(end - first).toBeGreaterThan(3);
@@ -68,7 +68,7 @@ describe("the layout of the gallery", () => {
     ]);
   });
 
-  test("arrows go to what is beside, above and below, and stop at the edges", () => {
+  test("moves to neighbors and stops at edges", () => {
     const layout = computeLayout([group("a", 100, 100, 100, 100, 100, 100, 100, 100, 100, 100)], MEASURES);
     const across = layout.rows[0]?.end ?? 0;
     expect(neighborOf(layout, 0, "right")).toBe(1);
@@ -78,7 +78,7 @@ describe("the layout of the gallery", () => {
     expect(neighborOf(layout, 9, "right")).toBe(9);
   });
 
-  test("what one looks at stays where it is when something new comes before it", () => {
+  test("keeps visible outputs in place when new ones arrive", () => {
     const before = [many("today", 300)];
     const after = prependOutputs(before, [{ id: "new", key: "today", ratio: 300 }]);
     const [old, next] = [computeLayout(before, MEASURES), computeLayout(after, MEASURES)];
@@ -91,7 +91,7 @@ describe("the layout of the gallery", () => {
     expect(moved - (row?.top ?? 0)).toBeCloseTo(30);
   });
 
-  test("what is new stands first in its group, and begins one where there is none", () => {
+  test("prepends new outputs to their group", () => {
     const found = prependOutputs(
       [group("mon", 100)],
       [
@@ -106,21 +106,21 @@ describe("the layout of the gallery", () => {
     ]);
   });
 
-  test("what was deleted goes, with a group that is empty then", () => {
+  test("removes deleted outputs and empty groups", () => {
     const found = removeOutputs([group("a", 100), group("b", 100, 50)], new Set(["a0", "b0"]));
     expect(found).toEqual([{ key: "b", name: "b", ids: ["b1"], ratios: [50] }]);
   });
 });
 
-describe("how large a picture is shown", () => {
-  test("is told of its own pixels, not of the pane", () => {
+describe("zoom", () => {
+  test("is relative to the pixels of the image", () => {
     const fit = fitScale({ width: 1200, height: 844 }, { width: 512, height: 512 });
     expect(gallery.lightbox.zoom(1, fit)).toBe("Fit · 165 %");
     expect(gallery.lightbox.zoom(1 / (fit as number), fit)).toBe("100 %");
     expect(gallery.lightbox.zoom(1, null)).toBe("Fit");
   });
 
-  test("is its own size where that is smaller than the pane, and zooming out stops there", () => {
+  test("stops zooming out at the actual size of a small image", () => {
     const own = clampView({ ...FIT, scale: 0.6 });
     expect(own).toEqual({ scale: 0.6, x: 0, y: 0 });
     expect(zoomBy(own, 0.5).scale).toBe(0.6);
@@ -128,7 +128,7 @@ describe("how large a picture is shown", () => {
   });
 });
 
-test("two outputs are told apart by the values that differ", () => {
+test("finds values that differ", () => {
   const value = (key: string, given: unknown) => ({
     key,
     label: key.toUpperCase(),

@@ -12,21 +12,21 @@ import {
 } from "./queries";
 import { retryDelay } from "./use-upload";
 
-describe("what is said of a video", () => {
-  it("is gone when it is done and nothing of it is there", () => {
+describe("video state", () => {
+  it("is missing if it completed without outputs", () => {
     expect(isMissingOutput({ status: "completed", outputs: [] })).toBe(true);
     expect(isMissingOutput({ status: "processing", outputs: [] })).toBe(false);
     expect(isMissingOutput({ status: "failed", outputs: [] })).toBe(false);
   });
 
-  it("is at one of four steps, and in line while its worker runs another", () => {
+  it("has four steps; a prefetched job is queued", () => {
     const step = (status: "queued" | "paused" | "processing" | "completed", isFetched = false) =>
       currentStep({ status, is_prefetched: isFetched });
     expect([step("queued"), step("paused"), step("processing"), step("completed")]).toEqual([1, 1, 2, 3]);
     expect(step("processing", true)).toBe(1);
   });
 
-  it("is among those of its states", () => {
+  it("matches its filter states", () => {
     const of = (job: Parameters<typeof matchesState>[0]) => STATES.filter((each) => matchesState(job, each));
     expect(of({ status: "processing", is_prefetched: true, is_expired: false })).toEqual(["waiting"]);
     expect(of({ status: "processing", is_prefetched: false, is_expired: false })).toEqual(["running"]);
@@ -34,40 +34,40 @@ describe("what is said of a video", () => {
     expect(of({ status: "completed", is_prefetched: false, is_expired: true })).toEqual(["completed", "expired"]);
   });
 
-  it("waits for a reason that a user understands, and not in the words of operators", () => {
+  it("explains waiting without operator terms", () => {
     expect(studio.video.why("no_worker")).toContain("starts automatically");
     expect(studio.video.why("no_worker")).not.toContain("worker");
     expect(studio.video.why("busy")).toBe("Waiting in the queue.");
     expect(studio.video.why(undefined)).toBe("Waiting in the queue.");
   });
 
-  it("is estimated in plain words", () => {
+  it("formats estimates", () => {
     expect(studio.video.startsIn(0.2)).toBe("Starts in a moment");
     expect(studio.video.startsIn(40)).toBe("Starts in about 40 s");
     expect(studio.video.longer(90)).toMatch(/^Takes about /);
     expect([studio.video.left(0), studio.video.left(12)]).toEqual(["almost done", "about 12 s left"]);
   });
 
-  it("is sent again after longer and longer pauses", () => {
+  it("backs off between upload attempts", () => {
     expect([0, 1, 2, 9].map(retryDelay)).toEqual([2000, 4000, 8000, 60_000]);
   });
 
-  it("took as long as its last run", () => {
+  it("computes the processing time", () => {
     const times = { started_at: "2026-01-01T12:00:00Z", completed_at: "2026-01-01T12:00:09Z" };
     expect(processingSeconds({ status: "completed", ...times })).toBe(9);
     expect(processingSeconds({ status: "processing", ...times, completed_at: null })).toBeNull();
   });
 
-  it("tells the words of programs from those of people", () => {
+  it("detects technical errors", () => {
     expect(isTechnical("ImageInvert (2): mat1 and mat2 shapes cannot be multiplied")).toBe(true);
     expect(isTechnical("RuntimeError: it broke")).toBe(true);
     expect(isTechnical("The file is no picture that can be read. Upload another.")).toBe(false);
   });
 });
 
-describe("a failure", () => {
+describe("failure texts", () => {
   const told = (error: string) => studio.video.failure(error);
-  it("is told in words of people, with what to do", () => {
+  it("have a cause and advice", () => {
     const memory = told("KSampler (3): there was not enough memory, even with the 24 GB of the card to itself.");
     expect(memory?.cause).toBe("Not enough memory");
     expect(memory?.advice).toContain("Try a smaller image");
@@ -79,28 +79,28 @@ describe("a failure", () => {
     ).toContain("Contact your administrator");
   });
 
-  it("never speaks of nodes, workers and cards to who cannot change them", () => {
+  it("do not mention nodes, workers and GPUs", () => {
     for (const error of ["KSampler (3): CUDA out of memory", "The worker stopped responding.", "a model is missing"]) {
       const words = Object.values(told(error) ?? {}).join(" ");
       expect(words).not.toMatch(/node|worker|card|GPU|CUDA|model/i);
     }
   });
 
-  it("that is none of the usual stays as it was said", () => {
+  it("are null for unknown errors", () => {
     expect(told("The workflow of this job no longer exists.")).toBeNull();
     expect(told("ImageInvert (2): mat1 and mat2 shapes cannot be multiplied")).toBeNull();
   });
 });
 
-describe("pictures of effects", () => {
-  it("have colours of their own, always the same", () => {
+describe("effect covers", () => {
+  it("have stable placeholder hues", () => {
     const names = ["film-look", "ink-drawing", "golden-hour", "slow-motion", "night-city"];
     expect(new Set(names.map(placeholderHue)).size).toBe(names.length);
     expect(names.map(placeholderHue)).toEqual(names.map(placeholderHue));
     expect(placeholderHue("")).toBeLessThan(360);
   });
 
-  it("play where they are films, however they are signed", () => {
+  it("detect videos in signed URLs", () => {
     expect(isVideoUrl("https://s3.test/a/preview.mp4?X-Amz-Signature=1.png")).toBe(true);
     expect(isVideoUrl("/files/preview.webp?name=a.mp4")).toBe(false);
   });

@@ -69,9 +69,6 @@ export function useStartEffect(effect: StudioEffect, form: Form, { upload }: Upl
         input_payload: payloadOf(form.choice, asSingleJob(form.draft)),
         // the price on the button: the server rejects the job if it changed
         expected_tokens: effect.credits_cost,
-        priority: 0,
-        reuse: false,
-        wait_for_missing: false,
         ...(videoId && { video_id: videoId }),
       };
       const text = stringify(body);

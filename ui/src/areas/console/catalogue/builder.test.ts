@@ -37,8 +37,8 @@ const built: FormDefinition = {
   properties: [STEPS],
 };
 
-describe("inputs of nodes", () => {
-  it("are those with a value of their own, not links and not placeholders", () => {
+describe("node inputs", () => {
+  it("lists fixed values, not links or placeholders", () => {
     expect(fixedInputs(built).map((each) => `${each.node}.${each.name}`)).toEqual([
       "LoadImage.image",
       "Sampler.cfg",
@@ -46,7 +46,7 @@ describe("inputs of nodes", () => {
     ]);
   });
 
-  it("become a field whose default is what they had", () => {
+  it("become a field with their value as default", () => {
     const next = offerInput(built, "2", "cfg");
     expect(next.graph["2"]?.inputs.cfg).toBe("{{CFG}}");
     expect(next.properties[1]).toMatchObject({
@@ -60,25 +60,25 @@ describe("inputs of nodes", () => {
     expect(offerInput(built, "2", "seed").properties[1]).toMatchObject({ default_value: 18446744073709551615n });
   });
 
-  it("get another key and placeholder where theirs are taken", () => {
+  it("get a free key and placeholder", () => {
     const other = { class_type: "KSampler", inputs: { steps: 8, note: "{{STEPS_2}}" } };
     const next = offerInput({ ...built, graph: { ...built.graph, "4": other } }, "4", "steps");
     expect(next.properties[1]).toMatchObject({ key: "steps_2", placeholder: "{{STEPS_2_2}}" });
   });
 
-  it("that load a file become the file that users give", () => {
+  it("of loaders become file fields", () => {
     const { properties } = offerInput(built, "1", "image");
     expect(properties[1]).toMatchObject({ type: "image", required: true, is_primary_input: true, default_value: null });
   });
 
-  it("have their value again once they are taken out", () => {
+  it("get their value back when removed", () => {
     const { graph, properties } = removeProperty(built, "steps");
     expect(graph["2"]?.inputs.steps).toBe(20);
     expect(graph["3"]?.inputs.filename_prefix).toBe("a 20 b");
     expect(properties).toEqual([]);
   });
 
-  it("without a value cannot be taken out", () => {
+  it("cannot be removed without a value", () => {
     expect(canRemove({ ...STEPS, default_value: null })).toBe(false);
     expect(canRemove({ ...STEPS, type: "image", default_value: "path" })).toBe(false);
   });
@@ -88,13 +88,13 @@ describe("fields", () => {
   const hidden = { ...STEPS, key: "hidden", placeholder: "{{H}}", user_configurable: false };
   const cfg = { ...STEPS, key: "cfg", placeholder: "{{C}}" };
 
-  it("change places with those that are shown beside them", () => {
+  it("move within visible fields", () => {
     const keysOf = (properties: readonly Property[]) => properties.map((each) => each.key);
     expect(keysOf(moveProperty([STEPS, hidden, cfg], "cfg", -1))).toEqual(["cfg", "steps", "hidden"]);
     expect(keysOf(moveProperty([STEPS, hidden, cfg], "steps", -1))).toEqual(["steps", "hidden", "cfg"]);
   });
 
-  it("are one file that batches are made of", () => {
+  it("have one primary input", () => {
     const files = ["a", "b"].map((key) => ({
       ...STEPS,
       key,
@@ -106,13 +106,13 @@ describe("fields", () => {
     expect(next.properties.map((each) => each.is_primary_input)).toEqual([false, true]);
   });
 
-  it("keep what another type can have", () => {
+  it("keep compatible values when the type changes", () => {
     expect(changeType(STEPS, "text")).toMatchObject({ default_value: "20", is_whole: false });
     expect(changeType(STEPS, "choice")).toMatchObject({ default_value: 20, choices: [20] });
     expect(changeType(STEPS, "image")).toMatchObject({ default_value: null });
   });
 
-  it("say what is wrong with them", () => {
+  it("report their problems", () => {
     expect(validateProperty(STEPS)).toEqual({});
     expect(validateProperty({ ...STEPS, maximum: 10 })).toHaveProperty("default_value");
     expect(validateProperty({ ...STEPS, minimum: 30, maximum: 10 })).toHaveProperty("maximum");
@@ -123,7 +123,7 @@ describe("fields", () => {
   });
 });
 
-describe("the preview", () => {
+describe("previewOf", () => {
   const file: Property = {
     key: "image",
     type: "image",
@@ -133,7 +133,7 @@ describe("the preview", () => {
     is_primary_input: true,
   };
 
-  it("has what users may set and the file that they give, with the values of the effect", () => {
+  it("contains user fields and the primary file, with overrides", () => {
     const about = { slug: "old-film", name: "Old film", mime: "video/mp4", tokens: 5 };
     const hidden = { ...STEPS, key: "cfg", user_configurable: false };
     const { properties } = previewOf(about, [file, STEPS, hidden], { steps: 8 });
@@ -141,30 +141,30 @@ describe("the preview", () => {
     expect(properties[1]?.default_value).toBe(8);
   });
 
-  it("shows no path of the server, and asks for what a job is about", () => {
+  it("hides server paths and requires the primary file", () => {
     expect(inputOf(file)).toMatchObject({ default_value: null, required: true });
     expect(inputOf({ ...file, is_primary_input: false })).toMatchObject({ required: false });
   });
 
-  it("knows what a key means as the server does", () => {
+  it("derives roles from keys like the server", () => {
     expect(inputOf({ ...STEPS, key: "noise_seed" }).role).toBe("seed");
     expect(inputOf({ ...STEPS, key: "seed_strength" }).role).toBe(null);
   });
 });
 
-it("names the nodes that end the graph first among those that may make its output", () => {
+it("lists last nodes first as output candidates", () => {
   expect(outputNodes(built.graph).map((each) => each.id)).toEqual(["3", "1", "2"]);
 });
 
-it("makes addresses of names", () => {
+it("derives slugs from names", () => {
   expect(slugOf("Älter, aber gut (v2).final")).toBe("alter-aber-gut-v2-final");
   expect(slugOf("日本")).toBe("workflow");
 });
 
-describe("dropped files", () => {
+describe("readWorkflows", () => {
   const json = (name: string, value: unknown) => new File([JSON.stringify(value)], name, { type: "application/json" });
 
-  it("are workflows, or carry one, or are of no use, each for its own reason", async () => {
+  it("returns workflows and a reason for each rejected file", async () => {
     const files = [
       json("api.json", { "1": { class_type: "SaveImage", inputs: {} } }),
       json("editor.json", { nodes: [] }),

@@ -4,7 +4,7 @@ import { fitting } from "./queries";
 
 afterEach(() => vi.unstubAllGlobals());
 
-it("which workers can run a workflow is told of all of them, however many there are", async () => {
+it("fetches the availability on all pages of workers", async () => {
   const asked: string[] = [];
   const answer = (workers: object) => new Response(JSON.stringify({ data: { text: "some", workers }, message: "" }));
   vi.stubGlobal("fetch", async (input: RequestInfo | URL) => {

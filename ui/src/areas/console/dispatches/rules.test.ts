@@ -12,20 +12,20 @@ const dispatch = (status: string, more: Partial<Dispatch> = {}) =>
     ...more,
   }) as Dispatch;
 
-describe("what can be done with a dispatch", () => {
-  it("is to cancel it while it has not ended, once", () => {
+describe("allowedActions", () => {
+  it("allows one cancel of an unfinished dispatch", () => {
     expect(allowedActions(dispatch("queued"))).toEqual({ cancel: true, retry: false, priority: true });
     expect(allowedActions(dispatch("leased", { cancel_requested_at: "2026-01-01T00:02:00Z" })).cancel).toBe(false);
     expect(allowedActions(dispatch("completed"))).toEqual({ cancel: false, retry: false, priority: false });
   });
 
-  it("is to run it again when it failed or was canceled", () => {
+  it("allows a retry after failure or cancel", () => {
     expect(allowedActions(dispatch("failed")).retry).toBe(true);
     expect(allowedActions(dispatch("canceled")).retry).toBe(true);
   });
 });
 
-it("its time is how long it waits, runs, or took", () => {
+it("shows waiting time, running time or duration", () => {
   const now = Date.parse("2026-01-01T00:01:30Z");
   expect(dispatchTime(dispatch("queued"), now)).toBe("waiting 2 min");
   expect(dispatchTime(dispatch("leased"), now)).toBe("running 30 s");
@@ -33,7 +33,7 @@ it("its time is how long it waits, runs, or took", () => {
   expect(dispatchTime(dispatch("canceled"), now)).toBe("");
 });
 
-it("the address is asked for in the words of the server, without what is empty", () => {
+it("maps search parameters to the request and drops empty ones", () => {
   expect(parseDispatchesQuery({ q: " gpu-1 ", status: "failed", stage: "" })).toEqual({
     search: "gpu-1",
     status: "failed",

@@ -14,7 +14,7 @@ const details = {
   schedules: [],
 } as Details;
 
-it("only what was changed is sent, and pausing is none of the form's", () => {
+it("sends only changed fields, without the paused flag", () => {
   const before = draftOf(details);
   expect(changesOf(before, before)).toBeNull();
   expect(changesOf(before, { ...before, max_machines: 8, cost_per_hour: null })).toEqual({
@@ -23,21 +23,21 @@ it("only what was changed is sent, and pausing is none of the form's", () => {
   });
 });
 
-it("a fleet of which nobody has said anything begins with what counts by default", () => {
+it("starts with defaults for a fleet without settings", () => {
   expect(draftOf(null)).toMatchObject({ policy: "balanced", min_machines: 0, max_machines: 10 });
 });
 
-describe("what is wrong is told by its field", () => {
+describe("validation", () => {
   const draft = draftOf(details);
 
-  it("as numbers that are missing or contradict each other", () => {
+  it("reports missing and contradicting numbers", () => {
     expect(validateDraft(draft)).toEqual({});
     expect(validateDraft({ ...draft, cost_per_hour: null })).toEqual({});
     expect(Object.keys(validateDraft({ ...draft, max_machines: null }))).toEqual(["max_machines"]);
     expect(Object.keys(validateDraft({ ...draft, min_machines: 6 }))).toEqual(["min_machines"]);
   });
 
-  it("as times that are none, and schedules without a day", () => {
+  it("reports invalid times and schedules without days", () => {
     const schedule = { ...newSchedule(), ends: "24:00" };
     expect(validateDraft({ ...draft, schedules: [schedule] })).toEqual({});
     const wrong = { ...schedule, begins: "25:00", ends: "8", days: [] };
@@ -49,7 +49,7 @@ describe("what is wrong is told by its field", () => {
   });
 });
 
-it("days stay in their order", () => {
+it("keeps days sorted", () => {
   const schedule = { ...newSchedule(), days: [0, 4] };
   expect(withDay(schedule, 2, true).days).toEqual([0, 2, 4]);
   expect(withDay(schedule, 4, false).days).toEqual([0]);

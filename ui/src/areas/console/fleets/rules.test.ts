@@ -22,15 +22,15 @@ const scaling = (more: Partial<Scaling> = {}) =>
     ...more,
   }) as Scaling;
 
-describe("the state of a fleet", () => {
-  it("is by hand where nobody launches its machines", () => {
+describe("stateOf", () => {
+  it("is static without a machine provider", () => {
     expect(stateOf({ ...fleet, machines: null }, undefined)).toBe("static");
     expect(stateOf({ ...fleet, machines: { ...fleet.machines, provider: "static" } } as Fleet, scaling())).toBe(
       "static",
     );
   });
 
-  it("is the gravest of what holds", () => {
+  it("returns the most severe state", () => {
     expect(stateOf(fleet, scaling())).toBe("scaled");
     expect(stateOf(fleet, scaling({ is_dry_run: true }))).toBe("dry");
     expect(stateOf(fleet, scaling({ is_dry_run: true, leader: null }))).toBe("nobody");
@@ -38,20 +38,20 @@ describe("the state of a fleet", () => {
     expect(stateOf(fleet, scaling({ is_paused: true, failed_boots: 3 }))).toBe("broken");
   });
 
-  it("is at its limit only while jobs wait", () => {
+  it("is limited only while jobs are queued", () => {
     const machines = [{}, {}] as Scaling["machines"];
     expect(stateOf(fleet, scaling({ machines }))).toBe("scaled");
     expect(stateOf(fleet, scaling({ machines, queued_jobs: 3 }))).toBe("limited");
   });
 });
 
-it("a fleet is found by its name and by what it runs", () => {
+it("searches fleets by name and workflow", () => {
   expect(isWanted(fleet, { q: "WAN22" })).toBe(true);
   expect(isWanted(fleet, { q: "flux" })).toBe(false);
   expect(isWanted(fleet, { stage: "staging" })).toBe(false);
 });
 
-it("today is one of the last days", () => {
+it("includes today in the last days", () => {
   expect(lastDays(30, new Date("2026-03-01T23:00:00Z"))).toEqual({ from: "2026-01-31", to: "2026-03-01" });
   expect(lastDays(1, new Date("2026-03-01T00:00:00Z"))).toEqual({ from: "2026-03-01", to: "2026-03-01" });
 });

@@ -10,31 +10,31 @@ const fleet = { slug: "video", stage: "production", name: "video", scaling: { fa
 const said = (seen: Partial<OverviewFacts>) =>
   noticesOf({ now: now(), workers: none, fleets: [], dead: 0, ...seen }).map((each) => each.key.split(" ")[0]);
 
-describe("what needs somebody", () => {
-  it("is nothing while all is well", () => {
+describe("noticesOf", () => {
+  it("returns nothing while all is well", () => {
     expect(said({ workers: { counts: { busy: 1, idle: 1 } }, now: now({ waiting: 9, done_hour: 50 }) })).toEqual([]);
   });
 
-  it("is first of all that jobs wait and nobody is there", () => {
+  it("puts waiting jobs without workers first", () => {
     const workers = { counts: { offline: 1, revoked: 1 }, away: named("a"), shut: named("b") };
     expect(said({ workers, now: now({ waiting: 1 }) })).toEqual(["nobody", "pending", "offline"]);
   });
 
-  it("is a fleet whose launches never become workers, from its own limit on", () => {
+  it("reports a fleet whose launches fail up to its limit", () => {
     const scaling = (failed_boots: number) => ({ failed_boots, is_paused: false, leader: "a" }) as Scaling;
     expect(said({ fleets: [{ fleet, scaling: scaling(2) }] })).toEqual([]);
     expect(said({ fleets: [{ fleet, scaling: scaling(3) }] })).toEqual(["breaker"]);
     expect(said({ fleets: [{ fleet: { ...fleet, scaling: null }, scaling: scaling(3) }] })).toEqual([]);
   });
 
-  it("is a fleet that nobody scales, unless it is paused", () => {
+  it("reports a fleet without autoscaler unless it is paused", () => {
     const scaling = (leader: string | null, is_paused = false) => ({ failed_boots: 0, is_paused, leader }) as Scaling;
     expect(said({ fleets: [{ fleet, scaling: scaling("a") }] })).toEqual([]);
     expect(said({ fleets: [{ fleet, scaling: scaling(null) }] })).toEqual(["leader"]);
     expect(said({ fleets: [{ fleet, scaling: scaling(null, true) }] })).toEqual(["paused"]);
   });
 
-  it("says that there may be more than are counted", () => {
+  it("marks a count that reached its limit", () => {
     expect(noticesOf({ now: now(), workers: none, fleets: [], dead: 3 })[0]?.text).toBe(
       "3 webhook deliveries given up",
     );
@@ -42,12 +42,12 @@ describe("what needs somebody", () => {
     expect(many[0]?.text).toBe("3 webhook deliveries or more given up");
   });
 
-  it("is a tenth of the jobs failed, but not one of two", () => {
+  it("reports an error rate of 10 % only for enough jobs", () => {
     expect(said({ now: now({ done_hour: 9, failed_hour: 1 }) })).toEqual(["failing"]);
     expect(said({ now: now({ done_hour: 1, failed_hour: 1 }) })).toEqual([]);
   });
 
-  it("lets one worker be approved where it is told", () => {
+  it("offers approval for a single revoked worker", () => {
     const approve = (revoked: number) =>
       noticesOf({ now: now(), workers: { counts: { revoked }, shut: named("a") }, fleets: [], dead: 0 })[0]?.approve;
     expect(approve(1)).toBe("a");
@@ -55,29 +55,29 @@ describe("what needs somebody", () => {
   });
 });
 
-it("an error rate is of what ended, and is none where nothing did", () => {
+it("computes error rates of finished jobs", () => {
   expect(errorRates([3, 0, null], [1, 0, null])).toEqual([0.25, null, null]);
 });
 
-it("what happened is told by the minute or the hour, and not of the stretch that goes on", () => {
+it("converts counts to rates and drops the incomplete bucket", () => {
   expect(rates([6, null, 1], "hour", 60)).toEqual([6, null, null]);
   expect(rates([6, 1], "day", 600)).toEqual([36, null]);
   expect(rates([6, 1], "week", 3600)).toEqual([6, null]);
 });
 
-it("the last and the highest figure leave out what was not recorded", () => {
+it("ignores missing values for last and highest", () => {
   expect(last([1, 4, null])).toBe(4);
   expect(highest([null, 4, 2])).toBe(4);
   expect(highest([null])).toBeNull();
 });
 
-it("a small line keeps its end", () => {
+it("keeps the last value when thinning", () => {
   const values = Array.from({ length: 180 }, (_, index) => index);
   expect(thinned(values)).toHaveLength(60);
   expect(thinned(values).at(-1)).toBe(179);
 });
 
-it("an unknown range is the hour", () => {
+it("falls back to the hour for an unknown range", () => {
   expect(rangeOf("year")).toBe("hour");
   expect(rangeOf("week")).toBe("week");
 });

@@ -25,8 +25,8 @@ class Stream extends EventTarget implements Source {
   }
 }
 
-describe("what an event makes old", () => {
-  it("is the list, and those in it that are named", () => {
+describe("isOld", () => {
+  it("matches the list and the named items", () => {
     const changed = { workers: ["gpu-1"], dispatches: false };
     expect(isOld([...consoleKeys.workers, { stage: "" }], changed)).toBe(true);
     expect(isOld(consoleKeys.worker("gpu-1"), changed)).toBe(true);
@@ -36,27 +36,27 @@ describe("what an event makes old", () => {
     expect(isOld(["workers"], changed)).toBe(false);
   });
 
-  it("is every one of a kind of which only that it changed is told", () => {
+  it("matches every item if the event has no ids", () => {
     expect(isOld(consoleKeys.dispatch("7"), { dispatches: true })).toBe(true);
     expect(isOld(consoleKeys.samples, { samples: true })).toBe(true);
   });
 
-  it("is nothing where the list of ids is empty", () => {
+  it("matches nothing for an empty id list", () => {
     expect(isOld(consoleKeys.workers, { workers: [] })).toBe(false);
   });
 
-  it("is a fleet by its stage and its name", () => {
+  it("matches a fleet by stage and slug", () => {
     const key = consoleKeys.fleet("production", "home");
     expect(isOld(key, { fleets: ["production/home"] })).toBe(true);
     expect(isOld(key, { fleets: ["staging/home"] })).toBe(false);
   });
 
-  it("is each of a kind where any of them may have changed", () => {
+  it("matches every id for *", () => {
     expect(isOld(consoleKeys.worker("gpu-1"), { workers: ["*"] })).toBe(true);
   });
 });
 
-it("two events are one that says all of both", () => {
+it("merges two events", () => {
   const one = { workers: ["a", "b"], dispatches: false, samples: true };
   expect(together(one, { workers: ["b", "c"], dispatches: true })).toEqual({
     workers: ["a", "b", "c"],
@@ -66,7 +66,7 @@ it("two events are one that says all of both", () => {
   expect(together({ fleets: true }, { fleets: ["home"] })).toEqual({ fleets: true });
 });
 
-describe("the stream", () => {
+describe("ConsoleStream", () => {
   let client: QueryClient;
   let stream: ConsoleStream;
   let state: StreamState | undefined;
@@ -92,14 +92,14 @@ describe("the stream", () => {
     vi.useRealTimers();
   });
 
-  it("makes old what it names, a moment later", () => {
+  it("invalidates named queries after a delay", () => {
     newest().emit({ workers: ["gpu-1"] });
     expect(isStale()).toBe(false);
     vi.advanceTimersByTime(SETTLE_MS);
     expect(isStale()).toBe(true);
   });
 
-  it("does not begin anew what is being fetched, and fetches it once more when that is done", async () => {
+  it("refetches once more after a running fetch instead of restarting it", async () => {
     let asked = 0;
     let answer: (found: unknown[]) => void = () => {};
     const queryFn = () => {
@@ -122,13 +122,13 @@ describe("the stream", () => {
     stop();
   });
 
-  it("leaves alone what it does not name", () => {
+  it("keeps queries that the event does not name", () => {
     newest().emit({ workers: [], dispatches: true });
     vi.advanceTimersByTime(SETTLE_MS);
     expect(isStale()).toBe(false);
   });
 
-  it("is opened again where the browser gives up, and meanwhile all is fetched again and again", () => {
+  it("reopens a closed stream and polls until then", () => {
     newest().readyState = 2;
     newest().onerror?.();
     expect(state).toBe("polling");
@@ -143,7 +143,7 @@ describe("the stream", () => {
     expect(isStale()).toBe(false);
   });
 
-  it("makes everything old where something was missed", () => {
+  it("invalidates everything on reset", () => {
     newest().emit({}, "reset");
     vi.advanceTimersByTime(SETTLE_MS);
     expect(isStale()).toBe(true);

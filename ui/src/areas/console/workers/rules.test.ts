@@ -30,8 +30,8 @@ const worker = (worker_id: string, more: Partial<Worker> = {}): Worker =>
   }) as Worker;
 const gpu = (name: string, more: Partial<Gpu> = {}) => ({ name, away: null, ...more }) as Gpu;
 
-describe("what is asked of the server", () => {
-  it("is what the address says", () => {
+describe("parseWorkersQuery", () => {
+  it("maps search parameters to the request", () => {
     expect(parseWorkersQuery({ status: "busy", fleet: "video", q: " l40s ", sort: "-seen" })).toEqual({
       state: "busy",
       fleet: "video",
@@ -41,39 +41,39 @@ describe("what is asked of the server", () => {
     expect(parseWorkersQuery({ fleet: "staging/home" })).toEqual({ fleet: "home", stage: "staging" });
   });
 
-  it("is nothing that the server would refuse", () => {
+  it("drops invalid parameters", () => {
     expect(parseWorkersQuery({ status: "asleep", sort: "luck", fleet: "", q: "" })).toEqual({});
   });
 });
 
-describe("what keeps a worker from working", () => {
+describe("workerBlocks", () => {
   const now = Date.parse("2026-01-01T00:05:00Z");
   const details = (more: Partial<WorkerDetails>) =>
     ({ ...worker("gpu-1"), workflow_slugs: ["flux"], blocks: [], lacks: [], ...more }) as WorkerDetails;
   const textsOf = (more: Partial<WorkerDetails>) => workerBlocks(details(more), now).map((each) => each.text);
 
-  it("is nothing for one that is well", () => {
+  it("returns nothing for a healthy worker", () => {
     expect(textsOf({})).toEqual([]);
   });
 
-  it("is said with how long it has been silent, and what it still holds", () => {
+  it("includes silent time and running jobs", () => {
     expect(textsOf({ state: "offline" })[0]).toContain("5 min");
     expect(textsOf({ is_draining: true, leases: 2 })[0]).toContain("2 jobs");
     expect(textsOf({ is_draining: true })[0]).toContain("You can stop the worker");
   });
 
-  it("names workflows that are blocked, but not those that were", () => {
+  it("names workflows that are still blocked", () => {
     const block = { workflow_hash: "0123456789ab", workflow_slug: "wan22", failure_count: 3 };
     expect(textsOf({ blocks: [{ ...block, blocked_until: "2026-01-01T00:06:00Z" }] })[0]).toContain("wan22");
     expect(textsOf({ blocks: [{ ...block, blocked_until: "2026-01-01T00:04:00Z" }] })).toEqual([]);
   });
 
-  it("is told once where several GPUs say the same", () => {
+  it("merges the same problem of several GPUs", () => {
     const gpus = [gpu("a", { away: "ComfyUI is away." }), gpu("b", { away: "ComfyUI is away." })];
     expect(textsOf({ gpus })).toEqual(["ComfyUI is away."]);
   });
 
-  it("names what it lacks, by the workflow that needs it", () => {
+  it("names missing requirements by workflow", () => {
     const lack = {
       workflow_hash: "0123456789ab",
       workflow_slug: null,
@@ -83,28 +83,28 @@ describe("what keeps a worker from working", () => {
     expect(textsOf({ lacks: [lack] })).toEqual(["01234567 is missing VHS_Combine, a, b +1."]);
   });
 
-  it("is told in a few words in the list, the gravest alone", () => {
+  it("shortens to the most severe problem in the list", () => {
     expect(workerNote(worker("a", { state: "offline", blocked: 2 }), now).tone).toBe("bad");
     expect(workerNote(worker("a", { blocked: 2 }), now)).toEqual({ text: "blocked for 2 workflows", tone: "warn" });
     expect(workerNote(worker("a"), now).text).toBe("");
   });
 });
 
-it("of many names a few are told, and how many more there are", () => {
+it("lists a few names and counts the rest", () => {
   expect(nameSome(["a", "b", "c", "d", "e"])).toBe("a, b, c +2");
   expect(nameSome(["a"])).toBe("a");
 });
 
-describe("what a worker is at", () => {
+describe("job progress", () => {
   const job = (progress: unknown, is_prefetch = false) => ({ progress, is_prefetch }) as WorkerJob;
 
-  it("is between nothing and all, whatever its worker says", () => {
+  it("clamps progress to 0..1", () => {
     expect(progressPart(job({ value: 0.4 }))).toBe(0.4);
     expect(progressPart(job({ value: 7 }))).toBe(1);
     expect(progressPart(job("nonsense"))).toBeNull();
   });
 
-  it("comes before what was only fetched", () => {
+  it("sorts running jobs before prefetched ones", () => {
     const [fetched, running] = [job(null, true), job({ value: 0.2, node_title: "KSampler", step: 3, steps: 20 })];
     expect(runningFirst([fetched, running])).toEqual([running, fetched]);
     expect(describeProgress(running)).toBe("KSampler · step 3 of 20");
