@@ -420,7 +420,7 @@ class TestZips:
         # a folder has the name that it would have
         assert zipped.namelist() == ["kept.png", "missing.txt/a-001.png", "missing (2).txt"]
         said = zipped.read("missing (2).txt").decode().splitlines()
-        assert said == [f"{deleted}: it was deleted", "lost.png: the file is not in storage any more"]
+        assert said == [f"{deleted}: it was deleted", "lost.png: the file is missing in storage"]
 
     async def test_no_more_than_a_piece_of_it_is_held(self, scenario: Scenario) -> None:
         first = await scenario.made()

@@ -572,7 +572,7 @@ async def gather_in_a_collection(world: World) -> Script:
 
     async def gather() -> None:
         change = MarkChange(starred=True)
-        await world.engine.gallery.choosing.mark(tenant_id, [made.id], change, add_to=best.id)
+        await world.engine.gallery.actions.mark(tenant_id, [made.id], change, add_to=best.id)
 
     async def it_is_starred_and_there_once() -> None:
         [found] = (await world.engine.gallery.listing.by_ids(tenant_id, [made.id])).values()

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from comfyrelay.desk.batches.output_copies import copy_file, folder_name
-from comfyrelay.domain.gallery import MadeOutput
+from comfyrelay.domain.gallery import GalleryOutput
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
 from comfyrelay.protocol.gallery import NotCopied
 from comfyrelay.services.engine import Engine
@@ -29,20 +29,20 @@ async def copy_chosen(
     """Put outputs into a folder below `root`, each under a readable name. What is there stays: another file of the same
     name is put beside it. One that cannot be copied does not keep the others from it."""
     place = await asyncio.to_thread(_inside, root, folder)
-    entries = await engine.gallery.zips.entries(tenant_id, ids, in_folders=False)
+    entries = await engine.gallery.zips.list_entries(tenant_id, ids, in_folders=False)
     done = ExportResult(folder=place)
-    there = {each.made.id for each in entries}
+    there = {each.output.id for each in entries}
     done.not_copied.extend(NotCopied(id=each, detail="It is not there.") for each in ids if each not in there)
     for each in entries:
-        whose = f"{each.made.job_id[-8:]}-{each.made.number}"
+        whose = f"{each.output.job_id[-8:]}-{each.output.number}"
         try:
-            async with _on_disk(engine.objects, each.made, root) as source:
+            async with _on_disk(engine.objects, each.output, root) as source:
                 put = await asyncio.to_thread(copy_file, source, place / each.name, whose, umask)
             done.copied.append(put)
         except ComfyRelayError as error:
-            done.not_copied.append(NotCopied(id=each.made.id, detail=error.detail))
+            done.not_copied.append(NotCopied(id=each.output.id, detail=error.detail))
         except OSError as error:
-            done.not_copied.append(NotCopied(id=each.made.id, detail=f"It cannot be written: {error.strerror}."))
+            done.not_copied.append(NotCopied(id=each.output.id, detail=f"It cannot be written: {error.strerror}."))
     return done
 
 
@@ -54,7 +54,7 @@ def _inside(root: Path, wanted: str) -> Path:
 
 
 @asynccontextmanager
-async def _on_disk(objects: ObjectStore, made: MadeOutput, root: Path) -> AsyncIterator[Path]:
+async def _on_disk(objects: ObjectStore, made: GalleryOutput, root: Path) -> AsyncIterator[Path]:
     """The stored file itself, where it is on this machine; else one that is fetched, and gone afterwards."""
     if isinstance(objects, LocalObjects):
         stored = await objects.file_of(made.path)

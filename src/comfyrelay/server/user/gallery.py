@@ -19,7 +19,7 @@ from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 from comfyrelay.services.gallery.collections import CollectionView
-from comfyrelay.services.gallery.listing import GalleryOutput, GalleryQuery, OutputGroup
+from comfyrelay.services.gallery.listing import GalleryOutputView, GalleryQuery, OutputGroup
 from comfyrelay.storage.headers import content_disposition
 
 router = Router(prefix="/api", tags=["gallery"], route_class=BodyRoute)
@@ -113,7 +113,7 @@ async def gallery_items(ids: SomeIds, context: ContextOf, user: CurrentUser) -> 
 async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUser) -> Answer[wire.Marked]:
     """Star, reject or note outputs, and put them into a collection or take them out."""
     change = MarkChange(starred=body.starred, rejected=body.rejected, note=body.note)
-    done = await context.engine.gallery.choosing.mark(
+    done = await context.engine.gallery.actions.mark(
         user.tenant_id, body.ids, change, add_to=body.add_to, remove_from=body.remove_from
     )
     return Answer(data=wire.Marked.of(done))
@@ -125,7 +125,7 @@ async def delete_outputs(
 ) -> Answer[wire.DeletedOutputs]:
     """Delete outputs with the jobs that made them: their logs, and all that they made. What they cost stays in the
     ledger."""
-    done = await context.engine.gallery.choosing.delete(user.tenant_id, body.ids, keep_files=body.keep_files)
+    done = await context.engine.gallery.actions.delete(user.tenant_id, body.ids, keep_files=body.keep_files)
     data = wire.DeletedOutputs.of(done, done.jobs, jobs=done.jobs.changed)
     files = f" and {data.files} files in the output folder" if data.files else ""
     return Answer(data=data, message=f"Deleted {len(data.deleted)} outputs, with {data.jobs} jobs{files}.")
@@ -161,7 +161,7 @@ async def download_zip(zip_id: IdInPath, context: ContextOf, user: CurrentUser) 
 @router.get("/collections", responses=may_answer(401, 503))
 async def collections(context: ContextOf, user: CurrentUser) -> Answer[wire.Collections]:
     """Your collections, by name."""
-    found = await context.engine.gallery.collections.all(user.tenant_id)
+    found = await context.engine.gallery.collections.list_collections(user.tenant_id)
     return Answer(data=wire.Collections(items=[_collection(each) for each in found]))
 
 
@@ -188,8 +188,8 @@ async def delete_collection(collection_id: IdInPath, context: ContextOf, user: C
     return Answer(data=Deleted(id=collection_id), message="Deleted. What was in it is still in the gallery.")
 
 
-def _item(view: GalleryOutput) -> wire.GalleryItem:
-    return wire.GalleryItem.of(view, view.made, collections=list(view.collections))
+def _item(view: GalleryOutputView) -> wire.GalleryItem:
+    return wire.GalleryItem.of(view, view.output, collections=list(view.collections))
 
 
 def _group(group: OutputGroup) -> wire.GalleryGroup:
@@ -199,5 +199,5 @@ def _group(group: OutputGroup) -> wire.GalleryGroup:
 
 def _collection(view: CollectionView) -> wire.Collection:
     cover = view.cover
-    shown = wire.Cover.of(cover, cover.made) if cover is not None else None
+    shown = wire.Cover.of(cover, cover.output) if cover is not None else None
     return wire.Collection.of(view, cover=shown)

@@ -1,9 +1,9 @@
-"""What users have made: looking through it, marking and gathering it, and taking it with them."""
+"""The gallery: list, mark, collect, delete and download outputs."""
 
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.gallery.collections import CollectionService
 from comfyrelay.services.gallery.listing import GalleryListing
-from comfyrelay.services.gallery.selection import Choosing
+from comfyrelay.services.gallery.selection import OutputActions
 from comfyrelay.services.gallery.zips import Zips
 from comfyrelay.services.jobs import Jobs
 
@@ -16,6 +16,6 @@ class Gallery:
         self.listing = GalleryListing(
             databases, objects, jobs.media, ttl_seconds=context.settings.presigned_ttl_seconds
         )
-        self.choosing = Choosing(databases, jobs.bulk)
+        self.actions = OutputActions(databases, jobs.bulk)
         self.collections = CollectionService(databases, self.listing)
         self.zips = Zips(databases, objects, self.listing)

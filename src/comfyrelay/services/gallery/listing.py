@@ -1,4 +1,4 @@
-"""A tenant's outputs, page by page and day by day."""
+"""List a tenant's outputs by page, by day and by group."""
 
 import asyncio
 from collections import Counter
@@ -9,15 +9,15 @@ from functools import partial
 from zoneinfo import ZoneInfo
 
 from comfyrelay.domain.gallery import (
-    MOST_WORDS,
+    MAX_SEARCH_TERMS,
     GalleryFilter,
+    GalleryOutput,
     GallerySort,
-    Glimpse,
+    GridItem,
     Grouping,
-    MadeOutput,
     MarkFilter,
     OutputKind,
-    Word,
+    SearchTerm,
     file_name,
     main_prompt,
 )
@@ -32,8 +32,8 @@ from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import Named
 from comfyrelay.store.tenant.library import gallery
 
-# More than anybody scrolls through; older ones are found by filters.
-MOST_INDEXED = 50_000
+# More than a user scrolls through; older outputs are found by filters.
+MAX_INDEXED = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _UNKNOWN = Named(slug="", name="")
@@ -41,7 +41,7 @@ _UNKNOWN = Named(slug="", name="")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GalleryQuery:
-    """What a user looks for. `first_day` and `last_day` are days of `zone`, and both count."""
+    """Filters of a user. `first_day` and `last_day` are inclusive, in the time zone `zone`."""
 
     search: str = ""
     workflow: str | None = None
@@ -55,10 +55,8 @@ class GalleryQuery:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GalleryOutput:
-    """An output as its owner sees it."""
-
-    made: MadeOutput
+class GalleryOutputView:
+    output: GalleryOutput
     url: str
     filename: str
     workflow_slug: str
@@ -72,24 +70,24 @@ class GalleryOutput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputPage:
-    """`total` is how many fit, on all pages together."""
+    """`total` counts the matching outputs of all pages."""
 
-    listed: Listed[GalleryOutput]
+    listed: Listed[GalleryOutputView]
     total: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputGroup:
-    """Outputs that stand together. `key` tells groups apart, `name` is what people call it."""
+    """A group of outputs. `key` identifies it, `name` is shown."""
 
     key: str
     name: str
-    items: Sequence[Glimpse]
+    items: Sequence[GridItem]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Index:
-    """`total` is how many fit; of more than MOST_INDEXED, only the first are in groups."""
+class GalleryIndex:
+    """`total` counts all matching outputs; `groups` hold at most `MAX_INDEXED`."""
 
     groups: Sequence[OutputGroup]
     total: int
@@ -111,7 +109,7 @@ class GalleryListing:
         cursor: str | None = None,
         limit: int,
     ) -> OutputPage:
-        after = _place(cursor) if cursor is not None else None
+        after = _parse_cursor(cursor) if cursor is not None else None
         wanted = await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.page(tx, tenant_id, wanted, sort=sort, after=after, limit=limit + 1)
@@ -120,7 +118,7 @@ class GalleryListing:
         return OutputPage(listed=page.holding(await self.views(tenant_id, page.items)), total=total)
 
     async def days(self, tenant_id: str, query: GalleryQuery) -> list[tuple[date, int]]:
-        """How many outputs were made on each day that has any, newest first."""
+        """Number of outputs per day, newest first, without empty days."""
         zone = _zone(query.zone)
         wanted = await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -132,30 +130,30 @@ class GalleryListing:
 
     async def index(
         self, tenant_id: str, query: GalleryQuery, *, by: Grouping, sort: GallerySort = GallerySort.NEWEST
-    ) -> Index:
-        """The places of all that fits, by groups; a group stands where the first of its outputs does."""
+    ) -> GalleryIndex:
+        """All matching outputs in groups. Groups are ordered by their first output."""
         zone, wanted = _zone(query.zone), await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.glimpses(
-                tx, tenant_id, wanted, sort=sort, with_payload=by is Grouping.PROMPT, limit=MOST_INDEXED
+                tx, tenant_id, wanted, sort=sort, with_payload=by is Grouping.PROMPT, limit=MAX_INDEXED
             )
-            total = len(found) if len(found) < MOST_INDEXED else await gallery.count(tx, tenant_id, wanted)
+            total = len(found) if len(found) < MAX_INDEXED else await gallery.count(tx, tenant_id, wanted)
         is_named = by in (Grouping.WORKFLOW, Grouping.PROMPT)
         names = await self._names({each.workflow_id for each in found}) if is_named else {}
-        # of a large gallery it takes a while, and others wait for the loop
+        # in a thread: a large gallery would block the event loop
         groups = await asyncio.to_thread(_grouped, found, partial(_group, by=by, zone=zone, names=names))
-        return Index(groups=groups, total=total)
+        return GalleryIndex(groups=groups, total=total)
 
-    async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, MadeOutput]:
-        """Those of the outputs that are there and the tenant's own, in the order in which they are named."""
+    async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, GalleryOutput]:
+        """The tenant's outputs with these ids, in this order. Unknown ids are left out."""
         if not ids:
             return {}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
         return {each: found[each] for each in ids if each in found}
 
-    async def names(self, found: Iterable[MadeOutput]) -> Mapping[int, Named]:
-        """What the workflows are called that made them."""
+    async def workflow_names(self, found: Iterable[GalleryOutput]) -> Mapping[int, Named]:
+        """Names of the workflows that made these outputs."""
         return await self._names({each.workflow_id for each in found})
 
     async def _names(self, ids: Collection[int]) -> Mapping[int, Named]:
@@ -164,43 +162,43 @@ class GalleryListing:
         async with self._databases.central.read() as tx:
             return await catalogue.workflow_names(tx, ids)
 
-    async def views(self, tenant_id: str, found: Sequence[MadeOutput]) -> list[GalleryOutput]:
+    async def views(self, tenant_id: str, found: Sequence[GalleryOutput]) -> list[GalleryOutputView]:
         if not found:
             return []
-        names = await self.names(found)
+        names = await self.workflow_names(found)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             collections = await gallery.collections_of(tx, [each.id for each in found])
         views = []
-        for made in found:
-            named, snapshot = names.get(made.workflow_id, _UNKNOWN), JobPayload.from_json(made.payload)
-            filename = file_name(made, named.slug)
+        for output in found:
+            named, payload = names.get(output.workflow_id, _UNKNOWN), JobPayload.from_json(output.payload)
+            filename = file_name(output, named.slug)
             url = await self._objects.sign_download(
-                made.path,
+                output.path,
                 ttl_seconds=self._ttl_seconds,
                 filename=filename,
-                content_type=servable_content_type(made.mime_type),
+                content_type=servable_content_type(output.mime_type),
             )
-            poster_url, preview_url = await self._media.urls(made.path, poster=made.poster, preview=made.preview)
+            poster_url, preview_url = await self._media.urls(output.path, poster=output.poster, preview=output.preview)
             views.append(
-                GalleryOutput(
-                    made=made,
+                GalleryOutputView(
+                    output=output,
                     url=url,
                     filename=filename,
                     workflow_slug=named.slug,
                     workflow_name=named.name,
-                    prompt=main_prompt(snapshot, named.prompt),
-                    seed=snapshot.seed,
+                    prompt=main_prompt(payload, named.prompt),
+                    seed=payload.seed,
                     poster_url=poster_url,
                     preview_url=preview_url,
-                    collections=collections.get(made.id, ()),
+                    collections=collections.get(output.id, ()),
                 )
             )
         return views
 
     async def _filter(self, tenant_id: str, query: GalleryQuery) -> GalleryFilter:
         zone, words = _zone(query.zone), query.search.split()
-        if len(words) > MOST_WORDS:
-            raise InvalidInput(errors={"q": f"Search for {MOST_WORDS} words at most."})
+        if len(words) > MAX_SEARCH_TERMS:
+            raise InvalidInput(errors={"q": f"Search for {MAX_SEARCH_TERMS} words at most."})
         workflow_ids, named = None, [frozenset[int]()] * len(words)
         if words or query.workflow is not None:
             async with self._databases.central.read() as tx:
@@ -208,7 +206,7 @@ class GalleryListing:
                     workflow_ids = await catalogue.workflows_called(tx, tenant_id, slug=query.workflow)
                 named = [await catalogue.workflows_called(tx, tenant_id, part=each) for each in words]
         return GalleryFilter(
-            words=tuple(Word(text=text, workflow_ids=ids) for text, ids in zip(words, named, strict=True)),
+            words=tuple(SearchTerm(text=text, workflow_ids=ids) for text, ids in zip(words, named, strict=True)),
             workflow_ids=workflow_ids,
             batch_id=query.batch_id,
             kind=query.kind,
@@ -219,16 +217,16 @@ class GalleryListing:
         )
 
 
-def _grouped(found: Sequence[Glimpse], group_of: Callable[[Glimpse], tuple[str, str]]) -> list[OutputGroup]:
-    groups: dict[str, tuple[str, list[Glimpse]]] = {}
+def _grouped(found: Sequence[GridItem], group_of: Callable[[GridItem], tuple[str, str]]) -> list[OutputGroup]:
+    groups: dict[str, tuple[str, list[GridItem]]] = {}
     for each in found:
         key, name = group_of(each)
         groups.setdefault(key, (name, []))[1].append(each)
     return [OutputGroup(key=key, name=name, items=items) for key, (name, items) in groups.items()]
 
 
-def _group(each: Glimpse, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, Named]) -> tuple[str, str]:
-    """Key and name of its group; both are empty for what is in none."""
+def _group(each: GridItem, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, Named]) -> tuple[str, str]:
+    """Key and name of the group; empty if the output belongs to none."""
     match by:
         case Grouping.DAY:
             day = each.created_at.astimezone(zone).date().isoformat()
@@ -248,8 +246,8 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, LookupError):
-        # of a name that is a folder, one that leads elsewhere, and one that nobody knows
-        raise InvalidInput(errors={"tz": f"{name!r} is no time zone; send one like Europe/Vienna, or none."}) from None
+        # the name is a folder, a path outside the database, or unknown
+        raise InvalidInput(errors={"tz": f"{name!r} is not a time zone; send a name like Europe/Vienna."}) from None
 
 
 def _midnight(day: date | None, zone: ZoneInfo, field: str, *, days: int = 0) -> datetime | None:
@@ -259,16 +257,16 @@ def _midnight(day: date | None, zone: ZoneInfo, field: str, *, days: int = 0) ->
         raise InvalidInput(errors={field: "There is no such day."}) from None
 
 
-def _cursor(made: MadeOutput) -> str:
-    """Not the id alone: what a page ended with may be deleted before the next is asked for."""
-    return f"{(made.created_at - _EPOCH) // _MICROSECOND}-{made.id}"
+def _cursor(output: GalleryOutput) -> str:
+    """Includes the time: the last output of a page may be deleted before the next page is requested."""
+    return f"{(output.created_at - _EPOCH) // _MICROSECOND}-{output.id}"
 
 
-def _place(cursor: str) -> tuple[datetime, str]:
+def _parse_cursor(cursor: str) -> tuple[datetime, str]:
     moment, _, id_ = cursor.partition("-")
     try:
         if not moment.isascii() or not moment.isdigit() or not id_:
             raise ValueError(cursor)
         return _EPOCH + int(moment) * _MICROSECOND, id_
     except (OverflowError, ValueError):
-        raise InvalidInput(errors={"cursor": "This is no next_cursor of a page of the gallery."}) from None
+        raise InvalidInput(errors={"cursor": "This is not a next_cursor of the gallery."}) from None

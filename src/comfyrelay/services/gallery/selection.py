@@ -1,4 +1,4 @@
-"""What is done with outputs that a user chose: marking them, putting them into collections, deleting them."""
+"""Mark, collect and delete selected outputs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from comfyrelay.store.tenant.library import gallery
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Marked:
-    """How many were there, and which were not."""
+class MarkResult:
+    """Number of changed outputs, and the ids that do not exist."""
 
     changed: int
     missing: Sequence[str]
@@ -24,14 +24,14 @@ class Marked:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletionResult:
-    """The outputs that are gone, with the jobs that made them; what became of the jobs' other files is in `jobs`."""
+    """Deleted outputs, and the result for the jobs that made them."""
 
     deleted: Sequence[str]
     missing: Sequence[str]
     jobs: BulkResult
 
 
-class Choosing:
+class OutputActions:
     def __init__(self, databases: Databases, bulk: Bulk) -> None:
         self._databases = databases
         self._bulk = bulk
@@ -44,13 +44,13 @@ class Choosing:
         *,
         add_to: str | None = None,
         remove_from: str | None = None,
-    ) -> Marked:
-        """All of it, or nothing."""
+    ) -> MarkResult:
+        """Mark outputs and change collections in one transaction."""
 
         async def work(tx: Tx) -> list[str]:
             for each in filter(None, (add_to, remove_from)):
                 if not await gallery.lock_collection(tx, tenant_id, each):
-                    raise NotFound(f"There is no collection {each!r} of yours.")
+                    raise NotFound(f"You have no collection {each!r}.")
             found = list(await gallery.by_ids(tx, tenant_id, set(ids)))
             if found:
                 await gallery.mark(tx, tenant_id, found, change)
@@ -61,12 +61,11 @@ class Choosing:
                 await changes.write_marked(tx, tenant_id, found)
             return found
 
-        there = set(await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work))
-        return Marked(changed=len(there), missing=_without(ids, there))
+        found = set(await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work))
+        return MarkResult(changed=len(found), missing=_missing(ids, found))
 
     async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletionResult:
-        """Delete the jobs that made these outputs, as if each were deleted by itself: with their logs and with all
-        their outputs."""
+        """Delete the jobs that made these outputs, with their logs and all their outputs."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
@@ -77,8 +76,8 @@ class Choosing:
             done = await self._bulk.run(tenant_id, BulkAction.DELETE, ids=job_ids, keep_files=keep_files)
         async with shard.read() as tx:
             left = await gallery.by_ids(tx, tenant_id, going)
-        return DeletionResult(deleted=sorted(going - left.keys()), missing=_without(ids, set(found)), jobs=done)
+        return DeletionResult(deleted=sorted(going - left.keys()), missing=_missing(ids, set(found)), jobs=done)
 
 
-def _without(ids: Sequence[str], there: set[str]) -> list[str]:
-    return [each for each in dict.fromkeys(ids) if each not in there]
+def _missing(ids: Sequence[str], found: set[str]) -> list[str]:
+    return [each for each in dict.fromkeys(ids) if each not in found]

@@ -176,7 +176,7 @@ async def _remove_files(
     tx: Tx, tenant_id: str, file_ids: Sequence[str], *, video_id: str | None = None, leftovers: Iterable[str] = ()
 ) -> list[Removal]:
     found = await media.files_of(tx, tenant_id, file_ids)
-    kept = await removals.keep(tx, found, derived_paths=video_id)
+    kept = await removals.keep(tx, found, except_video=video_id)
     going = [each for each in found.values() if each.id not in kept]
     if await removals.has_live_job(tx, tenant_id, going, video_id=video_id):
         raise Conflict(IN_USE)

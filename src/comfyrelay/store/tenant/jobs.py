@@ -273,10 +273,10 @@ async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
     return int((await tx.execute(counted)).scalar_one())
 
 
-async def count_active(tx: Tx, tenant_id: str, user_id: str, *, beside: str | None = None) -> int:
-    """Count a user's active jobs without those of the batch `beside`. A batch counts as one."""
+async def count_active(tx: Tx, tenant_id: str, user_id: str, *, except_batch: str | None = None) -> int:
+    """Count a user's active jobs without those of the batch `except_batch`. A batch counts as one."""
     # no batch has an empty id
-    (row,) = await tx.fetch(_count_active, {"tenant_id": tenant_id, "user_id": user_id, "beside": beside or ""})
+    (row,) = await tx.fetch(_count_active, {"tenant_id": tenant_id, "user_id": user_id, "except_batch": except_batch or ""})
     return int(row.active)
 
 
@@ -288,7 +288,7 @@ def _count_active(_dialect: str) -> Executable:
         ai_jobs.c.user_id == bindparam("user_id", type_=Text()),
         ai_jobs.c.completed_at.is_(None),
         ai_jobs.c.status.in_([sql_literal(each) for each in sorted(ACTIVE_JOB)]),
-        counted != bindparam("beside", type_=Text()),
+        counted != bindparam("except_batch", type_=Text()),
     )
 
 

@@ -51,11 +51,11 @@ async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, v
     return False
 
 
-async def keep(tx: Tx, file_ids: Iterable[str], *, beside: str | None = None) -> set[str]:
-    """Return the files that another video than `beside` was made from."""
+async def keep(tx: Tx, file_ids: Iterable[str], *, except_video: str | None = None) -> set[str]:
+    """Return the files that a video other than `except_video` was made from."""
     query = select(videos.c.original_file_id).where(videos.c.original_file_id.in_(list(file_ids)))
-    if beside is not None:
-        query = query.where(videos.c.id != beside)
+    if except_video is not None:
+        query = query.where(videos.c.id != except_video)
     return set((await tx.scalars(query)).all())
 
 

@@ -89,7 +89,7 @@ class Acceptance:
         """Count under the wallet lock, so that concurrent submissions cannot exceed the limit together."""
         own = await self._limit_of(tenant_id)
         limit = self._max_active_jobs if own is None else own
-        if await jobs.count_active(tx, tenant_id, user_id, beside=batch_id) + more > limit:
+        if await jobs.count_active(tx, tenant_id, user_id, except_batch=batch_id) + more > limit:
             raise TooManyActiveJobs(limit=limit)
 
     async def write(
