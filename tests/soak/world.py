@@ -245,7 +245,7 @@ class World:
             user = await accounts.tenancy.create_user(email=f"{name}@example.com", shard=shards[number % len(shards)])
             await accounts.ledger.credit(user.tenant_id, TOKENS, reference="first")
             self.credits[name] = TOKENS
-            await self.engine.webhooks.endpoints.put(user.tenant_id, url=self.receiver.url)
+            await self.engine.webhooks.endpoints.set_webhook(user.tenant_id, url=self.receiver.url)
             secret = (await accounts.sign_in.issue(user, name="rig")).secret
             tenants[name] = Tenant(name=name, id=user.tenant_id, token=secret)
         self.tenants = tenants

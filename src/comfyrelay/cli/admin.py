@@ -51,14 +51,14 @@ def create_admin(
 
 
 @admin_app.command("setup-code")
-def make_setup_code() -> None:
+def create_setup_code() -> None:
     """Print a new code to create the first administrator in a browser; exit code 1 if an administrator exists."""
     from comfyrelay.settings import load_settings
 
     async def work(engine: Engine) -> str | None:
         await engine.databases.upgrade()
         needs_setup = await engine.accounts.sign_in.needs_setup()
-        return await engine.accounts.links.make_setup_code() if needs_setup else None
+        return await engine.accounts.links.create_setup_code() if needs_setup else None
 
     code = run_with_engine(work)
     if code is None:

@@ -11,7 +11,7 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.server.http.cache import Cached
 from comfyrelay.server.http.limits import RateLimit
 from comfyrelay.services.accounts import passwords
-from comfyrelay.services.accounts.sign_in import LONGEST_PASSWORD, SHORTEST_PASSWORD, SignIn
+from comfyrelay.services.accounts.sign_in import MAX_PASSWORD_LENGTH, MIN_PASSWORD_LENGTH, SignIn
 from comfyrelay.system import atomic, files
 
 PASSWORD_FILE = "page-password"
@@ -23,8 +23,8 @@ _SESSION = "page, by password "
 
 def set_password(data_dir: Path, password: str) -> Path:
     """Keep its hash, in a file for the owner alone."""
-    if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-        raise InvalidInput(f"The password must have at least {SHORTEST_PASSWORD} characters.")
+    if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
+        raise InvalidInput(f"The password must have at least {MIN_PASSWORD_LENGTH} characters.")
     path = data_dir / PASSWORD_FILE
     try:
         data_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -95,14 +95,14 @@ class Password:
         self._guesses.check(address)
         self._all_guesses.check("all")
         async with self._turn:
-            kept = await asyncio.to_thread(self._matching, guess[:LONGEST_PASSWORD])
+            kept = await asyncio.to_thread(self._matching, guess[:MAX_PASSWORD_LENGTH])
         return None if kept is None else _session(kept)
 
     async def end_sessions_of_others(self, sign_in: SignIn, user: User) -> None:
         """Who signed in with an earlier password signs in again."""
         kept = await asyncio.to_thread(_kept, self._data_dir)
         current = None if kept is None else _session(kept)
-        for each in await sign_in.tokens_of(user):
+        for each in await sign_in.list_tokens(user):
             if each.name.startswith(_SESSION) and each.name != current:
                 await sign_in.revoke(user, each.id)
 

@@ -73,7 +73,7 @@ async def serve(
     # one that takes no changes now is served all the same, and has a code later
     with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():
-            on_setup_code(await engine.accounts.links.make_setup_code())
+            on_setup_code(await engine.accounts.links.create_setup_code())
     _collect_garbage_seldom()
     await _Server(_config(app, settings), app.state.context).serve(sockets=[listener])
 

@@ -151,7 +151,7 @@ class Engine:
             vary=self._hooks.vary,
         )
         self.gallery = Gallery(context, self.jobs)
-        self.webhooks = Webhooks(context, on_noted=partial(self._changed, "webhooks"))
+        self.webhooks = Webhooks(context, on_recorded=partial(self._changed, "webhooks"))
         self.operations = Operations(context, self.outbox, self.catalogue, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []
 

@@ -112,7 +112,7 @@ async def people(api: Api) -> People:
     # nobody sends it while the others try
     await api.stop_loops()
     await api.engine.queue.control.cancel(owner.user.tenant_id, told.id)
-    [delivery] = await api.engine.webhooks.endpoints.deliveries_of(owner.user.tenant_id, told.id)
+    [delivery] = await api.engine.webhooks.endpoints.list_deliveries(owner.user.tenant_id, told.id)
     made = People()
     revoked = await api.worker("revoked")
     made.callers = {

@@ -99,7 +99,7 @@ class TestLimits:
         await desk.send("PATCH", f"/tenants/{desk.user.tenant_id}", {"max_active_jobs": 3})
         assert await other.max_active_jobs(desk.user.tenant_id) is None
         clock = asyncio.get_running_loop().time
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + tenancy.REMEMBER_SECONDS)
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + tenancy.CACHE_SECONDS)
         assert await other.max_active_jobs(desk.user.tenant_id) == 3
 
     async def test_one_limit_leaves_the_other(self, desk: OperatorScenario) -> None:
@@ -151,7 +151,9 @@ class TestDeciding:
         problem_of(await eve.call("GET", "/api/admin/settings"), 403)
 
     @pytest.mark.parametrize("changes", [{"is_admin": False}, {"is_disabled": True}])
-    async def test_somebody_always_remains_who_administers(self, desk: OperatorScenario, changes: dict[str, Any]) -> None:
+    async def test_somebody_always_remains_who_administers(
+        self, desk: OperatorScenario, changes: dict[str, Any]
+    ) -> None:
         admin = desk.admin.user
         assert admin is not None
         second = await desk.api.user("second@example.com", is_admin=True)

@@ -11,7 +11,7 @@ from comfyrelay.domain.webhooks import WAITS_SECONDS
 from comfyrelay.services.operations import reconcile_runs as reconcile_service
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks import overview
-from comfyrelay.services.webhooks.overview import MOST_COUNTED
+from comfyrelay.services.webhooks.overview import MAX_COUNTED
 from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.store.central import reconcile_runs
 from comfyrelay.store.central.queue import dispatches
@@ -81,7 +81,9 @@ class TestDeliveries:
         assert desk.admin.user is not None
         assert await self.listed(desk, tenant=desk.admin.user.tenant_id) == []
 
-    async def test_one_that_was_given_up_is_sent_again_with_its_id(self, desk: OperatorScenario, receiver: Receiver) -> None:
+    async def test_one_that_was_given_up_is_sent_again_with_its_id(
+        self, desk: OperatorScenario, receiver: Receiver
+    ) -> None:
         job_id = await self.dead(desk, receiver)
         [before] = (await desk.get("/webhooks/deliveries", status="dead"))["items"]
         heard = len(receiver.heard)
@@ -91,15 +93,17 @@ class TestDeliveries:
         assert [headers["webhook-id"] for headers, _ in receiver.heard[heard:]] == [before["id"]]
         assert await self.listed(desk, status="delivered") == [(job_id, "delivered")]
 
-    async def test_they_are_counted(self, desk: OperatorScenario, receiver: Receiver, monkeypatch: pytest.MonkeyPatch) -> None:
-        assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "most": MOST_COUNTED}
+    async def test_they_are_counted(
+        self, desk: OperatorScenario, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "most": MAX_COUNTED}
         await self.dead(desk, receiver)
         receiver.statuses = [500]
         await self.ended(desk, receiver)
         await desk.api.engine.webhooks.deliveries.run_once()
         await self.ended(desk, receiver)
-        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 2, "most": MOST_COUNTED}
-        monkeypatch.setattr(overview, "MOST_COUNTED", 1)
+        assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 2, "most": MAX_COUNTED}
+        monkeypatch.setattr(overview, "MAX_COUNTED", 1)
         assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 1, "most": 1}
 
     async def test_they_name_their_tenants_by_email(self, desk: OperatorScenario, receiver: Receiver) -> None:

@@ -22,7 +22,7 @@ ADA = {"email": "ada@example.com", "password": PASSWORD}
 
 
 async def make_code(api: Api) -> str:
-    return await api.engine.accounts.links.make_setup_code()
+    return await api.engine.accounts.links.create_setup_code()
 
 
 async def set_up(api: Api, code: str, **more: Any) -> httpx.Response:

@@ -91,7 +91,9 @@ async def receiver() -> AsyncIterator[Receiver]:
 
 
 @pytest.fixture
-async def scenario(backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver) -> AsyncIterator[Scenario]:
+async def scenario(
+    backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver
+) -> AsyncIterator[Scenario]:
     async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
         await api.stop_loops()
         # receivers have clocks of their own, and refuse what is old
@@ -205,7 +207,7 @@ class TestTryingAgain:
             assert await scenario.send() == 1
             [delivery] = await scenario.deliveries(job_id)
             assert (delivery["status"], delivery["attempts"]) == ("pending", count)
-            assert (delivery["last_status_code"], delivery["last_error"]) == (500, "The answer was 500.")
+            assert (delivery["last_status_code"], delivery["last_error"]) == (500, "The response was 500.")
             await scenario.advance(wait - 1)
             assert await scenario.send() == 0
             await scenario.advance(2)
@@ -249,17 +251,17 @@ class TestTryingAgain:
             quick = await scenario.submit(webhook_url=other.url, key="quick")
             await scenario.complete()
             hasty = WebhookSender(allow_private=True, timeout_seconds=2)
-            await DeliveryService(scenario.api.engine.databases, hasty, on_noted=lambda: None).run_once()
+            await DeliveryService(scenario.api.engine.databases, hasty, on_recorded=lambda: None).run_once()
         assert (await scenario.deliveries(quick))[0]["status"] == "delivered"
         [delivery] = await scenario.deliveries(slow)
-        assert (delivery["status"], delivery["last_error"]) == ("pending", "There was no answer within 2 seconds.")
+        assert (delivery["status"], delivery["last_error"]) == ("pending", "No response within 2 seconds.")
 
     async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, scenario: Scenario) -> None:
         async with receiving() as other:
             scenario.receiver.free.clear()
             await scenario.ended(key="slow")
             sender = DeliveryService(
-                scenario.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None
+                scenario.api.engine.databases, WebhookSender(allow_private=True), on_recorded=lambda: None
             )
             assert await sender.start_due() == 1
             await scenario.receiver.wait_for(1)
@@ -293,13 +295,15 @@ class TestTryingAgain:
         job_id = await scenario.submit(webhook_url=url)
         await scenario.complete()
         await scenario.send()
-        assert (await scenario.deliveries(job_id))[0]["last_error"] == "There was no answer (ConnectError)."
+        assert (await scenario.deliveries(job_id))[0]["last_error"] == "No response (ConnectError)."
 
     async def test_two_servers_send_each_once(self, scenario: Scenario) -> None:
         for key in ("a", "b", "c", "d"):
             await scenario.ended(key=key)
         scenario.receiver.free.clear()
-        other = DeliveryService(scenario.api.engine.databases, WebhookSender(allow_private=True), on_noted=lambda: None)
+        other = DeliveryService(
+            scenario.api.engine.databases, WebhookSender(allow_private=True), on_recorded=lambda: None
+        )
         both = asyncio.gather(scenario.send(), other.run_once())
         await scenario.receiver.wait_for(4)
         scenario.receiver.free.set()
@@ -406,7 +410,7 @@ class TestTryingItOut:
         secret = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))["secret"]
         scenario.receiver.statuses = [418]
         tried = await scenario.caller.post("/api/webhook/test")
-        assert tried == {"is_delivered": False, "status_code": 418, "error": "The answer was 418."}
+        assert tried == {"is_delivered": False, "status_code": 418, "error": "The response was 418."}
         assert (await scenario.caller.post("/api/webhook/test"))["is_delivered"] is True
         headers, body = scenario.receiver.heard[0]
         assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
@@ -422,7 +426,9 @@ class TestTryingItOut:
 
 class TestWhereTo:
     async def test_private_addresses_are_refused_when_it_comes_to_sending(self, scenario: Scenario) -> None:
-        careful = DeliveryService(scenario.api.engine.databases, WebhookSender(allow_private=False), on_noted=lambda: None)
+        careful = DeliveryService(
+            scenario.api.engine.databases, WebhookSender(allow_private=False), on_recorded=lambda: None
+        )
         job_id = await scenario.ended()
         await careful.run_once()
         assert scenario.receiver.heard == []
@@ -568,7 +574,9 @@ class TestTheTenantsWebhook:
         rotated = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": None, "rotate_secret": True}))
         assert rotated["secret"] not in (None, first["secret"])
 
-    async def test_a_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(self, scenario: Scenario) -> None:
+    async def test_a_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(
+        self, scenario: Scenario
+    ) -> None:
         await scenario.ended()
         await scenario.send()
         [(headers, body)] = scenario.receiver.heard

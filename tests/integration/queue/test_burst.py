@@ -9,7 +9,7 @@ import pytest
 from comfyrelay.domain.autoscaling.burst import NOBODY_LEFT
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
-from comfyrelay.domain.queue.lifecycle import FAILED_IN_THE_CLOUD
+from comfyrelay.domain.queue.lifecycle import FAILED_IN_CLOUD
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
@@ -112,13 +112,13 @@ async def test_of_effect_tenant_and_job_the_strictest_counts(world: World) -> No
     [first] = await burst.submit(max_wait_seconds=100)
     [second] = await burst.submit(max_wait_seconds=5000)
     assert await burst.look() == []
-    await world.engine.accounts.tenancy.limit(burst.user.tenant_id, {"max_wait_seconds": 110})
+    await world.engine.accounts.tenancy.set_limits(burst.user.tenant_id, {"max_wait_seconds": 110})
     await burst.look()
     # The first would begin after 60 s, the second after 120 s.
     assert await burst.providers([first, second]) == ["self_hosted", "cloud"]
-    await world.engine.accounts.tenancy.limit(burst.user.tenant_id, {"max_wait_seconds": None})
+    await world.engine.accounts.tenancy.set_limits(burst.user.tenant_id, {"max_wait_seconds": None})
     with pytest.raises(NotFound):
-        await world.engine.accounts.tenancy.limit("nobody", {"max_wait_seconds": 1})
+        await world.engine.accounts.tenancy.set_limits("nobody", {"max_wait_seconds": 1})
 
 
 async def test_without_a_worker_for_the_cloud_a_job_stays_and_says_so(world: World) -> None:
@@ -153,7 +153,7 @@ async def test_a_workers_fault_in_the_cloud_brings_a_job_back_and_what_it_cost_c
     assert await world.fail(leased, fault=Fault.WORKER) == "queued"
     await world.settled()
     assert await burst.providers([job]) == ["self_hosted"]
-    assert (await burst.why(job)).startswith(FAILED_IN_THE_CLOUD)
+    assert (await burst.why(job)).startswith(FAILED_IN_CLOUD)
     assert await burst.look() == []
     async with world.engine.databases.central.read() as tx:
         assert await bursts.spent(tx) == {burst.workflow.id: 5 * PRICE}

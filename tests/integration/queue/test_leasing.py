@@ -73,7 +73,7 @@ class TestOneWorkerAlone:
         assert (await world.dispatch(chosen)).status == "queued"
 
     async def test_it_stands_in_nobody_elses_way(self, world: World, desk: Desk, other: str) -> None:
-        await world.engine.accounts.tenancy.limit(desk.user.tenant_id, {"max_active_jobs": 100})
+        await world.engine.accounts.tenancy.set_limits(desk.user.tenant_id, {"max_active_jobs": 100})
         for _ in range(40):
             await desk.submit(only_worker=other, priority=9)
         job = await desk.submit()

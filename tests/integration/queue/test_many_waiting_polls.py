@@ -10,7 +10,7 @@ import pytest
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.errors import Unauthorized
-from comfyrelay.services.accounts.sign_in import hash_of
+from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import FEW, Polls
@@ -299,7 +299,7 @@ async def test_a_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(
     world: World, desk: Desk, polls: Polls
 ) -> None:
     token = await world.engine.fleet.workers.rotate_token(desk.worker)
-    (waiting,) = await park(polls, [desk.worker], token_hash=hash_of(token))
+    (waiting,) = await park(polls, [desk.worker], token_hash=hash_secret(token))
     await world.engine.fleet.workers.rotate_token(desk.worker)
     job = await desk.submit()
     with pytest.raises(Unauthorized):
@@ -327,7 +327,7 @@ async def test_a_job_for_one_worker_alone_is_brought_to_it(world: World, desk: D
 
 async def test_jobs_for_one_who_is_not_there_keep_nobody_from_others(world: World, desk: Desk, polls: Polls) -> None:
     waiting = await park(polls, await crowd(world, desk.fleet))
-    await world.engine.accounts.tenancy.limit(desk.user.tenant_id, {"max_active_jobs": 100})
+    await world.engine.accounts.tenancy.set_limits(desk.user.tenant_id, {"max_active_jobs": 100})
     for _ in range(40):
         await desk.submit(only_worker=desk.worker, priority=9)
     job = await desk.submit()

@@ -186,7 +186,7 @@ async def test_a_link_sets_a_password_once_and_says_so_when_it_does_not_work(
     await expect(visitor.get_by_role("heading", name="This link does not work")).to_be_visible()
     await expect(
         visitor.get_by_text("The link was already used or has expired.", exact=False)
-        .or_(visitor.get_by_text("This link was used before, or has expired.", exact=False))
+        .or_(visitor.get_by_text("This link was already used or has expired.", exact=False))
         .first
     ).to_be_visible()
 

@@ -572,7 +572,7 @@ class TestTheWallet:
 
             receiver.statuses = [500]
             await page.get_by_role("button", name="Send test").click()
-            await expect(page.get_by_text("Test failed. The answer was 500.")).to_be_visible()
+            await expect(page.get_by_text("Test failed. The response was 500.")).to_be_visible()
             await page.get_by_role("button", name="Send test").click()
             await expect(page.get_by_text("Test delivered: your server responded with 204")).to_be_visible()
             headers, body = receiver.heard[1]

@@ -44,7 +44,7 @@ def single_user_settings(settings: Settings) -> Settings:
 
 async def create_initial_data(engine: Engine, settings: Settings) -> tuple[User, bool]:
     """The user, and whether the desk is new. An interrupted first start is completed."""
-    user = await engine.accounts.tenancy.user_of(LOCAL_EMAIL)
+    user = await engine.accounts.tenancy.find_user(LOCAL_EMAIL)
     # removed examples and presets stay removed
     marker = settings.data_dir / ".furnished"
     if user is not None and marker.exists():

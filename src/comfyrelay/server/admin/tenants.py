@@ -52,7 +52,7 @@ async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: Co
     changes = body.changes()
     if not changes:
         raise InvalidInput(errors={"max_wait_seconds": "Say what is to be changed; null takes it away."})
-    await context.engine.accounts.tenancy.limit(tenant_id, changes)
+    await context.engine.accounts.tenancy.set_limits(tenant_id, changes)
     found = await context.engine.operations.inspection.tenant(tenant_id)
     return Answer(data=wire.ChangedTenant.of(found.tenant), message="Changed.")
 

@@ -43,7 +43,7 @@ async def change_user(
 @router.post("/{user_id}/reset-link", status_code=status.HTTP_201_CREATED, responses=may_answer(404, 422))
 async def make_reset_link(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
     """Make a link by which a user sets a new password; those that were made before work no longer."""
-    user, link = await context.engine.accounts.links.make_reset(user_id, by=admin)
+    user, link = await context.engine.accounts.links.create_reset_link(user_id, by=admin)
     return Answer(data=_link(context, user, link), message=KEEP)
 
 

@@ -26,7 +26,7 @@ async def list_deliveries(
     cursor: Cursor = None,
 ) -> Answer[Page[wire.TenantDelivery]]:
     """What has come of telling others of the ends of jobs, newest first."""
-    page = await context.engine.webhooks.overview.page(standing=wanted, tenant_id=tenant, cursor=cursor, limit=limit)
+    page = await context.engine.webhooks.overview.page(state=wanted, tenant_id=tenant, cursor=cursor, limit=limit)
     return page_of(page, _delivery)
 
 
@@ -40,7 +40,7 @@ async def count_deliveries(context: ContextOf) -> Answer[wire.DeliveryCounts]:
 async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.TenantDelivery]:
     """Send it again now, with the same id; one that was given up is tried as often as a new one."""
     found = await context.engine.webhooks.deliveries.send_again(delivery_id)
-    [told] = await context.engine.webhooks.overview.with_emails([found])
+    [told] = await context.engine.webhooks.overview.add_emails([found])
     return Answer(data=_delivery(told), message="It is sent again.")
 
 

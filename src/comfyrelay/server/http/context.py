@@ -15,7 +15,7 @@ from comfyrelay.server.http.cache import Cached
 from comfyrelay.server.http.limits import RateLimit
 from comfyrelay.server.http.metrics import ServerMetrics
 from comfyrelay.server.http.secrets import Secrets
-from comfyrelay.services.accounts.sign_in import hash_of
+from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 
@@ -124,10 +124,10 @@ class Context:
     async def _user(self, secret: str) -> User | None:
         if self.owner is not None and self.owner.is_owner(secret):
             return self.owner.user
-        return await self.engine.accounts.sign_in.owner(secret)
+        return await self.engine.accounts.sign_in.find_owner(secret)
 
     async def _worker(self, secret: str) -> Worker | None:
-        return await self.engine.fleet.workers.by_token(hash_of(secret))
+        return await self.engine.fleet.workers.by_token(hash_secret(secret))
 
 
 # A coroutine, because FastAPI runs plain functions in a thread, which costs more than most requests.

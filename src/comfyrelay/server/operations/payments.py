@@ -83,7 +83,7 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
     sent any number of times. Events other than `payment.succeeded` are acknowledged and ignored."""
     payments = context.engine.accounts.payments
     body = await _body_of(request, context.settings.anonymous_body_seconds)
-    await payments.check(body, x_signature)
+    await payments.check_signature(body, x_signature)
     try:
         event = AnyEvent.model_validate_json(body)
         if event.type != SUCCEEDED:

@@ -35,7 +35,7 @@ async def entry(context: ContextOf) -> Answer[wire.Entry]:
 async def set_up(body: wire.Setup, request: Request, response: Response, context: ContextOf) -> Answer[wire.SignedIn]:
     """Make the first administrator with the code that the server printed, and sign in."""
     context.sign_ins.check(address_of(request))
-    user = await context.engine.accounts.links.set_up(
+    user = await context.engine.accounts.links.create_first_admin(
         body.code, email=body.email, password=body.password, name=body.name
     )
     return Answer(data=await signed_in(context, user, response), message="Welcome.")
@@ -46,7 +46,7 @@ async def set_up(body: wire.Setup, request: Request, response: Response, context
 async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetFor]:
     """Whose password a link would set, while it works."""
     context.sign_ins.check(address_of(request))
-    user = await context.engine.accounts.links.whose(body.token)
+    user = await context.engine.accounts.links.find_user(body.token)
     return Answer(data=wire.ResetFor(email=user.email))
 
 
@@ -57,7 +57,7 @@ async def reset(
 ) -> Answer[wire.SignedIn]:
     """Set a new password by an administrator's link, once, and sign in. All other sessions end; API tokens stay."""
     context.sign_ins.check(address_of(request))
-    user = await context.engine.accounts.links.reset(body.token, body.password)
+    user = await context.engine.accounts.links.reset_password(body.token, body.password)
     context.forget_user(user)
     context.guesses.forgive(user.email)
     return Answer(data=await signed_in(context, user, response), message="Your new password is set.")

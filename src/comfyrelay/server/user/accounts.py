@@ -95,8 +95,8 @@ async def tokens(
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Token]]:
     """Your tokens and sessions, newest first."""
-    found = await context.engine.accounts.sign_in.tokens_of(user, before_id=cursor, limit=limit + 1)
-    current = await context.engine.accounts.sign_in.id_of(_secret(request, context, bearer))
+    found = await context.engine.accounts.sign_in.list_tokens(user, before_id=cursor, limit=limit + 1)
+    current = await context.engine.accounts.sign_in.token_id(_secret(request, context, bearer))
     return page_of(
         listed(found, lambda each: each.id, limit=limit),
         lambda each: wire.Token.of(each, is_session=each.name == SESSION, is_current=each.id == current),

@@ -22,13 +22,13 @@ router = Router(prefix="/api", tags=["webhooks"], route_class=BodyRoute)
 @router.get("/webhook", responses=may_answer(401, 503))
 async def webhook(context: ContextOf, user: CurrentUser) -> Answer[wire.Webhook]:
     """Where the ends of jobs are sent."""
-    return Answer(data=_webhook(await context.engine.webhooks.endpoints.of(user.tenant_id)))
+    return Answer(data=_webhook(await context.engine.webhooks.endpoints.get(user.tenant_id)))
 
 
 @router.put("/webhook", responses=may_answer(401, 403, 422, 503))
 async def put_webhook(body: wire.PutWebhook, context: ContextOf, user: CurrentUser) -> Answer[wire.Webhook]:
     """Set where the ends of jobs are sent. The secret that signs them is shown this once."""
-    changed = await context.engine.webhooks.endpoints.put(
+    changed = await context.engine.webhooks.endpoints.set_webhook(
         user.tenant_id, url=body.url, rotate_secret=body.rotate_secret
     )
     return Answer(data=_webhook(changed.webhook, secret=changed.secret), message="Saved.")
@@ -37,7 +37,7 @@ async def put_webhook(body: wire.PutWebhook, context: ContextOf, user: CurrentUs
 @router.delete("/webhook", status_code=status.HTTP_204_NO_CONTENT, responses=may_answer(401, 403, 503))
 async def delete_webhook(context: ContextOf, user: CurrentUser) -> None:
     """Tell nobody any more, but for jobs with a URL of their own."""
-    await context.engine.webhooks.endpoints.remove(user.tenant_id)
+    await context.engine.webhooks.endpoints.remove_webhook(user.tenant_id)
 
 
 @router.post("/webhook/test", responses=may_answer(401, 403, 409, 429, 503))
@@ -73,7 +73,7 @@ async def redeliver(delivery_id: IdInPath, context: ContextOf, user: CurrentUser
 @router.get("/ai-jobs/{job_id}/deliveries", responses=may_answer(401, 404, 422, 503))
 async def deliveries(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deliveries]:
     """What has come of telling others of this job's end."""
-    found = await context.engine.webhooks.endpoints.deliveries_of(user.tenant_id, job_id)
+    found = await context.engine.webhooks.endpoints.list_deliveries(user.tenant_id, job_id)
     return Answer(data=wire.Deliveries(deliveries=[_delivery(each) for each in found]))
 
 

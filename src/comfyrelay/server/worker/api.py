@@ -21,7 +21,7 @@ from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.worker.urls import leased_job
-from comfyrelay.services.accounts.sign_in import hash_of
+from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, Verb
@@ -99,7 +99,7 @@ async def register(
     registered = await context.engine.fleet.workers.register(
         **body.fields(but=("registration_key", "dry_run")),
         key=body.registration_key,
-        token_hash=hash_of(token),
+        token_hash=hash_secret(token),
         identity=identity,
     )
     context.forget_worker(body.worker_id)

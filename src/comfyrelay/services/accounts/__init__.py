@@ -1,4 +1,4 @@
-"""Who it is for: users, tenants, tokens and what is paid."""
+"""Accounts: users, tenants, tokens and payments."""
 
 from comfyrelay.services.accounts.ledger import Ledger
 from comfyrelay.services.accounts.links import AccountLinks

@@ -1,4 +1,4 @@
-"""Tokens: credited, reserved, consumed, refunded. The wallet is locked while its balance changes."""
+"""Credit and reserve tokens. The wallet is locked while its balance changes."""
 
 from comfyrelay.domain.queue.states import TransactionType
 from comfyrelay.domain.records.accounts import TransactionRecord
@@ -15,7 +15,7 @@ class Ledger:
         self._databases = databases
 
     async def credit(self, tenant_id: str, amount: int, *, reference: str, description: str | None = None) -> int:
-        """Add bought tokens, once per reference; returns the balance. The same reference is always the same amount."""
+        """Credit tokens once per reference and return the balance. A reference cannot be used for another amount."""
         if amount <= 0:
             raise InvalidInput(errors={"amount": "This must be at least 1."})
 
@@ -24,7 +24,7 @@ class Ledger:
             known = await ledger.by_reference(tx, tenant_id, reference)
             if known is not None:
                 if known.amount != amount:
-                    raise IdempotencyConflict(f"This reference was used before, for {known.amount} tokens.")
+                    raise IdempotencyConflict(f"This reference was already used for {known.amount} tokens.")
                 return balance
             entry = NewTransaction(
                 tenant_id=tenant_id,
@@ -50,14 +50,14 @@ class Ledger:
     async def statement(
         self, tenant_id: str, *, limit: int, before_id: int | None = None
     ) -> tuple[int, list[TransactionRecord]]:
-        """The balance, and a page of what it came from, newest first."""
+        """The balance and a page of transactions, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             balance = await ledger.balance(tx, tenant_id)
             return balance, await ledger.transactions(tx, tenant_id, limit=limit, before_id=before_id)
 
 
 async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -> None:
-    """Hold tokens for jobs, all or none. The wallet is locked, and the `balance` is what is in it."""
+    """Reserve tokens for all jobs or none. `balance` is that of the locked wallet."""
     required = sum(costs.values())
     if balance < required:
         raise InsufficientTokens(required_tokens=required, balance=balance)

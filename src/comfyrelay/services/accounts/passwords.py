@@ -1,6 +1,6 @@
-"""How passwords are hashed."""
+"""Password hashing."""
 
 from pwdlib import PasswordHash
 
-# Slow on purpose: a quarter of a second of processor time per hash.
+# Slow by design: 0.25 s of CPU time per hash.
 HASHER = PasswordHash.recommended()

@@ -1,7 +1,7 @@
-"""Payments: what a provider reports is credited once, to the right tenant.
+"""Credit payments that a provider reports, once per event.
 
-The event is written down in the central database first, then the tokens are credited in the tenant's shard. If the
-process dies in between, the provider was not answered and sends the event again, which finishes the credit.
+The event is written to the central database first, then the tokens are credited in the tenant's shard. If the process
+dies in between, the provider gets no response and sends the event again, which completes the credit.
 """
 
 import structlog
@@ -21,22 +21,22 @@ log = structlog.get_logger(__name__)
 
 class Payments:
     def __init__(self, databases: Databases, ledger: Ledger, *, secret: str | None) -> None:
-        """Without a secret nobody can report payments."""
+        """Without a secret, payments are refused."""
         self._databases = databases
         self._ledger = ledger
         self._secret = secret
 
-    async def check(self, body: bytes, signature: str) -> None:
-        """Refuse a message that was not signed with our secret a moment ago, by the database's clock."""
+    async def check_signature(self, body: bytes, signature: str) -> None:
+        """Require a recent signature with the secret, by the database's clock."""
         if self._secret is None:
-            raise NotFound("Payments are not taken here.")
+            raise NotFound("This server does not accept payments.")
         async with self._databases.central.read() as tx:
             now = await dispatches.now(tx)
         if (problem := signature_problem(signature, body, secret=self._secret, now=now)) is not None:
             raise Unauthorized(problem)
 
     async def credit(self, payment: Payment) -> str:
-        """Credit a payment, once per event id; returns the tenant's id."""
+        """Credit a payment once per event id and return the tenant's id."""
 
         async def work(tx: Tx) -> PaymentEvent:
             tenant_id = await payments.tenant_of(tx, tenant_id=payment.tenant_id, email=payment.email)
@@ -50,7 +50,7 @@ class Payments:
             )
             known = await payments.record(tx, event)
             if (known.tenant_id, known.amount) != (event.tenant_id, event.amount):
-                raise Conflict("This event was reported before, with another amount or for another tenant.")
+                raise Conflict("This event was already reported with another amount or for another tenant.")
             return known
 
         event = await self._databases.central.run(TransactionStep.PAYMENT, work)

@@ -1,4 +1,4 @@
-"""Accounts: passwords, and the tokens that stand for a user. Neither is kept, only their hashes."""
+"""Sign-in with passwords, and tokens of users. Only hashes are stored."""
 
 import asyncio
 import hashlib
@@ -16,10 +16,10 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import api_tokens, tenants
 from comfyrelay.store.database import Tx
 
-__all__ = ["SESSION", "SignIn", "TokenWithSecret", "hash_of"]
+__all__ = ["SESSION", "SignIn", "TokenWithSecret", "hash_secret"]
 
-SHORTEST_PASSWORD = 8
-LONGEST_PASSWORD = 1024
+MIN_PASSWORD_LENGTH = 8
+MAX_PASSWORD_LENGTH = 1024
 TOKEN_PREFIX = "crt_"
 WRONG = "The email or the password is wrong."
 DISABLED = "This account is disabled. Ask your administrator."
@@ -27,7 +27,7 @@ DISABLED = "This account is disabled. Ask your administrator."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenWithSecret:
-    """A token in the clear: shown once."""
+    """A token with its secret, which is shown once."""
 
     token: TokenRecord
     secret: str
@@ -39,40 +39,40 @@ class SignIn:
         self._tenancy = tenancy
 
     async def register(self, *, email: str, password: str, name: str | None = None, is_admin: bool = False) -> User:
-        hashed = await self.hashed(password)
+        hashed = await self.hash_password(password)
         return await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=is_admin)
 
-    async def hashed(self, password: str) -> str:
-        """A new password as it is kept."""
-        if not SHORTEST_PASSWORD <= len(password) <= LONGEST_PASSWORD:
-            raise InvalidInput(errors={"password": f"This must have at least {SHORTEST_PASSWORD} characters."})
-        # hashing is made to be slow: not in the event loop
+    async def hash_password(self, password: str) -> str:
+        """Check the length of a new password and hash it."""
+        if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
+            raise InvalidInput(errors={"password": f"This must have at least {MIN_PASSWORD_LENGTH} characters."})
+        # in a thread: hashing is slow by design
         return await asyncio.to_thread(passwords.HASHER.hash, password)
 
     async def sign_in(self, *, email: str, password: str) -> tuple[User, str]:
-        """Whose password it is, and its hash."""
+        """Return the user and the hash of the password."""
         async with self._databases.central.read() as tx:
             found = await tenants.password_hash(tx, email.lower())
         user, hashed = found or (None, None)
-        is_right = await asyncio.to_thread(self._verify, password[:LONGEST_PASSWORD], hashed)
+        is_right = await asyncio.to_thread(self._verify, password[:MAX_PASSWORD_LENGTH], hashed)
         if user is None or hashed is None or not is_right:
             raise Unauthorized(WRONG)
         async with self._databases.central.read() as tx:
-            # only who knows the password is told
+            # checked last, so that only users with the password learn it
             if await tenants.is_disabled(tx, user.id):
                 raise Forbidden(DISABLED)
         return user, hashed
 
     async def needs_setup(self) -> bool:
-        """Whether nobody is an administrator yet."""
+        """Whether there is no administrator yet."""
         async with self._databases.central.read() as tx:
             return not await tenants.has_admin(tx)
 
     async def issue(
         self, user: User, *, name: str, lifetime_seconds: float | None = None, password_hash: str | None = None
     ) -> TokenWithSecret:
-        """Make a token for a user; for one who has shown a password, given by its hash, only while that is still it:
-        what ends all sessions ends also the one that was just about to begin."""
+        """Create a token for a user. With `password_hash`, require that it is still current, so that a password change
+        also ends a session that is just starting."""
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
 
         async def work(tx: Tx) -> TokenRecord:
@@ -83,29 +83,28 @@ class SignIn:
                 id_=new_id(),
                 user_id=user.id,
                 name=name,
-                token_hash=hash_of(secret),
+                token_hash=hash_secret(secret),
                 lifetime_seconds=lifetime_seconds,
             )
 
         token = await self._databases.central.run(TransactionStep.TENANT, work)
         return TokenWithSecret(token=token, secret=secret)
 
-    async def owner(self, secret: str) -> User | None:
+    async def find_owner(self, secret: str) -> User | None:
         async with self._databases.central.read() as tx:
-            return await api_tokens.owner(tx, hash_of(secret))
+            return await api_tokens.owner(tx, hash_secret(secret))
 
-    async def name_of(self, secret: str) -> str | None:
+    async def token_name(self, secret: str) -> str | None:
         """What a token or a session is called."""
         async with self._databases.central.read() as tx:
-            return await api_tokens.name_of(tx, hash_of(secret))
+            return await api_tokens.name_of(tx, hash_secret(secret))
 
-    async def id_of(self, secret: str) -> str | None:
-        """Which of the tokens and sessions this is."""
+    async def token_id(self, secret: str) -> str | None:
         async with self._databases.central.read() as tx:
-            return await api_tokens.id_of(tx, hash_of(secret))
+            return await api_tokens.id_of(tx, hash_secret(secret))
 
-    async def tokens_of(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[TokenRecord]:
-        """Those that still work, newest first, page by page through `before_id`."""
+    async def list_tokens(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[TokenRecord]:
+        """Valid tokens, newest first."""
         async with self._databases.central.read() as tx:
             return await api_tokens.of_user(tx, user.id, before_id=before_id, limit=limit)
 
@@ -118,17 +117,17 @@ class SignIn:
 
     async def sign_out(self, user: User, secret: str) -> None:
         await self._databases.central.run(
-            TransactionStep.TENANT, lambda tx: api_tokens.revoke(tx, user.id, token_hash=hash_of(secret))
+            TransactionStep.TENANT, lambda tx: api_tokens.revoke(tx, user.id, token_hash=hash_secret(secret))
         )
 
     def _verify(self, password: str, hashed: str | None) -> bool:
         if hashed is not None:
             return passwords.HASHER.verify(password, hashed)
-        # as slow as for a user who is there, so that the time taken does not tell
+        # hash anyway, so that the timing does not reveal whether the user exists
         passwords.HASHER.hash(password)
         return False
 
 
-def hash_of(secret: str) -> str:
-    """How a token is kept. It is random throughout, so a fast hash is enough."""
+def hash_secret(secret: str) -> str:
+    """Hash a token or code. They are random, so a fast hash is enough."""
     return hashlib.sha256(secret.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""Tenants and users: one tenant per user, each placed in a shard once and for good."""
+"""Tenants and users. Each user has one tenant, which is placed in a shard permanently."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -17,14 +17,14 @@ from comfyrelay.store.tenant.library import media
 
 log = structlog.get_logger(__name__)
 
-REMEMBER_SECONDS = 5.0
-MOST_REMEMBERED = 20_000
+CACHE_SECONDS = 5.0
+MAX_CACHED = 20_000
 
 
 class Tenancy:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        # by tenant, its limit and until when it is believed
+        # limit and expiry by tenant
         self._active_jobs: dict[str, tuple[int | None, float]] = {}
 
     async def create_user(
@@ -37,8 +37,8 @@ class Tenancy:
         is_admin: bool = False,
         first: Callable[[Tx], Awaitable[None]] | None = None,
     ) -> User:
-        """Make a user and its tenant, in the named shard or the emptiest one; where it must be done with `first`, or not
-        at all, in one transaction with that."""
+        """Create a user and its tenant, in the given shard or in the one with the fewest tenants. `first` runs in the
+        same transaction."""
         if "@" not in email:
             raise InvalidInput(errors={"email": "This must be an email address."})
         if shard is not None and shard not in self._databases.shards:
@@ -48,7 +48,7 @@ class Tenancy:
         async def work(tx: Tx) -> User:
             if first is not None:
                 await first(tx)
-            chosen = shard or self._emptiest(await tenants.count_by_shard(tx))
+            chosen = shard or self._choose_shard(await tenants.count_by_shard(tx))
             tenant = TenantRecord(id=new_id(), name=name or email, shard=chosen)
             return await tenants.create(
                 tx,
@@ -62,13 +62,13 @@ class Tenancy:
 
         user = await self._databases.central.run(TransactionStep.TENANT, work)
         database = await self._databases.shard_of(user.tenant_id)
-        # The wallet is opened again by whoever first needs it, should this step not happen.
+        # if this step is lost, the first use of the wallet creates it
         await database.run(TransactionStep.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
         return user
 
-    async def limit(self, tenant_id: str, limits: Mapping[str, int | None]) -> None:
-        """`max_wait_seconds` is how long the tenant's jobs may wait before they may cost more, `None`: as long as it
-        takes; `max_active_jobs` how many its user may have under way, `None`: as many as everybody."""
+    async def set_limits(self, tenant_id: str, limits: Mapping[str, int | None]) -> None:
+        """`max_wait_seconds`: after this time the tenant's jobs may run on more expensive workers; `None` means never.
+        `max_active_jobs`: the limit of its user; `None` means the default limit."""
         found = await self._databases.central.run(
             TransactionStep.TENANT, lambda tx: tenants.change(tx, tenant_id, **limits)
         )
@@ -77,15 +77,15 @@ class Tenancy:
         self._active_jobs.pop(tenant_id, None)
 
     async def max_active_jobs(self, tenant_id: str) -> int | None:
-        """The tenant's own limit, a few seconds old at most."""
+        """The tenant's own limit, cached for a few seconds."""
         now = asyncio.get_running_loop().time()
         limit, until = self._active_jobs.get(tenant_id, (None, 0.0))
         if until <= now:
             async with self._databases.central.read() as tx:
                 limit = await tenants.max_active_jobs(tx, tenant_id)
-            if len(self._active_jobs) >= MOST_REMEMBERED:
+            if len(self._active_jobs) >= MAX_CACHED:
                 self._active_jobs.clear()
-            self._active_jobs[tenant_id] = (limit, now + REMEMBER_SECONDS)
+            self._active_jobs[tenant_id] = (limit, now + CACHE_SECONDS)
         return limit
 
     async def change_user(
@@ -97,14 +97,14 @@ class Tenancy:
         name: str | None = None,
         by: User,
     ) -> User:
-        """A user who is disabled gets in by nothing, and the sessions of all browsers end; API tokens work again when
-        that is taken back. Somebody always remains who administers."""
+        """Change a user. Disabling ends all sessions and suspends API tokens; enabling makes the tokens valid again.
+        The last administrator cannot be removed."""
 
         async def work(tx: Tx) -> User:
             if is_admin is False or is_disabled:
                 admins = await tenants.lock_admins(tx)
                 if admins == {user_id}:
-                    raise Conflict("This is the only administrator: make another one first.")
+                    raise Conflict("This is the only administrator: create another one first.")
             user = await tenants.change_user(tx, user_id, is_admin=is_admin, is_disabled=is_disabled, name=name)
             if user is None:
                 raise NotFound("There is no such user.")
@@ -116,7 +116,7 @@ class Tenancy:
         log.info("account.changed", user_id=user_id, is_admin=is_admin, is_disabled=is_disabled, by=by.id)
         return user
 
-    async def user_of(self, email: str) -> User | None:
+    async def find_user(self, email: str) -> User | None:
         async with self._databases.central.read() as tx:
             found = await tenants.password_hash(tx, email.lower())
         return found[0] if found else None
@@ -132,7 +132,7 @@ class Tenancy:
         content_hash: str | None = None,
         original_filename: str | None = None,
     ) -> str:
-        """Record a file of the user's that is in object storage; returns its id."""
+        """Record a file that is already in object storage and return its id."""
         file_id = new_id()
         values = {
             "id": file_id,
@@ -161,11 +161,11 @@ class Tenancy:
 
         async def work(tx: Tx) -> None:
             if not await media.stored_files(tx, user.tenant_id, [original_file_id]):
-                raise InvalidInput(errors={"original_file_id": "There is no such file of yours."})
+                raise InvalidInput(errors={"original_file_id": "You have no such file."})
             await media.create_video(tx, **values)
 
         await (await self._databases.shard_of(user.tenant_id)).run(TransactionStep.TENANT, work)
         return video_id
 
-    def _emptiest(self, counts: dict[str, int]) -> str:
+    def _choose_shard(self, counts: dict[str, int]) -> str:
         return min(self._databases.shards, key=lambda shard: counts.get(shard, 0))

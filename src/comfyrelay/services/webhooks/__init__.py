@@ -1,4 +1,4 @@
-"""Telling the systems of others that jobs have ended."""
+"""Notify other systems that jobs have ended."""
 
 from collections.abc import Callable
 
@@ -12,10 +12,10 @@ __all__ = ["Webhooks"]
 
 
 class Webhooks:
-    def __init__(self, context: ServiceContext, *, on_noted: Callable[[], None]) -> None:
+    def __init__(self, context: ServiceContext, *, on_recorded: Callable[[], None]) -> None:
         databases = context.databases
         allow_private = context.settings.webhook_allow_private
         sender = WebhookSender(allow_private=allow_private)
         self.endpoints = Endpoints(databases, allow_private=allow_private)
-        self.deliveries = DeliveryService(databases, sender, on_noted=on_noted)
+        self.deliveries = DeliveryService(databases, sender, on_recorded=on_recorded)
         self.overview = DeliveryOverview(databases)

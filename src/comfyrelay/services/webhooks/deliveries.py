@@ -1,7 +1,7 @@
-"""Telling others of the ends of jobs: from a durable outbox in each shard, tried until it works or is given up.
+"""Deliver webhooks from a durable outbox in each shard, with retries.
 
-A delivery is written with the end that it tells of. Whoever sends it claims it first for longer than sending can take;
-when that process dies, another sends it again with the same id.
+The transaction that ends a job also writes its delivery. A process claims a delivery for longer than sending can take.
+If the process dies, another one sends it again with the same id.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ import structlog
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.webhooks import DeliveryRecord
-from comfyrelay.domain.webhooks import WAITS_SECONDS, EndedJob, new_secret, signed, test_body
+from comfyrelay.domain.webhooks import WAITS_SECONDS, EndedJob, new_secret, sign_headers, test_body
 from comfyrelay.errors import Conflict, DatabaseUnavailable, NotFound
 from comfyrelay.group_commit import GroupCommit
 from comfyrelay.services.databases import Databases
@@ -27,10 +27,10 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-AT_ONCE = 50
-# So many receivers of one shard may take their time before others wait for them.
-MOST_UNDER_WAY = 500
-# Longer than sending and noting down can take together.
+CLAIM_SIZE = 50
+# Concurrent requests per shard. Slow receivers beyond this delay others.
+MAX_CONCURRENT = 500
+# Longer than sending and recording can take together.
 LEASE_SECONDS = 60.0
 
 
@@ -42,32 +42,32 @@ class _Delivery:
 
 
 class DeliveryService:
-    def __init__(self, databases: Databases, sender: WebhookSender, *, on_noted: Callable[[], None]) -> None:
-        """`on_noted` is called when what came of some was written down."""
+    def __init__(self, databases: Databases, sender: WebhookSender, *, on_recorded: Callable[[], None]) -> None:
+        """`on_recorded` is called when outcomes were written."""
         self._databases = databases
         self._sender = sender
         self._wakeup = Wakeup()
-        # By shard, what is being sent: receivers answer at their own pace, what came of them is written down together.
-        self._under_way: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
-        self._noting = {shard: self._group_commit(shard) for shard in databases.shards}
-        # Attempts of this process by what came of them, for whoever measures.
+        # by shard: deliveries are sent independently, and their outcomes are written in groups
+        self._sending: dict[str, set[asyncio.Task[None]]] = defaultdict(set)
+        self._recorders = {shard: self._group_commit(shard) for shard in databases.shards}
+        # attempts of this process by outcome, for metrics
         self.attempts: Counter[str] = Counter()
-        self._on_noted = on_noted
+        self._on_recorded = on_recorded
 
     def wakeup(self) -> None:
-        """Jobs have ended: there may be something to send."""
+        """Signal that deliveries may be due."""
         self._wakeup.notify()
 
     async def wait(self, seconds: float) -> None:
-        """Until there may be something to send."""
+        """Wait for the signal or the timeout."""
         await self._wakeup.wait(seconds)
 
     async def start_due(self) -> int:
-        """Begin to send what is due, in every shard, and wait for nobody's answer; returns how many were begun."""
+        """Start all due deliveries without waiting for responses; return how many."""
         return sum(await asyncio.gather(*(self._start_due(shard) for shard in self._databases.shards)))
 
     async def run_once(self) -> int:
-        """Send everything that is due, in every shard at once; returns how many were sent."""
+        """Send all due deliveries, all shards in parallel; return how many."""
         sent = 0
         while started := await self.start_due():
             sent += started
@@ -75,7 +75,7 @@ class DeliveryService:
         return sent
 
     async def send_again(self, delivery_id: str, *, tenant_id: str | None = None) -> DeliveryRecord:
-        """Once more and at once, whatever came of it before; of any tenant, or of this one alone."""
+        """Send a delivery again now, regardless of its status. With `tenant_id`, only one of this tenant."""
         shards = list(self._databases.shards) if tenant_id is None else [await self._databases.shard_name_of(tenant_id)]
         for shard in shards:
             database = self._databases.shard(shard)
@@ -83,41 +83,43 @@ class DeliveryService:
                 TransactionStep.TENANT, lambda tx: deliveries.send_again(tx, delivery_id, tenant_id=tenant_id)
             )
             if found is not None:
-                self._on_noted()
+                self._on_recorded()
                 self.wakeup()
                 return found
-        raise NotFound("There is no such delivery." if tenant_id is None else "There is no such delivery of yours.")
+        raise NotFound("There is no such delivery." if tenant_id is None else "You have no such delivery.")
 
     async def send_test(self, tenant_id: str) -> SendResult:
-        """Try the tenant's webhook with a message that tells of nothing, once; nothing of it is kept."""
+        """Send a test message to the tenant's webhook, once, without recording it."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             webhook, at = await deliveries.webhook(tx, tenant_id), await deliveries.now(tx)
         if webhook is None or webhook.url is None:
             raise Conflict("There is no webhook to test: save its URL first.")
         body = test_body(at)
-        return await self._sender.send(webhook.url, body, signed(body, id_=new_id(), at=at, secret=webhook.secret))
+        return await self._sender.send(
+            webhook.url, body, sign_headers(body, id_=new_id(), at=at, secret=webhook.secret)
+        )
 
     async def close(self) -> None:
-        """What is being sent is sent again by somebody else, once its claim has run out; what was sent is noted."""
+        """Cancel deliveries in progress, which are retried when their claims expire, and record the finished ones."""
         for task in (tasks := self._tasks()):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in self._noting.values():
+        for each in self._recorders.values():
             await each.idle()
         await self._sender.close()
 
     def _tasks(self) -> list[asyncio.Task[None]]:
-        return [task for tasks in self._under_way.values() for task in tasks]
+        return [task for tasks in self._sending.values() for task in tasks]
 
     async def _start_due(self, shard: str) -> int:
-        under_way, started = self._under_way[shard], 0
+        sending, started = self._sending[shard], 0
         try:
-            while (room := MOST_UNDER_WAY - len(under_way)) > 0:
-                due = await self._claim(shard, limit=min(room, AT_ONCE))
+            while (free := MAX_CONCURRENT - len(sending)) > 0:
+                due = await self._claim(shard, limit=min(free, CLAIM_SIZE))
                 for delivery in due:
                     task = asyncio.create_task(self._deliver(shard, delivery))
-                    under_way.add(task)
-                    task.add_done_callback(lambda task: self._ended(shard, task))
+                    sending.add(task)
+                    task.add_done_callback(lambda task: self._finish_task(shard, task))
                 started += len(due)
                 if not due:
                     break
@@ -125,14 +127,13 @@ class DeliveryService:
             log.info("webhook.shard_down", shard=shard)
         return started
 
-    def _ended(self, shard: str, task: asyncio.Task[None]) -> None:
-        if len(self._under_way[shard]) >= MOST_UNDER_WAY:
-            # there is room again
+    def _finish_task(self, shard: str, task: asyncio.Task[None]) -> None:
+        if len(self._sending[shard]) >= MAX_CONCURRENT:
             self.wakeup()
-        self._under_way[shard].discard(task)
+        self._sending[shard].discard(task)
         if not task.cancelled() and (error := task.exception()) is not None:
-            # what came of it is not known; it is sent again once its claim has run out
-            log.warning("webhook.not_noted", shard=shard, error=repr(error))
+            # the outcome was not recorded: it is sent again when its claim expires
+            log.warning("webhook.not_recorded", shard=shard, error=repr(error))
 
     async def _claim(self, shard: str, *, limit: int) -> list[_Delivery]:
         async def work(tx: Tx) -> list[_Delivery]:
@@ -151,9 +152,9 @@ class DeliveryService:
 
     async def _deliver(self, shard: str, delivery: _Delivery) -> None:
         claimed, body = delivery.claimed, delivery.job.body()
-        headers = signed(body, id_=claimed.id, at=claimed.at, secret=delivery.secret)
-        outcome = outcome_of(claimed, await self._sender.send(claimed.url, body, headers))
-        await self._noting[shard].call(outcome)
+        headers = sign_headers(body, id_=claimed.id, at=claimed.at, secret=delivery.secret)
+        outcome = decide_outcome(claimed, await self._sender.send(claimed.url, body, headers))
+        await self._recorders[shard].call(outcome)
         self.attempts[outcome.status] += 1
         log.info(
             "webhook.sent",
@@ -166,16 +167,16 @@ class DeliveryService:
         )
 
     def _group_commit(self, shard: str) -> GroupCommit[DeliveryOutcome, None]:
-        return GroupCommit(lambda outcomes: self._note(shard, outcomes))
+        return GroupCommit(lambda outcomes: self._record(shard, outcomes))
 
-    async def _note(self, shard: str, outcomes: Sequence[DeliveryOutcome]) -> Sequence[None]:
+    async def _record(self, shard: str, outcomes: Sequence[DeliveryOutcome]) -> Sequence[None]:
         await self._databases.shard(shard).run(TransactionStep.WEBHOOK_NOTE, lambda tx: deliveries.note(tx, outcomes))
-        self._on_noted()
+        self._on_recorded()
         return [None] * len(outcomes)
 
 
-def outcome_of(claimed: Claimed, sent: SendResult) -> DeliveryOutcome:
-    """Delivered, to be tried again after a wait that grows, or given up."""
+def decide_outcome(claimed: Claimed, sent: SendResult) -> DeliveryOutcome:
+    """Delivered, pending with an increasing delay, or given up."""
     waits = len(WAITS_SECONDS)
     if sent.is_ok:
         status = DeliveryStatus.DELIVERED

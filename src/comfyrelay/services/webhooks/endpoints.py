@@ -1,4 +1,4 @@
-"""Where a tenant wants to be told of the ends of its jobs, and what has come of telling it."""
+"""A tenant's webhook and its deliveries."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from comfyrelay.text import is_storable
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangedWebhook:
-    """A webhook as it is now. `secret` is there only when it is shown: the first time, and when it is new."""
+    """A webhook after a change. `secret` is set only the first time and after a rotation."""
 
     webhook: TenantWebhook
     secret: str | None
@@ -28,12 +28,12 @@ class Endpoints:
         self._databases = databases
         self._allow_private = allow_private
 
-    async def of(self, tenant_id: str) -> TenantWebhook | None:
+    async def get(self, tenant_id: str) -> TenantWebhook | None:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await deliveries.webhook(tx, tenant_id)
 
-    async def put(self, tenant_id: str, *, url: str | None, rotate_secret: bool = False) -> ChangedWebhook:
-        """Set the URL for jobs that bring none of their own; without one, only the secret matters."""
+    async def set_webhook(self, tenant_id: str, *, url: str | None, rotate_secret: bool = False) -> ChangedWebhook:
+        """Set the default URL of jobs, and create or rotate the secret."""
         if url is not None and (problem := self._problem(url)) is not None:
             raise InvalidInput(errors={"url": problem})
         made = new_secret()
@@ -48,22 +48,22 @@ class Endpoints:
 
         return await (await self._databases.shard_of(tenant_id)).run(TransactionStep.TENANT, work)
 
-    async def remove(self, tenant_id: str) -> None:
-        """Tell nobody any more, but for jobs with a URL of their own: for those the secret stays."""
+    async def remove_webhook(self, tenant_id: str) -> None:
+        """Remove the default URL. The secret stays for jobs with their own URL."""
         shard = await self._databases.shard_of(tenant_id)
         await shard.run(TransactionStep.TENANT, lambda tx: deliveries.set_webhook(tx, tenant_id, url=None))
 
-    async def deliveries_of(self, tenant_id: str, job_id: str) -> Sequence[DeliveryRecord]:
-        """A job is told of once, so there is one at most."""
+    async def list_deliveries(self, tenant_id: str, job_id: str) -> Sequence[DeliveryRecord]:
+        """Deliveries of a job: at most one."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             if await jobs.get(tx, tenant_id, job_id) is None:
-                raise NotFound("There is no such job of yours.")
+                raise NotFound("You have no such job.")
             return await deliveries.of_job(tx, tenant_id, job_id)
 
     async def page(
         self, tenant_id: str, *, status: DeliveryStatus | None = None, before_id: str | None = None, limit: int
     ) -> Listed[DeliveryRecord]:
-        """What has come of telling of all jobs, newest first."""
+        """Deliveries of all jobs, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await deliveries.page(tx, tenant_id, status=status, before_id=before_id, limit=limit + 1)
         return listed(found, lambda each: each.id, limit=limit)

@@ -1,4 +1,4 @@
-"""Webhooks of all tenants, as an operator looks at them."""
+"""Deliveries of all tenants, for operators."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,8 +11,8 @@ from comfyrelay.services.paging import Listed
 from comfyrelay.store.central import tenants
 from comfyrelay.store.tenant import all_deliveries
 
-# Whoever has more of them need not know how many more.
-MOST_COUNTED = 10_000
+# Counting stops here.
+MAX_COUNTED = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -23,7 +23,7 @@ class DeliveryOfTenant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeliveryCounts:
-    """How many were given up, and how many are still to be delivered; `most` stands for as many or more."""
+    """Numbers of given-up and pending deliveries. A value of `most` means that many or more."""
 
     dead: int
     pending: int
@@ -37,12 +37,12 @@ class DeliveryOverview:
     async def page(
         self,
         *,
-        standing: DeliveryState | None = None,
+        state: DeliveryState | None = None,
         tenant_id: str | None = None,
         cursor: str | None = None,
         limit: int,
     ) -> Listed[DeliveryOfTenant]:
-        """Of all shards that can be reached, newest first: their ids begin with the time."""
+        """Deliveries of all reachable shards, newest first. Ids sort by time."""
         found: list[DeliveryRecord] = []
         ends: list[str] = []
         shards = list(self._databases.shards) if tenant_id is None else [await self._databases.shard_name_of(tenant_id)]
@@ -50,36 +50,36 @@ class DeliveryOverview:
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
-                        some, before = await all_deliveries.page(
-                            tx, standing=standing, tenant_id=tenant_id, before_id=cursor, limit=limit
+                        page, before = await all_deliveries.page(
+                            tx, state=state, tenant_id=tenant_id, before_id=cursor, limit=limit
                         )
             except DatabaseUnavailable:
                 continue
-            found += some
+            found += page
             if before is not None:
                 ends.append(before)
         found.sort(key=lambda each: each.id, reverse=True)
-        # one shard has been looked through no further than this: what is older there may be newer than the rest
+        # a shard was read only down to here: its unread deliveries may be newer than older ones of other shards
         edge = max(ends, default="")
         items = [each for each in found if each.id >= edge][:limit]
         after = (items[-1].id if items else edge) if len(items) < len(found) else edge or None
-        return Listed(items=await self.with_emails(items), next_cursor=after)
+        return Listed(items=await self.add_emails(items), next_cursor=after)
 
-    async def with_emails(self, found: Sequence[DeliveryRecord]) -> list[DeliveryOfTenant]:
-        """With the email of each one's tenant."""
+    async def add_emails(self, found: Sequence[DeliveryRecord]) -> list[DeliveryOfTenant]:
+        """Add the email of each tenant."""
         async with self._databases.central.read() as tx:
             emails = await tenants.emails_of(tx, {each.tenant_id for each in found})
         return [DeliveryOfTenant(delivery=each, tenant_email=emails.get(each.tenant_id)) for each in found]
 
     async def counts(self) -> DeliveryCounts:
-        """Of all shards that can be reached."""
+        """Counts of all reachable shards."""
         dead = pending = 0
         for shard in self._databases.shards:
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
-                        dead += await all_deliveries.count(tx, DeliveryStatus.GIVEN_UP, most=MOST_COUNTED)
-                        pending += await all_deliveries.count(tx, DeliveryStatus.PENDING, most=MOST_COUNTED)
+                        dead += await all_deliveries.count(tx, DeliveryStatus.GIVEN_UP, most=MAX_COUNTED)
+                        pending += await all_deliveries.count(tx, DeliveryStatus.PENDING, most=MAX_COUNTED)
             except DatabaseUnavailable:
                 continue
-        return DeliveryCounts(dead=min(dead, MOST_COUNTED), pending=min(pending, MOST_COUNTED), most=MOST_COUNTED)
+        return DeliveryCounts(dead=min(dead, MAX_COUNTED), pending=min(pending, MAX_COUNTED), most=MAX_COUNTED)

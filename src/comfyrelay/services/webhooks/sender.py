@@ -1,7 +1,7 @@
-"""Sending one message to a URL that a user chose: never to an address inside our own network.
+"""Send a message to a URL that a user chose, but never to an address inside the server's network.
 
-The name is resolved here, the addresses are looked at, and the connection is made to an address that was looked at: a
-name that answers differently the second time gains nothing.
+The sender resolves the host itself, checks the addresses and connects to a checked address. So DNS rebinding has no
+effect.
 """
 
 import asyncio
@@ -20,12 +20,12 @@ from comfyrelay.domain.webhooks import INTO_PRIVATE, is_public, url_problem
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 10.0
-MOST_ANSWER_BYTES = 1024
+MAX_RESPONSE_BYTES = 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SendResult:
-    """What came back: a status code, or why there is none."""
+    """The status code of the response, or an error."""
 
     status_code: int | None = None
     error: str | None = None
@@ -35,8 +35,8 @@ class SendResult:
         return self.status_code is not None and 200 <= self.status_code < 300
 
 
-class Unsendable(Exception):
-    """It cannot be sent there."""
+class CannotSend(Exception):
+    """The message cannot be sent to this URL."""
 
 
 class WebhookSender:
@@ -44,23 +44,23 @@ class WebhookSender:
         self._allow_private = allow_private
         self._timeout_seconds = timeout_seconds
         self._client: httpx.AsyncClient | None = None
-        # Threads of its own: names that take for ever to resolve must not keep files and passwords waiting.
+        # separate threads: slow DNS must not block the default threads, which files and passwords use
         self._resolver = ThreadPoolExecutor(8, thread_name_prefix="webhook-names")
 
     async def send(self, url: str, body: str, headers: Mapping[str, str]) -> SendResult:
-        """Send a message once. Never raises for what the other side does or does not do."""
+        """Send a message once. Never raises for errors of the receiver."""
         try:
             async with asyncio.timeout(self._timeout_seconds):
                 return await self._send(httpx.URL(url), body, headers)
         except TimeoutError:
-            return SendResult(error=f"There was no answer within {self._timeout_seconds:g} seconds.")
-        except (Unsendable, httpx.InvalidURL) as error:
+            return SendResult(error=f"No response within {self._timeout_seconds:g} seconds.")
+        except (CannotSend, httpx.InvalidURL) as error:
             return SendResult(error=str(error))
         except httpx.HTTPError as error:
-            return SendResult(error=f"There was no answer ({type(error).__name__}).")
+            return SendResult(error=f"No response ({type(error).__name__}).")
         except Exception:
-            # one message that nobody thought of must not hold up the others
-            log.exception("webhook.not_sent")
+            # an unexpected error must not block other messages
+            log.exception("webhook.send_failed")
             return SendResult(error="It could not be sent.")
 
     async def close(self) -> None:
@@ -71,7 +71,7 @@ class WebhookSender:
 
     async def _send(self, url: httpx.URL, body: str, headers: Mapping[str, str]) -> SendResult:
         if (problem := url_problem(str(url))) is not None:
-            raise Unsendable(problem)
+            raise CannotSend(problem)
         *others, last = await self._addresses(url)
         for address in others:
             with contextlib.suppress(httpx.ConnectError):
@@ -79,15 +79,15 @@ class WebhookSender:
         return await self._post(url, last, body, headers)
 
     async def _addresses(self, url: httpx.URL) -> list[str]:
-        """Where the host is, as far as we may go there."""
+        """Addresses of the host that may be used."""
         port = url.port or (443 if url.scheme == "https" else 80)
         try:
             found = await asyncio.get_running_loop().run_in_executor(self._resolver, _resolve, url.host, port)
         except (OSError, UnicodeError):
-            raise Unsendable("The host cannot be found.") from None
+            raise CannotSend("The host cannot be found.") from None
         allowed = [each for each in found if self._allow_private or is_public(each)]
         if not allowed:
-            raise Unsendable(INTO_PRIVATE)
+            raise CannotSend(INTO_PRIVATE)
         return allowed
 
     async def _post(self, url: httpx.URL, address: str, body: str, headers: Mapping[str, str]) -> SendResult:
@@ -101,21 +101,21 @@ class WebhookSender:
                 "User-Agent": f"ComfyRelay/{__version__}",
                 **headers,
             },
-            # the certificate must be the host's, not the address's
+            # the certificate must match the host, not the address
             extensions={"sni_hostname": url.raw_host.decode("ascii")},
         )
         response = await self._http().send(request, stream=True)
         try:
-            await _read_a_little(response)
+            await _read_start(response)
         finally:
             await response.aclose()
         sent = SendResult(status_code=response.status_code)
-        return sent if sent.is_ok else replace(sent, error=f"The answer was {response.status_code}.")
+        return sent if sent.is_ok else replace(sent, error=f"The response was {response.status_code}.")
 
     def _http(self) -> httpx.AsyncClient:
         if self._client is None:
-            # No proxy of the environment: it would connect where we did not look. No connection is kept: two hosts
-            # at one address must not share one.
+            # No proxy from the environment: it would connect to unchecked addresses. No keep-alive: two hosts at one
+            # address must not share a connection.
             self._client = httpx.AsyncClient(
                 trust_env=False,
                 follow_redirects=False,
@@ -126,16 +126,16 @@ class WebhookSender:
 
 
 def _resolve(host: str, port: int) -> list[str]:
-    """The addresses of a host, in the order in which the system would try them."""
+    """Addresses of a host in the system's order of preference."""
     found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return list(dict.fromkeys(str(address[0]) for *_, address in found))
 
 
-async def _read_a_little(response: httpx.Response) -> None:
-    """What is answered does not matter, and whoever answers without end is not listened to."""
+async def _read_start(response: httpx.Response) -> None:
+    """Read the start of the response; its content does not matter, and it may be endless."""
     read = 0
     with contextlib.suppress(httpx.HTTPError):
-        async for piece in response.aiter_raw(MOST_ANSWER_BYTES):
+        async for piece in response.aiter_raw(MAX_RESPONSE_BYTES):
             read += len(piece)
-            if read >= MOST_ANSWER_BYTES:
+            if read >= MAX_RESPONSE_BYTES:
                 return

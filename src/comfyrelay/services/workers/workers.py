@@ -9,7 +9,7 @@ from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.states import RegistrationSource, Stage
 from comfyrelay.domain.records.workers import FleetRecord, NewAuditEntry, Worker
 from comfyrelay.errors import Forbidden, InvalidInput, NotFound
-from comfyrelay.services.accounts.sign_in import hash_of
+from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.catalogue.availability import compare_with_requirements, write_missing
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.queue.decisions import Decided, Decisions, Judge
@@ -80,7 +80,7 @@ class Workers:
         once, with another token and the leases that it has: the answer to its first call was lost."""
         if max_concurrency < 1:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
-        key_hash = hash_of(key) if key is not None else None
+        key_hash = hash_secret(key) if key is not None else None
         held = await compare_with_requirements(self._databases, capabilities or {})
 
         async def work(tx: Tx) -> WorkerRegistered:
@@ -218,7 +218,7 @@ class Workers:
     async def rotate_token(self, worker_id: str, *, by: str | None = None) -> str:
         """Give a worker another token, which is known to nobody but the caller; the old one is no longer valid."""
         token = secrets.token_hex(32)
-        await self._change(worker_id, "rotate_token", by=by, token_hash=hash_of(token))
+        await self._change(worker_id, "rotate_token", by=by, token_hash=hash_secret(token))
         return token
 
     async def record_seen(self, worker_ids: Sequence[str]) -> None:

@@ -21,21 +21,21 @@ _STATUS = {
 
 
 async def page(
-    tx: Tx, *, standing: DeliveryState | None, tenant_id: str | None, before_id: str | None, limit: int
+    tx: Tx, *, state: DeliveryState | None, tenant_id: str | None, before_id: str | None, limit: int
 ) -> tuple[list[DeliveryRecord], str | None]:
     """Return a page, newest first, and the id of the next page."""
     query = select(*_DELIVERY)
-    if standing is not None:
-        query = query.where(d.c.status == sql_literal(_STATUS[standing]))
+    if state is not None:
+        query = query.where(d.c.status == sql_literal(_STATUS[state]))
     if before_id is not None:
         query = query.where(d.c.id < before_id)
-    is_loose = standing in (DeliveryState.FAILING, DeliveryState.PENDING) or tenant_id is not None
+    is_loose = state in (DeliveryState.FAILING, DeliveryState.PENDING) or tenant_id is not None
 
     def loose(c: Any) -> list[ColumnElement[bool]]:
         found: list[ColumnElement[bool]] = []
-        if standing is DeliveryState.FAILING:
+        if state is DeliveryState.FAILING:
             found.append(c.attempts > 0)
-        if standing is DeliveryState.PENDING:
+        if state is DeliveryState.PENDING:
             found.append(c.attempts == 0)
         if tenant_id is not None:
             found.append(c.tenant_id == tenant_id)
