@@ -68,7 +68,7 @@ class Sessions:
     time."""
 
     def __init__(self, sign_in: SignIn, data_dir: Path) -> None:
-        self._name_of = Cached(sign_in.name_of)
+        self._name_of = Cached(sign_in.token_name)
         self._data_dir = data_dir
 
     async def name_of(self, secret: str) -> str | None:
