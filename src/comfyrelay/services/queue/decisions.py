@@ -212,8 +212,8 @@ async def _update_blocks(
     tx: Tx, ended: Sequence[Transition], *, policy: FailoverPolicy, now: datetime, has_blocks: bool
 ) -> None:
     """A worker's fault counts against the pair of worker and workflow hash; a success clears it."""
-    failed = [m for m in ended if m.ended is Outcome.FAILED and m.fault is Fault.WORKER]
-    succeeded = {_pair(m): m for m in ended if m.ended is Outcome.COMPLETED}
+    failed = [m for m in ended if m.lease_outcome is Outcome.FAILED and m.fault is Fault.WORKER]
+    succeeded = {_pair(m): m for m in ended if m.lease_outcome is Outcome.COMPLETED}
     events: list[NewAuditEntry] = []
     if succeeded and has_blocks:
         for pair, until in (await blocks.clear(tx, list(succeeded))).items():
