@@ -1,8 +1,5 @@
 """What a file is called says what it is, on every machine."""
 
-import subprocess
-import sys
-
 import pytest
 
 from comfyrelay.domain.properties import _KIND_OF
@@ -12,17 +9,6 @@ from comfyrelay.media_types import guess_media_type
 @pytest.mark.parametrize("suffix", sorted(_KIND_OF))
 def test_everything_that_a_folder_offers_can_be_uploaded(suffix: str) -> None:
     assert (guess_media_type(f"My File.{suffix.upper()}") or "").startswith(f"{_KIND_OF[suffix]}/")
-
-
-def test_what_the_machine_has_installed_changes_nothing() -> None:
-    look = "from comfyrelay.media_types import guess_media_type as g; print(g('x.mkv'), g('x.wav'), g('x.nothing'))"
-    empty = f"import mimetypes; mimetypes.knownfiles = []; {look}"
-    here, elsewhere = (
-        subprocess.run([sys.executable, "-c", each], capture_output=True, check=True, text=True).stdout
-        for each in (look, empty)
-    )
-    assert here == elsewhere
-    assert here.split()[0] == "video/x-matroska"
 
 
 def test_a_name_without_an_ending_tells_nothing() -> None:

@@ -5,6 +5,9 @@ import sys
 
 import pytest
 
+from comfyrelay.protocol import base, desk, jobs, user, worker
+from comfyrelay.protocol.admin import autoscaling, catalogue, dispatches, fleets, operations, tenants, workers
+
 
 @pytest.mark.parametrize(
     ("module", "not_needed"),
@@ -18,3 +21,15 @@ def test_what_is_not_needed_to_start_is_not_imported(module: str, not_needed: se
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not_needed & set(done.stdout.split()) == set()
+
+
+ADMIN_MODULES = (autoscaling, catalogue, dispatches, fleets, operations, tenants, workers)
+
+
+MODULES = (*ADMIN_MODULES, base, desk, jobs, user, worker)
+
+
+def test_the_protocol_needs_no_web_framework() -> None:
+    names = ", ".join(each.__name__ for each in MODULES)
+    program = f"import sys, {names}, comfyrelay.client, comfyrelay.worker.control; print('fastapi' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.simulator import Simulator
 from tests.support.graphs import PNG, invert_file
 from tests.support.paths import ROOT
+from tests.support.world import PATIENCE_SECONDS
 
 PAGE = ROOT / "docs" / "howto" / "run-graphs.md"
 EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE.read_text("utf-8"), re.M | re.S)
@@ -50,3 +52,25 @@ async def test_example_prints_expected_output(example: str, shown: list[str], tm
         out, err = await process.communicate()
     assert process.returncode == 0, err.decode()
     assert out.decode().splitlines() == shown
+
+
+def read(page: Path) -> str:
+    return page.read_text("utf-8")
+
+
+def test_engine_example_runs(tmp_path: Path) -> None:
+    [example] = re.findall(r"^```python\n(.*?)^```", read(ROOT / "docs" / "howto" / "library.md"), re.M | re.S)
+    done = subprocess.run(
+        [sys.executable, "-c", example],
+        cwd=tmp_path,
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)},
+            f"{ENV_PREFIX}DATA_DIR": str(tmp_path / "data"),
+        },
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["a lighthouse in the rain", "completed 93"]

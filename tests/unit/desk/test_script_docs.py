@@ -1,10 +1,7 @@
 """The page about scripts says what the code does."""
 
-import asyncio
 import re
-import sys
 import tomllib
-from pathlib import Path
 
 import pytest
 
@@ -12,7 +9,6 @@ from comfyrelay.desk.scripts.batch_i2v import PROFILES
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.protocol.desk import ScriptJob
 from tests.support.paths import ROOT
-from tests.support.script_runs import settings_in
 
 PAGE = (ROOT / "docs" / "howto" / "scripts.md").read_text("utf-8")
 
@@ -36,14 +32,3 @@ def test_the_configuration_on_the_page_is_valid() -> None:
 
 def test_the_shipped_script_knows_the_profiles_that_are_configured_by_default() -> None:
     assert list(PROFILES) == ScriptSettings().profiles
-
-
-async def test_the_example_runs(tmp_path: Path) -> None:
-    [example] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
-    settings_in(tmp_path)
-    (tmp_path / "hello.py").write_text("print('seed: 3')\nprint('50%')\n")
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", example, cwd=tmp_path, stdout=asyncio.subprocess.PIPE
-    )
-    told, _ = await process.communicate()
-    assert told.decode().splitlines()[-1] == "0 None [] 3"

@@ -1,26 +1,20 @@
 """Describing a graph: its values become typed properties, and filled with the defaults it is the same graph again."""
 
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.domain.properties import ASSET_TYPES, Property
 from comfyrelay.errors import GraphError
 from comfyrelay.protocol import user as wire
 from comfyrelay.services.catalogue.checks import read_properties
-from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.forms.describe import MAX_PROPERTIES, DescribedWorkflow, describe_graph
-from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
-from comfyrelay.simulator import Simulator
-from tests.support import graphs as small
 from tests.support.form_graphs import (
     ALL,
     FLUX,
@@ -36,7 +30,6 @@ from tests.support.form_graphs import (
     node,
 )
 from tests.support.simulator_files import OBJECT_INFO_RECORDED
-from tests.support.world import SqliteBackend, World, open_world
 
 every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
 # as a real server with nothing installed says it
@@ -90,13 +83,6 @@ def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
     }
 
 
-@pytest.fixture
-async def world(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[World]:
-    """The desk is on SQLite."""
-    async with open_world(sqlite_backend, tmp_path) as world:
-        yield world
-
-
 class TestTheSameGraphAgain:
     @every_graph
     @with_and_without
@@ -109,45 +95,6 @@ class TestTheSameGraphAgain:
         before = deepcopy(graph)
         describe_graph(graph, OBJECT_INFO)
         assert graph == before
-
-    @every_graph
-    async def test_through_the_engine(self, graph: Graph, world: World) -> None:
-        described = describe_graph(graph, OBJECT_INFO)
-        user = await world.user()
-        body = wire.NewWorkflow.model_validate(_body(described))
-        new = WorkflowImport(**body.model_dump(mode="json"))
-        workflow = (await world.engine.catalogue.own_workflows.add(user.tenant_id, new)).workflow
-        worker = await world.worker(await world.fleet(workflow))
-        payload = {}
-        input_file_id = None
-        for each in described.properties:
-            if each.get("role") == "seed":
-                # without a word it would be another one
-                payload[each["key"]] = each["default_value"]
-            if each["type"] in ASSET_TYPES:
-                file_id = await world.engine.accounts.tenancy.add_file(
-                    user, path=f"uploads/{each['key']}", mime_type=f"{each['type']}/x", size=1
-                )
-                if each["is_primary_input"]:
-                    input_file_id = file_id
-                else:
-                    payload[each["key"]] = file_id
-        item = ItemRequest(input_payload=payload, input_file_id=input_file_id)
-        await world.engine.jobs.submit.submit(
-            JobRequest(
-                tenant_id=user.tenant_id,
-                user_id=user.id,
-                idempotency_key="k",
-                workflow_slug=workflow.slug,
-                item=item,
-            )
-        )
-        leased = await world.lease(worker)
-        assert leased is not None
-        own = files_of(graph, described)
-        names = {asset.placeholder: own[asset.key] for asset in leased.snapshot.assets}
-        assert replace_placeholders(leased.graph, names) == graph
-        assert leased.snapshot.output_node_id == described.output_node_id
 
     @given(st.data())
     def test_whatever_its_values_are(self, data: st.DataObject) -> None:
@@ -590,38 +537,6 @@ class TestRefusals:
         }
         chain["0"] = node("SaveImage", images=["1", 0])
         assert describe_graph(chain, OBJECT_INFO).output_node_id == "0"
-
-
-class TestOnTheStandIn:
-    @pytest.fixture
-    async def comfy(self) -> AsyncIterator[ComfyClient]:
-        async with Simulator() as simulator, ComfyClient(simulator.url) as client:
-            yield client
-
-    @pytest.mark.parametrize(
-        ("graph", "roles", "extension"),
-        [
-            (small.invert(), {}, "png"),
-            (small.invert_file(), {"image": "image"}, "png"),
-            (small.clip(), {}, "mp4"),
-            (small.invert_video(), {"video": "video"}, "mp4"),
-        ],
-        ids=["image", "image to image", "clip", "video to video"],
-    )
-    async def test_its_own_word_describes_graphs_and_they_run(
-        self, graph: Graph, roles: dict[str, str], extension: str, comfy: ComfyClient
-    ) -> None:
-        described = describe_graph(graph, await comfy.object_info())
-        assert (described.roles, described.output_extension) == (roles, extension)
-        assert filled(described, files_of(graph, described)) == graph
-        names = {
-            key: (await comfy.upload(small.PNG if kind == "image" else small.MP4, name=f"in.{kind[0]}")).reference
-            for kind, key in roles.items()
-        }
-        result = await comfy.run(filled(described, names))
-        assert any(file.node_id == described.output_node_id for file in result.files)
-        assert result.files_of(described.output_node_id)[0].filename.endswith(f".{extension}")
-        assert result.files_of(described.output_node_id)[0].mime_type == described.output_mime_type
 
 
 def test_a_choice_that_is_linked_disturbs_no_prompt() -> None:

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from comfyrelay.web.app_files import APP, PAGES, is_page, make_router, nowhere
+from comfyrelay.web.app_files import PAGES, is_page, make_router, nowhere
 from tests.support.paths import ROOT
 
 SERVER_PAGES = ("/studio/effects/clip", "/wallet", "/console/workers", "/sign-in", "/sign-up", "/reset/abc", "/setup")
@@ -117,11 +117,3 @@ def test_what_the_app_may_ask_for_is_what_the_routes_say() -> None:
 
 def test_the_lock_of_the_app_names_no_host() -> None:
     assert "://" not in (ROOT / "ui" / "pnpm-lock.yaml").read_text("utf-8")
-
-
-@pytest.mark.usefixtures("built_app")
-def test_the_first_script_is_at_most_200_kb_as_it_is_sent() -> None:
-    names = re.findall(r'"/(assets/[^"]+\.js)"', (APP / "index.html").read_text("utf-8"))
-
-    assert names
-    assert sum((APP / f"{each}.gz").stat().st_size for each in names) <= 200_000

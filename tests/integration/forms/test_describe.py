@@ -1,0 +1,149 @@
+"""Described graphs through the engine and on the simulator."""
+
+from collections.abc import AsyncIterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from comfyrelay.comfyui.client.client import ComfyClient
+from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
+from comfyrelay.domain.properties import ASSET_TYPES
+from comfyrelay.protocol import user as wire
+from comfyrelay.services.catalogue.graph_import import WorkflowImport
+from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
+from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
+from comfyrelay.simulator import Simulator
+from tests.support import graphs as small
+from tests.support.form_graphs import (
+    ALL,
+    OBJECT_INFO,
+)
+from tests.support.world import SqliteBackend, World, open_world
+
+
+def prop(described: DescribedWorkflow, key: str) -> dict[str, Any]:
+    return next(each for each in described.properties if each["key"] == key)
+
+
+def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
+    """The inputs whose value a property is."""
+    placeholder = prop(described, key)["placeholder"]
+    return {
+        (node_id, name)
+        for node_id, each in described.graph.items()
+        for name, value in each["inputs"].items()
+        if value == placeholder
+    }
+
+
+def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None) -> Graph:
+    """The graph as a worker runs it, with the defaults and these files."""
+    values = {
+        each["placeholder"]: (files or {})[each["key"]] if each["type"] in ASSET_TYPES else each["default_value"]
+        for each in described.properties
+    }
+    return replace_placeholders(described.graph, values)
+
+
+def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
+    """The files that the graph named itself."""
+    return {
+        each["key"]: graph[node_id]["inputs"][name]
+        for each in described.properties
+        if each["type"] in ASSET_TYPES
+        for node_id, name in places(described, each["key"])
+    }
+
+
+class TestOnTheStandIn:
+    @pytest.fixture
+    async def comfy(self) -> AsyncIterator[ComfyClient]:
+        async with Simulator() as simulator, ComfyClient(simulator.url) as client:
+            yield client
+
+    @pytest.mark.parametrize(
+        ("graph", "roles", "extension"),
+        [
+            (small.invert(), {}, "png"),
+            (small.invert_file(), {"image": "image"}, "png"),
+            (small.clip(), {}, "mp4"),
+            (small.invert_video(), {"video": "video"}, "mp4"),
+        ],
+        ids=["image", "image to image", "clip", "video to video"],
+    )
+    async def test_its_own_word_describes_graphs_and_they_run(
+        self, graph: Graph, roles: dict[str, str], extension: str, comfy: ComfyClient
+    ) -> None:
+        described = describe_graph(graph, await comfy.object_info())
+        assert (described.roles, described.output_extension) == (roles, extension)
+        assert filled(described, files_of(graph, described)) == graph
+        names = {
+            key: (await comfy.upload(small.PNG if kind == "image" else small.MP4, name=f"in.{kind[0]}")).reference
+            for kind, key in roles.items()
+        }
+        result = await comfy.run(filled(described, names))
+        assert any(file.node_id == described.output_node_id for file in result.files)
+        assert result.files_of(described.output_node_id)[0].filename.endswith(f".{extension}")
+        assert result.files_of(described.output_node_id)[0].mime_type == described.output_mime_type
+
+
+every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
+
+
+@pytest.fixture
+async def world(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[World]:
+    """The desk is on SQLite."""
+    async with open_world(sqlite_backend, tmp_path) as world:
+        yield world
+
+
+@every_graph
+async def test_through_the_engine(graph: Graph, world: World) -> None:
+    described = describe_graph(graph, OBJECT_INFO)
+    user = await world.user()
+    body = wire.NewWorkflow.model_validate(_body(described))
+    new = WorkflowImport(**body.model_dump(mode="json"))
+    workflow = (await world.engine.catalogue.own_workflows.add(user.tenant_id, new)).workflow
+    worker = await world.worker(await world.fleet(workflow))
+    payload = {}
+    input_file_id = None
+    for each in described.properties:
+        if each.get("role") == "seed":
+            # without a word it would be another one
+            payload[each["key"]] = each["default_value"]
+        if each["type"] in ASSET_TYPES:
+            file_id = await world.engine.accounts.tenancy.add_file(
+                user, path=f"uploads/{each['key']}", mime_type=f"{each['type']}/x", size=1
+            )
+            if each["is_primary_input"]:
+                input_file_id = file_id
+            else:
+                payload[each["key"]] = file_id
+    item = ItemRequest(input_payload=payload, input_file_id=input_file_id)
+    await world.engine.jobs.submit.submit(
+        JobRequest(
+            tenant_id=user.tenant_id,
+            user_id=user.id,
+            idempotency_key="k",
+            workflow_slug=workflow.slug,
+            item=item,
+        )
+    )
+    leased = await world.lease(worker)
+    assert leased is not None
+    own = files_of(graph, described)
+    names = {asset.placeholder: own[asset.key] for asset in leased.snapshot.assets}
+    assert replace_placeholders(leased.graph, names) == graph
+    assert leased.snapshot.output_node_id == described.output_node_id
+
+
+def _body(described: DescribedWorkflow) -> dict[str, Any]:
+    """What is sent to the user API."""
+    return {
+        "graph": described.graph,
+        "properties": described.properties,
+        "output_node_id": described.output_node_id,
+        "output_extension": described.output_extension,
+        "output_mime_type": described.output_mime_type,
+    }

@@ -1,0 +1,15 @@
+"""The size of the built web app."""
+
+import re
+
+import pytest
+
+from comfyrelay.web.app_files import APP
+
+
+@pytest.mark.usefixtures("built_app")
+def test_the_first_script_is_at_most_200_kb_as_it_is_sent() -> None:
+    names = re.findall(r'"/(assets/[^"]+\.js)"', (APP / "index.html").read_text("utf-8"))
+
+    assert names
+    assert sum((APP / f"{each}.gz").stat().st_size for each in names) <= 200_000
