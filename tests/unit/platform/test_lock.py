@@ -10,7 +10,7 @@ from comfyrelay.system.folder_lock import FolderLock
 
 def test_a_folder_in_which_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
-    with pytest.raises(ConfigurationError, match=r"The folder .* cannot be used: Is a directory. Choose a folder"):
+    with pytest.raises(ConfigurationError, match=r"The folder .* cannot be used: Is a directory. Choose a writable folder"):
         FolderLock(tmp_path).take(advice="")
 
 
