@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import select
 
-from comfyrelay.domain.ids import shown_by
+from comfyrelay.domain.ids import source_path
 from comfyrelay.domain.queue.states import TERMINAL_JOB, Outcome
 from comfyrelay.store.tenant import tables as tenant
 from tests.soak.clients import Client
@@ -259,7 +259,7 @@ async def _after_retention(world: World) -> list[str]:
         await world.advance(LONG_SECONDS)
         await world.engine.operations.retention.run_once()
     # posters and previews go with their files
-    there = {shown_by(each.path) async for each in world.engine.objects.list("tenants")}
+    there = {source_path(each.path) async for each in world.engine.objects.list("tenants")}
     rows: set[str] = set()
     for shard in world.engine.databases.shards.values():
         async with shard.read() as tx:

@@ -71,7 +71,7 @@ def restore(
     if report.is_clean:
         out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)
         return
-    out.print(f"{len(report.findings)} disagreements. Repair them with: comfyrelay reconcile --repair", highlight=False)
+    out.print(f"{len(report.findings)} inconsistencies. Repair them with: comfyrelay reconcile --repair", highlight=False)
     raise typer.Exit(DISAGREES)
 
 

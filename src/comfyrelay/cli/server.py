@@ -99,6 +99,6 @@ def _print_report(report: ReconcileReport, *, repaired: bool) -> None:
         out.print(table)
         count = len(report.repaired)
         advice = f"{count} repaired." if repaired else "Repair them with: comfyrelay reconcile --repair"
-        out.print(f"{len(report.findings)} disagreements. {advice}", highlight=False)
+        out.print(f"{len(report.findings)} inconsistencies. {advice}", highlight=False)
     elif not report.shards_down:
         out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)

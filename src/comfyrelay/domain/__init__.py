@@ -1,1 +1,1 @@
-"""Pure rules, no I/O."""
+"""Rules without I/O."""

@@ -1,4 +1,4 @@
-"""Many jobs at once: how many, how a batch is made of lists, and what can be done with jobs together."""
+"""Batches and bulk actions: limits, modes and results."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from comfyrelay.errors import ComfyRelayError
 
-# Of one batch, and of one call that names jobs.
+# Items of one batch, and job ids of one call.
 MOST_ITEMS = 10_000
 MOST_IDS = 1000
 # Refused jobs beyond this number are counted but not listed.
@@ -24,7 +24,7 @@ class BulkAction(StrEnum):
 
 
 class Mode(StrEnum):
-    """Each input with each prompt, or input n with prompt n."""
+    """How a batch combines its lists: each input with each prompt, or input n with prompt n."""
 
     PRODUCT = "product"
     PAIRWISE = "pairwise"

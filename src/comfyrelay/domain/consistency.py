@@ -1,4 +1,4 @@
-"""What must agree between queue, jobs and ledger once nothing is under way, and the names of what does not."""
+"""Find inconsistencies between queue, jobs and ledger."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class Inconsistency:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobFacts:
-    """All that is known of one job, in both databases."""
+    """One job as the central database and its shard store it."""
 
     shard: str
     job_id: str
@@ -84,33 +84,34 @@ class JobFacts:
         return -self.reserved_tokens if self.status == JobStatus.COMPLETED else 0
 
 
-def disagreements(facts: JobFacts) -> Sequence[Inconsistency]:
-    """What does not agree about a job. Whatever a pending update or submission explains is not a disagreement."""
+def find_inconsistencies(facts: JobFacts) -> Sequence[Inconsistency]:
+    """Find the inconsistencies of a job, unless a pending update or submission explains them."""
     if facts.has_pending_update or facts.has_submission:
         return []
-    return [*_queue(facts), *_ledger(facts), *_video(facts)]
+    return [*_check_queue(facts), *_check_ledger(facts), *_check_video(facts)]
 
 
-def _queue(facts: JobFacts) -> list[Inconsistency]:
+def _check_queue(facts: JobFacts) -> list[Inconsistency]:
     dispatch, ended = facts.dispatch, facts.status in TERMINAL_JOB
     if dispatch is None:
         if ended:
             return []
         return [facts.finding(FindingKind.MISSING_DISPATCH, f"The job is {facts.status}, but not in the queue.")]
-    shown = JOB_STATUS_OF[DispatchStatus(dispatch.status)]
-    if shown != facts.status:
-        text = f"The job is {facts.status}, its dispatch {dispatch.status}."
+    if facts.status != JOB_STATUS_OF[DispatchStatus(dispatch.status)]:
+        text = f"The job is {facts.status}, but its dispatch is {dispatch.status}."
         return [facts.finding(FindingKind.DISPATCH_BEHIND if ended else FindingKind.JOB_BEHIND, text)]
     if not ended and dispatch.version != facts.dispatch_version:
-        text = f"The job knows of {facts.dispatch_version} moves of its dispatch, which has made {dispatch.version}."
+        text = f"The job has version {facts.dispatch_version} of its dispatch, which is at version {dispatch.version}."
         return [facts.finding(FindingKind.JOB_BEHIND, text)]
     return []
 
 
-def _ledger(facts: JobFacts) -> list[Inconsistency]:
+def _check_ledger(facts: JobFacts) -> list[Inconsistency]:
     found = []
     if TransactionType.JOB_RESERVE not in facts.transactions:
-        found.append(facts.finding(FindingKind.MISSING_RESERVE, f"The job is {facts.status}, but holds no tokens."))
+        found.append(
+            facts.finding(FindingKind.MISSING_RESERVE, f"The job is {facts.status}, but has no reserved tokens.")
+        )
     settled = SETTLEMENTS & facts.transactions.keys()
     owed = settlement_of(facts.status)
     if owed is None and settled:
@@ -119,21 +120,21 @@ def _ledger(facts: JobFacts) -> list[Inconsistency]:
     elif owed is not None and not settled:
         found.append(facts.finding(FindingKind.UNSETTLED, f"The job is {facts.status}, but has no {owed}."))
     elif owed is not None and _is_wrong(facts, owed) and not found:
-        text = f"The job is {facts.status}; its tokens come to {facts.net}, not {facts.expected_net}."
+        text = f"The job is {facts.status}, but its tokens sum to {facts.net} instead of {facts.expected_net}."
         found.append(facts.finding(FindingKind.SETTLED_WRONG, text))
     return found
 
 
 def _is_wrong(facts: JobFacts, owed: TransactionType) -> bool:
-    """The wrong settlement or the wrong sum; an adjustment says that somebody has seen to it."""
+    """Whether the settlement or the sum is wrong. After a manual adjustment, neither is checked."""
     if TransactionType.ADJUSTMENT in facts.transactions:
         return False
     return owed not in facts.transactions or facts.net != facts.expected_net
 
 
-def _video(facts: JobFacts) -> list[Inconsistency]:
+def _check_video(facts: JobFacts) -> list[Inconsistency]:
     expected = video_status_of(facts.status)
     if facts.video_status in {None, VideoStatus.EXPIRED, expected}:
         return []
-    text = f"The video is {facts.video_status}, its job {facts.status}."
+    text = f"The video is {facts.video_status}, but its job is {facts.status}."
     return [facts.finding(FindingKind.VIDEO_DIFFERS, text)]

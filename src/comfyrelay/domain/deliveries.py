@@ -1,4 +1,4 @@
-"""How it stands with telling somebody of the end of a job. Apart from the signing, which takes a package of servers."""
+"""States of webhook deliveries. Separate from `webhooks`, which needs a package that only servers install."""
 
 from enum import StrEnum
 
@@ -10,15 +10,18 @@ class DeliveryStatus(StrEnum):
 
 
 class DeliveryState(StrEnum):
-    """How a delivery stands: given up, tried in vain and to be tried again, not tried yet, or delivered."""
+    """State of a delivery for operators."""
 
+    # given up
     DEAD = "dead"
+    # failed and to be retried
     FAILING = "failing"
+    # not tried yet
     PENDING = "pending"
     DELIVERED = "delivered"
 
 
-def standing_of(status: str, attempts: int) -> DeliveryState:
+def delivery_state(status: str, attempts: int) -> DeliveryState:
     if status == DeliveryStatus.GIVEN_UP:
         return DeliveryState.DEAD
     if status == DeliveryStatus.DELIVERED:

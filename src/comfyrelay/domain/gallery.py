@@ -1,4 +1,4 @@
-"""The gallery: what a user may think of an output, and what outputs are called outside of it."""
+"""Rules of the gallery: marks, filters and file names of outputs."""
 
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -15,15 +15,15 @@ from comfyrelay.system.safe_names import plain, usable
 from comfyrelay.text import excerpt
 
 T = TypeVar("T")
-# Of one request.
-MOST_CHOSEN = 2000
-MOST_WORDS = 10
+# Limits of one request.
+MAX_CHOSEN = 2000
+MAX_SEARCH_TERMS = 10
 _PROMPT_LENGTH = 200
 _SUFFIX = re.compile(r"\.[A-Za-z0-9]{1,10}")
 
 
 class Mark(StrEnum):
-    """One or the other: what is starred is not rejected."""
+    """A user's mark of an output; at most one."""
 
     STARRED = "starred"
     REJECTED = "rejected"
@@ -60,8 +60,8 @@ def output_kind(mime_type: str) -> OutputKind:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Word:
-    """One of several that are searched for, and the workflows whose names have it."""
+class SearchTerm:
+    """A search term, and the workflows whose names contain it."""
 
     text: str
     workflow_ids: frozenset[int] = frozenset()
@@ -69,9 +69,9 @@ class Word:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GalleryFilter:
-    """Each output that fits all of it; `since` is the first moment that counts, `until` the first that does not."""
+    """Conditions that an output must all meet. `since` is inclusive, `until` exclusive."""
 
-    words: tuple[Word, ...] = ()
+    terms: tuple[SearchTerm, ...] = ()
     workflow_ids: frozenset[int] | None = None
     batch_id: str | None = None
     kind: OutputKind | None = None
@@ -83,20 +83,20 @@ class GalleryFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MarkChange:
-    """What is to be thought of outputs from now on; what is `None` stays. An empty note is none."""
+    """New marks and note of outputs. `None` leaves a field unchanged; an empty note removes it."""
 
     starred: bool | None = None
     rejected: bool | None = None
     note: str | None = None
 
     @property
-    def is_nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return self.starred is None and self.rejected is None and self.note is None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MadeOutput:
-    """An output, and what is known of it without its job."""
+class GalleryOutput:
+    """An output in the gallery, which may outlive its job."""
 
     id: str
     tenant_id: str
@@ -116,7 +116,7 @@ class MadeOutput:
     width: int | None
     height: int | None
     seconds: float | None
-    # the formats of what lies beside it
+    # file formats of the derived files, if any
     poster: str | None
     preview: str | None
     payload: Any = field(repr=False)
@@ -130,8 +130,8 @@ class MadeOutput:
         return self.mark == Mark.REJECTED
 
 
-class Glimpse(NamedTuple):
-    """As much of an output as its place in a grid needs. `payload` is there where it was asked for."""
+class GridItem(NamedTuple):
+    """The fields of an output that a grid needs; `payload` only on request."""
 
     id: str
     created_at: datetime
@@ -144,46 +144,49 @@ class Glimpse(NamedTuple):
 
 
 def prompt_placeholder(properties: Iterable[Mapping[str, Any]]) -> str | None:
-    """Of what a workflow has as its main prompt, where it says so."""
+    """The placeholder of the workflow's main prompt, if any."""
     found = (Property.from_json(each) for each in properties)
     return next((each.placeholder for each in found if each.role is Role.PROMPT), None)
 
 
-def main_prompt(snapshot: JobPayload, placeholder: str | None) -> str | None:
-    """The beginning of the prompt, as a line: of what the workflow has as its prompt (`placeholder`), else the first
-    text that is called one, and no negative one."""
+def main_prompt(payload: JobPayload, placeholder: str | None) -> str | None:
+    """The start of the prompt as one line.
+
+    The prompt is the value of `placeholder`, or else of the first placeholder with "prompt" but not "negative" in its
+    name.
+    """
     named = (
-        value for key, value in snapshot.values.items() if "prompt" in key.lower() and "negative" not in key.lower()
+        value for key, value in payload.values.items() if "prompt" in key.lower() and "negative" not in key.lower()
     )
-    texts = named if placeholder is None or placeholder not in snapshot.values else [snapshot.values[placeholder]]
+    texts = named if placeholder is None or placeholder not in payload.values else [payload.values[placeholder]]
     found = next((each for each in texts if isinstance(each, str) and each.strip()), None)
     return None if found is None else excerpt(found, length=_PROMPT_LENGTH)
 
 
-def file_name(made: MadeOutput, what: str) -> str:
-    """What a file is called that leaves the gallery: `label-003.png`; `what` is its name where it has no label.
+def file_name(made: GalleryOutput, what: str) -> str:
+    """The name of a downloaded output, such as `label-003.png`; `what` replaces a missing label.
 
-    An item has its number in the batch, and another one where its job made several."""
+    An item of a batch has its number in the batch. Further outputs of the same job have a second number.
+    """
     number = "" if made.batch_id is None else f"-{made.item_no + 1:03d}"
     several = "" if made.number == 1 else f"-{made.number}"
     return f"{plain(made.label or what) or 'output'}{number}{several}{_suffix(made.path)}"
 
 
 def archive_names(items: Iterable[T], name_of: Callable[[T], str], folder_of: Callable[[T], str | None]) -> list[str]:
-    """A path for each, `batch/label-003.png`, that every system takes and that no other file or folder has, also where
-    large and small letters are the same."""
-    wanted = [PurePosixPath(plain(folder_of(each) or ""), usable(name_of(each))) for each in items]
-    taken = {str(each.parent).casefold() for each in wanted}
-    # after how many of a name it was free last: those before it are taken for good
-    tried: dict[str, int] = {}
+    """Paths such as `batch/label-003.png`, valid on every system and unique regardless of case."""
+    wanted = [PurePosixPath(plain(folder_of(item) or ""), usable(name_of(item))) for item in items]
+    taken = {str(path.parent).casefold() for path in wanted}
+    # by name, the last number used: lower ones are taken
+    last_used: dict[str, int] = {}
     names = []
-    for each in wanted:
-        name, key = str(each), str(each).casefold()
-        n = tried.get(key, 1)
+    for path in wanted:
+        name, key = str(path), str(path).casefold()
+        n = last_used.get(key, 1)
         while name.casefold() in taken:
             n += 1
-            name = str(each.with_name(f"{each.stem} ({n}){each.suffix}"))
-        tried[key] = n
+            name = str(path.with_name(f"{path.stem} ({n}){path.suffix}"))
+        last_used[key] = n
         taken.add(name.casefold())
         names.append(name)
     return names

@@ -1,4 +1,4 @@
-"""Identifiers. Time-ordered, so that new rows land at the end of their indexes; their order means nothing else."""
+"""Identifiers and object storage paths. Ids are time-ordered only to append to the end of indexes."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ from typing import Any
 
 import uuid_utils
 
-# The formats of posters and of previews.
+# File formats.
 POSTERS = ("webp",)
 PREVIEWS = ("mp4", "webm")
 
@@ -16,28 +16,27 @@ def new_id() -> str:
 
 
 def new_lease_token() -> str:
-    """Random throughout: a lease token is a secret."""
+    """A random token, because lease tokens are secrets."""
     return str(uuid_utils.uuid4())
 
 
 def output_id(lease_token: str) -> str:
-    """The id of what one lease uploads: another for each lease, and the same however often it is asked for."""
+    """The id of a lease's output, derived from the token: repeated calls return the same id."""
     h = hashlib.sha256(b"output of " + lease_token.encode()).hexdigest()
     return f"{h[:8]}-{h[8:12]}-4{h[13:16]}-8{h[17:20]}-{h[20:32]}"
 
 
 def upload_path(*, tenant_id: str, job_id: str, lease_token: str, extension: str) -> str:
-    """Where the holder of a lease puts its output: all that a URL for it can write."""
+    """The only path that a lease may upload to."""
     return f"{job_folder(tenant_id, job_id)}/upload-{output_id(lease_token)}.{extension.lstrip('.')}"
 
 
 def output_path(file_id: str, *, tenant_id: str, job_id: str, extension: str) -> str:
-    """Where an output is that counts."""
+    """The final path of an accepted output."""
     return f"{job_folder(tenant_id, job_id)}/output-{file_id}.{extension.lstrip('.')}"
 
 
 def poster_path(path: str, extension: str) -> str:
-    """Where the poster of a file is: beside it, by a name that follows from its own."""
     return f"{path}.poster.{extension}"
 
 
@@ -45,22 +44,22 @@ def preview_path(path: str, extension: str) -> str:
     return f"{path}.preview.{extension}"
 
 
-def beside(path: str) -> list[str]:
-    """All that may lie beside a file: whoever removes it removes these, whether they are known of or not."""
-    return [*(poster_path(path, each) for each in POSTERS), *(preview_path(path, each) for each in PREVIEWS)]
+def derived_paths(path: str) -> list[str]:
+    """All possible poster and preview paths of a file. Remove them with it, even if none is recorded."""
+    return [*(poster_path(path, name) for name in POSTERS), *(preview_path(path, name) for name in PREVIEWS)]
 
 
-def shown_by(path: str) -> str:
-    """The file that a poster or a preview stands for; any other path is its own."""
+def source_path(path: str) -> str:
+    """The file that a poster or preview was derived from; other paths are returned unchanged."""
     for name in ("poster", "preview"):
         whole, found, _ = path.rpartition(f".{name}.")
-        if found and path in beside(whole):
+        if found and path in derived_paths(whole):
             return whole
     return path
 
 
 def job_folder(tenant_id: str, job_id: str) -> str:
-    """Where everything is that the leases of a job have brought."""
+    """The folder of all uploads of a job."""
     return f"tenants/{tenant_id}/ai-jobs/{job_id}"
 
 

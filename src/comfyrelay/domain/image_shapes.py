@@ -1,14 +1,14 @@
-"""Shapes of pictures in words, and which of them do not fit what is to be made of them."""
+"""Name aspect ratios and warn about input images whose shape does not match."""
 
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Sides that people know shapes by.
+# Common aspect ratios.
 _KNOWN = ((1, 1), (5, 4), (4, 3), (3, 2), (16, 10), (16, 9), (2, 1), (21, 9))
-# Closer than this two shapes look the same: sizes are rounded to what a model takes.
+# Relative difference up to which two ratios count as equal, because models round sizes.
 _SAME = 0.04
-# Of a list in a sentence.
+# More images than this share one warning.
 _MOST_NAMED = 3
 
 
@@ -25,14 +25,14 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InputWarning:
-    """Something about inputs that their owner may not have meant: `name` is whose, `text` the whole sentence."""
+    """A warning about an input: its `name` and the full sentence."""
 
     name: str
     text: str
 
 
-def in_words(width: int, height: int) -> str:
-    """`4:3`, `9:16`; of a shape without a name, its size."""
+def name_shape(width: int, height: int) -> str:
+    """Return `4:3` or `9:16`, or the size of an uncommon shape."""
     ratio = width / height
     for long, short in _KNOWN:
         if _is_same(ratio, long / short):
@@ -42,31 +42,29 @@ def in_words(width: int, height: int) -> str:
     return f"{width} × {height}"
 
 
-def odd_shapes(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -> list[InputWarning]:
-    """Those of another shape than the result has or, where that is not known, than most of them have."""
-    known = [each for each in inputs if each.width > 0 and each.height > 0]
+def shape_warnings(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -> list[InputWarning]:
+    """Warn about inputs whose shape differs from the result's or, if that is unknown, from the majority's."""
+    known = [shape for shape in inputs if shape.width > 0 and shape.height > 0]
     if wanted is not None:
         width, height = wanted
-        odd = [each for each in known if not _is_same(each.ratio, width / height)]
-        return _remarks(odd, f"The result is {width} × {height}: expect it to be cropped or stretched.")
+        others = [shape for shape in known if not _is_same(shape.ratio, width / height)]
+        return _warnings(others, f"The result is {width} × {height}, so it may be cropped or stretched.")
     if not known:
         return []
-    counted = Counter(in_words(each.width, each.height) for each in known)
-    usual, times = counted.most_common(1)[0]
-    odd = [each for each in known if in_words(each.width, each.height) != usual]
-    # without a majority there is nothing to differ from
-    return _remarks(odd, f"Most of the others are {usual}.") if times > len(odd) else []
+    counts = Counter(name_shape(shape.width, shape.height) for shape in known)
+    usual, count = counts.most_common(1)[0]
+    others = [shape for shape in known if name_shape(shape.width, shape.height) != usual]
+    return _warnings(others, f"Most of the others are {usual}.") if count > len(others) else []
 
 
-def _remarks(odd: Sequence[Shape], why: str) -> list[InputWarning]:
-    if len(odd) <= _MOST_NAMED:
+def _warnings(shapes: Sequence[Shape], why: str) -> list[InputWarning]:
+    if len(shapes) <= _MOST_NAMED:
         return [
-            InputWarning(name=each.name, text=f"{each.name} is {in_words(each.width, each.height)}. {why}")
-            for each in odd
+            InputWarning(name=shape.name, text=f"{shape.name} is {name_shape(shape.width, shape.height)}. {why}")
+            for shape in shapes
         ]
-    first = odd[0]
-    words = f"{first.name} and {len(odd) - 1} more have another shape."
-    return [InputWarning(name=first.name, text=f"{words} {why}")]
+    first = shapes[0]
+    return [InputWarning(name=first.name, text=f"{first.name} and {len(shapes) - 1} more have another shape. {why}")]
 
 
 def _is_same(one: float, other: float) -> bool:

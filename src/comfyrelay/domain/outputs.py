@@ -1,21 +1,21 @@
-"""What a job may bring: of the kind that its workflow promises."""
+"""Check the media type of an output against its workflow."""
 
 from comfyrelay.media_types import ANYTHING, media_kind
 
 
-def output_type(told: str, promised: str) -> str | None:
-    """The type that an output is kept under; `None` when it is not what was promised.
+def output_type(reported: str, promised: str) -> str | None:
+    """The media type to store; `None` if the reported type does not match the workflow's.
 
-    A picture may be of another format, and so may a video or a sound: each is looked into. What nobody looks into is
-    exactly what was promised, for a browser that is told otherwise might run it.
+    Images, videos and audio may have another format, because they are decoded. Other files must match exactly: a
+    browser might execute a file served with a type that the worker chose.
     """
-    plain, wanted = _plain(told), _plain(promised)
+    plain, wanted = _plain(reported), _plain(promised)
     if plain == wanted:
-        return told
+        return reported
     kind = media_kind(wanted)
     if kind == "file":
         return promised if wanted == ANYTHING else None
-    return told if media_kind(plain) == kind else None
+    return reported if media_kind(plain) == kind else None
 
 
 def _plain(mime_type: str) -> str:

@@ -1,6 +1,6 @@
-"""The immutable snapshot that a job keeps of what it must run, and the asset list inside it.
+"""The immutable payload of a job: what it runs, with which values and assets.
 
-The graph itself is kept once, under its content hash; a snapshot of 5,000 items is 5,000 small rows.
+The graph is stored once under its content hash, so the payloads of a batch of 5,000 items are small rows.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -8,8 +8,10 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from comfyrelay.domain.ids import digest
-from comfyrelay.domain.properties import Property, Value
+from comfyrelay.domain.properties import Property, PropertyType, Value
 from comfyrelay.errors import InvalidInput
+
+_KINDS = {PropertyType.IMAGE: "an image", PropertyType.VIDEO: "a video", PropertyType.AUDIO: "audio"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -21,13 +23,13 @@ class StoredFile:
     path: str
     mime_type: str
     name: str | None = None
-    # where it is known
+    # if known
     content_hash: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Asset:
-    """A file that a worker fetches. It keeps and shares what has a hash, so a user's own file has none."""
+    """A file that a worker downloads. Workers cache and share files with a hash, so a user's own file has none."""
 
     key: str
     placeholder: str
@@ -42,7 +44,7 @@ class Asset:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPayload:
-    """What a job runs: a graph by path, the texts to put in, the assets to fetch, and where the output comes from."""
+    """A graph, the values to insert, the assets to download, and the output node."""
 
     graph_path: str
     values: Mapping[str, Any]
@@ -50,14 +52,14 @@ class JobPayload:
     output_node_id: str | None
     output_extension: str
     output_mime_type: str
-    # The placeholders whose values are seeds, each with the largest that it may get: a retry may ask for other ones.
+    # Placeholders of seeds with their largest value; a retry may use new seeds.
     seeds: Mapping[str, int] = field(default_factory=dict)
-    # Where this machine's own user wants a copy of the output.
+    # Where the desk's user wants a copy of the output.
     output_folder: str | None = None
 
     def with_seeds(self, new_seed: Callable[[int], int]) -> "JobPayload":
-        """The same with other seeds; `new_seed` is told how large one may be."""
-        return replace(self, values={**self.values, **{key: new_seed(most) for key, most in self.seeds.items()}})
+        """A copy with new seeds; `new_seed` receives the largest allowed value."""
+        return replace(self, values={**self.values, **{key: new_seed(limit) for key, limit in self.seeds.items()}})
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -68,7 +70,7 @@ class JobPayload:
 
     @property
     def seed(self) -> int | None:
-        """The seed, where it has one that is known; of several the first, which is that of the whole."""
+        """The first known seed, which is the main one."""
         found = (self.values.get(each) for each in self.seeds)
         return next((each for each in found if isinstance(each, int)), None)
 
@@ -77,19 +79,18 @@ class JobPayload:
         return next((each for each in self.assets if each.is_primary_input), None)
 
 
-def fingerprint(snapshot: JobPayload, files: Iterable[StoredFile]) -> str | None:
-    """The same for two jobs that run the same graph with the same values on the same files, by their content; `None`
-    where the content of one is not known."""
-    contents = {(each.disk, each.path): each.content_hash for each in files}
-    inputs = {each.placeholder: each.content_hash or contents.get((each.disk, each.path)) for each in snapshot.assets}
+def fingerprint(payload: JobPayload, files: Iterable[StoredFile]) -> str | None:
+    """Equal for jobs with the same graph, values and file contents; `None` if the content of a file is unknown."""
+    hashes = {(file.disk, file.path): file.content_hash for file in files}
+    inputs = {asset.placeholder: asset.content_hash or hashes.get((asset.disk, asset.path)) for asset in payload.assets}
     if None in inputs.values():
         return None
-    what = (snapshot.output_node_id, snapshot.output_extension, snapshot.output_mime_type)
-    return digest([snapshot.graph_path, dict(snapshot.values), inputs, what])[:32]
+    output = (payload.output_node_id, payload.output_extension, payload.output_mime_type)
+    return digest([payload.graph_path, dict(payload.values), inputs, output])[:32]
 
 
 def text_values(values: Sequence[Value]) -> dict[str, Any]:
-    """Placeholder → value for everything that is put into the graph itself."""
+    """Placeholder → value for everything that is inserted into the graph."""
     return {each.property.placeholder: each.value for each in values if not each.property.is_asset}
 
 
@@ -102,7 +103,7 @@ def asset_list(
     catalogue_disk: str,
     catalogue_hashes: Mapping[str, str],
 ) -> list[Asset]:
-    """The files a worker must fetch. `files` are the user's own, by id; other values are paths of the catalogue."""
+    """The files a worker must download. `files` are the user's own by id; other values are paths in the catalogue."""
     errors: dict[str, str] = {}
     assets: list[Asset] = []
     for each in properties:
@@ -128,7 +129,7 @@ def asset_list(
 
 def _user_asset(prop: Property, file: StoredFile, errors: dict[str, str]) -> Asset:
     if not file.mime_type.startswith(f"{prop.type}/"):
-        errors[prop.key] = f"This must be {prop.type}, but the file is {file.mime_type}."
+        errors[prop.key] = f"This must be {_KINDS[prop.type]}, but the file is {file.mime_type}."
     return Asset(
         key=prop.key,
         placeholder=prop.placeholder,

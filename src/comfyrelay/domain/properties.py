@@ -1,6 +1,7 @@
-"""Properties: the typed inputs of a workflow, and how their values come together.
+"""Properties: the typed inputs of a workflow, and the resolution of their values.
 
-Workflow default, then effect override, then what the user sent where the property is the user's to set.
+A user's value overrides the effect's, which overrides the workflow's default. Users may only set properties that are
+`user_configurable`.
 """
 
 import math
@@ -26,8 +27,7 @@ class PropertyType(StrEnum):
 
 
 class Role(StrEnum):
-    """What a property is to people, in the order in which a form shows them. A preset means the same in every
-    workflow, because it names roles."""
+    """The meaning of a property, in the order of a form. Presets name roles, so they work with every workflow."""
 
     PROMPT = "prompt"
     NEGATIVE_PROMPT = "negative_prompt"
@@ -45,7 +45,7 @@ class Role(StrEnum):
     MODEL = "model"
 
 
-# Of a list in a sentence.
+# Names in one sentence.
 MOST_NAMED = 20
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
 _KINDS = {
@@ -54,7 +54,7 @@ _KINDS = {
     PropertyType.AUDIO: "wav mp3 flac ogg opus m4a aac",
 }
 _KIND_OF = {suffix: kind for kind, suffixes in _KINDS.items() for suffix in suffixes.split()}
-# What a key says of a role where nobody named one. `seed`, `noise_seed`, `ksampler_seed_12`; not `seed_strength`.
+# Default roles by key. Seeds: `seed`, `noise_seed`, `ksampler_seed_12`; not `seed_strength`.
 _SEED_KEY = re.compile(r"(?:^|_)seed(?:_\d+)*$")
 _TEXT_ROLES = {
     **dict.fromkeys(("prompt", "positive", "positive_prompt"), Role.PROMPT),
@@ -69,9 +69,9 @@ _NUMBER_ROLES = {
     "steps": Role.STEPS,
     **dict.fromkeys(("strength", "denoise"), Role.STRENGTH),
 }
-# Every node takes so many, and not every one takes more.
+# Every node accepts 32-bit seeds; not every node accepts more.
 _SEED_LIMIT = 2**32 - 1
-# The seeds of ComfyUI have 64 bits without a sign, and nothing larger is kept.
+# ComfyUI's seeds are unsigned 64-bit numbers.
 LARGEST_BOUND = 2**64 - 1
 
 
@@ -88,13 +88,13 @@ class Property:
     choices: Sequence[Any] = field(default=())
     minimum: float | None = None
     maximum: float | None = None
-    # how far apart two values of it should be; others are taken, too
+    # step of the form control; other values are accepted
     step: float | None = None
     is_whole: bool = False
     role: Role | None = None
-    # the key of a number that this one follows: the step at which one sampler hands over to the next, and all steps
+    # key of a number that this one scales with, such as the steps of the first of two samplers with all steps
     scaled_from: str | None = None
-    # words for people, and the node that it belongs to
+    # display name, and the node that it belongs to
     label: str | None = None
     group: str | None = None
 
@@ -104,23 +104,21 @@ class Property:
 
     @property
     def is_seed(self) -> bool:
-        """Whether another value gives another try of the same thing."""
         is_whole = self.default_value is None or isinstance(self.default_value, int)
         return self.type == "number" and is_whole and self.role is Role.SEED
 
     @property
     def smallest_seed(self) -> int:
-        """Of those that are whole, and not below zero."""
         return max(0, math.ceil(self.minimum or 0))
 
     @property
     def seed_limit(self) -> int:
-        """The largest that a seed by chance may be."""
+        """The largest random seed."""
         return _SEED_LIMIT if self.maximum is None else max(0, min(_SEED_LIMIT, math.floor(self.maximum)))
 
     @property
-    def words(self) -> str:
-        """What people read; its key in words where nobody gave it a label."""
+    def display_name(self) -> str:
+        """The label, or a readable form of the key."""
         words = re.sub(r"[_.-]+", " ", self.key).strip()
         return self.label or words[:1].upper() + words[1:]
 
@@ -134,25 +132,25 @@ class Property:
         if missing:
             raise InvalidInput(errors=dict.fromkeys(missing, "A property needs this field."))
         if known["type"] not in set(PropertyType):
-            words = ", ".join(PropertyType)
-            raise InvalidInput(errors={"type": f"Unknown property type {known['type']!r}; use one of {words}."})
+            types = ", ".join(PropertyType)
+            raise InvalidInput(errors={"type": f"Unknown property type {known['type']!r}; use one of {types}."})
         if known.get("role") is not None and known["role"] not in set(Role):
             raise InvalidInput(errors={"role": f"Unknown role {known['role']!r}; use one of {', '.join(Role)}."})
         type_ = PropertyType(known["type"])
-        role = Role(known["role"]) if known.get("role") is not None else _role_named(known["key"], type_)
+        role = Role(known["role"]) if known.get("role") is not None else _default_role(known["key"], type_)
         return cls(**{**known, "type": type_, "role": role})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Value:
-    """A resolved value; `from_user` marks what the user sent, which for an asset is a file id and never a path."""
+    """A resolved value. If `from_user`, an asset's value is a file id, never a path."""
 
     property: Property
     value: Any
     from_user: bool = False
 
 
-def _role_named(key: str, type_: PropertyType) -> Role | None:
+def _default_role(key: str, type_: PropertyType) -> Role | None:
     if type_ in ASSET_TYPES:
         return Role.INPUT
     if type_ is PropertyType.NUMBER:
@@ -161,12 +159,12 @@ def _role_named(key: str, type_: PropertyType) -> Role | None:
 
 
 def kind_of(name: str) -> PropertyType | None:
-    """Whether a file of this name is an image, a video or audio, as far as its ending tells."""
+    """The media kind of a file by its extension; `None` if unknown."""
     return _KIND_OF.get(PurePath(name).suffix.lower().removeprefix("."))
 
 
 def check_properties(properties: Sequence[Property]) -> None:
-    """What must hold of a workflow's properties as a whole."""
+    """Raise `InvalidInput` if the properties of a workflow are inconsistent."""
     errors: dict[str, str] = {}
     keys = [each.key for each in properties]
     placeholders = [each.placeholder for each in properties]
@@ -186,8 +184,8 @@ def check_properties(properties: Sequence[Property]) -> None:
             errors[each.key] = f"Default value: {problem}"
         elif each.step is not None and each.step <= 0:
             errors[each.key] = "The step must be larger than zero."
-        elif each.scaled_from is not None and not _can_follow(each, by_key.get(each.scaled_from)):
-            errors[each.key] = "Only a number can be scaled, and only from another one; both need defaults above zero."
+        elif each.scaled_from is not None and not _can_scale(each, by_key.get(each.scaled_from)):
+            errors[each.key] = "Only a number can scale with another number; both need defaults above zero."
     if sum(each.is_primary_input for each in properties) > 1:
         errors["is_primary_input"] = "Only one property can be the primary input."
     if errors:
@@ -197,15 +195,15 @@ def check_properties(properties: Sequence[Property]) -> None:
 def _bounds_problem(each: Property) -> str | None:
     low, high = each.minimum, each.maximum
     if any(bound is not None and not -LARGEST_BOUND <= bound <= LARGEST_BOUND for bound in (low, high)):
-        return f"A bound is at most {LARGEST_BOUND}, and at least the same below zero."
+        return f"Bounds must be between -{LARGEST_BOUND} and {LARGEST_BOUND}."
     if low is not None and high is not None and low > high:
         return "The minimum is larger than the maximum."
     if each.is_seed and high is not None and each.smallest_seed > high:
-        return "A seed needs a whole number within its bounds that is not below zero."
+        return "The bounds of a seed must contain a whole number that is not negative."
     return None
 
 
-def _can_follow(each: Property, source: Property | None) -> bool:
+def _can_scale(each: Property, source: Property | None) -> bool:
     both = (each, source)
     return (
         source is not None
@@ -217,7 +215,7 @@ def _can_follow(each: Property, source: Property | None) -> bool:
 def resolve(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> list[Value]:
-    """The value of every property that has one. The primary input comes as a file, not as user input."""
+    """Resolve the value of every property that has one. The primary input is sent as a file, not as user input."""
     by_key = {each.key: each for each in properties}
     errors = _refused_keys(by_key, user_input)
     values: list[Value] = []
@@ -228,7 +226,7 @@ def resolve(
         if each.key in errors:
             continue
         if value is None and each.type is PropertyType.TEXT and not each.required:
-            # Nobody wants to see the placeholder itself in a prompt.
+            # Otherwise the placeholder itself would appear in the prompt.
             value = ""
         if value is None:
             if each.required and not each.is_primary_input:
@@ -236,7 +234,7 @@ def resolve(
         elif problem := problem_with(each, value):
             errors[each.key] = problem
         else:
-            # 8.0 is whole, but ComfyUI does not think so everywhere
+            # some nodes of ComfyUI reject 8.0 as a whole number
             value = int(value) if each.is_whole and isinstance(value, float) else value
             values.append(Value(property=each, value=value, from_user=from_user))
     if errors:
@@ -245,7 +243,7 @@ def resolve(
 
 
 def defaults(properties: Sequence[Property], overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """What each property is as long as the user sends nothing."""
+    """Values of all properties without user input."""
     by_key = {each.key: each for each in properties}
     return {each.key: _unsent(each, by_key, overrides, {}) for each in properties}
 
@@ -253,9 +251,10 @@ def defaults(properties: Sequence[Property], overrides: Mapping[str, Any]) -> di
 def seeds_to_draw(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> list[Property]:
-    """The seeds that a job gets by chance. Whoever names one wants to see the same again: then none is drawn.
+    """The seeds that a job gets at random.
 
-    One that an effect sets stays, and so does a default that users may not change.
+    If the user sets one seed, none is random: the user wants to reproduce a result. Seeds set by an effect, and
+    defaults that users may not change, stay.
     """
     seeds = [each for each in properties if each.is_seed]
     if any(user_input.get(each.key) is not None for each in seeds):
@@ -270,12 +269,12 @@ def seeds_to_draw(
 def _unsent(
     each: Property, by_key: Mapping[str, Property], overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> Any:
-    """The value of a property that the user does not set: what is scaled keeps its part of what it follows."""
+    """The value of a property that the user does not set; a scaled one keeps its ratio to its source."""
     value = overrides.get(each.key, each.default_value)
     source = by_key.get(each.scaled_from or "")
     if source is None:
         return value
-    # an effect that sets a border means it for the steps that it has itself
+    # an override is relative to the effect's own value of the source
     whole = overrides.get(source.key, source.default_value) if each.key in overrides else source.default_value
     now = user_input.get(source.key)
     now = overrides.get(source.key, source.default_value) if now is None else now
@@ -300,24 +299,24 @@ def check_overrides(properties: Sequence[Property], overrides: Mapping[str, Any]
 
 
 def _refused_keys(by_key: Mapping[str, Property], user_input: Mapping[str, Any]) -> dict[str, str]:
-    known = ", ".join(sorted(key for key, each in by_key.items() if _is_the_users(each))) or "none"
+    known = ", ".join(sorted(key for key, each in by_key.items() if _is_user_input(each))) or "none"
     errors: dict[str, str] = {}
     for key in user_input:
         if key not in by_key:
-            errors[key] = f"There is no such input. Inputs: {known}."
+            errors[key] = f"Unknown input. Available inputs: {known}."
         elif by_key[key].is_primary_input:
             errors[key] = "Send the primary input as input_file_id or video_id."
         elif not by_key[key].user_configurable:
-            errors[key] = f"This input is fixed by the effect. Inputs: {known}."
+            errors[key] = f"The effect sets this input. Available inputs: {known}."
     return errors
 
 
-def _is_the_users(each: Property) -> bool:
+def _is_user_input(each: Property) -> bool:
     return each.user_configurable and not each.is_primary_input
 
 
 def problem_with(prop: Property, value: Any) -> str | None:
-    """Why a property cannot have a value, in a sentence; nothing when it can."""
+    """Return why a value is invalid for a property, or `None`."""
     match prop.type:
         case PropertyType.TEXT:
             return _text_problem(value)
@@ -354,7 +353,7 @@ def _number_problem(prop: Property, value: Any) -> str | None:
 
 
 def _shown(bound: float) -> str:
-    """Whole numbers with all their digits: a seed may have twenty."""
+    """Format a bound; integers with all digits, because a seed may have twenty."""
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
 
 
@@ -367,21 +366,21 @@ def _is_finite(value: float) -> bool:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppliedPreset:
-    """A preset is values under a name, for workflows that need not have all of them: `ignored` are its keys that mean
-    nothing to the workflow."""
+    """The values of a preset for a workflow; `ignored` are the keys that the workflow does not have."""
 
     values: Mapping[str, Any]
     ignored: Sequence[str]
 
     @property
     def remark(self) -> str:
-        """What a person should know; empty when all of it was taken."""
         return f"Not used by this workflow: {', '.join(self.ignored)}." if self.ignored else ""
 
 
 def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> AppliedPreset:
-    """A key is meant for the property of that name, and for all that have that role: `steps` for every sampler. Named
-    in full beats meant by the role, and nobody gets a value that it does not take."""
+    """Apply each key to the property with that key, or to all properties with that role, such as every `steps`.
+
+    A property key takes precedence over a role. Values that are invalid for a property are skipped.
+    """
     configurable = [each for each in properties if each.user_configurable and not each.is_asset]
     values: dict[str, Any] = {}
     ignored = []
@@ -394,24 +393,24 @@ def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> A
     return AppliedPreset(values=values, ignored=ignored)
 
 
-def differing(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Which inputs of a newer version are not what they were, in sentences: who has presets or scripts must know."""
+def describe_changes(before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Describe how the inputs of a newer workflow version differ, because presets and scripts may depend on them."""
     old, new = ({str(entry["key"]): entry for entry in some} for some in (before, after))
     both = [key for key in old if key in new]
     kinds = [key for key in both if old[key]["type"] != new[key]["type"]]
     values = [key for key in both if key not in kinds and not _has_same_value(old[key], new[key])]
     found = {
-        "Inputs that are gone": [key for key in old if key not in new],
-        "Inputs of another type": [f"{key} ({old[key]['type']}, now {new[key]['type']})" for key in kinds],
-        "Inputs with another value": values,
+        "Removed inputs": [key for key in old if key not in new],
+        "Inputs with a new type": [f"{key} ({old[key]['type']}, now {new[key]['type']})" for key in kinds],
+        "Inputs with a new default": values,
         "New inputs": [key for key in new if key not in old],
     }
-    return [f"{words}: {_some(names)}." for words, names in found.items() if names]
+    return [f"{title}: {_some(names)}." for title, names in found.items() if names]
 
 
 def _has_same_value(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
     first, second = (each.get("default_value") for each in (one, other))
-    # to Python `true` is 1
+    # in Python, `True == 1`
     return bool(first == second) and isinstance(first, bool) == isinstance(second, bool)
 
 

@@ -1,4 +1,4 @@
-"""Which files may be uploaded, and what they are called in object storage."""
+"""Check announced uploads and choose their file extension."""
 
 import mimetypes
 import re
@@ -14,7 +14,7 @@ _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AnnouncedUpload:
-    """What a user announces."""
+    """An upload that a user announces before sending the file."""
 
     mime_type: str
     size: int
@@ -25,15 +25,15 @@ class AnnouncedUpload:
 def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
     if not new.mime_type.startswith(MEDIA_TYPES):
         name = printable(new.original_filename)
-        problem = f"{name} cannot be used here: it is {new.mime_type}, and only pictures, videos and audio can be."
+        problem = f"{name} cannot be used: it is {new.mime_type}, but only images, videos and audio are supported."
         raise InvalidInput(errors={"mime_type": problem})
     if new.size > max_bytes:
         name = printable(new.original_filename)
-        raise TooLarge(f"{name} is too large: it has {size_of(new.size)}, and the limit is {size_of(max_bytes)}.")
+        raise TooLarge(f"{name} is too large: {size_of(new.size)}, but the limit is {size_of(max_bytes)}.")
 
 
 def extension_of(new: AnnouncedUpload) -> str:
-    """What the name ends in, if that can be in a path; ComfyUI looks at it."""
+    """The extension for the storage path, because ComfyUI goes by it."""
     given = PurePosixPath(new.original_filename).suffix.lower()
     if _EXTENSION.fullmatch(given):
         return given

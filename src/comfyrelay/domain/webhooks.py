@@ -1,4 +1,4 @@
-"""Telling others of the end of a job: where to, what, signed how, and how often it is tried."""
+"""Webhooks for finished jobs: message, signature, retry delays and allowed URLs."""
 
 import base64
 import json
@@ -11,12 +11,11 @@ from urllib.parse import SplitResult, urlsplit
 
 from standardwebhooks.webhooks import Webhook
 
-# How long to wait after each failure; after the last of them it is given up.
+# Delay after each failure; after the last one the delivery is given up.
 WAITS_SECONDS = (5.0, 30.0, 120.0, 600.0, 3600.0, 6 * 3600.0, 24 * 3600.0)
 LONGEST_URL = 2048
-# Not for everybody, though the standard library of some Python versions takes them for public: addresses that clouds
-# give to their machines' metadata (Oracle's and Azure's), ones that only mean something inside a network, relays that
-# are no more, and ranges for documentation (RFC 9637), for segment routing (RFC 9602) and for nobody (RFC 9780).
+# Not public, although some Python versions report them as global: metadata services (Oracle, Azure), site-local
+# addresses, retired relays, documentation (RFC 9637), segment routing (RFC 9602) and dummy prefixes (RFC 9780).
 NOT_PUBLIC = tuple(
     map(
         ip_network,
@@ -26,14 +25,14 @@ NOT_PUBLIC = tuple(
         ),
     )
 )
-INTO_PRIVATE = "The address is not public: webhooks are not sent into private networks."
-# A gateway turns the last 32 bits of such an address into an IPv4 address.
+INTO_PRIVATE = "The address is not public: webhooks are not sent to private networks."
+# NAT64 gateways map the last 32 bits of such an address to an IPv4 address.
 TRANSLATED = IPv6Network("64:ff9b::/96")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedJob:
-    """A job that has ended, as far as others are told of it."""
+    """The fields of a finished job that webhooks contain."""
 
     id: str
     status: str
@@ -44,7 +43,7 @@ class EndedJob:
     completed_at: datetime
 
     def body(self) -> str:
-        """No URL that opens anything and no secret: a receiver may log it."""
+        """The message, without signed URLs or secrets, because receivers may log it."""
         event = {
             "type": f"job.{self.status}",
             "timestamp": self.completed_at.isoformat(),
@@ -62,7 +61,7 @@ class EndedJob:
 
 
 def test_body(at: datetime) -> str:
-    """A message that tells of nothing: for whoever wants to know whether theirs arrive."""
+    """A message without a job, to test an endpoint."""
     return json.dumps({"type": "webhook.test", "timestamp": at.isoformat(), "data": {}}, separators=(",", ":"))
 
 
@@ -70,8 +69,8 @@ def new_secret() -> str:
     return "whsec_" + base64.b64encode(secrets.token_bytes(32)).decode()
 
 
-def signed(body: str, *, id_: str, at: datetime, secret: str) -> dict[str, str]:
-    """The headers of a message by the Standard Webhooks scheme; `id_` stays the same however often it is sent."""
+def sign_headers(body: str, *, id_: str, at: datetime, secret: str) -> dict[str, str]:
+    """Return the headers of the Standard Webhooks scheme. `id_` is the same for all attempts."""
     return {
         "webhook-id": id_,
         "webhook-timestamp": str(int(at.timestamp())),
@@ -80,18 +79,20 @@ def signed(body: str, *, id_: str, at: datetime, secret: str) -> dict[str, str]:
 
 
 def url_problem(url: str, *, allow_private: bool = True) -> str | None:
-    """What is wrong with a URL, if anything: its form, and that it leads into a private network where that can be told
-    without asking for a name. Where names lead is looked at when something is sent."""
+    """Return why a URL is refused, or `None`.
+
+    Host names are not resolved here; their addresses are checked when a message is sent.
+    """
     parts = _parts(url)
     if parts is None:
-        return f"This is not a URL, or one of more than {LONGEST_URL} characters."
+        return f"This must be a URL of at most {LONGEST_URL} characters."
     if parts.scheme not in ("https", "http"):
         return "This must be an https:// or http:// URL."
     if not parts.hostname or not _is_host(parts.hostname):
-        return "This URL names no host."
+        return "This URL has no valid host."
     if parts.username is not None or parts.password is not None:
-        return "This URL must not hold a user name or password."
-    if not allow_private and _is_known_to_be_private(parts.hostname):
+        return "This URL must not contain a user name or password."
+    if not allow_private and _is_private_literal(parts.hostname):
         return INTO_PRIVATE
     return None
 
@@ -101,7 +102,7 @@ def _parts(url: str) -> SplitResult | None:
         return None
     try:
         parts = urlsplit(url)
-        # only asking tells that a port is out of range
+        # reading the port raises if it is out of range
         _ = parts.port
     except ValueError:
         return None
@@ -109,23 +110,22 @@ def _parts(url: str) -> SplitResult | None:
 
 
 def is_public(address: str) -> bool:
-    """Whether an address is one that anybody could reach: not private, loopback, link-local, multicast or metadata."""
+    """Whether an address is public: not private, loopback, link-local, multicast or a metadata service."""
     ip = ip_address(address)
-    if isinstance(ip, IPv6Address) and (inner := _inside(ip)) is not None:
-        return is_public(str(inner))
+    if isinstance(ip, IPv6Address) and (embedded := _embedded_ipv4(ip)) is not None:
+        return is_public(str(embedded))
     if any(ip in network for network in NOT_PUBLIC):
         return False
     return ip.is_global and not (ip.is_multicast or ip.is_reserved)
 
 
-def _inside(ip: IPv6Address) -> IPv4Address | None:
-    """The IPv4 address that an IPv6 address stands for."""
+def _embedded_ipv4(ip: IPv6Address) -> IPv4Address | None:
     if ip in TRANSLATED:
         return IPv4Address(int(ip) & 0xFFFFFFFF)
     return ip.ipv4_mapped or ip.sixtofour or (ip.teredo[1] if ip.teredo else None)
 
 
-def _is_known_to_be_private(host: str) -> bool:
+def _is_private_literal(host: str) -> bool:
     name = host.rstrip(".")
     if name == "localhost" or name.endswith(".localhost"):
         return True
@@ -134,7 +134,7 @@ def _is_known_to_be_private(host: str) -> bool:
     except ValueError:
         pass
     try:
-        # `127.1`, `0x7f000001` and `2130706433` are addresses to whoever connects
+        # `127.1`, `0x7f000001` and `2130706433` also connect to 127.0.0.1
         return not is_public(socket.inet_ntoa(socket.inet_aton(name)))
     except OSError:
         return False

@@ -287,7 +287,7 @@ class TestChanging:
         worker = await api.worker(fleet="all")
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
         changed = await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(9)})
-        assert changed.json()["message"].startswith("Replaced. Inputs with another value: empty_image_width.")
+        assert changed.json()["message"].startswith("Replaced. Inputs with a new default: empty_image_width.")
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "after"})
         polls = [{"worker_id": "gpu-1", "prefetch": 1, "request_id": each} for each in ("a", "b")]
         jobs = [(await worker.post("/api/worker/poll", each))["job"] for each in polls]
@@ -333,13 +333,13 @@ class TestWaitingForNodes:
         assert answer.status_code == 201
         assert (made["properties"], made["graph"]) == ([], {})
         [listed] = (await user.get("/api/workflows"))["items"]
-        assert listed["waiting"].startswith("Waits for nodes: Rare (no worker has them).")
+        assert listed["waiting"].startswith("Waiting for nodes that no worker has: Rare.")
         assert [each["name"] for each in listed["missing"]["items"]] == ["Rare"]
         bodies: dict[str, dict[str, Any]] = {"ai-jobs": {}, "batches": {"items": [{}]}}
         for path, body in bodies.items():
             asked = {"workflow_slug": made["slug"], "idempotency_key": "k", "wait_for_missing": True, **body}
             problem = problem_of(await user.call("POST", f"/api/{path}", asked), 409)
-            assert problem["detail"].startswith("Waits for nodes: Rare")
+            assert problem["detail"].startswith("Waiting for nodes that no worker has: Rare")
             assert "jobs can be added, once a worker has them" in problem["detail"]
 
     async def test_it_is_read_when_a_worker_brings_them(self, api: Api, worker: Caller) -> None:
@@ -349,7 +349,9 @@ class TestWaitingForNodes:
         await bring(worker, DEFINITIONS)
         assert await api.engine.catalogue.pending_workflows.run_once() == 0
         [listed] = (await user.get("/api/workflows"))["items"]
-        assert listed["waiting"].startswith("Waits for nodes: Rare (no"), "what has come is waited for no more"
+        assert listed["waiting"].startswith("Waiting for nodes that no worker has: Rare"), (
+            "what has come is waited for no more"
+        )
         await bring(worker, self.COMPLETE)
         assert await api.engine.catalogue.pending_workflows.run_once() == 1
         [listed] = (await user.get("/api/workflows"))["items"]
@@ -405,7 +407,7 @@ class TestWaitingForNodes:
         renamed = data_of(await user.call("PATCH", path, {"name": "Yours"}))
         assert (renamed["name"], renamed["waiting"] is None) == ("Yours", False)
         seen = await admin.get(f"/api/admin/workflows/{slug}")
-        assert (seen["graph"], "Waits for nodes" in seen["warnings"][0]) == (self.RARE, True)
+        assert (seen["graph"], "Waiting for nodes" in seen["warnings"][0]) == (self.RARE, True)
         assert (await admin.post(f"/api/admin/workflows/{slug}/validate", {}))["node_types"] == ["Rare"]
         problem_of(await user.call("PATCH", path, {"graph": self.RARE}), 409)
         assert data_of(await user.call("PATCH", path, {"graph": SAVED}))["waiting"] is None
@@ -425,7 +427,7 @@ class TestWaitingForNodes:
         await bring(worker, {**DEFINITIONS, "Rare": painted})
         assert await api.engine.catalogue.pending_workflows.run_once() == 0
         [listed] = (await user.get("/api/workflows"))["items"]
-        assert listed["waiting"].startswith("It cannot be read: ")
+        assert listed["waiting"].startswith("The workflow cannot be read: ")
         assert "made in the browser" in listed["waiting"]
         problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.domain.ids import job_folder, shown_by
+from comfyrelay.domain.ids import job_folder, source_path
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 from comfyrelay.services.transactions import TransactionStep
@@ -49,7 +49,7 @@ class Scenario:
         """The objects of the job, by path, as `upload` or `output`; a poster counts where its file is gone."""
         folder = job_folder(self.job["tenant_id"], self.job["job_id"])
         paths = [each.path async for each in self.api.engine.objects.list(folder)]
-        alone = [each for each in paths if shown_by(each) == each or shown_by(each) not in paths]
+        alone = [each for each in paths if source_path(each) == each or source_path(each) not in paths]
         return {each: each.rpartition("/")[2].partition("-")[0] for each in alone}
 
     async def output(self) -> bytes:

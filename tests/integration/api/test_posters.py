@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from PIL import Image
 
-from comfyrelay.domain.ids import beside, shown_by
+from comfyrelay.domain.ids import derived_paths, source_path
 from comfyrelay.errors import StorageUnavailable
 from comfyrelay.media.info import Drawn
 from comfyrelay.services.jobs.removal import GRACE_SECONDS
@@ -55,7 +55,7 @@ class Wall:
     async def alone(self) -> set[str]:
         """Posters and previews without a file."""
         there = await self.there()
-        return {each for each in there if shown_by(each) != each and shown_by(each) not in there}
+        return {each for each in there if source_path(each) != each and source_path(each) not in there}
 
     async def tidy(self) -> None:
         late = self.api.engine.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS + 1
@@ -248,7 +248,7 @@ async def test_one_who_is_killed_while_an_input_is_drawn_is_followed_by_another(
     await wall.api.clock.set(wall.api.clock.now + timedelta(seconds=DRAW_SECONDS + 1))
     await wall.api.engine.jobs.pending_posters.run_once()
     path = await wall.path(file_id)
-    assert {each for each in await wall.there() if shown_by(each) == path} == {path, f"{path}.poster.webp"}
+    assert {each for each in await wall.there() if source_path(each) == path} == {path, f"{path}.poster.webp"}
     assert (await wall.facts(file_id)).poster_url is not None
 
 
@@ -288,7 +288,7 @@ async def test_what_is_beside_a_file_goes_with_it(wall: Wall) -> None:
     job = await wall.made(media_samples.image("PNG", frames=2))
     path = await wall.path(job["outputs"][0]["file_id"])
     there = await wall.there()
-    assert {each for each in there if shown_by(each) == path} == {path, *(set(beside(path)) & there)}
+    assert {each for each in there if source_path(each) == path} == {path, *(set(derived_paths(path)) & there)}
     assert len(there) == 3
     # looking for strays leaves them alone
     await wall.tidy()

@@ -65,7 +65,7 @@ class TestUploads:
             user = await api.user()
             refused = await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 6_400_000_000})
             said = problem_of(refused, 413)["detail"]
-            assert said == "cat.png is too large: it has 6.4 GB, and the limit is 1.0 KB."
+            assert said == "cat.png is too large: 6.4 GB, but the limit is 1.0 KB."
             problem_of(await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 1001}), 413)
             assert await user.post("/api/videos/uploads", {**UPLOAD, "size": 1000})
 

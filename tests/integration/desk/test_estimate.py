@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.image_shapes import Shape, in_words, odd_shapes
+from comfyrelay.domain.image_shapes import Shape, name_shape, shape_warnings
 from comfyrelay.domain.queue.wait_reasons import Pace, forecast, pace_of
 from tests.support.api_calls import png
 from tests.support.chromium import PROMPT_GRAPH
@@ -93,21 +93,21 @@ async def test_the_files_of_an_earlier_job_can_be_used_again(desk: OpenDesk) -> 
     [(832, 480, "16:9"), (480, 832, "9:16"), (640, 480, "4:3"), (512, 512, "1:1"), (1000, 100, "1000 × 100")],
 )
 def test_shapes_are_told_in_words(width: int, height: int, words: str) -> None:
-    assert in_words(width, height) == words
+    assert name_shape(width, height) == words
 
 
 def test_pictures_of_another_shape_are_told_of() -> None:
     usual = [Shape(name=f"{number}.png", width=832, height=480) for number in range(3)]
     other = Shape(name="photo.png", width=640, height=480)
-    assert odd_shapes(usual, wanted=None) == []
-    [found] = odd_shapes([*usual, other], wanted=None)
+    assert shape_warnings(usual, wanted=None) == []
+    [found] = shape_warnings([*usual, other], wanted=None)
     assert found.text == "photo.png is 4:3. Most of the others are 16:9."
-    [found] = odd_shapes([*usual, other], wanted=(832, 480))
-    assert found.text == "photo.png is 4:3. The result is 832 × 480: expect it to be cropped or stretched."
-    [found] = odd_shapes([other] * 4, wanted=(832, 480))
+    [found] = shape_warnings([*usual, other], wanted=(832, 480))
+    assert found.text == "photo.png is 4:3. The result is 832 × 480, so it may be cropped or stretched."
+    [found] = shape_warnings([other] * 4, wanted=(832, 480))
     assert found.text.startswith("photo.png and 3 more have another shape.")
     # half and half: nobody is odd
-    assert odd_shapes([usual[0], other], wanted=None) == []
+    assert shape_warnings([usual[0], other], wanted=None) == []
 
 
 def test_the_pace_leaves_out_the_run_that_loaded_the_models() -> None:

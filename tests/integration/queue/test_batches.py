@@ -178,7 +178,7 @@ async def test_one_bad_item_refuses_the_whole_batch_and_is_named(world: World) -
         await submit_batch(world, desk.user, desk.effect, items)
     assert refused.value.errors == {
         "items.2.prompt": "This must be text.",
-        "items.2.seed": "There is no such input. Inputs: prompt.",
+        "items.2.seed": "Unknown input. Available inputs: prompt.",
     }
     assert (await world.count(), await desk.balance()) == (0, 1000)
 

@@ -142,13 +142,13 @@ async def test_a_value_of_the_wrong_type_is_refused_by_its_key(world: World) -> 
 async def test_an_unknown_input_is_refused_with_the_names_of_those_there_are(world: World) -> None:
     desk = await make_desk(world, PROMPT, STRENGTH)
     errors = await refusal(desk, input_payload={"promt": "a dog"})
-    assert errors == {"promt": "There is no such input. Inputs: prompt, strength."}
+    assert errors == {"promt": "Unknown input. Available inputs: prompt, strength."}
 
 
 async def test_an_input_the_effect_fixes_cannot_be_set(world: World) -> None:
     desk = await make_desk(world, PROMPT, {**STRENGTH, "user_configurable": False})
     errors = await refusal(desk, input_payload={"strength": 1})
-    assert errors == {"strength": "This input is fixed by the effect. Inputs: prompt."}
+    assert errors == {"strength": "The effect sets this input. Available inputs: prompt."}
 
 
 async def test_a_required_input_cannot_be_left_out(world: World) -> None:
@@ -307,7 +307,7 @@ async def test_the_primary_input_must_be_of_its_media_type(world: World) -> None
     desk = await make_desk(world, PROMPT, VIDEO)
     file_id = await file_of(world, desk.user, "image/png")
     errors = await refusal(desk, input_file_id=file_id)
-    assert errors == {"clip": "This must be video, but the file is image/png."}
+    assert errors == {"clip": "This must be a video, but the file is image/png."}
 
 
 @pytest.mark.parametrize("same_shard", [True, False])
@@ -334,7 +334,7 @@ async def test_a_file_property_refuses_a_file_of_another_media_type(world: World
     desk = await make_desk(world, PROMPT, LOGO)
     file_id = await file_of(world, desk.user, "audio/wav")
     errors = await refusal(desk, input_payload={"logo": file_id})
-    assert errors == {"logo": "This must be image, but the file is audio/wav."}
+    assert errors == {"logo": "This must be an image, but the file is audio/wav."}
 
 
 @pytest.mark.parametrize("path", ["uploads/1", "assets/logo.png", "../../etc/passwd", "/etc/passwd"])

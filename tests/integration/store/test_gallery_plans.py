@@ -105,7 +105,7 @@ def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]
         (GalleryFilter(batch_id="b7"), {}, "ix_outputs_newest (tenant_id=?)"),
         (GalleryFilter(since=AT), {}, "ix_outputs_newest (tenant_id=? AND created_at>?)"),
         (GalleryFilter(mark=MarkFilter.STARRED), {}, "ix_outputs_marked (tenant_id=? AND mark=?)"),
-        (GalleryFilter(words=(SearchTerm(text="cat"),)), {}, "ix_outputs_newest (tenant_id=?)"),
+        (GalleryFilter(terms=(SearchTerm(text="cat"),)), {}, "ix_outputs_newest (tenant_id=?)"),
     ],
 )
 def test_a_page_comes_in_the_order_of_an_index(
@@ -127,7 +127,7 @@ def test_what_fits_is_counted_in_an_index(large: sqlite3.Connection, wanted: Gal
 def test_a_page_takes_no_longer_when_ten_times_as_much_was_made(
     small: sqlite3.Connection, large: sqlite3.Connection
 ) -> None:
-    for wanted in (GalleryFilter(), GalleryFilter(kind=OutputKind.IMAGE), GalleryFilter(words=(SearchTerm(text="rain"),))):
+    for wanted in (GalleryFilter(), GalleryFilter(kind=OutputKind.IMAGE), GalleryFilter(terms=(SearchTerm(text="rain"),))):
         (few, little), (many, much) = steps(small, page(wanted)), steps(large, page(wanted))
         assert few == many == 200
         assert 0 < much <= little + 2
@@ -135,7 +135,7 @@ def test_a_page_takes_no_longer_when_ten_times_as_much_was_made(
 
 def test_looking_through_everything_takes_few_steps(large: sqlite3.Connection) -> None:
     """Fifty for each output at most: every index, and no JSON, is read once."""
-    nowhere = GalleryFilter(words=(SearchTerm(text="whale"), SearchTerm(text="rain")))
+    nowhere = GalleryFilter(terms=(SearchTerm(text="whale"), SearchTerm(text="rain")))
     queries = [
         page(nowhere),
         page(GalleryFilter(batch_id="none")),

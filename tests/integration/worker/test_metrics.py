@@ -114,13 +114,13 @@ async def test_how_the_worker_is_now_is_read_when_it_is_asked_for(worker: Worker
 
 
 async def test_how_many_are_on_a_gpu_and_why_is_read_too(worker: Worker) -> None:
-    gpus = {"GPU-1": GpuStatus(processes=2, reason="2 at once: nothing waits.", changed="Trying 2 at once.")}
+    gpus = {"GPU-1": GpuStatus(processes=2, reason="2 processes: no jobs are waiting.", changed="Trying 2 processes.")}
     worker.metrics.watch(
         cache=worker.cache, control=worker.control, servers=worker.servers, held=list, gpus=lambda: gpus
     )
     figures = await worker.read()
     assert figures["comfyrelay_worker_comfyui_on_gpu|GPU-1"] == 2
-    assert figures["comfyrelay_worker_packing_info|GPU-1|Trying 2 at once."] == 1
+    assert figures["comfyrelay_worker_packing_info|GPU-1|Trying 2 processes."] == 1
 
 
 async def test_before_the_worker_is_up_there_is_an_answer_too(worker: Worker) -> None:

@@ -197,7 +197,9 @@ async def test_missing_nodes_are_named_and_the_workflow_is_added_anyway(driver: 
     dialog = driver.page.get_by_role("dialog")
     await expect(dialog).to_contain_text("RareLoader")
     await dialog.get_by_role("button", name="Add anyway").click()
-    await expect(driver.page.get_by_role("form", name="rare")).to_contain_text("Waits for nodes: RareLoader")
+    await expect(driver.page.get_by_role("form", name="rare")).to_contain_text(
+        "Waiting for nodes that no worker has: RareLoader"
+    )
     await expect(add(driver)).to_be_disabled()
 
 

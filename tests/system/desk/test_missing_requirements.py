@@ -108,11 +108,15 @@ async def test_a_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they
         assert (code, "Or add it with --anyway: then it waits" in err) == (2, True)
         assert await desk.client.workflows() == []
         code, out, _ = await command(url, "workflows", "add", str(saved), "--anyway")
-        assert (code, "Waits for nodes: ImageInvert (no worker has them)." in out) == (0, True)
+        assert (code, "Waiting for nodes that no worker has: ImageInvert." in out) == (0, True)
         code, out, _ = await command(url, "workflows")
-        assert "Waits for nodes: ImageInvert" in " ".join(out.split())
+        assert "Waiting for nodes that no worker has: ImageInvert" in " ".join(out.split())
         code, _, err = await command(url, "run", "mine", "--anyway")
-        assert (code, "mine: Waits for nodes: ImageInvert" in err, no_job_yet in err) == (2, True, True)
+        assert (code, "mine: Waiting for nodes that no worker has: ImageInvert" in err, no_job_yet in err) == (
+            2,
+            True,
+            True,
+        )
         # nobody is sent back to what was done already
         code, _, err = await command(url, "batch", "add", str(saved), "--tries", "2", "--anyway")
         assert (code, f"{no_job_yet} It is kept as 'mine'. It becomes runnable by itself" in err) == (2, True), err

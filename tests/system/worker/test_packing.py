@@ -95,18 +95,18 @@ async def told(packer: Packer, such: Callable[[str], bool], *, key: str = KEY) -
 async def test_while_jobs_wait_and_more_are_worth_it_there_are_more(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
-            await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+            await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
             assert len(gpus.gpus()[0].processes) == 3
             assert packer.decided[KEY].processes == 3
-            assert "trying 3 at once" in (packer.decided[KEY].changed or "")
+            assert "trying 3 processes" in (packer.decided[KEY].changed or "")
     changes = [each for each in logs if each["event"] == "worker.packing" and each["change"] == "add"]
     assert len(changes) == 2
-    assert "19.0 GiB are free for the 5.0 GiB of another one: trying 2 at once." in changes[0]["why"]
+    assert "another process needs 5.0 GiB of 19.0 GiB free: trying 2 processes." in changes[0]["why"]
 
 
 async def test_what_is_not_worth_it_is_taken_back_and_not_tried_again(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, NEVER) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.endswith("not worth it for what runs now."))
+        await told(packer, lambda reason: reason.endswith("did not pay off for the current workflows."))
         assert len(gpus.gpus()[0].processes) == 1
         assert gpus.most == 2
         assert len(pool.stats().clients) == 1
@@ -115,16 +115,16 @@ async def test_what_is_not_worth_it_is_taken_back_and_not_tried_again(tmp_path: 
 
 async def test_without_work_one_is_left(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.startswith("3 at once: no more"))
+        await told(packer, lambda reason: reason.startswith("3 processes: this is the limit"))
         pool.enqueue = _refuse  # type: ignore[method-assign]
-        await told(packer, lambda reason: reason == "1 at once: nothing waits.")
+        await told(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         assert len(gpus.gpus()[0].processes) == 1
         assert not pool.stats().failed
 
 
 async def test_there_are_never_more_than_memory_holds(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, memory_bytes=12 * GIB) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason == "2 at once: the GPU has 12.0 GiB, and each takes 5.0 GiB.")
+        await told(packer, lambda reason: reason == "2 processes: the GPU has 12.0 GiB, and each process takes 5.0 GiB.")
         assert gpus.most == 2
         assert not pool.stats().failed
 
@@ -134,7 +134,7 @@ async def test_what_another_program_holds_counts_once(tmp_path: Path) -> None:
     other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / KEY, context_bytes=10 * GIB))
     other.open()
     async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.startswith("2 at once: the GPU has"))
+        await told(packer, lambda reason: reason.startswith("2 processes: the GPU has"))
         assert gpus.most == 2
         assert not pool.stats().failed
     other.close()
@@ -142,20 +142,20 @@ async def test_what_another_program_holds_counts_once(tmp_path: Path) -> None:
 
 async def test_without_a_core_to_spare_there_is_one(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, spare=lambda _: 0.5) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "1 at once: no processor core is to spare.")
+        await told(packer, lambda reason: reason == "1 process: no CPU core is free.")
         assert gpus.most == 1
 
 
 async def test_a_machine_whose_own_memory_holds_no_other_has_one(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, free=lambda: 6 * GIB) as (_, gpus, packer):
-        why = "1 at once: another one takes 8.0 GiB of the machine's own memory, and 6.0 GiB are free."
+        why = "1 process: another one takes 8.0 GiB of machine memory, with 6.0 GiB free and 1.0 GiB in reserve."
         await told(packer, lambda reason: reason == why)
         assert gpus.most == 1
 
 
 async def test_there_are_no_more_than_run_jobs_at_once(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, most=1) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "1 at once: no more are allowed on one GPU.")
+        await told(packer, lambda reason: reason == "1 process: this is the limit for one GPU.")
         assert gpus.most == 1
 
 
@@ -173,12 +173,12 @@ async def test_one_that_does_not_start_is_told_and_the_others_go_on(tmp_path: Pa
 
 async def test_nothing_is_added_while_one_that_crashed_starts_again(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
         first = gpus.gpus()[0].processes[0]
         await gpus.kill(KEY, first)
-        await told(packer, lambda reason: reason == "2 at once: one of them starts again.")
+        await told(packer, lambda reason: reason == "2 processes: one is restarting.")
         await gpus.start_again(KEY, first)
-        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
         assert gpus.added == 3
 
 
@@ -198,34 +198,34 @@ async def test_what_could_not_be_begun_is_tried_at_the_next_look(
 
     monkeypatch.setattr(WorkflowPool, "rest", refuse)
     async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.")
+        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
         assert len(refused) == 3
         assert gpus.added == 3
 
 
 async def test_the_process_with_a_pinned_workflow_is_the_one_that_is_left(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, replace(ALWAYS, most=2, idle_seconds=1.0)) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.startswith("2 at once: no more"))
+        await told(packer, lambda reason: reason.startswith("2 processes: this is the limit"))
         newest = gpus.gpus()[0].processes[-1]
         enqueue, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
         await asyncio.gather(*pool.jobs.values())
         others = [each for each in pool.stats().clients if each != newest]
         await (await enqueue(picture(0), keep_loaded=True, exclude_clients=others))
-        await told(packer, lambda reason: reason == "1 at once: nothing waits.")
+        await told(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         assert gpus.gpus()[0].processes == (newest,)
 
 
 async def test_each_gpu_has_as_many_as_its_own_memory_holds(tmp_path: Path) -> None:
     sizes = {"small": 8 * GIB, "middle": 12 * GIB, "large": 24 * GIB}
     async with gpu_of(tmp_path, ALWAYS, sizes=sizes) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason == "3 at once: no more are allowed on one GPU.", key="large")
-        await told(packer, lambda reason: reason.startswith("2 at once: the GPU has 12.0 GiB"), key="middle")
-        await told(packer, lambda reason: reason.startswith("1 at once: the GPU has 8.0 GiB"), key="small")
+        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.", key="large")
+        await told(packer, lambda reason: reason.startswith("2 processes: the GPU has 12.0 GiB"), key="middle")
+        await told(packer, lambda reason: reason.startswith("1 process: the GPU has 8.0 GiB"), key="small")
         assert {each.key: len(each.processes) for each in gpus.gpus()} == {"small": 1, "middle": 2, "large": 3}
         assert not pool.stats().failed
         pool.enqueue = _refuse  # type: ignore[method-assign]
         for key in sizes:
-            await told(packer, lambda reason: reason == "1 at once: nothing waits.", key=key)
+            await told(packer, lambda reason: reason == "1 process: no jobs are waiting.", key=key)
         assert [len(each.processes) for each in gpus.gpus()] == [1, 1, 1]
 
 
@@ -267,7 +267,7 @@ async def test_what_waits_elsewhere_counts_although_the_pool_has_nothing_that_wa
     async with gpu_of(tmp_path, ALWAYS, more_waiting=lambda: elsewhere) as (pool, gpus, packer):
         add, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
         await (await add(picture(1)))
-        await told(packer, lambda reason: reason == "1 at once: nothing waits.")
+        await told(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         elsewhere = 400
         await told(packer, lambda reason: reason.startswith("400 jobs wait, and 19.0 GiB are free"))
         assert gpus.most <= 2

@@ -59,7 +59,7 @@ def test_what_is_reported_counts_even_if_the_rest_is_not() -> None:
 def test_what_is_not_reported_is_unknown(capabilities: dict[str, Any]) -> None:
     found = fitness(NEEDS, capabilities)
     assert found.fit is Fit.UNKNOWN
-    assert "does not say" in found.text
+    assert "does not report" in found.text
 
 
 def test_a_graph_without_models_asks_for_no_report_of_them() -> None:

@@ -16,10 +16,10 @@ from comfyrelay.domain.packing import (
     PackingChange,
     PackingDecision,
     PackingLimits,
-    Seen,
+    GpuObservation,
     decide,
     gain_of,
-    room_for,
+    copies_that_fit,
 )
 
 # What one H200 did with Stable Diffusion 1.5: seconds of a thread, and seconds that all who run wait for each other.
@@ -59,7 +59,7 @@ class World:
         self._start()
         failed = self.failure if self.starting.pop("!", None) is not None else None
         self.failure = None if failed else self.failure
-        view = Seen(
+        view = GpuObservation(
             now=self.now,
             processes=tuple(self.processes),
             away=frozenset(self.away),
@@ -79,7 +79,7 @@ class World:
         self.decisions.append(decision)
         self.active = decision.active
         if decision.change is PackingChange.ADD:
-            assert view.memory_bytes is None or (view.there + 1) * self.copy_bytes <= view.memory_bytes
+            assert view.memory_bytes is None or (view.total + 1) * self.copy_bytes <= view.memory_bytes
             self.started += 1
             self.starting["!" if self.failure is not None else f"p{self.started}"] = self.start_looks
             if self.failure is None and not self.start_looks:
@@ -182,7 +182,7 @@ def test_a_gpu_that_one_process_fills_keeps_one() -> None:
     world = World(seconds=shared(0.0, 1.0))
     assert world.run(200) == 1
     assert world.changes == [PackingChange.ADD, PackingChange.REMOVE]
-    assert any("10% more would be worth it: back to 1." in each.reason for each in world.decisions)
+    assert any("below the required 10%: back to 1." in each.reason for each in world.decisions)
 
 
 def test_several_are_tried_together_where_each_alone_brings_too_little() -> None:
@@ -215,7 +215,7 @@ def test_when_jobs_turn_out_to_need_more_memory_those_that_do_not_fit_go() -> No
     assert world.run(600) > 2
     world.copy_bytes, world.decisions = 30 * GIB, []
     assert world.run(20) == 2
-    assert "Memory is short" in next(each for each in world.decisions if each.change is PackingChange.REMOVE).reason
+    assert "GPU memory is low" in next(each for each in world.decisions if each.change is PackingChange.REMOVE).reason
     world.copy_bytes = 70 * GIB
     assert world.run(300) == 1
 
@@ -227,7 +227,7 @@ def test_when_the_machines_own_memory_runs_out_one_goes_and_does_not_come_back_a
     decision = world.look(**little)
     assert (decision.change, decision.reason) == (
         PackingChange.REMOVE,
-        "The machine's memory is short: 0.2 GiB are free.",
+        "The machine is low on memory: 0.2 GiB free.",
     )
     for _ in range(200):
         assert world.look(machine_free_bytes=60 * GIB, machine_copy_bytes=2 * GIB).change is PackingChange.NOTHING
@@ -239,29 +239,29 @@ def test_when_the_machines_own_memory_runs_out_one_goes_and_does_not_come_back_a
 @pytest.mark.parametrize(
     ("seen", "reason"),
     [
-        ({"waiting": 0}, "nothing waits"),
-        ({"memory_bytes": None}, "the gpu's memory is not known"),
-        ({"copy_bytes": None}, "what its jobs need of memory is not known yet"),
-        ({"free_bytes": GIB}, "another one takes 4.0 GiB, and 1.0 GiB are free"),
-        ({"memory_bytes": 8 * GIB}, "the GPU has 8.0 GiB, and each takes 4.0 GiB"),
+        ({"waiting": 0}, "no jobs are waiting"),
+        ({"memory_bytes": None}, "the GPU's memory is unknown"),
+        ({"copy_bytes": None}, "the memory use of its jobs is not known yet"),
+        ({"free_bytes": GIB}, "another one takes 4.0 GiB, but 1.0 GiB are free"),
+        ({"memory_bytes": 8 * GIB}, "the GPU has 8.0 GiB, and each process takes 4.0 GiB"),
         (
             {"machine_free_bytes": 4 * GIB, "machine_copy_bytes": 4 * GIB},
-            "another one takes 4.0 GiB of the machine's own memory, and 4.0 GiB are free",
+            "another one takes 4.0 GiB of machine memory, with 4.0 GiB free and 1.0 GiB in reserve",
         ),
-        ({"spare_cores": 0.9}, "no processor core is to spare"),
+        ({"spare_cores": 0.9}, "no CPU core is free"),
         ({"load": 0.95}, "the GPU is busy 95% of the time"),
     ],
 )
 def test_nothing_is_added_without_a_reason_to_hope(seen: dict[str, Any], reason: str) -> None:
     decision = World(seconds=shared(*SMALL)).look(**seen)
-    assert decision == PackingDecision(change=PackingChange.NOTHING, active=1, reason=f"1 at once: {reason}.")
+    assert decision == PackingDecision(change=PackingChange.NOTHING, active=1, reason=f"1 process: {reason}.")
 
 
 def test_one_that_does_not_start_is_asked_for_again_after_a_while() -> None:
     world = World(seconds=shared(*SMALL), failure="Its port is taken.")
     world.look()
-    assert world.look().reason == "Another one did not start: Its port is taken."
-    assert world.look().reason == "1 at once: another one did not start, and is tried again after 300 s."
+    assert world.look().reason == "Another ComfyUI did not start: Its port is taken."
+    assert world.look().reason == "1 process: another one did not start and is retried after 300 s."
     assert world.run(100) == 1
     assert world.changes == [PackingChange.ADD]
     assert world.run(300) > 1
@@ -312,12 +312,12 @@ def test_nothing_is_added_for_one_that_starts_again_and_its_trial_goes_on() -> N
     world.run(4)
     assert world.packing.trial is not None
     world.lose("p2")
-    assert world.look().reason == "1 at once: one of them starts again."
+    assert world.look().reason == "1 process: one is restarting."
     world.run(50)
     assert world.packing.trial is not None
     world.find()
     world.run(30)
-    assert "2 at once do 51% more than 1: kept." in world.told
+    assert "2 processes complete 51% more jobs than 1: kept." in world.told
     count = world.run(600)
     for lost in ("p1", f"p{count}"):
         world.decisions = []
@@ -346,13 +346,13 @@ def test_as_many_as_are_there_are_tried_for_a_workflow_that_nobody_knows() -> No
 
 def test_after_a_large_gain_two_more_start_at_the_same_time() -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000, start_looks=15)
-    while "2 at once do 51% more than 1: kept." not in world.told:
+    while "2 processes complete 51% more jobs than 1: kept." not in world.told:
         world.look()
     world.decisions = []
     world.run(3)
     assert world.changes == [PackingChange.ADD, PackingChange.ADD]
     world.run(60)
-    assert "more than 2: kept." in world.told
+    assert "more jobs than 2: kept." in world.told
 
 
 @pytest.mark.parametrize(
@@ -386,7 +386,7 @@ def test_on_a_real_gpus_curve_four_are_reached_after_two_trials() -> None:
     world = World(seconds=lambda running: 1.2 * running / rates.get(running, 1.62), waiting=10_000, start_looks=15)
     while len(world.processes) < 4 or "than 2: kept." not in world.told:
         world.look()
-    assert "3 at once do" not in world.told
+    assert "3 processes complete" not in world.told
     assert world.now < 100
 
 
@@ -417,14 +417,14 @@ def test_a_turn_in_which_work_ran_out_does_not_count() -> None:
     assert world.packing.trial is not None
     world.waiting = 1000
     world.run(30)
-    assert any("2 at once do" in each.reason and "kept" in each.reason for each in world.decisions)
+    assert any("2 processes complete" in each.reason and "kept" in each.reason for each in world.decisions)
 
 
 def test_a_process_that_is_gone_ends_its_trial_and_another_is_tried_after_a_while() -> None:
     world = World(seconds=shared(*SMALL))
     world.run(3)
     del world.processes["p2"]
-    assert world.look().reason == "1 at once: another one did not start, and is tried again after 300 s."
+    assert world.look().reason == "1 process: another one did not start and is retried after 300 s."
     assert world.packing.trial is None
     world.run(100)
     assert world.changes == [PackingChange.ADD]
@@ -454,7 +454,7 @@ worlds = st.builds(
     waiting=st.just(1_000_000),
 )
 sights = st.builds(
-    Seen,
+    GpuObservation,
     now=st.just(0.0),
     processes=st.integers(1, 4).map(lambda count: tuple(f"p{each}" for each in range(count))),
     waiting=st.integers(0, 3),
@@ -469,7 +469,7 @@ sights = st.builds(
 )
 # In need of more, as far as memory allows.
 eager = st.builds(
-    Seen,
+    GpuObservation,
     now=st.just(0.0),
     processes=st.integers(1, 4).map(lambda count: tuple(f"p{each}" for each in range(count))),
     waiting=st.just(9),
@@ -486,7 +486,7 @@ packings = st.builds(
 
 
 @given(seen=sights | eager, packing=packings)
-def test_memory_that_is_known_is_never_exceeded(seen: Seen, packing: Packing) -> None:
+def test_memory_that_is_known_is_never_exceeded(seen: GpuObservation, packing: Packing) -> None:
     _, decision = decide(packing, seen)
     count = len(seen.processes) + (decision.change is PackingChange.ADD) - (decision.change is PackingChange.REMOVE)
     if decision.change is PackingChange.ADD:
@@ -499,7 +499,7 @@ def test_memory_that_is_known_is_never_exceeded(seen: Seen, packing: Packing) ->
             assert seen.machine_copy_bytes <= seen.machine_free_bytes
     elif seen.memory_bytes is not None and seen.copy_bytes is not None:
         # those that do not fit go one by one
-        assert count <= max(room_for(seen.memory_bytes, seen.copy_bytes), len(seen.processes) - 1)
+        assert count <= max(copies_that_fit(seen.memory_bytes, seen.copy_bytes), len(seen.processes) - 1)
 
 
 @settings(max_examples=30)
@@ -534,7 +534,7 @@ def test_without_work_one_is_left(world: World, looks: int) -> None:
 
 @given(seen=sights, packing=packings, more=st.integers(0, 50))
 def test_more_memory_cores_work_and_a_less_busy_gpu_never_make_it_fewer(
-    seen: Seen, packing: Packing, more: int
+    seen: GpuObservation, packing: Packing, more: int
 ) -> None:
     better = replace(
         seen,

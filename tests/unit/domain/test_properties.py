@@ -14,7 +14,7 @@ from comfyrelay.domain.properties import (
     check_overrides,
     check_properties,
     defaults,
-    differing,
+    describe_changes,
     problem_with,
     resolve,
     seeds_to_draw,
@@ -185,8 +185,8 @@ def test_a_key_says_the_role_where_nobody_named_one(type_: str, key: str, role: 
 
 
 def test_without_a_label_the_key_is_put_into_words() -> None:
-    assert prop(key="input_subdir").words == "Input subdir"
-    assert prop(key="it", label="The thing").words == "The thing"
+    assert prop(key="input_subdir").display_name == "Input subdir"
+    assert prop(key="it", label="The thing").display_name == "The thing"
 
 
 STEPS = prop("number", key="steps", default_value=20, is_whole=True, minimum=1, maximum=10_000)
@@ -434,12 +434,12 @@ def test_of_a_newer_version_the_inputs_are_named_that_are_not_what_they_were() -
         {"key": "on", "type": "boolean", "default_value": False},
         {"key": "cfg", "type": "number", "default_value": 7},
     ]
-    assert differing(before, after) == [
-        "Inputs that are gone: steps.",
-        "Inputs of another type: sampler (text, now choice).",
-        "Inputs with another value: on.",
+    assert describe_changes(before, after) == [
+        "Removed inputs: steps.",
+        "Inputs with a new type: sampler (text, now choice).",
+        "Inputs with a new default: on.",
         "New inputs: cfg.",
     ]
-    assert differing(before, before) == []
+    assert describe_changes(before, before) == []
     many = [{"key": f"k{number}", "type": "text"} for number in range(23)]
-    assert differing(many, [])[0].endswith("k19, 3 more.")
+    assert describe_changes(many, [])[0].endswith("k19, 3 more.")

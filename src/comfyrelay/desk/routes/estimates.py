@@ -9,7 +9,7 @@ from fastapi import Request
 
 from comfyrelay.desk.routes.batches import BatchPlan, plan_of
 from comfyrelay.desk.state import DeskState
-from comfyrelay.domain.image_shapes import InputWarning, Shape, odd_shapes
+from comfyrelay.domain.image_shapes import InputWarning, Shape, shape_warnings
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.records.accounts import User
@@ -92,7 +92,7 @@ async def _odd(plan: BatchPlan, context: Context, user: User) -> list[InputWarni
         elif isinstance(objects, LocalObjects) and (place := await objects.file_of(file.path)) is not None:
             places[place] = name
     shapes += await asyncio.to_thread(_shapes, places)
-    return odd_shapes(shapes, wanted=_size(plan.expanded[0].payload, plan))
+    return shape_warnings(shapes, wanted=_size(plan.expanded[0].payload, plan))
 
 
 def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:

@@ -159,7 +159,8 @@ def _why_not(job: WaitingJob, wait: float, cloud_wait: float, purse: "_Purse") -
 def _reason(total: float, accepts: float) -> str:
     if total == inf:
         return f"Goes to Comfy Cloud: no machine here can run it, and you accept a wait of {format_duration(accepts)}."
-    return f"Goes to Comfy Cloud: the wait here would be about {format_duration(total)}, and you accept {format_duration(accepts)}."
+    wait, accepted = format_duration(total), format_duration(accepts)
+    return f"Goes to Comfy Cloud: the wait here would be about {wait}, and you accept {accepted}."
 
 
 class _Slots:

@@ -1,4 +1,4 @@
-"""Blocks: "this worker must not get this workflow hash until T". One rule for the queue and for the shard."""
+"""Block a worker from a workflow hash for a while after failures. The queue and the workflow pool share this rule."""
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -15,7 +15,7 @@ class FailoverPolicy:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Block:
-    """Failures of one (worker, workflow hash) pair since its last success; blocked while `blocked_until` is ahead."""
+    """Failures of one (worker, workflow hash) pair since its last success."""
 
     failure_count: int = 0
     blocked_until: datetime | None = None
@@ -28,5 +28,4 @@ def record_failure(block: Block | None, *, policy: FailoverPolicy, now: datetime
 
 
 def is_blocked(blocked_until: datetime | None, *, now: datetime) -> bool:
-    """At the exact end of the cooldown the pair is free again."""
     return blocked_until is not None and blocked_until > now

@@ -1,1 +1,1 @@
-"""Rows as the rest of the system knows them. `store` reads and writes them; everybody may hold one."""
+"""Database rows as plain values. Only `store` reads and writes them."""

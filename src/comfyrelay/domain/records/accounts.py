@@ -1,9 +1,9 @@
-"""Who there is: tenants, their users, tokens, and what moved in their wallets."""
+"""Records of tenants, users, API tokens and wallet transactions."""
 
 from dataclasses import dataclass
 from datetime import datetime
 
-# What the session of a browser is called among the tokens of its user; nothing else is called so.
+# Reserved token name of browser sessions.
 SESSION = "session"
 
 
@@ -45,7 +45,7 @@ class ListedTenant:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedUser:
-    """A user as administrators see one; `last_sign_in_at` is of a browser."""
+    """A user in the administrators' list. `last_sign_in_at` counts browser sessions only."""
 
     id: str
     tenant_id: str
@@ -82,5 +82,5 @@ class TransactionRecord:
     reference: str | None
     description: str | None
     created_at: datetime
-    # in lists, while the job is there
+    # only in lists, and only while the job exists
     job_label: str | None = None

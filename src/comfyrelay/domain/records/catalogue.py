@@ -1,4 +1,4 @@
-"""What can be run: workflows, the effects made of them, and presets."""
+"""Records of workflows, effects and presets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ MOST_NAMED = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WaitingForNodes:
-    """Why a workflow has no graph yet: the nodes that no worker has told of, or what was wrong when all had come."""
+    """Why a workflow has no graph yet: nodes that no worker has, or the problem found once all were known."""
 
     node_types: Sequence[str]
     problem: str | None = None
@@ -21,12 +21,12 @@ class WaitingForNodes:
     @property
     def text(self) -> str:
         if self.problem is not None:
-            return f"It cannot be read: {self.problem} Replace it, or remove it."
+            return f"The workflow cannot be read: {self.problem} Replace or remove it."
         more = len(self.node_types) - MOST_NAMED
         names = [*self.node_types[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
         return (
-            f"Waits for nodes: {', '.join(names)} (no worker has them). Its inputs are known, and jobs can be added, "
-            "once a worker has them."
+            f"Waiting for nodes that no worker has: {', '.join(names)}. "
+            "Once a worker has them, the inputs are known and jobs can be added."
         )
 
     @property
@@ -85,7 +85,7 @@ class EffectRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowVersionRecord:
-    """What a workflow ran, from when on."""
+    """A version of a workflow, used since `created_at`."""
 
     number: int
     graph_path: str

@@ -1,4 +1,4 @@
-"""What tenants have: jobs, batches, files and videos."""
+"""Records of jobs, batches, files and videos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,15 +47,15 @@ class JobRecord:
     created_at: datetime
     started_at: datetime | None
     completed_at: datetime | None
-    # equal jobs of a tenant have the same
+    # the same for equal jobs of a tenant
     fingerprint: str | None = None
-    # the job whose output it was answered with, and what it would have cost
+    # the job whose output was reused, and the tokens this saved
     reused_from: str | None = None
     saved_tokens: int | None = None
 
     @property
     def again_tokens(self) -> int:
-        """What it costs to run it once more: one that cost nothing because it did not run, what it would have cost."""
+        """The price of running it again; for a reused output, the price it would have had."""
         return self.reserved_tokens if self.saved_tokens is None else self.saved_tokens
 
 
@@ -84,7 +84,7 @@ class NewJobRecord:
     retry_of: str | None = None
     webhook_url: str | None = None
     max_wait_seconds: int | None = None
-    # nobody else may run it
+    # the only worker that may run it
     only_worker: str | None = None
     fingerprint: str | None = None
     reused_from: str | None = None
@@ -106,7 +106,7 @@ class FileRecord:
     width: int | None
     height: int | None
     seconds: float | None
-    # the formats of what lies beside it
+    # file formats of the derived files, if any
     poster: str | None
     preview: str | None
 
@@ -135,7 +135,7 @@ class BatchRecord:
     label: str | None
     request_digest: str
     notify_urls: Sequence[str] | None = field(repr=False)
-    # why it is held, since when, and the jobs whose failures did it
+    # why and since when it is held, and the failed jobs that caused it
     held: Mapping[str, Any] | None
     created_at: datetime
 
@@ -152,7 +152,7 @@ class LogLineRecord:
 
 
 class Unit(NamedTuple):
-    """A batch, or a job that belongs to none."""
+    """A batch, or a job without a batch."""
 
     id: str
     is_batch: bool
@@ -160,7 +160,7 @@ class Unit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchFilter:
-    """`worker_id` holds the lease or ever held one; `search` is a job's id, or part of a worker's id or of an error."""
+    """`worker_id` holds or held a lease. `search` is a job id, or part of a worker id or an error."""
 
     status: DispatchStatus | None = None
     stage: Stage | None = None
@@ -179,7 +179,7 @@ class ListedDispatch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SavedView:
-    """What was looked for in an area, under a name."""
+    """A named set of search parameters of a page."""
 
     id: str
     name: str

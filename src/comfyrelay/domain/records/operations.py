@@ -1,4 +1,4 @@
-"""How the service is doing, and what was found about it."""
+"""Records of load samples, reconciler runs and stuck outbox entries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 
 class LoadSample(NamedTuple):
-    """How things stand at one moment. A slot runs one job at a time."""
+    """The load at one moment. A slot runs one job at a time."""
 
     waiting: int
     oldest_wait_seconds: float
@@ -16,9 +16,8 @@ class LoadSample(NamedTuple):
     workers: int
 
 
-class Counted(NamedTuple):
-    """What happened in some time: jobs that were begun and how long they had waited together, jobs that were completed
-    or failed, and tokens that were consumed."""
+class ActivityCounts(NamedTuple):
+    """Counts over an interval. `waited_seconds` is the total wait of the started (`begun`) jobs."""
 
     begun: int = 0
     waited_seconds: float = 0.0
@@ -26,8 +25,8 @@ class Counted(NamedTuple):
     failed: int = 0
     tokens: int = 0
 
-    def and_also(self, more: "Counted") -> "Counted":
-        return Counted(
+    def plus(self, more: "ActivityCounts") -> "ActivityCounts":
+        return ActivityCounts(
             begun=self.begun + more.begun,
             waited_seconds=self.waited_seconds + more.waited_seconds,
             done=self.done + more.done,
@@ -37,8 +36,8 @@ class Counted(NamedTuple):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SampledTime:
-    """A stretch of time, by its number; the means of what was seen in it, and the sums of what was counted."""
+class IntervalAggregate:
+    """Aggregates for one interval: means of the load samples, sums of the counts."""
 
     number: int
     waiting: float | None
@@ -53,13 +52,16 @@ class SampledTime:
 
     @property
     def wait_seconds(self) -> float | None:
-        """How long those that were begun had waited; where none was, how long the oldest has."""
+        """Mean wait of the started jobs; if none started, the wait of the oldest job."""
         return self.waited_seconds / self.begun if self.begun else self.oldest_wait_seconds
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileRunRecord:
-    """Without `ended_at` it goes on, or its process has ended. Of `count` findings the first are kept."""
+    """A run of the reconciler. Without `ended_at` it is running or was interrupted.
+
+    Only the first of `count` findings are stored.
+    """
 
     id: int
     started_at: datetime
@@ -73,8 +75,7 @@ class ReconcileRunRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StuckStep:
-    """A step that has not crossed from one database to the other: `to_queue` brings jobs to the queue, `to_shard` what
-    the queue has decided to the tenants."""
+    """An undelivered outbox entry: `to_queue` submits jobs, `to_shard` delivers job updates."""
 
     id: int
     direction: str

@@ -1,4 +1,4 @@
-"""Where a tenant wants to be told, and what has come of telling it."""
+"""Records of webhook endpoints and deliveries."""
 
 from dataclasses import dataclass
 from datetime import datetime

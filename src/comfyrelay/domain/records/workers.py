@@ -1,4 +1,4 @@
-"""Who runs jobs: fleets, their workers, and what happened to them."""
+"""Records of fleets, workers, their leases and audit entries."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,13 +17,13 @@ class FleetRecord:
     name: str
     max_workers: int | None
     created_at: datetime
-    # as they are stored; null: nobody has said anything of them
+    # stored settings; `None` if the operator has set none
     machines: Mapping[str, Any] | None = None
     scaling: Mapping[str, Any] | None = None
 
     @property
     def is_scaled(self) -> bool:
-        """Whether somebody has said what its machines are, or how many there should be."""
+        """Whether the operator has configured machines or autoscaling."""
         return self.machines is not None or self.scaling is not None
 
     @property
@@ -60,7 +60,7 @@ class Worker:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowWorker:
-    """A worker that has a workflow, as far as waiting for it is concerned."""
+    """An online worker that has a workflow."""
 
     worker_id: str
     max_concurrency: int
@@ -85,17 +85,17 @@ class ListedWorker:
     version: str | None
     last_seen_at: datetime
     created_at: datetime
-    # how many workflows it is kept from at the moment
+    # number of workflows it is blocked from
     blocked: int
     devices: Sequence[Mapping[str, Any]] | None
     warm_hashes: Sequence[str] | None
-    # what it said of its servers when it registered
+    # its servers as reported at registration
     comfyui: Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerJobRecord:
-    """A job that a worker has."""
+    """A job that a worker has leased."""
 
     dispatch_id: int
     job_id: str
@@ -109,8 +109,10 @@ class WorkerJobRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registration:
-    """How a worker was let in: with the `secret` of its stage, an `identity_document`, or by its `desk`; and who has
-    approved or revoked it since, if anybody."""
+    """How a worker registered, and who approved or revoked it since, if anyone.
+
+    `proof` is `secret` (of its stage), `identity_document` or `desk`.
+    """
 
     proof: str
     decision: str | None = None
@@ -120,7 +122,7 @@ class Registration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerMachine:
-    """The machine that was ordered for a worker."""
+    """The machine launched for a worker."""
 
     key: str
     provider_id: str | None
@@ -135,8 +137,8 @@ class WorkerMachine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LackedHash:
-    """What a worker is known to lack of what jobs of a hash need."""
+class UnmetHash:
+    """Requirements of a workflow hash that a worker does not meet."""
 
     workflow_hash: str
     node_types: Sequence[str]
@@ -151,8 +153,8 @@ class BlockedHash:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Equipped:
-    """A worker and what it says it has, as JSON text: it is long, and many say the same."""
+class WorkerReport:
+    """A worker's capability report as JSON text, because reports are long and often equal."""
 
     worker_id: str
     fleet_slug: str
@@ -170,8 +172,6 @@ class NewAuditEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AuditRecord:
-    """An entry as it was written down."""
-
     id: int
     created_at: datetime
     worker_id: str
@@ -182,7 +182,7 @@ class AuditRecord:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeaseAttempt:
-    """A lease of a dispatch, and what came of it."""
+    """A lease of a dispatch and its outcome."""
 
     epoch: int
     attempt: int
@@ -198,7 +198,7 @@ class LeaseAttempt:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstRecord:
-    """A job that went to the cloud: why, what that should cost, and what became of it."""
+    """A job that was moved to the cloud, with its reason, costs and end."""
 
     id: int
     dispatch_id: int

@@ -12,7 +12,7 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from comfyrelay.domain.ids import shown_by
+from comfyrelay.domain.ids import source_path
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media.previews import MOST_BYTES, is_preview, is_preview_path
 from comfyrelay.server.http.context import ContextOf
@@ -154,7 +154,7 @@ def _headers(grant: UrlGrant, stat: ObjectStat) -> dict[str, str]:
     headers = {
         **FILE_HEADERS,
         "Accept-Ranges": "bytes",
-        "Cache-Control": POSTER_CACHE if shown_by(grant.path) != grant.path else "private, max-age=0, must-revalidate",
+        "Cache-Control": POSTER_CACHE if source_path(grant.path) != grant.path else "private, max-age=0, must-revalidate",
         "Content-Type": grant.content_type or stat.content_type or "application/octet-stream",
         "ETag": _tag(stat),
         "Last-Modified": _date(stat),

@@ -94,6 +94,6 @@ def _input(prop: Property, preset: Any) -> UserInput:
         is_whole=prop.is_whole,
         role=prop.role,
         scaled_from=prop.scaled_from,
-        label=prop.words,
+        label=prop.display_name,
         group=prop.group,
     )

@@ -10,7 +10,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
-from comfyrelay.domain.properties import ASSET_TYPES, differing
+from comfyrelay.domain.properties import ASSET_TYPES, describe_changes
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord
 from comfyrelay.errors import (
@@ -138,7 +138,7 @@ class OwnWorkflows:
         if new.name is not None:
             changes["name"] = new.name
         after = (await self._workflows.change(slug, changes, before=before)).workflow
-        differences = [] if before.waiting is not None else differing(before.properties, after.properties)
+        differences = [] if before.waiting is not None else describe_changes(before.properties, after.properties)
         return ReplacedWorkflow(workflow=after, imported=imported, differences=differences)
 
     async def import_pending(self, before: WorkflowRecord) -> bool:

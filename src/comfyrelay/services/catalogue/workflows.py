@@ -13,7 +13,7 @@ from comfyrelay.domain.capabilities import Fit, Fitness, Requirements, fitness
 from comfyrelay.domain.properties import Property, check_overrides
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowKind, WorkflowProvider
 from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord, WorkflowVersionRecord
-from comfyrelay.domain.records.workers import Equipped
+from comfyrelay.domain.records.workers import WorkerReport
 from comfyrelay.errors import Conflict, InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import check_output_node, read_properties
@@ -41,7 +41,7 @@ class WorkflowView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerFitness:
-    worker: Equipped
+    worker: WorkerReport
     fitness: Fitness
 
 
@@ -271,7 +271,7 @@ class Workflows:
         return workflow
 
 
-def _compare(requirements: Requirements, found: Sequence[Equipped]) -> list[WorkerFitness]:
+def _compare(requirements: Requirements, found: Sequence[WorkerReport]) -> list[WorkerFitness]:
     # workers of one image send the same report: parse it once
     fits = {report: fitness(requirements, orjson.loads(report)) for report in {worker.report for worker in found}}
     return [WorkerFitness(worker=each, fitness=fits[each.report]) for each in found]

@@ -206,7 +206,7 @@ class GalleryListing:
                     workflow_ids = await catalogue.workflows_called(tx, tenant_id, slug=query.workflow)
                 named = [await catalogue.workflows_called(tx, tenant_id, part=each) for each in words]
         return GalleryFilter(
-            words=tuple(SearchTerm(text=text, workflow_ids=ids) for text, ids in zip(words, named, strict=True)),
+            terms=tuple(SearchTerm(text=text, workflow_ids=ids) for text, ids in zip(words, named, strict=True)),
             workflow_ids=workflow_ids,
             batch_id=query.batch_id,
             kind=query.kind,

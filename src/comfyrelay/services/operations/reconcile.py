@@ -11,7 +11,7 @@ from functools import partial
 
 import structlog
 
-from comfyrelay.domain.consistency import SETTLEMENTS, FindingKind, Inconsistency, JobFacts, disagreements
+from comfyrelay.domain.consistency import SETTLEMENTS, FindingKind, Inconsistency, JobFacts, find_inconsistencies
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import settlement_of, video_status_of
@@ -146,7 +146,7 @@ class Reconciler:
         report.repaired.extend(confirmed)
 
     async def _disagreements(self, shard: str, page: Sequence[JobRecord]) -> list[Inconsistency]:
-        return [finding for facts in await self._facts(shard, page) for finding in disagreements(facts)]
+        return [finding for facts in await self._facts(shard, page) for finding in find_inconsistencies(facts)]
 
     async def _facts(self, shard: str, page: Sequence[JobRecord]) -> list[JobFacts]:
         ids = [each.id for each in page]

@@ -13,7 +13,7 @@ from enum import StrEnum
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.domain.records.operations import Counted, LoadSample, SampledTime
+from comfyrelay.domain.records.operations import ActivityCounts, LoadSample, IntervalAggregate
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import samples
@@ -23,7 +23,7 @@ from comfyrelay.store.database import Tx
 
 KEPT_MINUTES = 8 * 24 * 60
 HOUR_MINUTES = 60
-NOBODY = Counted()
+NOBODY = ActivityCounts()
 # However many look, it is read once in so many seconds.
 REMEMBER_SECONDS = 2.0
 TURN = "samples"
@@ -42,7 +42,7 @@ MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CurrentLoad:
     standing: LoadSample
-    hour: Counted
+    hour: ActivityCounts
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,7 +50,7 @@ class Series:
     """By stretches of time, oldest first; of some nothing is known."""
 
     at: Sequence[datetime]
-    times: Sequence[SampledTime | None]
+    times: Sequence[IntervalAggregate | None]
 
 
 class Samples:
@@ -63,16 +63,16 @@ class Samples:
     def count_begun(self, leased: Sequence[Dispatch]) -> None:
         """Jobs were handed to workers."""
         waited = sum((each.leased_at - each.available_at).total_seconds() for each in leased if each.leased_at)
-        self._count(Counted(begun=len(leased), waited_seconds=max(0.0, waited)))
+        self._count(ActivityCounts(begun=len(leased), waited_seconds=max(0.0, waited)))
 
     def count_ended(self, ended: Sequence[JobState]) -> None:
         """Jobs have ended: over all processes, each counts once."""
         done = [each for each in ended if each.status == JobStatus.COMPLETED]
         failed = sum(each.status == JobStatus.FAILED for each in ended)
-        self._count(Counted(done=len(done), failed=failed, tokens=sum(each.reserved_tokens for each in done)))
+        self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(each.reserved_tokens for each in done)))
 
-    def _count(self, more: Counted) -> None:
-        self._counted = self._counted.and_also(more)
+    def _count(self, more: ActivityCounts) -> None:
+        self._counted = self._counted.plus(more)
 
     async def run_once(self) -> None:
         """Add what was counted here since the last time, and look at how things stand if nobody has in this minute."""
@@ -111,7 +111,7 @@ class Samples:
             minute = _minute(await dispatches.now(tx))
             standing = await samples.standing(tx, stale_seconds=self._stale_seconds)
             hour = await samples.total(tx, minute - HOUR_MINUTES + 1)
-        return CurrentLoad(standing=standing, hour=hour.and_also(self._counted))
+        return CurrentLoad(standing=standing, hour=hour.plus(self._counted))
 
     async def series(self, range_: Range) -> Series:
         """All stretches of a time up to now."""

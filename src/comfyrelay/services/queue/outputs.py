@@ -6,7 +6,7 @@ write; it is checked, and then settled with. Each step may be the last before a 
 verdict is written, so a `complete` that is repeated makes another copy, and what is left over is removed with the other
 strays of the job.
 
-A poster and a preview are made of the copy that was found to be good, and lie beside it: they share its fate.
+A poster and a preview are made of the copy that was found to be good, and lie derived_paths it: they share its fate.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from typing import Literal
 
 import structlog
 
-from comfyrelay.domain.ids import beside, new_id, output_path
+from comfyrelay.domain.ids import derived_paths, new_id, output_path
 from comfyrelay.domain.outputs import output_type
 from comfyrelay.errors import ConfigurationError, InvalidInput, LeaseLost, NotFound
 from comfyrelay.media.inspection import HEAD_BYTES, Probes
@@ -181,6 +181,6 @@ class Outputs:
         if path is None:
             return
         try:
-            await self._objects.remove_many([path, *beside(path)])
+            await self._objects.remove_many([path, *derived_paths(path)])
         except Exception:
             log.warning("output.not_removed", path=path, exc_info=True)

@@ -11,7 +11,7 @@ from comfyrelay.domain.queue.worker_order import WorkerSort, count_states, page_
 from comfyrelay.domain.records.workers import (
     BlockedHash,
     FleetRecord,
-    LackedHash,
+    UnmetHash,
     ListedWorker,
     Registration,
     WorkerJobRecord,
@@ -104,7 +104,7 @@ class WorkerView:
     line: WorkerLine
     workflow_slugs: Sequence[str]
     blocks: Sequence[BlockedHash]
-    lacks: Sequence[LackedHash]
+    lacks: Sequence[UnmetHash]
     slugs: Mapping[str, str]
     registration: Registration
     machine: WorkerMachine | None

@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Float, cast, delete, func, literal, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.domain.records.operations import Counted, LoadSample, SampledTime
+from comfyrelay.domain.records.operations import ActivityCounts, LoadSample, IntervalAggregate
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import samples as s
 from comfyrelay.store.central.tables import workers
@@ -13,10 +13,10 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now, sql_literal
 
-_SUMS = Counted._fields
+_SUMS = ActivityCounts._fields
 
 
-async def add(tx: Tx, minute: int, counted: Counted) -> None:
+async def add(tx: Tx, minute: int, counted: ActivityCounts) -> None:
     """Add counts to a minute; other processes add to the same row."""
     query = insert_into(tx.dialect, s).values(minute=minute, **counted._asdict())
     sums = {name: s.c[name] + query.excluded[name] for name in _SUMS}
@@ -59,7 +59,7 @@ async def standing(tx: Tx, *, stale_seconds: float) -> LoadSample:
     )
 
 
-async def since(tx: Tx, minute: int, *, minutes: int) -> list[SampledTime]:
+async def since(tx: Tx, minute: int, *, minutes: int) -> list[IntervalAggregate]:
     """Aggregate samples from a minute on into intervals, oldest first. The number of an interval is its minute divided
     by its length."""
     # integer division in both databases
@@ -70,7 +70,7 @@ async def since(tx: Tx, minute: int, *, minutes: int) -> list[SampledTime]:
     sums = [func.sum(s.c[name]).label(name) for name in _SUMS]
     query = select(number.label("number"), *means, *sums).where(s.c.minute >= minute)
     rows = await tx.execute(query.group_by(number).order_by(number))
-    return [SampledTime(**{**row._mapping, **{name: _plain(row, name) for name in _SUMS}}) for row in rows]
+    return [IntervalAggregate(**{**row._mapping, **{name: _plain(row, name) for name in _SUMS}}) for row in rows]
 
 
 def _plain(row: Any, name: str) -> int | float:
@@ -78,11 +78,11 @@ def _plain(row: Any, name: str) -> int | float:
     return float(value) if name == "waited_seconds" else int(value)
 
 
-async def total(tx: Tx, since_minute: int) -> Counted:
+async def total(tx: Tx, since_minute: int) -> ActivityCounts:
     sums = [func.coalesce(func.sum(s.c[name]), 0) for name in _SUMS]
     row: Any = (await tx.execute(select(*sums).where(s.c.minute >= since_minute))).one()
     begun, waited, done, failed, tokens = row
-    return Counted(int(begun), float(waited), int(done), int(failed), int(tokens))
+    return ActivityCounts(int(begun), float(waited), int(done), int(failed), int(tokens))
 
 
 async def forget(tx: Tx, before_minute: int) -> None:

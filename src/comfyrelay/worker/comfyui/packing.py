@@ -20,7 +20,7 @@ from comfyrelay.comfyui.pool import (
 from comfyrelay.comfyui.pool.gpu_memory import Memory
 from comfyrelay.comfyui.processes.gpu_processes import GpuInventory, GpuProcesses
 from comfyrelay.comfyui.processes.gpus import of_each_nvidia
-from comfyrelay.domain.packing import CompletedRun, Packing, PackingChange, PackingDecision, PackingLimits, Seen, decide
+from comfyrelay.domain.packing import CompletedRun, Packing, PackingChange, PackingDecision, PackingLimits, GpuObservation, decide
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
 from comfyrelay.system.cores import SpareCores
 from comfyrelay.system.memory import free_bytes
@@ -186,7 +186,7 @@ class Packer:
 
     def _seen(
         self, gpu: GpuProcesses, watched: _Watched, here: Mapping[str, ClientStats], *, memory: Memory | None
-    ) -> Seen:
+    ) -> GpuObservation:
         now = asyncio.get_running_loop().time()
         stats = self._pool.stats()
         more = self._more_waiting()
@@ -199,7 +199,7 @@ class Packer:
         starting = sum(len(each.adding) for each in self._watched.values())
         # what other programs hold is gone once, however many of ours there are
         total = memory.total - self._pool.memory.others(gpu.key, processes=len(up)) if memory is not None else None
-        seen = Seen(
+        seen = GpuObservation(
             now=now,
             processes=tuple(up),
             pinned=sum(here[name].pinned is not None for name in up),

@@ -137,7 +137,7 @@ class QueueOverview:
         found = [
             InputValue(
                 key=each.key,
-                label=by_key[each.key].words if each.key in by_key else each.key,
+                label=by_key[each.key].display_name if each.key in by_key else each.key,
                 role=Role.INPUT,
                 type=each.type,
                 value=each.name,
@@ -161,7 +161,7 @@ class QueueOverview:
             found.append(
                 InputValue(
                     key=prop.key if prop else placeholder,
-                    label=prop.words if prop else placeholder,
+                    label=prop.display_name if prop else placeholder,
                     type=prop.type if prop else "",
                     value=value,
                     url=None,

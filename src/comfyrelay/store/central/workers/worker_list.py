@@ -10,8 +10,8 @@ from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
 from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
 from comfyrelay.domain.records.workers import (
     BlockedHash,
-    Equipped,
-    LackedHash,
+    WorkerReport,
+    UnmetHash,
     ListedWorker,
     WorkerJobRecord,
     WorkerMachine,
@@ -230,10 +230,10 @@ async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
     return {row.workflow_hash: row.slug for row in await tx.execute(query)}
 
 
-async def lacks_of(tx: Tx, worker_id: str) -> list[LackedHash]:
-    columns = [missing.c[name] for name in LackedHash.__dataclass_fields__]
+async def lacks_of(tx: Tx, worker_id: str) -> list[UnmetHash]:
+    columns = [missing.c[name] for name in UnmetHash.__dataclass_fields__]
     query = select(*columns).where(missing.c.worker_id == worker_id).order_by(missing.c.workflow_hash)
-    return [LackedHash(**row._mapping) for row in await tx.execute(query)]
+    return [UnmetHash(**row._mapping) for row in await tx.execute(query)]
 
 
 async def has_identity(tx: Tx, worker_id: str) -> bool:
@@ -275,7 +275,7 @@ async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
 
 async def reports_of(
     tx: Tx, workflow_id: int, *, after_id: str | None, limit: int
-) -> tuple[Sequence[Equipped], str | None]:
+) -> tuple[Sequence[WorkerReport], str | None]:
     """Return a page of the workers of a workflow with their capabilities, and the id of the next page."""
     report = cast(workers.c.capabilities, Text).label("report")
     query = (
@@ -289,7 +289,7 @@ async def reports_of(
     if after_id is not None:
         query = query.where(workers.c.worker_id > after_id)
     rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
-    return [Equipped(**row._mapping) for row in rows], after
+    return [WorkerReport(**row._mapping) for row in rows], after
 
 
 async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> list[list[str]]:

@@ -187,7 +187,7 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
         found.append(outputs.c.created_at < wanted.until)
     # SQLite's LIKE ignores case
     holds = ColumnElement.contains if dialect == "sqlite" else ColumnElement.icontains
-    for term in wanted.words:
+    for term in wanted.terms:
         texts = (outputs.c.label, outputs.c.texts, outputs.c.note)
         named = select(batches.c.id).where(batches.c.tenant_id == tenant_id)
         found.append(
