@@ -2,10 +2,10 @@
 
 from dataclasses import dataclass
 
-CONFORMANCE = "tests/conformance"
-CHAOS = "tests/chaos"
-API = "tests/api"
-FLEET = "tests/fleet"
+QUEUE = "tests/integration/queue"
+CRASHES = "tests/integration/crashes"
+API = "tests/integration/api"
+AUTOSCALING = "tests/integration/autoscaling"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +27,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="return dispatch.is_leased and dispatch.lease_token == lease_token",
         new="return dispatch.is_leased and bool(lease_token)",
-        tests=f"{CONFORMANCE}/test_settle.py",
+        tests=f"{QUEUE}/test_settlement.py",
         only="sqlite and (wrong_token or token_of_another_dispatch)",
     ),
     Mutant(
@@ -35,7 +35,7 @@ MUTANTS = (
         file="store/central/queue/dispatches.py",
         old="d.c.lease_token == r.c.lease_token, ",
         new="",
-        tests=f"{CHAOS}/test_state_machine.py",
+        tests=f"{CRASHES}/test_state_machine.py",
         only="sqlite and stale_heartbeat",
     ),
     Mutant(
@@ -43,7 +43,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="attempts=dispatch.attempts + 1,",
         new="attempts=dispatch.attempts,",
-        tests=f"{CONFORMANCE}/test_reaper.py",
+        tests=f"{QUEUE}/test_reaper.py",
         only="sqlite and workers_always_die",
     ),
     Mutant(
@@ -51,7 +51,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="unpenalised = max(0, dispatch.attempts - 1)",
         new="unpenalised = dispatch.attempts",
-        tests=f"{CONFORMANCE}/test_settle.py",
+        tests=f"{QUEUE}/test_settlement.py",
         only="sqlite and requeued_for_ever",
     ),
     Mutant(
@@ -75,7 +75,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="return now < dispatch.lease_expires_at + grace and not (has_idle_worker and can_restart)",
         new="return now < dispatch.lease_expires_at + grace",
-        tests=f"{CONFORMANCE}/test_reaper.py",
+        tests=f"{QUEUE}/test_reaper.py",
         only="sqlite and gets_its_job_as_soon",
     ),
     Mutant(
@@ -91,7 +91,7 @@ MUTANTS = (
         file="services/workers/workers.py",
         old="known is not None and key_hash is not None and known.registration_key_hash == key_hash",
         new="known is not None",
-        tests=f"{CONFORMANCE}/test_workers.py",
+        tests="tests/integration/workers/test_worker_lifecycle.py",
         only="sqlite and without_its_key",
     ),
     Mutant(
@@ -99,7 +99,7 @@ MUTANTS = (
         file="store/tenant/ledger.py",
         old="    for tenant_id, amount in written:\n        sums",
         new="    for tenant_id, amount in [(each.tenant_id, each.amount) for each in entries]:\n        sums",
-        tests=f"{CONFORMANCE}/test_ledger.py",
+        tests="tests/integration/ledger/test_ledger.py",
         only="sqlite and (refunding_gives_back or credit_counts_once)",
     ),
     Mutant(
@@ -107,7 +107,7 @@ MUTANTS = (
         file="store/central/queue/claims.py",
         old="       AND q.workflow_id IN (SELECT value FROM json_each(:workflow_ids))\n",
         new="       AND (SELECT count(*) FROM json_each(:workflow_ids)) >= 0\n",
-        tests=f"{CONFORMANCE}/test_leasing.py",
+        tests=f"{QUEUE}/test_leasing.py",
         only="sqlite and workflow_they_are_not_assigned",
     ),
     Mutant(
@@ -115,7 +115,7 @@ MUTANTS = (
         file="store/central/queue/claims.py",
         old="                   AND q.workflow_id = CAST(workflow.id AS bigint)\n",
         new="",
-        tests=f"{CONFORMANCE}/test_leasing.py",
+        tests=f"{QUEUE}/test_leasing.py",
         only="postgresql and workflow_they_are_not_assigned",
     ),
     Mutant(
@@ -123,7 +123,7 @@ MUTANTS = (
         file="store/tenant/ledger.py",
         old="return select(token_wallets.c.balance).where(own).with_for_update()",
         new="return select(token_wallets.c.balance).where(own)",
-        tests=f"{CONFORMANCE}/test_ledger.py",
+        tests="tests/integration/ledger/test_ledger.py",
         only="postgresql and both_spend_the_last_tokens",
     ),
     Mutant(
@@ -131,7 +131,7 @@ MUTANTS = (
         file="domain/queue/settlement.py",
         old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
         new="settled.job.status not in TERMINAL_JOB",
-        tests=f"{CONFORMANCE}/test_settle.py",
+        tests=f"{QUEUE}/test_settlement.py",
         only="sqlite and (out_of_order or doubled)",
     ),
     Mutant(
@@ -139,7 +139,7 @@ MUTANTS = (
         file="services/queue/decisions.py",
         old="entries=await outbox.post(tx, _updates(decisions, now) if post else {}),",
         new="entries=[OutboxEntry(id=0, shard=shard, updates=of) for shard, of in _updates(decisions, now).items()],",
-        tests=f"{CHAOS}/test_crashes.py",
+        tests=f"{CRASHES}/test_crashes.py",
         only="sqlite and settle and after_commit",
     ),
     Mutant(
@@ -147,7 +147,7 @@ MUTANTS = (
         file="services/jobs/submission/accept.py",
         old="submission=await outbox.submit(tx, waiting) if waiting else None,",
         new="submission=PendingSubmission(id=0, job_ids=waiting),",
-        tests=f"{CHAOS}/test_crashes.py",
+        tests=f"{CRASHES}/test_crashes.py",
         only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",
     ),
     Mutant(
@@ -155,7 +155,7 @@ MUTANTS = (
         file="services/jobs/submission/accept.py",
         old="return replace(job, reserved_tokens=0, saved_tokens=",
         new="return replace(job, saved_tokens=",
-        tests=f"{CONFORMANCE}/test_reuse.py",
+        tests=f"{QUEUE}/test_reuse.py",
         only="sqlite and (costs_nothing or needs_no_tokens)",
     ),
     Mutant(
@@ -163,7 +163,7 @@ MUTANTS = (
         file="store/tenant/library/reuse.py",
         old='ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),',
         new='bindparam("tenant_id", type_=Text()) != "",',
-        tests=f"{CONFORMANCE}/test_reuse.py",
+        tests=f"{QUEUE}/test_reuse.py",
         only="sqlite and tenant",
     ),
     Mutant(
@@ -171,7 +171,7 @@ MUTANTS = (
         file="services/jobs/submission/reuse.py",
         old="retention.write_stray(tx, strays, after_seconds=self._stray_seconds)",
         new="retention.write_stray(tx, strays[:0], after_seconds=self._stray_seconds)",
-        tests=f"{CONFORMANCE}/test_reuse.py",
+        tests=f"{QUEUE}/test_reuse.py",
         only="sqlite and nobody_stands_for",
     ),
     Mutant(
@@ -179,7 +179,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="has_moved=dispatch.ran_out_bytes is not None",
         new="has_moved=False",
-        tests=f"{CONFORMANCE}/test_memory.py",
+        tests=f"{QUEUE}/test_out_of_memory.py",
         only="sqlite and does_so_once",
     ),
     Mutant(
@@ -187,7 +187,7 @@ MUTANTS = (
         file="store/central/queue/claims.py",
         old="        oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)",
         new="        pass",
-        tests=f"{CONFORMANCE}/test_memory.py",
+        tests=f"{QUEUE}/test_out_of_memory.py",
         only="sqlite and later_jobs",
     ),
     Mutant(
@@ -195,7 +195,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="epoch=dispatch.epoch + 1,",
         new="epoch=dispatch.epoch,",
-        tests=f"{CONFORMANCE}/test_leasing.py",
+        tests=f"{QUEUE}/test_leasing.py",
         only="sqlite and counts_an_attempt",
     ),
     Mutant(
@@ -203,22 +203,22 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="        return _canceled(dispatch, now, began_at=began_at)\n    unpenalised",
         new="        pass\n    unpenalised",
-        tests=f"{CONFORMANCE}/test_control.py",
+        tests=f"{QUEUE}/test_job_control.py",
         only="sqlite and requeue_after_a_cancel",
     ),
     Mutant(
         name="prefetches are served before idle workers",
         file="domain/queue/routing.py",
         old="""\
-    for ask in waiting:
-        serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
-    for ask in waiting:
+    for claim in waiting:
+        serve(claim, min(claim.limit, claim.free_slots), is_prefetch=False)
+    for claim in waiting:
         serve(""",
         new="""\
-    for ask in waiting:
-        serve(ask, min(ask.limit, ask.free_slots), is_prefetch=False)
+    for claim in waiting:
+        serve(claim, min(claim.limit, claim.free_slots), is_prefetch=False)
         serve(""",
-        tests=f"{CONFORMANCE}/test_leasing.py",
+        tests=f"{QUEUE}/test_leasing.py",
         only="sqlite and idle_worker_is_served",
     ),
     Mutant(
@@ -232,7 +232,7 @@ MUTANTS = (
         new="""\
             # a job with a reused output is never active
 """,
-        tests=f"{CONFORMANCE}/test_submit.py",
+        tests=f"{QUEUE}/test_submit.py",
         only="one_key_at_the_same_time",
     ),
     Mutant(
@@ -240,7 +240,7 @@ MUTANTS = (
         file="services/outbox/applying.py",
         old="if all(update.version <= versions.get(update.job_id, update.version) for update in entry.updates)",
         new="if entry.updates",
-        tests=f"{CONFORMANCE}/test_settle.py",
+        tests=f"{QUEUE}/test_settlement.py",
         only="sqlite and out_of_order",
     ),
     Mutant(
@@ -248,7 +248,7 @@ MUTANTS = (
         file="services/operations/reconcile.py",
         old="has_pending_update=(job.id, job.dispatch_version + 1) in pending,",
         new="has_pending_update=any(job.id == job_id for job_id, _ in pending),",
-        tests=f"{CHAOS}/test_reconcile.py",
+        tests=f"{CRASHES}/test_reconciler.py",
         only="sqlite and first_of_two_updates",
     ),
     Mutant(
@@ -256,7 +256,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="    if dispatch.is_terminal or dispatch.cancel_requested_at is not None:\n        return None\n",
         new="    if dispatch.cancel_requested_at is not None:\n        return None\n",
-        tests=f"{CONFORMANCE}/test_control.py",
+        tests=f"{QUEUE}/test_job_control.py",
         only="sqlite and completed_cannot_be_canceled",
     ),
     Mutant(
@@ -313,7 +313,7 @@ MUTANTS = (
         file="store/central/queue/claims.py",
         old="q.workflow_hash IN (SELECT value FROM json_each(:lacking))",
         new="q.workflow_hash IN (SELECT '' FROM json_each(:lacking))",
-        tests=f"{CONFORMANCE}/test_missing.py",
+        tests=f"{QUEUE}/test_missing_requirements.py",
         only="sqlite and not_given_to_whoever_lacks",
     ),
     Mutant(
@@ -321,7 +321,7 @@ MUTANTS = (
         file="services/catalogue/availability.py",
         old="if each.fit is Fit.UNABLE}",
         new="if each.fit is not Fit.ABLE}",
-        tests=f"{CONFORMANCE}/test_missing.py",
+        tests=f"{QUEUE}/test_missing_requirements.py",
         only="sqlite and does_not_say",
     ),
     Mutant(
@@ -329,7 +329,7 @@ MUTANTS = (
         file="services/workers/workers.py",
         old="                await write_missing(tx, worker.worker_id, capabilities, held)\n",
         new="                pass\n",
-        tests=f"{CONFORMANCE}/test_missing.py",
+        tests=f"{QUEUE}/test_missing_requirements.py",
         only="sqlite and gets_what_it_lacked",
     ),
     Mutant(
@@ -337,7 +337,7 @@ MUTANTS = (
         file="store/central/queue/missing_requirements.py",
         old="gone = [each for each in await tx.scalars(old) if each not in unfinished]",
         new="gone = [each for each in await tx.scalars(old) if unfinished is not None]",
-        tests=f"{CONFORMANCE}/test_missing.py",
+        tests=f"{QUEUE}/test_missing_requirements.py",
         only="sqlite and forgotten_and_learned_again",
     ),
     Mutant(
@@ -345,7 +345,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="if dispatch.workflow_hash != workflow_hash:",
         new="if not workflow_hash:",
-        tests=f"{CONFORMANCE}/test_holds.py",
+        tests=f"{QUEUE}/test_held_batches.py",
         only="sqlite and other_models_go_on",
     ),
     Mutant(
@@ -353,7 +353,7 @@ MUTANTS = (
         file="domain/queue/batch_holds.py",
         old="(code in _WRONG_GRAPH and not has_completed)",
         new="(code in _WRONG_GRAPH)",
-        tests=f"{CONFORMANCE}/test_holds.py",
+        tests=f"{QUEUE}/test_held_batches.py",
         only="sqlite and shows_that_it_runs",
     ),
     Mutant(
@@ -361,7 +361,7 @@ MUTANTS = (
         file="services/jobs/batches.py",
         old="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]",
         new="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes and not held]",
-        tests=f"{CONFORMANCE}/test_holds.py",
+        tests=f"{QUEUE}/test_held_batches.py",
         only="sqlite and one_resume_runs",
     ),
     Mutant(
@@ -385,7 +385,7 @@ MUTANTS = (
         file="services/autoscaling/burst.py",
         old="        await bursts.lock(tx)\n",
         new="",
-        tests=f"{CONFORMANCE}/test_burst.py",
+        tests=f"{QUEUE}/test_burst.py",
         only="whoever_is_spending",
     ),
     Mutant(
@@ -401,7 +401,7 @@ MUTANTS = (
         file="domain/queue/lifecycle.py",
         old="cost_micros=transition.before.cost_micros + micros",
         new="cost_micros=transition.before.cost_micros",
-        tests=f"{CONFORMANCE}/test_burst.py",
+        tests=f"{QUEUE}/test_burst.py",
         only="sqlite and written_to_the_job_once",
     ),
     Mutant(
@@ -409,7 +409,7 @@ MUTANTS = (
         file="domain/autoscaling/capacity.py",
         old="        return ((max(0.0, machine.boot_seconds_left), machine.slots),)",
         new="        return ()",
-        tests=f"{FLEET}/test_decide.py",
+        tests="tests/unit/autoscaling/test_decide.py",
         only="booting_machine_is_capacity or boot_that_is_nearly_over",
     ),
     Mutant(
@@ -417,7 +417,7 @@ MUTANTS = (
         file="domain/autoscaling/capacity.py",
         old="    return machine.state is MachineState.READY and machine.leases == 0",
         new="    return machine.state in (MachineState.READY, MachineState.BUSY)",
-        tests=f"{FLEET}/test_decide.py",
+        tests="tests/unit/autoscaling/test_decide.py",
         only="busy_machine_is_never_ended",
     ),
     Mutant(
@@ -425,7 +425,7 @@ MUTANTS = (
         file="domain/autoscaling/limits.py",
         old="        bounds.append((affordable, text))",
         new="        bounds.append((limits.max_machines, text))",
-        tests=f"{FLEET}/test_decide.py",
+        tests="tests/unit/autoscaling/test_decide.py",
         only="no_more_money",
     ),
     Mutant(
@@ -433,7 +433,7 @@ MUTANTS = (
         file="autoscaling/providers/local.py",
         old="if len(there) >= fleet.max_machines:",
         new="if len(there) < 0:",
-        tests=f"{FLEET}/test_local.py",
+        tests=f"{AUTOSCALING}/providers/test_local.py",
         only="never_more",
     ),
     Mutant(
@@ -441,7 +441,7 @@ MUTANTS = (
         file="autoscaling/providers/command.py",
         old="if order.key not in {machine.key for machine in there}]",
         new="]",
-        tests=f"{FLEET}/test_command.py",
+        tests=f"{AUTOSCALING}/providers/test_command.py",
         only="would_make_a_second",
     ),
     Mutant(
@@ -449,7 +449,7 @@ MUTANTS = (
         file="services/autoscaling/machines.py",
         old="            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)\n",
         new="            pass\n",
-        tests=f"{FLEET}/test_lost_machines.py",
+        tests=f"{AUTOSCALING}/test_lost_machines.py",
         only="sqlite and gone",
     ),
     Mutant(
@@ -457,7 +457,7 @@ MUTANTS = (
         file="autoscaling/providers/aws/provider.py",
         old='wanted = max(min(total, most), group["DesiredCapacity"])\n        if wanted > group["DesiredCapacity"]:',
         new='wanted = min(total, most)\n        if wanted != group["DesiredCapacity"]:',
-        tests=f"{FLEET}/aws/test_provider.py",
+        tests=f"{AUTOSCALING}/aws/test_provider.py",
         only="smaller_total",
     ),
     Mutant(
@@ -465,7 +465,7 @@ MUTANTS = (
         file="autoscaling/providers/aws/provider.py",
         old="            if each not in there:\n                continue\n",
         new="",
-        tests=f"{FLEET}/aws/test_provider.py",
+        tests=f"{AUTOSCALING}/aws/test_provider.py",
         only="do_not_see_each_others",
     ),
     Mutant(
@@ -473,39 +473,39 @@ MUTANTS = (
         file="autoscaling/providers/aws/provider.py",
         old="        if missing:\n            await self._set_desired(fleet, _counted(group))\n",
         new="",
-        tests=f"{FLEET}/aws/test_provider.py",
-        only="no_longer_wanted and capacity",
+        tests=f"{AUTOSCALING}/aws/test_provider.py",
+        only="failed_launches_are_refused",
     ),
     Mutant(
         name="aws: what is as it should be is made again",
         file="autoscaling/provisioning/provision.py",
         old='if latest.get("VersionDescription") == mark:',
         new='if latest.get("VersionDescription") == "":',
-        tests=f"{FLEET}/aws/test_provision.py",
-        only="nothing_the_second",
+        tests=f"{AUTOSCALING}/aws/test_provision.py",
+        only="second_run_changes_nothing",
     ),
     Mutant(
         name="gpus: jobs share one whatever they need",
         file="comfyui/pool/gpu_memory.py",
-        old="+ self._most((*member.slots, slot), GPU) <= usable",
+        old="+ self._most((*member.buckets, bucket), gpu) <= usable",
         new=">= 0",
-        tests="tests/shard/test_gpus.py",
+        tests="tests/integration/comfyui/pool/test_gpus.py",
         only="fills_the_gpu or never_need_more",
     ),
     Mutant(
         name="gpus: later jobs take the room that an earlier one waits for",
         file="comfyui/pool/scheduler.py",
-        old="                kept.add(self._gpu_for(slot, first, roster))",
+        old="                kept.add(self._gpu_for(bucket, first, roster))",
         new="                pass",
-        tests="tests/shard/test_gpus.py",
+        tests="tests/integration/comfyui/pool/test_gpus.py",
         only="not_passed_by_small_ones",
     ),
     Mutant(
         name="gpus: a large job waits for another GPU in each turn",
         file="comfyui/pool/scheduler.py",
-        old="        if self._awaited.get(slot) not in {each.gpu for each in able if not each.is_resting}:",
+        old="        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_resting}:",
         new="        if True:",
-        tests="tests/shard/test_gpus.py",
+        tests="tests/integration/comfyui/pool/test_gpus.py",
         only="waits_for_one_of_two_gpus",
     ),
     Mutant(
