@@ -74,7 +74,7 @@ def _top_up_url(url: str) -> str:
 TopUpUrl = Annotated[str, AfterValidator(_top_up_url)]
 
 
-def split_words(value: Any) -> Any:
+def split_commas(value: Any) -> Any:
     return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else value
 
 
@@ -86,8 +86,8 @@ def _network(text: str) -> str:
 
 
 # `a, b` in the environment, a list in the file
-Words = Annotated[list[str], NoDecode, BeforeValidator(split_words)]
-Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(split_words)]
+CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(split_commas)]
+Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(split_commas)]
 Count = Annotated[int, Field(gt=0)]
 CountOrZero = Annotated[int, Field(ge=0)]
 Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -271,8 +271,8 @@ class Settings(ArgumentsOnly):
         "deny",
         description="nodes in tenant graphs: `deny` (all but dangerous ones), `allow` (only listed ones), `off` (all)",
     )
-    graph_denied_nodes: Words = Field([], description="comma-separated: more node classes that are denied")
-    graph_allowed_nodes: Words = Field([], description="comma-separated: node classes that are allowed")
+    graph_denied_nodes: CommaSeparated = Field([], description="comma-separated: more node classes that are denied")
+    graph_allowed_nodes: CommaSeparated = Field([], description="comma-separated: node classes that are allowed")
 
     presigned_ttl_seconds: Count = Field(900, description="lifetime of a pre-signed URL in seconds")
     database_pool_size: Count = Field(10, description="connections per PostgreSQL database")

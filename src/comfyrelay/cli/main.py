@@ -24,7 +24,7 @@ from comfyrelay.cli.simulator import simulator
 from comfyrelay.cli.up import up
 from comfyrelay.cli.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, InvalidInput
-from comfyrelay.system.terminal import show_what_can_be_shown
+from comfyrelay.system.terminal import replace_unencodable_output
 
 SERVERS = "Servers and workers"
 CANNOT = 2
@@ -55,7 +55,7 @@ err = Console(stderr=True)
 
 def main() -> None:
     """Print an expected error as one sentence, and exit with 2."""
-    show_what_can_be_shown()
+    replace_unencodable_output()
     try:
         command_line(app, first=FIRST)(prog_name=NAME)
     except ComfyRelayError as error:

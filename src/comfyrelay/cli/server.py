@@ -41,11 +41,11 @@ def server(
         from comfyrelay.server.http.secrets import load_secrets
         from comfyrelay.server.main import serve
         from comfyrelay.settings import load_settings
-        from comfyrelay.system.permissions import keep_private
+        from comfyrelay.system.permissions import restrict_to_user
 
     warn_of_unknown(err)
     settings = load_settings()
-    keep_private(settings.data_dir)
+    restrict_to_user(settings.data_dir)
     secrets = load_secrets(settings)
     err.print(f"ComfyRelay {__version__} serves at {settings.base_url}", highlight=False)
     if secrets.made_at is not None:

@@ -103,14 +103,14 @@ def up(
         from comfyrelay.desk.desk import Desk
         from comfyrelay.desk.scripts.config import load_script_table
         from comfyrelay.desk.settings import load_desk_settings
-        from comfyrelay.system.permissions import keep_private
+        from comfyrelay.system.permissions import restrict_to_user
         from comfyrelay.worker.console import WorkerConsole
 
     desk = _with_comfyui(load_desk_settings(), urls=comfyui_url, folder=comfyui, per_gpu=per_gpu)
     if simulator:
         desk = desk.model_copy(update={"simulator": True})
     _check_addresses(desk.comfyui_url)
-    umask = keep_private(settings.data_dir)
+    umask = restrict_to_user(settings.data_dir)
     status = _StatusLines(finish_seconds=desk.finish_seconds, opens_page=open_)
     with WorkerConsole(level="warning", is_for_machines=False) as console:
         made = Desk(

@@ -8,7 +8,7 @@ from comfyrelay.system.disks import REMOTE, filesystem_of
 from comfyrelay.system.files import remove
 from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.owner_secret import running
-from comfyrelay.system.permissions import close_folder
+from comfyrelay.system.permissions import restrict_folder
 
 # Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
 SHARED = frozenset(
@@ -24,20 +24,20 @@ def open_data_folder(folder: Path) -> FolderLock:
     """Make and lock the folder; `ConfigurationError` says what is wrong with it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        close_folder(folder)
+        restrict_folder(folder)
     except OSError as error:
         raise ConfigurationError(f"The folder {folder} cannot be used: {error.strerror}. {ADVICE}") from None
     check_filesystem(folder)
     lock = FolderLock(folder)
     try:
-        lock.take(advice="Stop it, or choose another folder with --data-dir.")
+        lock.acquire(advice="Stop it, or choose another folder with --data-dir.")
     except ConfigurationError:
         refuse_second(folder)
         raise
     try:
         try_sqlite(folder)
     except ConfigurationError:
-        lock.give_up()
+        lock.release()
         raise
     return lock
 

@@ -88,7 +88,7 @@ class Desk:
             # report an unusable ComfyUI folder before anything starts
             care.resolved()
         async with AsyncExitStack() as opened:
-            opened.callback(open_data_folder(settings.data_dir).give_up)
+            opened.callback(open_data_folder(settings.data_dir).release)
             write_sample(self.input_folder)
             script = self._load_script()
             listeners = [opened.enter_context(closing(each)) for each in open_listeners(settings.host, settings.port)]

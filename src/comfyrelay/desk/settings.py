@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.comfyui.processes.options import CareSettings
-from comfyrelay.settings import Count, CountOrZero, SecondsOrZero, Words, load, split_words
+from comfyrelay.settings import CommaSeparated, Count, CountOrZero, SecondsOrZero, load, split_commas
 
 ENV_PREFIX = "COMFYRELAY_DESK_"
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")
@@ -20,16 +20,16 @@ def _host(name: str) -> str:
     return name.lower()
 
 
-Hosts = Annotated[list[Annotated[str, AfterValidator(_host)]], NoDecode, BeforeValidator(split_words)]
+Hosts = Annotated[list[Annotated[str, AfterValidator(_host)]], NoDecode, BeforeValidator(split_commas)]
 
 
 class DeskSettings(CareSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
-    comfyui_url: Words = Field(
+    comfyui_url: CommaSeparated = Field(
         ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
     )
-    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_words)] = Field(
+    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_commas)] = Field(
         [], description="folders with ComfyUI's `input` and `output`, from which the files of a job are removed"
     )
     tidy_comfyui: bool = Field(
@@ -64,12 +64,14 @@ class DeskSettings(CareSettings):
     allowed_hosts: Hosts = Field(
         [], description="comma-separated: further names by which the page may be opened, such as that of a proxy"
     )
-    notify_urls: Words = Field(
+    notify_urls: CommaSeparated = Field(
         [], repr=False, description="comma-separated: where notifications go, as apprise writes it; they hold secrets"
     )
-    notify_on: Annotated[list[Literal["completed", "failed", "empty"]], NoDecode, BeforeValidator(split_words)] = Field(
-        ["failed", "empty"],
-        description="comma-separated: what they are notified of: `completed`, `failed`, `empty` (queue)",
+    notify_on: Annotated[list[Literal["completed", "failed", "empty"]], NoDecode, BeforeValidator(split_commas)] = (
+        Field(
+            ["failed", "empty"],
+            description="comma-separated: what they are notified of: `completed`, `failed`, `empty` (queue)",
+        )
     )
 
 

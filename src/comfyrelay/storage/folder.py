@@ -18,8 +18,8 @@ from comfyrelay.storage.paths import check_path, is_path, no_object, refused_pat
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
 from comfyrelay.storage.writer import ObjectWriter
 from comfyrelay.system.atomic import PART_PREFIX
-from comfyrelay.system.files import IN_USE, leads_elsewhere, remove
-from comfyrelay.system.safe_names import any_length, can_hold
+from comfyrelay.system.files import IN_USE, is_link, remove
+from comfyrelay.system.safe_names import extended_path, is_valid_path
 
 PIECE_BYTES = 1024 * 1024
 
@@ -28,7 +28,7 @@ class Folder:
     """A folder that is made when first needed; no path leads out of it."""
 
     def __init__(self, root: Path) -> None:
-        self._root = Path(any_length(root.absolute()))
+        self._root = Path(extended_path(root.absolute()))
 
     def open(self, path: str) -> BinaryIO:
         """Open an object for reading, or raise `NotFound`."""
@@ -172,7 +172,7 @@ class Folder:
 
     def _locate(self, path: str) -> Path:
         check_path(path)
-        if not can_hold(path):
+        if not is_valid_path(path):
             raise refused_path(path)
         file = self._root / path
         # a symbolic link below the root may still point outside
@@ -192,7 +192,7 @@ class Folder:
                 return False
             except OSError:
                 return True
-            if leads_elsewhere(found):
+            if is_link(found):
                 return True
         return False
 

@@ -25,7 +25,7 @@ from comfyrelay.errors import ConfigurationError, Conflict, DatabaseUnavailable,
 from comfyrelay.retry import Backoff, Retries
 from comfyrelay.store.transaction import Tx
 from comfyrelay.store.types import time_text
-from comfyrelay.system.permissions import FOLDER_MODE, make_file
+from comfyrelay.system.permissions import FOLDER_MODE, create_private_file
 
 __all__ = ["Boundary", "Database", "Tx", "async_url"]
 
@@ -89,7 +89,7 @@ class Database:
             path = Path(self.url.database or "")
             path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
             # SQLite creates its other files with the same permissions
-            make_file(path)
+            create_private_file(path)
             self._writer = _sqlite_engine(self.url, clock, begin="BEGIN IMMEDIATE")
             self._reader = _sqlite_engine(self.url, clock, begin="BEGIN")
         else:

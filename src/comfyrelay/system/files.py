@@ -45,7 +45,7 @@ def name_new(source: Path, target: Path) -> None:
         os.link(source, target)
 
 
-def leads_elsewhere(found: os.stat_result) -> bool:
+def is_link(found: os.stat_result) -> bool:
     """Whether an `os.lstat` result is a link of any kind; Windows has several."""
     return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
 

@@ -18,13 +18,13 @@ PAUSE_SECONDS = 0.05
 
 
 class FolderLock:
-    """Held until `give_up` or until the process exits, even if it is killed."""
+    """Held until `release` or until the process exits, even if it is killed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
         self._file: IO[str] | None = None
 
-    def take(self, *, advice: str) -> None:
+    def acquire(self, *, advice: str) -> None:
         """Take the lock; `ConfigurationError` with this advice if another process holds it."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -37,7 +37,7 @@ class FolderLock:
                 f"The folder {self._path.parent} cannot be used: {error.strerror}. Choose a writable folder with "
                 "--data-dir or COMFYRELAY_DATA_DIR."
             ) from None
-        if not _is_taken(file):
+        if not _acquire(file):
             file.seek(0)
             holder = file.read().strip()
             file.close()
@@ -60,13 +60,13 @@ class FolderLock:
                 return file.read().strip() or "unknown"
         return None
 
-    def give_up(self) -> None:
+    def release(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
 
-def _is_taken(file: IO[str]) -> bool:
+def _acquire(file: IO[str]) -> bool:
     for attempts_left in reversed(range(ATTEMPTS)):
         try:
             lock(file)

@@ -31,14 +31,14 @@ _FOLDERS = (
 _SYSTEM_FOLDERS = ("lost+found",)
 
 
-def keep_private(data_dir: Path) -> int:
+def restrict_to_user(data_dir: Path) -> int:
     """Set the umask and restrict the data folder to its user.
 
     Returns the previous umask, for files that are written outside of the data folder.
     """
     before = os.umask(_NOT_FOR_OTHERS)
     if data_dir.is_dir():
-        close_folder(data_dir)
+        restrict_folder(data_dir)
         for pattern in ("*.db", "*.db-*", "secrets.json", "lock"):
             for path in data_dir.glob(pattern):
                 # owned by another user, after a run with other rights
@@ -47,7 +47,7 @@ def keep_private(data_dir: Path) -> int:
     return before
 
 
-def close_folder(folder: Path) -> None:
+def restrict_folder(folder: Path) -> None:
     """Restrict ComfyRelay's folders. A data folder that also contains other files keeps its mode."""
     found = list(folder.iterdir())
     closed = [each for each in found if _is_any(each.name, _FOLDERS) and each.is_dir() and not each.is_symlink()]
@@ -63,7 +63,7 @@ def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
     return any(fnmatch(name, pattern) for pattern in patterns)
 
 
-def make_file(path: Path) -> None:
+def create_private_file(path: Path) -> None:
     """Create an empty private file, unless it exists."""
     # opening the file later reports the error
     with suppress(OSError):

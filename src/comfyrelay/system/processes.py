@@ -25,7 +25,7 @@ def memory_of(pid: int) -> int:
 
 if sys.platform == "win32":
 
-    def most_open_files(wanted: int) -> int:
+    def raise_open_file_limit(wanted: int) -> int:
         """Raise the limit of open files to `wanted` if possible, and return it."""
         return wanted
 
@@ -45,7 +45,7 @@ if sys.platform == "win32":
 else:
     import resource
 
-    def most_open_files(wanted: int) -> int:
+    def raise_open_file_limit(wanted: int) -> int:
         """Raise the limit of open files to `wanted` if possible, and return it."""
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         if soft != resource.RLIM_INFINITY and soft < wanted:

@@ -39,7 +39,7 @@ def _is_plain(letter: str) -> bool:
     return letter.isalnum() or letter in _PLAIN_SIGNS or unicodedata.category(letter) in ("Mn", "Mc")
 
 
-def can_hold(path: str, *, windows: bool = _IS_WINDOWS) -> bool:
+def is_valid_path(path: str, *, windows: bool = _IS_WINDOWS) -> bool:
     """Whether all names of a relative path are valid on this system."""
     return not windows or all(map(is_usable, path.split("/")))
 
@@ -51,7 +51,7 @@ def usable(name: str) -> str:
     return f"{plain[: found.end()]}_{plain[found.end() :]}" if found else plain
 
 
-def room_below(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> int:
+def max_name_length(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> int:
     """Return the maximum length of a name in this folder."""
     return max(0, LONGEST_PATH - len(str(folder)) - 1) if windows else LONGEST_PATH
 
@@ -68,7 +68,7 @@ def path_of_url(url: str, *, windows: bool = _IS_WINDOWS) -> str | None:
     return str(found) if found.drive and found.root else None
 
 
-def any_length(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> str:
+def extended_path(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> str:
     """Return an absolute path without Windows' limit on its length."""
     path = str(folder)
     if not windows or path.startswith("\\\\?\\"):

@@ -12,7 +12,7 @@ OnKeys = Callable[[str], object]
 END = ""
 
 
-def show_what_can_be_shown() -> None:
+def replace_unencodable_output() -> None:
     """Print `?` for characters that an output cannot encode; many on Windows support only a few."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):

@@ -1,4 +1,4 @@
-"""Says in words whether a worker with these settings could work: what is reachable, and what is missing."""
+"""`comfyrelay worker check`: can a worker with these settings reach and run what it needs?"""
 
 import asyncio
 import os
@@ -30,12 +30,12 @@ from comfyrelay.worker.registration import Registrar, explain, missing_in
 from comfyrelay.worker.settings import ENV_PREFIX, WorkerSettings
 from comfyrelay.worker.state import StateFolder
 
-# What is said of a ComfyUI begins like this when it does.
+# Prefix of the result for a ComfyUI that answers.
 ANSWERS = "It answers"
 
 
 async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
-    """Look at everything that a worker needs. Nothing is changed: it does not register."""
+    """Check everything a worker needs, without changing anything: it does not register."""
     imds = Imds(settings.metadata_url) if settings.has_metadata else None
     servers = Servers(settings, on_change=lambda: None)
     try:
@@ -77,7 +77,7 @@ async def _is_any_there(servers: Servers) -> bool:
 
 
 async def about_care(care: Care) -> CheckResult:
-    """Whether what is to be started here could be: nothing is started."""
+    """Check whether the managed ComfyUI could start, without starting it."""
     about = f"ComfyUI {care.folder}"
     try:
         install, python = await asyncio.to_thread(care.resolved)
@@ -98,8 +98,11 @@ async def about_care(care: Care) -> CheckResult:
 
 
 async def about_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckResult]:
-    """Those on this machine that could be started by us; `line` is what does so, for a folder. `python` is the one that
-    was named for it, and `setting` where one is named."""
+    """List ComfyUI installations on this machine that ComfyRelay could manage.
+
+    `line` returns the command that starts one; `python` is the interpreter chosen for it, `setting` the setting that
+    names one.
+    """
     found = await asyncio.to_thread(find_installs)
     return list(await asyncio.gather(*(_about_install(each, line, python=python, setting=setting) for each in found)))
 
@@ -145,7 +148,7 @@ def _about_machine(this: HostIdentity, settings: WorkerSettings) -> CheckResult:
 
 def _about_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
     folder = settings.data_dir / this.folder_name
-    # the folder, or the one above it that is there; one that may not be looked into counts as not there
+    # the folder or its nearest existing parent; an unreadable folder counts as missing
     place = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
     try:
         if FolderLock(folder).holder() is not None:
@@ -163,7 +166,7 @@ def _about_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
 
 
 async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> CheckResult:
-    """`folder` has its `input` and `output`, where that is known; `setting` is where to say so."""
+    """Check one ComfyUI. `folder` contains its `input` and `output`, if known; `setting` is the setting for it."""
     about = f"ComfyUI {client.url}"
     try:
         await client.check()
@@ -188,7 +191,7 @@ async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
 
 
 def _emptied(folder: Path) -> list[Path]:
-    """Where a worker removes what jobs left: in ComfyUI's folders, and in ours within them once there are any."""
+    """Folders in which the worker deletes files of finished jobs."""
     kinds = [folder / kind for kind in ("input", "output", "temp")]
     return [*kinds, *(each / UPLOAD_FOLDER for each in kinds)]
 
@@ -218,7 +221,7 @@ async def _about_control(
             return
         capabilities = Capabilities(servers, settings.capabilities)
         await capabilities.refresh()
-        # a folder of its own is not needed to ask
+        # no state folder is needed for this call
         registration = Registrar(settings, control, StateFolder(settings.data_dir / this.folder_name), imds=imds)
         details = {
             "max_concurrency": servers.at_once,

@@ -12,15 +12,15 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.comfyui.processes.options import CareSettings
 from comfyrelay.settings import (
+    CommaSeparated,
     Count,
     CountOrZero,
     GraphPolicyMode,
     Seconds,
     SecondsOrZero,
     Stage,
-    Words,
     load,
-    split_words,
+    split_commas,
 )
 from comfyrelay.system.command_lines import split
 from comfyrelay.system.user_folders import data_folder
@@ -65,20 +65,22 @@ class WorkerSettings(CareSettings):
         None, description="name of the worker, unique in all fleets; from the EC2 instance or the host name"
     )
     display_name: str | None = Field(None, description="how pages call the worker")
-    workflow_slugs: Words = Field([], description="comma-separated: only these of the fleet's workflows; all if empty")
+    workflow_slugs: CommaSeparated = Field(
+        [], description="comma-separated: only these of the fleet's workflows; all if empty"
+    )
 
-    comfy_providers: Annotated[list[Provider], NoDecode, BeforeValidator(split_words)] = Field(
+    comfy_providers: Annotated[list[Provider], NoDecode, BeforeValidator(split_commas)] = Field(
         [], description="comma-separated: `self_hosted`, `cloud`; from what else is set if empty"
     )
-    comfyui_base_url: Words = Field(
+    comfyui_base_url: CommaSeparated = Field(
         ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
     )
-    comfyui_gpus: Words = Field(
+    comfyui_gpus: CommaSeparated = Field(
         [],
         description="comma-separated, where several of those addresses run on one GPU: a name for the GPU of each, or "
         "one for all; jobs share it only where its memory holds them",
     )
-    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_words)] = Field(
+    comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_commas)] = Field(
         [],
         description="comma-separated: the folders with ComfyUI's `input` and `output`, one for each address or one for "
         "all; a job's files are removed from them",
@@ -125,8 +127,10 @@ class WorkerSettings(CareSettings):
         description="which nodes graphs of tenants may have here: `deny`: none known as dangerous; `allow`: only those "
         "of `graph_allowed_nodes`; `off`: all",
     )
-    graph_denied_nodes: Words = Field([], description="comma-separated: node classes that they may not have either")
-    graph_allowed_nodes: Words = Field([], description="comma-separated: node classes that they may have")
+    graph_denied_nodes: CommaSeparated = Field(
+        [], description="comma-separated: node classes that they may not have either"
+    )
+    graph_allowed_nodes: CommaSeparated = Field([], description="comma-separated: node classes that they may have")
     is_only_worker: bool = Field(
         False, description="whether there is no other: a job that lacks a node or model here fails, and is not retried"
     )

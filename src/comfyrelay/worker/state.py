@@ -79,7 +79,7 @@ class StateFolder:
                 f"The worker's folder {self.folder} cannot be used: {error.strerror}. Choose another with "
                 "COMFYRELAY_WORKER_DATA_DIR."
             ) from None
-        self._lock.take(advice="Give each worker of this machine a WORKER_ID of its own.")
+        self._lock.acquire(advice="Give each worker of this machine a WORKER_ID of its own.")
         for folder in (self.folder, self._held, self._unfinished):
             for part in folder.glob(f"{atomic.PART_PREFIX}*"):
                 files.remove(part, missing_ok=True)
@@ -88,7 +88,7 @@ class StateFolder:
                 shutil.rmtree(each, ignore_errors=True)
 
     def close(self) -> None:
-        self._lock.give_up()
+        self._lock.release()
 
     def kept_token(self) -> str | None:
         """The token that we were given earlier."""

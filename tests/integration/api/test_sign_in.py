@@ -199,7 +199,7 @@ class TestGuessing:
             said = []
             for number in range(31):
                 # each from an address of its own
-                api.context.sign_ins.forgive("127.0.0.1")
+                api.context.sign_ins.reset("127.0.0.1")
                 response = await sign_in(api, f"guess {number}", email)
                 said.append((response.status_code, response.json()["detail"]))
             seen[email] = said
@@ -242,7 +242,7 @@ class TestGuessing:
         await api.user()
         for _ in range(2):
             for _ in range(29):
-                api.context.sign_ins.forgive("127.0.0.1")
+                api.context.sign_ins.reset("127.0.0.1")
                 problem_of(await sign_in(api, "a guess"), 401)
             assert (await sign_in(api, PASSWORD)).is_success
 

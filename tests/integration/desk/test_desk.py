@@ -362,5 +362,5 @@ def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> 
 
 
 def test_the_trial_of_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
-    open_data_folder(tmp_path).give_up()
+    open_data_folder(tmp_path).release()
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]

@@ -76,5 +76,5 @@ def test_only_a_folder_of_the_desks_own_is_closed_to_others(tmp_path: Path) -> N
     (tmp_path / "used" / "mine.txt").parent.mkdir(mode=0o755)
     (tmp_path / "used" / "mine.txt").touch()
     for name, mode in {"used": 0o755, "new": 0o700}.items():
-        open_data_folder(tmp_path / name).give_up()
+        open_data_folder(tmp_path / name).release()
         assert (tmp_path / name).stat().st_mode & 0o777 == mode

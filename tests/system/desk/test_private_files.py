@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.client import Client
 from comfyrelay.simulator import Simulator
-from comfyrelay.system.permissions import close_folder
+from comfyrelay.system.permissions import restrict_folder
 from tests.support import commands
 from tests.support.script_runs import ScriptRun, settings_in
 from tests.support.server_processes import free_port, server_process
@@ -90,13 +90,13 @@ def test_a_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path)
     def modes() -> set[int]:
         return {(tmp_path / name).stat().st_mode & 0o777 for name in ours}
 
-    close_folder(tmp_path)
+    restrict_folder(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
     # what is ours in it is closed all the same, and what is not is left alone
     assert modes() == {0o700}
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in others} == {0o755}
     (tmp_path / "holiday").rmdir()
-    close_folder(tmp_path)
+    restrict_folder(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o700
 
 
@@ -104,7 +104,7 @@ def test_a_link_to_a_folder_elsewhere_leaves_that_as_open_as_it_is(tmp_path: Pat
     (tmp_path / "pictures").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "outputs").symlink_to(tmp_path / "pictures")
-    close_folder(tmp_path / "data")
+    restrict_folder(tmp_path / "data")
     assert (tmp_path / "pictures").stat().st_mode & 0o777 == 0o755
     assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
 

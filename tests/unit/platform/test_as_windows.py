@@ -28,13 +28,13 @@ pytestmark = pytest.mark.skipif(not platform.IS_WINDOWS, reason="this is not Win
 
 def test_a_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
-    first.take(advice="")
+    first.acquire(advice="")
     # what is written there moves the end of the file, where a lock would be another one
     assert second.holder() == (tmp_path / "lock").read_text("ascii") != ""
     with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\)"):
-        second.take(advice="")
-    first.give_up()
-    second.take(advice="")
+        second.acquire(advice="")
+    first.release()
+    second.acquire(advice="")
 
 
 def test_command_lines_are_read_and_shown_as_its_command_prompt_has_them() -> None:
@@ -127,7 +127,7 @@ class Terminal:
 
 
 def test_a_process_has_no_limits_of_its_own_and_is_watched() -> None:
-    assert processes.most_open_files(100_000) == 100_000
+    assert processes.raise_open_file_limit(100_000) == 100_000
     processes.forbid_files()
     processes.limit_memory(1)
     processes.limit_time(0)

@@ -10,14 +10,16 @@ from comfyrelay.system.folder_lock import FolderLock
 
 def test_a_folder_in_which_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
-    with pytest.raises(ConfigurationError, match=r"The folder .* cannot be used: Is a directory. Choose a writable folder"):
-        FolderLock(tmp_path).take(advice="")
+    with pytest.raises(
+        ConfigurationError, match=r"The folder .* cannot be used: Is a directory. Choose a writable folder"
+    ):
+        FolderLock(tmp_path).acquire(advice="")
 
 
 def test_a_second_process_is_told_who_has_it(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
-    lock.take(advice="")
+    lock.acquire(advice="")
     with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\) uses the folder .* Stop it."):
-        FolderLock(tmp_path).take(advice="Stop it.")
-    lock.give_up()
-    FolderLock(tmp_path).take(advice="")
+        FolderLock(tmp_path).acquire(advice="Stop it.")
+    lock.release()
+    FolderLock(tmp_path).acquire(advice="")

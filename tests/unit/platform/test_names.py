@@ -66,9 +66,9 @@ def test_a_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str
 
 @pytest.mark.parametrize("path", ["tenants/7/CON", "tenants/7/a.", "tenants/7/a:b", "C:/x", "tenants/nul.png/x", "a?b"])
 def test_a_folder_on_windows_takes_no_object_whose_name_it_would_change(path: str) -> None:
-    assert not safe_names.can_hold(path, windows=True)
-    assert safe_names.can_hold(path, windows=False)
-    assert safe_names.can_hold("tenants/7/ü 1.png", windows=True)
+    assert not safe_names.is_valid_path(path, windows=True)
+    assert safe_names.is_valid_path(path, windows=False)
+    assert safe_names.is_valid_path("tenants/7/ü 1.png", windows=True)
 
 
 @pytest.mark.parametrize("subdir", ["C:\\Users", "c:x", "\\\\server\\share", "\\x", "a\\..\\..\\b", "//server/share/x"])
@@ -88,7 +88,7 @@ def test_names_that_differ_in_their_letters_size_only_do_not_meet() -> None:
 def test_a_name_is_cut_so_that_its_path_is_one_that_windows_takes(folder: str) -> None:
     place = PureWindowsPath(folder)
     name = readable_name(
-        "a cat on the moon " * 20, 2**64 - 1, 12, "png", room=safe_names.room_below(place, windows=True)
+        "a cat on the moon " * 20, 2**64 - 1, 12, "png", room=safe_names.max_name_length(place, windows=True)
     )
     assert len(str(place / name)) <= safe_names.LONGEST_PATH
     assert name.startswith("0012_a-cat")
@@ -130,7 +130,7 @@ def test_elsewhere_a_file_url_names_a_folder_of_this_machine() -> None:
     ],
 )
 def test_below_such_a_path_windows_has_no_limit_of_length(path: str, long: str) -> None:
-    assert safe_names.any_length(PureWindowsPath(path), windows=True) == long
+    assert safe_names.extended_path(PureWindowsPath(path), windows=True) == long
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])

@@ -41,4 +41,4 @@ def test_a_long_one_is_taken(tmp_path: Path) -> None:
     taken = load_secrets(
         Settings(data_dir=tmp_path, fleet_secrets={"production": [LONG]}, signing_secrets=[LONG], host="0.0.0.0")
     )
-    assert taken.opens("production", LONG)
+    assert taken.accepts("production", LONG)

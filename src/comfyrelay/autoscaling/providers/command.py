@@ -272,12 +272,12 @@ class CommandProvider:
         try:
             yield
         finally:
-            lock.give_up()
+            lock.release()
 
 
 def _is_taken(lock: FolderLock) -> bool:
     try:
-        lock.take(advice="")
+        lock.acquire(advice="")
     except ConfigurationError:
         return False
     return True

@@ -328,7 +328,7 @@ class _LocalMachine:
         (self.folder / "ended").touch()
         process = self._process
         if process is not None and self._is_held:
-            detached.ask_to_end(**process)
+            detached.send_sigterm(**process)
 
     @property
     def _is_held(self) -> bool:
@@ -356,7 +356,7 @@ def _turn(folder: Path) -> Iterator[None]:
     deadline = time.monotonic() + TURN_SECONDS
     while True:
         try:
-            lock.take(advice="It is launching machines.")
+            lock.acquire(advice="It is launching machines.")
         except ConfigurationError as error:
             if time.monotonic() > deadline:
                 raise ProviderError(error.detail) from None
@@ -365,7 +365,7 @@ def _turn(folder: Path) -> Iterator[None]:
     try:
         yield
     finally:
-        lock.give_up()
+        lock.release()
 
 
 def _free_slot(there: Sequence[_LocalMachine]) -> int:

@@ -59,7 +59,7 @@ async def main(folder: Path) -> None:
             for each in _FOLDERS:
                 with suppress(OSError):
                     files.remove_tree(folder / each)
-            lock.give_up()
+            lock.release()
 
 
 def _is_taken(lock: FolderLock, folder: Path) -> bool:
@@ -67,7 +67,7 @@ def _is_taken(lock: FolderLock, folder: Path) -> bool:
         if (folder / "begun.json").exists():
             return False
         with suppress(ConfigurationError):
-            lock.take(advice="")
+            lock.acquire(advice="")
             return True
     return False
 

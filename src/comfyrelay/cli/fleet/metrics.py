@@ -14,7 +14,7 @@ from comfyrelay.cli.fleet.databases import HERE, with_databases
 from comfyrelay.cli.fleet.tables import TableRow, show
 
 if TYPE_CHECKING:
-    from comfyrelay.services.autoscaling.usage import UsageRow
+    from comfyrelay.protocol.admin.fleets import Usage
     from comfyrelay.services.engine import Engine
 
 metrics_app = typer.Typer()
@@ -68,7 +68,7 @@ def costs(
     boot and idle time.
     """
 
-    async def work(engine: Engine) -> list[UsageRow]:
+    async def work(engine: Engine) -> list[Usage]:
         from datetime import timedelta
 
         from comfyrelay.clock import utc_now
@@ -93,7 +93,7 @@ def costs(
         out.print("machines cost: whole lifetime of the machines, with boot and idle time.", highlight=False)
 
 
-def _costs(row: UsageRow, *, machines: bool) -> TableRow:
+def _costs(row: Usage, *, machines: bool) -> TableRow:
     name = row.name if row.stage is None else f"{row.stage}/{row.name}"
     ran = row.busy_seconds + row.lost_seconds
     cells = [name, str(row.jobs), _hours(row.busy_seconds), _hours(row.lost_seconds)]

@@ -28,7 +28,7 @@ from comfyrelay.services.jobs.removal import RemovedFiles
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.system import files
 from comfyrelay.system.atomic import part_of
-from comfyrelay.system.safe_names import plain, room_below
+from comfyrelay.system.safe_names import max_name_length, plain
 from comfyrelay.worker.files.outputs import CollectedOutput
 from comfyrelay.worker.lease import Lease
 
@@ -158,7 +158,7 @@ def folder_name(wanted: str, *, field: str = "output_folder") -> str:
 
 def _room(folder: Path) -> int:
     """For a name; several outputs of a job are numbered, the same name twice is marked, and parts are named like it."""
-    return room_below(folder) - len(" 0123abcd_99.part.")
+    return max_name_length(folder) - len(" 0123abcd_99.part.")
 
 
 def choose_name(source: Path, place: Path, of_whom: str, saved: Collection[Path]) -> Path:

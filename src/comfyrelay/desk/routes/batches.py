@@ -22,7 +22,7 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import NewDeskBatch
 from comfyrelay.protocol.jobs import Batch
-from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import BodyRoute, large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import may_answer
@@ -66,7 +66,7 @@ class BatchPlan:
 
 
 @router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
-@large_body(known_user)
+@large_body(authenticate_user)
 async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
     """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
     state: DeskState = request.app.state.desk

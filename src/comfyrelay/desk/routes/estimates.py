@@ -18,7 +18,7 @@ from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.requirements import Missing
-from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import BodyRoute, large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import may_answer
@@ -35,7 +35,7 @@ HEAD_BYTES = 64 * 1024
 
 
 @router.post("/batches/estimate", responses=may_answer(401, 403, 404, 409, 422, 503))
-@large_body(known_user)
+@large_body(authenticate_user)
 async def estimate(
     body: wire.NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Estimate]:

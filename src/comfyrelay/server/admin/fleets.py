@@ -77,7 +77,7 @@ async def map_workflows(
 @router.get("/{stage}/{slug}/metrics", responses=may_answer(404, 422))
 async def fleet_metrics(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetMetrics]:
     """Workers by state, leases, queues, and what got done of the fleet's workflows in the last hour."""
-    return Answer(data=wire.FleetMetrics.of(await context.engine.fleet.views.metrics(stage, slug)))
+    return Answer(data=await context.engine.fleet.views.metrics(stage, slug))
 
 
 def _check_provider(machines: FleetMachines | None, *, before: Mapping[str, Any] | None) -> None:

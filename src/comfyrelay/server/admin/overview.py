@@ -7,7 +7,7 @@ from pydantic_core import to_json
 from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.http.auth import StillLetIn, known_admin
+from comfyrelay.server.http.auth import AccessCheck, authenticate_admin
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.streams import (
@@ -45,11 +45,9 @@ async def events(request: Request, context: ContextOf) -> Response:
     was missed: fetch everything anew."""
     live = context.engine.operations.live
     live.check_subscriber_limit()
-    let_in = StillLetIn(request, context, known_admin)
+    let_in = AccessCheck(request, context, authenticate_admin)
     messages = live.subscribe(quiet_seconds=KEEP_ALIVE_SECONDS)
-    return EventStreamResponse(
-        stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS)
-    )
+    return EventStreamResponse(stream_messages(messages, _encoded, is_allowed=let_in, longest_seconds=LONGEST_SECONDS))
 
 
 def _encoded(message: StreamMessage[ChangedKinds]) -> str:

@@ -16,7 +16,7 @@ async def check_storage(context: ContextOf) -> Answer[wire.StorageCheck]:
     found = await context.engine.operations.storage_checks.run()
     data = wire.StorageCheck(
         url=context.settings.objects_url,
-        tried=[wire.StorageTried.of(each) for each in found.tried],
+        tried=list(found.tried),
         upload_url=found.upload.url if found.upload else None,
         upload_headers=dict(found.upload.headers) if found.upload else None,
         upload_text=CONTENT.decode(),

@@ -31,5 +31,4 @@ async def get_usage(
     """Seconds of machines and what they cost, by fleet, workflow or tenant. What ended a minute ago may be missing."""
     if first is not None and last is not None and first > last:
         raise InvalidInput(errors={"from": "This must not be after `to`."})
-    rows = await context.engine.scaling.usage.report(by, first=first, last=last)
-    return Answer(data=[wire.Usage.of(each) for each in rows])
+    return Answer(data=await context.engine.scaling.usage.report(by, first=first, last=last))

@@ -33,7 +33,7 @@ async def list_deliveries(
 @router.get("/webhooks/counts")
 async def count_deliveries(context: ContextOf) -> Answer[wire.DeliveryCounts]:
     """How many deliveries were given up, and how many are still to be made; `most` stands for as many or more."""
-    return Answer(data=wire.DeliveryCounts.of(await context.engine.webhooks.overview.counts()))
+    return Answer(data=await context.engine.webhooks.overview.counts())
 
 
 @router.post("/webhooks/deliveries/{delivery_id}/redeliver", responses=may_answer(404, 422))

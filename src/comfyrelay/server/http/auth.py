@@ -38,7 +38,7 @@ class _Caller(SecurityBase, Generic[T]):
         return await self._find(request, request.app.state.context)
 
 
-async def known_user(request: Request, context: Context) -> User:
+async def authenticate_user(request: Request, context: Context) -> User:
     secret, is_bearer = await _secret_in(request, context)
     if not secret:
         raise Unauthorized
@@ -51,11 +51,14 @@ async def known_user(request: Request, context: Context) -> User:
     return user
 
 
-class StillLetIn:
+class AccessCheck:
     """Whether the caller of a stream is still allowed to read it. Called for each message, checked at intervals."""
 
     def __init__(
-        self, request: Request, context: Context, find: Callable[[Request, Context], Awaitable[User]] = known_user
+        self,
+        request: Request,
+        context: Context,
+        find: Callable[[Request, Context], Awaitable[User]] = authenticate_user,
     ) -> None:
         self._request = request
         self._context = context
@@ -81,14 +84,14 @@ async def _secret_in(request: Request, context: Context) -> tuple[str, bool]:
     return (bearer.credentials, True) if bearer else (request.cookies.get(context.session_cookie, ""), False)
 
 
-async def known_admin(request: Request, context: Context) -> User:
-    user = await known_user(request, context)
+async def authenticate_admin(request: Request, context: Context) -> User:
+    user = await authenticate_user(request, context)
     if not user.is_admin:
         raise Forbidden("Only administrators may do this.")
     return user
 
 
-async def known_worker(request: Request, context: Context) -> Worker:
+async def authenticate_worker(request: Request, context: Context) -> Worker:
     return await _worker(request, context, oldest_seconds=REMEMBER_SECONDS)
 
 
@@ -97,7 +100,7 @@ async def _polling_worker(request: Request, context: Context) -> Worker:
     try:
         return await _worker(request, context, oldest_seconds=POLL_REMEMBER_SECONDS)
     except (Unauthorized, Forbidden):
-        return await known_worker(request, context)
+        return await authenticate_worker(request, context)
 
 
 async def _worker(request: Request, context: Context, *, oldest_seconds: float) -> Worker:
@@ -129,8 +132,8 @@ def _is_ours(origin: str, request: Request, context: Context) -> bool:
     return origin == f"{public.scheme}://{public.netloc}" or origin_parts(origin).netloc == request.headers.get("Host")
 
 
-current_admin = _Caller(known_admin)
-CurrentUser = Annotated[User, Depends(_Caller(known_user))]
+current_admin = _Caller(authenticate_admin)
+CurrentUser = Annotated[User, Depends(_Caller(authenticate_user))]
 Admin = Annotated[User, Depends(current_admin)]
-CurrentWorker = Annotated[Worker, Depends(_Caller(known_worker))]
+CurrentWorker = Annotated[Worker, Depends(_Caller(authenticate_worker))]
 PollingWorker = Annotated[Worker, Depends(_Caller(_polling_worker))]

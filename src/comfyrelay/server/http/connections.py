@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from comfyrelay.settings import Settings
-from comfyrelay.system.processes import most_open_files
+from comfyrelay.system.processes import raise_open_file_limit
 
 log = structlog.get_logger(__name__)
 
@@ -130,7 +130,7 @@ class ConnectionLimits:
 
 def limit_to_open_files(connections: int) -> int:
     """Return how many connections the process can open, after raising its soft limit as far as possible."""
-    files = most_open_files(connections + SPARE_FILES)
+    files = raise_open_file_limit(connections + SPARE_FILES)
     return min(connections, files - min(SPARE_FILES, files // 2))
 
 

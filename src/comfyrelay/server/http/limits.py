@@ -37,7 +37,7 @@ class RateLimit:
         if len(self._calls) > MOST_ADDRESSES:
             self._calls.popitem(last=False)
 
-    def forgive(self, key: str) -> None:
+    def reset(self, key: str) -> None:
         """Reset the count after a successful attempt."""
         self._calls.pop(key, None)
 

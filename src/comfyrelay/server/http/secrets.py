@@ -27,7 +27,7 @@ class Secrets:
     signing: Sequence[str]
     made_at: Path | None = None
 
-    def opens(self, stage: str, secret: str) -> bool:
+    def accepts(self, stage: str, secret: str) -> bool:
         """Whether workers of a stage may register with this secret. The time does not depend on the result."""
         given = secret.encode()
         # compare all of them: the time must not reveal which one matched

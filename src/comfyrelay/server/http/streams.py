@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from starlette.types import Message as Sending
 from starlette.types import Send
 
-from comfyrelay.server.http.auth import StillLetIn
+from comfyrelay.server.http.auth import AccessCheck
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.services.subscriptions import StreamMessage
 
@@ -50,7 +50,7 @@ async def stream_messages(
     messages: AsyncGenerator[StreamMessage[W], None],
     encoded: Callable[[StreamMessage[W]], str],
     *,
-    is_still_let_in: StillLetIn,
+    is_allowed: AccessCheck,
     longest_seconds: float,
 ) -> AsyncGenerator[str, None]:
     """Yield encoded messages while the caller is allowed to read them. Each message is encoded once for all streams."""
@@ -60,7 +60,7 @@ async def stream_messages(
     yield ": events\n\n"
     async with aclosing(messages):
         async for message in messages:
-            if not await is_still_let_in():
+            if not await is_allowed():
                 # the browser reconnects and gets the error
                 return
             if message.encoded is None:

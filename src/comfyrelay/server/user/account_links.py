@@ -59,5 +59,5 @@ async def reset(
     context.sign_ins.check(address_of(request))
     user = await context.engine.accounts.links.reset_password(body.token, body.password)
     context.forget_user(user)
-    context.guesses.forgive(user.email)
+    context.guesses.reset(user.email)
     return Answer(data=await signed_in(context, user, response), message="Your new password is set.")

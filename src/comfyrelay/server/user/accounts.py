@@ -51,7 +51,7 @@ async def login(
     account = body.email.lower()
     context.guesses.check(account)
     user, hashed = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
-    context.guesses.forgive(account)
+    context.guesses.reset(account)
     data = await signed_in(context, user, response, password_hash=hashed)
     return Answer(data=data, message="Signed in.")
 

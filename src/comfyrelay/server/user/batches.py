@@ -9,7 +9,7 @@ from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import BodyRoute, large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
@@ -31,7 +31,7 @@ router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
         **may_answer(401, 403, 404, 409, 422, 429, 503),
     },
 )
-@large_body(known_user)
+@large_body(authenticate_user)
 async def submit(body: wire.NewBatch, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Submit many jobs at once, all or none. With an idempotency key, once per key."""
     request = BatchRequest(

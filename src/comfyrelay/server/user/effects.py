@@ -11,7 +11,7 @@ from comfyrelay.protocol import requirements as wire_missing
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import LARGEST_ID
-from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import BodyRoute, large_body
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
@@ -58,7 +58,7 @@ async def workflows(
     status_code=status.HTTP_201_CREATED,
     responses={200: {"model": Answer[wire.AddedWorkflow]}, **may_answer(401, 403, 409, 422, 503)},
 )
-@large_body(known_user)
+@large_body(authenticate_user)
 async def create_workflow(
     body: wire.NewWorkflow, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.AddedWorkflow]:
@@ -106,7 +106,7 @@ async def missing(
 
 
 @router.patch("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
-@large_body(known_user)
+@large_body(authenticate_user)
 async def change_workflow(
     slug: SlugInPath, body: wire.OwnWorkflowPatch, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Workflow]:

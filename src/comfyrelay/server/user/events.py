@@ -13,7 +13,7 @@ from comfyrelay.domain.queue.states import TERMINAL_JOB
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.jobs import JobEvent
-from comfyrelay.server.http.auth import CurrentUser, StillLetIn
+from comfyrelay.server.http.auth import AccessCheck, CurrentUser
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
@@ -75,12 +75,12 @@ def encode_event(event: JobEvent) -> str:
 
 async def _stream(request: Request, context: Context, job: JobRecord, after_seq: int) -> AsyncGenerator[str, None]:
     changes = context.engine.jobs.events.subscribe(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
-    is_still_let_in = StillLetIn(request, context)
+    is_allowed = AccessCheck(request, context)
     # the first bytes let a proxy, and a browser, know that the stream is open
     yield ": events\n\n"
     async with aclosing(changes):
         async for change in changes:
-            if not await is_still_let_in():
+            if not await is_allowed():
                 return
             for event in change.events:
                 yield encode_event(_body(event))

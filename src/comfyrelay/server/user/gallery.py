@@ -116,7 +116,7 @@ async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUse
     done = await context.engine.gallery.actions.mark(
         user.tenant_id, body.ids, change, add_to=body.add_to, remove_from=body.remove_from
     )
-    return Answer(data=wire.Marked.of(done))
+    return Answer(data=done)
 
 
 @router.post("/gallery/delete", responses=may_answer(401, 403, 422, 503))

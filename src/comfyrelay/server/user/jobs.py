@@ -14,7 +14,7 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.records import BulkResult
 from comfyrelay.protocol.user import Deleted
-from comfyrelay.server.http.auth import CurrentUser, known_user
+from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import BodyRoute, large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
@@ -86,7 +86,7 @@ async def jobs(
 
 
 @router.post("/bulk", responses=may_answer(401, 403, 409, 422, 503))
-@large_body(known_user)
+@large_body(authenticate_user)
 async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[BulkResult]:
     """One verb for many jobs: those named, or all that fit the filter."""
     if body.dry_run:

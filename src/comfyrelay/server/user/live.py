@@ -7,7 +7,7 @@ from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.protocol import jobs as wire
-from comfyrelay.server.http.auth import CurrentUser, StillLetIn
+from comfyrelay.server.http.auth import AccessCheck, CurrentUser
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.routers import Router
@@ -47,10 +47,8 @@ async def events(
     live = context.engine.jobs.live
     live.check_subscriber_limit(user.tenant_id)
     messages = live.subscribe(user.tenant_id, cursor=last_event_id, quiet_seconds=KEEP_ALIVE_SECONDS)
-    let_in = StillLetIn(request, context)
-    return EventStreamResponse(
-        stream_messages(messages, _encoded, is_still_let_in=let_in, longest_seconds=LONGEST_SECONDS)
-    )
+    let_in = AccessCheck(request, context)
+    return EventStreamResponse(stream_messages(messages, _encoded, is_allowed=let_in, longest_seconds=LONGEST_SECONDS))
 
 
 def _encoded(message: StreamMessage[LiveMessage]) -> str:

@@ -1,7 +1,7 @@
 """Where jobs run: each GPU with its memory and load, and the job that is on it."""
 
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.user import SlotJob, WorkerSlot
+from comfyrelay.protocol.user import WorkerSlot
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
@@ -24,4 +24,4 @@ async def slots(
 
 
 def _body(view: SlotView) -> WorkerSlot:
-    return WorkerSlot.of(view.slot, job=SlotJob.of(view.job) if view.job is not None else None)
+    return WorkerSlot.of(view.slot, job=view.job)

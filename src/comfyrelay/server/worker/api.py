@@ -14,7 +14,7 @@ from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.server.http.auth import CurrentWorker, PollingWorker, known_worker
+from comfyrelay.server.http.auth import CurrentWorker, PollingWorker, authenticate_worker
 from comfyrelay.server.http.bodies import BodyRoute, large_body, read_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
@@ -43,7 +43,7 @@ async def _with_fleet_secret(request: Request, context: Context) -> None:
     _count_try(request, context)
     secret, owner = request.headers.get("X-Fleet-Secret", ""), context.owner
     # all of them, so that the time taken says nothing
-    opened = [context.secrets.opens(stage, secret) for stage in context.secrets.fleet]
+    opened = [context.secrets.accepts(stage, secret) for stage in context.secrets.fleet]
     is_own = owner is not None and owner.is_worker(secret)
     if True in opened or is_own:
         return
@@ -82,7 +82,7 @@ async def register(
     if x_instance_identity and not x_fleet_secret:
         identity = context.engine.fleet.identities.read(x_instance_identity)
         context.engine.fleet.identities.require(identity, worker_id=body.worker_id, stage=body.stage)
-    elif not is_own and not context.secrets.opens(body.stage, x_fleet_secret):
+    elif not is_own and not context.secrets.accepts(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
     if body.protocol < wire.OLDEST_PROTOCOL:
         raise InvalidInput(errors={"protocol": _too_old(body.protocol)})
@@ -110,7 +110,7 @@ async def register(
 
 
 @router.post("/poll", responses=may_answer(401, 403, 422, 503))
-@large_body(known_worker)
+@large_body(authenticate_worker)
 async def poll(
     body: wire.PollRequest, request: Request, context: ContextOf, worker: PollingWorker
 ) -> Answer[wire.PollAnswer]:
@@ -143,7 +143,7 @@ async def poll(
 
 
 @router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
-@large_body(known_worker)
+@large_body(authenticate_worker)
 async def heartbeat(
     body: wire.HeartbeatRequest, request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.HeartbeatAnswer]:
@@ -196,7 +196,7 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
 
 
 @router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
-@large_body(known_worker)
+@large_body(authenticate_worker)
 async def complete(body: wire.CompleteRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
     # how its name ends is not up to the worker
@@ -206,7 +206,7 @@ async def complete(body: wire.CompleteRequest, context: ContextOf, worker: Curre
 
 
 @router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
-@large_body(known_worker)
+@large_body(authenticate_worker)
 async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """The job failed; without a `fault` that is final. With `worker` it is tried elsewhere, if attempts are left."""
     return await _settle(
@@ -223,7 +223,7 @@ async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker
 
 
 @router.post("/requeue", responses=may_answer(401, 403, 404, 422, 503))
-@large_body(known_worker)
+@large_body(authenticate_worker)
 async def requeue(body: wire.RequeueRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """Give a job back without penalty: the machine goes away, or the server asked for it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
@@ -244,7 +244,7 @@ async def has_definitions(
     responses=may_answer(401, 403, 408, 413, 422, 503),
     openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": True}},
 )
-@large_body(known_worker)
+@large_body(authenticate_worker)
 async def send_definitions(
     sha256: Annotated[str, Path(pattern=wire.SHA256)], request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.KnownDefinitions]:

@@ -37,8 +37,8 @@ def restore(settings: Settings, from_: Path, *, force: bool = False, progress: P
         _check(folder, manifest, places)
         make_folder(places.data_dir)
         lock = FolderLock(places.data_dir)
-        lock.take(advice="Stop it, and restore then.")
-        opened.callback(lock.give_up)
+        lock.acquire(advice="Stop it, and restore then.")
+        opened.callback(lock.release)
         if not force and (there := next(_there(places), None)):
             raise Conflict(f"{there} is there already. With --force it is kept in a folder beside it, and replaced.")
         for path in places.databases.values():

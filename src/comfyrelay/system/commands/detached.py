@@ -53,7 +53,7 @@ def is_process(*, pid: int, started: float) -> bool:
     return abs(started_at(pid) - started) <= SAME_START_SECONDS
 
 
-def ask_to_end(*, pid: int, started: float) -> None:
+def send_sigterm(*, pid: int, started: float) -> None:
     """Send SIGTERM to a process, if it is still the one with this start time."""
     import psutil  # noqa: PLC0415 - most commands start without needing it
 

@@ -334,9 +334,9 @@ async def test_another_process_with_the_same_number_is_left_alone() -> None:
     started = detached.started_at(sleeper.pid)
     try:
         assert detached.is_process(pid=sleeper.pid, started=started)
-        detached.ask_to_end(pid=sleeper.pid, started=started - 60)
+        detached.send_sigterm(pid=sleeper.pid, started=started - 60)
         assert psutil.Process(sleeper.pid).status() != psutil.STATUS_ZOMBIE
-        detached.ask_to_end(pid=sleeper.pid, started=started)
+        detached.send_sigterm(pid=sleeper.pid, started=started)
     finally:
         with suppress(TimeoutError):
             async with asyncio.timeout(60):

@@ -9,7 +9,7 @@ from comfyrelay.protocol.admin import catalogue as wire
 from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router, changes_nothing
-from comfyrelay.server.http.auth import Admin, known_admin
+from comfyrelay.server.http.auth import Admin, authenticate_admin
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
@@ -39,7 +39,7 @@ async def list_workflows(
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
-@large_body(known_admin)
+@large_body(authenticate_admin)
 async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
     """Register a graph, in ComfyUI's API format or as its editor saves it. The slug is there for good."""
     engine = context.engine
@@ -70,7 +70,7 @@ async def get_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.Work
 
 
 @router.patch("/{slug}", responses=may_answer(404, 409, 422))
-@large_body(known_admin)
+@large_body(authenticate_admin)
 async def change_workflow(
     slug: SlugInPath, body: wire.WorkflowPatch, context: ContextOf
 ) -> Answer[wire.WorkflowDetails]:
@@ -126,7 +126,7 @@ async def get_version(
 
 @router.post("/{slug}/test-run", status_code=status.HTTP_201_CREATED, responses=may_answer(404, 409, 422, 429))
 @changes_nothing
-@large_body(known_admin)
+@large_body(authenticate_admin)
 async def test_run(slug: SlugInPath, body: wire.TestRun, context: ContextOf, admin: Admin) -> Answer[wire.StartedTest]:
     """Run a workflow of the catalogue as a job of your own, at no cost; on one worker alone, if it is named."""
     job = await context.engine.jobs.test_runs.run(

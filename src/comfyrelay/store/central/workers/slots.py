@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, bindparam, select
 
 from comfyrelay.domain.queue.progress import Progress
-from comfyrelay.domain.queue.slots import SlotJob
+from comfyrelay.domain.queue.slots import SlotLease
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers
@@ -71,8 +71,8 @@ def held_query() -> Select[Any]:
     )
 
 
-async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[SlotJob], datetime]:
+async def held_by(tx: Tx, worker_ids: Sequence[str]) -> tuple[list[SlotLease], datetime]:
     """Return the leases of these workers, oldest first, and the time."""
     rows = (await tx.execute(held_query(), {"ids": list(worker_ids)})).all()
     now: datetime = (await tx.execute(select(relay_now()))).scalar_one()
-    return [SlotJob(**{**row._mapping, "progress": Progress.from_report(row.progress)}) for row in rows], now
+    return [SlotLease(**{**row._mapping, "progress": Progress.from_report(row.progress)}) for row in rows], now
