@@ -7,6 +7,7 @@ from comfyrelay.domain.bulk import BulkResult, RefusedJob
 from comfyrelay.domain.consistency import Inconsistency
 from comfyrelay.domain.image_shapes import InputWarning
 from comfyrelay.domain.queue.wait_reasons import Waiting
+from comfyrelay.domain.records.jobs import SavedView
 from comfyrelay.domain.records.operations import StuckStep
 from comfyrelay.domain.records.workers import LeaseAttempt, Registration, WorkerMachine
 from comfyrelay.settings import EffectiveSetting
@@ -20,6 +21,7 @@ __all__ = [
     "LeaseAttempt",
     "RefusedJob",
     "Registration",
+    "SavedView",
     "StuckStep",
     "Waiting",
     "WorkerMachine",

@@ -12,6 +12,7 @@ from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.domain.records.accounts import SESSION
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, AnswerBody, Request, example
 from comfyrelay.protocol.fields import STORABLE, Email, Json, Line, Number, OpenEnum, PropertyKey
+from comfyrelay.protocol.records import SavedView
 from comfyrelay.protocol.requirements import Missing
 
 
@@ -232,12 +233,6 @@ class NewView(Request):
         ],
         Field(max_length=10),
     ]
-
-
-class SavedView(AnswerBody):
-    id: str
-    name: str
-    search: dict[str, str]
 
 
 class SavedViews(AnswerBody):

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.services.autoscaling.usage import OVERLAP, By, UsageKind, UsageRow
+from comfyrelay.protocol.admin.fleets import Usage
+from comfyrelay.services.autoscaling.usage import OVERLAP, By, UsageKind
 from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables
@@ -55,7 +56,7 @@ async def finish(world: World, desk: Desk, seconds: float) -> int:
     return leased.dispatch_id
 
 
-async def used(world: World, by: By = By.FLEET) -> UsageRow:
+async def used(world: World, by: By = By.FLEET) -> Usage:
     [row] = await world.engine.scaling.usage.report(by)
     return row
 

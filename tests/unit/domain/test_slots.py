@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.queue.progress import Progress
-from comfyrelay.domain.queue.slots import SlotJob, SlotState, slots_of
+from comfyrelay.domain.queue.slots import SlotLease, SlotState, slots_of
 from comfyrelay.domain.queue.states import WorkerState
 
 NOW = datetime(2030, 1, 1, tzinfo=UTC)
 TWO = [{"server": "comfyui-1", "name": "A"}, {"server": "comfyui-2", "name": "B", "away": "It does not answer."}]
 
 
-def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress: Any) -> SlotJob:
-    return SlotJob(
+def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress: Any) -> SlotLease:
+    return SlotLease(
         tenant_id="t",
         job_id=job_id,
         shard="main",
@@ -26,7 +26,7 @@ def held(job_id: str, *, is_prefetch: bool = False, age: float = 0.0, **progress
     )
 
 
-def slots(*jobs: SlotJob, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[SlotState]:
+def slots(*jobs: SlotLease, devices: Any = TWO, state: WorkerState = WorkerState.BUSY, **more: Any) -> list[SlotState]:
     given = {"max_concurrency": 2, "comfyui": None, **more}
     return slots_of(worker_id="gpu-1", name="Big one", state=state, devices=devices, held=jobs, **given)
 

@@ -13,7 +13,7 @@ MAX_SLOTS = 64
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class SlotJob:
+class SlotLease:
     """A job that a worker has leased."""
 
     tenant_id: str
@@ -48,7 +48,7 @@ class SlotState:
     on_gpu: int | None = None
     packing: str | None = None
     away: str | None = None
-    held: SlotJob | None = None
+    held: SlotLease | None = None
 
 
 def slots_of(
@@ -59,7 +59,7 @@ def slots_of(
     max_concurrency: int,
     devices: Sequence[Mapping[str, Any]] | None,
     comfyui: Any,
-    held: Sequence[SlotJob],
+    held: Sequence[SlotLease],
 ) -> list[SlotState]:
     """Return a worker's slots with their jobs.
 

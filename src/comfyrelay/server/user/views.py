@@ -4,6 +4,7 @@ from typing import Literal
 
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.records import SavedView
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
@@ -17,17 +18,16 @@ router = Router(prefix="/api/views", tags=["views"], route_class=BodyRoute)
 @router.get("", responses=may_answer(401, 422, 503))
 async def views(context: ContextOf, user: CurrentUser, area: Literal["queue"] = "queue") -> Answer[wire.SavedViews]:
     """Your views of an area, the oldest first."""
-    found = await context.engine.jobs.saved_views.list_views(user.tenant_id, area)
-    return Answer(data=wire.SavedViews(items=[wire.SavedView.of(each) for each in found]))
+    return Answer(data=wire.SavedViews(items=await context.engine.jobs.saved_views.list_views(user.tenant_id, area)))
 
 
 @router.put("", responses=may_answer(401, 403, 409, 422, 503))
-async def keep_view(body: wire.NewView, context: ContextOf, user: CurrentUser) -> Answer[wire.SavedView]:
+async def keep_view(body: wire.NewView, context: ContextOf, user: CurrentUser) -> Answer[SavedView]:
     """Keep what an area shows under a name; one of that name is replaced."""
     kept = await context.engine.jobs.saved_views.save(
         user.tenant_id, area=body.area, name=body.name, search=body.search
     )
-    return Answer(data=wire.SavedView.of(kept), message="Saved.")
+    return Answer(data=kept, message="Saved.")
 
 
 @router.delete("/{view_id}", responses=may_answer(401, 403, 404, 422, 503))

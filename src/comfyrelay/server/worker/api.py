@@ -135,9 +135,9 @@ async def poll(
         await context.engine.fleet.workers.note_capabilities(worker, body.capabilities)
     wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS))
     logs = context.engine.queue.worker_logs
-    wants_logs = logs.are_wanted(worker.worker_id)
+    wants_logs = logs.should_request(worker.worker_id)
     answer = await _unless_gone(request, _lease(context, wish, 0.0 if wants_logs else wait_seconds))
-    is_looked_at = wants_logs or logs.are_wanted(worker.worker_id)
+    is_looked_at = wants_logs or logs.should_request(worker.worker_id)
     data = answer.model_copy(update={"wants_logs": is_looked_at})
     return Answer(data=data, message="Here is a job." if answer.job else "There is nothing to do.")
 
@@ -159,13 +159,15 @@ async def heartbeat(
     wait_seconds = min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS)
     # before the first look, so that nothing is missed between it and the wait
     logs = context.engine.queue.worker_logs
-    with context.engine.queue.stops.watching(body.dispatch_id) as wakeup, logs.waking(worker.worker_id, wakeup):
+    with context.engine.queue.stop_requests.watching(body.dispatch_id) as wakeup, logs.waking(worker.worker_id, wakeup):
         answer = await context.engine.queue.heartbeats.beat(given)
         if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
             await _wait(context, request, body, wakeup, wait_seconds)
             answer = await context.engine.queue.heartbeats.beat(replace(given, progress=None, logs=()))
-    urls = await context.engine.queue.handover.fresh_urls(body.dispatch_id, body.lease_token, at_once=body.fresh_urls)
-    wants_logs = logs.are_wanted(worker.worker_id)
+    urls = await context.engine.queue.lease_payloads.fresh_urls(
+        body.dispatch_id, body.lease_token, at_once=body.fresh_urls
+    )
+    wants_logs = logs.should_request(worker.worker_id)
     data = wire.HeartbeatAnswer.of(answer, urls=urls, wants_logs=wants_logs, **await _preview(context, body))
     return Answer(data=data, message="Stop." if answer.stop else "Go on.")
 
@@ -178,7 +180,7 @@ async def _wait(
         await _unless_gone(request, wakeup.wait(seconds))
         return
     previews = context.engine.queue.previews
-    job_id = (await context.engine.queue.handover.of_lease(body.dispatch_id, body.lease_token)).job_id
+    job_id = (await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)).job_id
     # the same wakeup for both, and before the look
     with previews.waking(job_id, wakeup):
         patience = previews.patience(job_id, sends_for=body.preview_seconds)
@@ -188,7 +190,7 @@ async def _wait(
 async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, Any]:
     if body.preview_seconds is None:
         return {}
-    handed = await context.engine.queue.handover.of_lease(body.dispatch_id, body.lease_token)
+    handed = await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)
     offer = await context.engine.queue.previews.offer(handed.tenant_id, handed.job_id, body.lease_token)
     if offer is None:
         return {}
@@ -307,7 +309,7 @@ async def _lease(context: Context, wish: LeaseRequest, wait_seconds: float) -> w
         raise
     if not leased:
         return wire.PollAnswer()
-    job = leased_job(leased[0], await context.engine.queue.handover.urls(leased[0]))
+    job = leased_job(leased[0], await context.engine.queue.lease_payloads.urls(leased[0]))
     return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting)
 
 

@@ -6,11 +6,11 @@ from comfyrelay.services.queue.lease_payload import SignedUrls
 
 
 def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
-    dispatch, snapshot, primary = job.dispatch, job.snapshot, job.snapshot.primary_input
-    payload = wire.InputPayload.of(
-        snapshot,
+    dispatch, payload, primary = job.dispatch, job.payload, job.payload.primary_input
+    input_payload = wire.InputPayload.of(
+        payload,
         workflow=job.graph,
-        assets=[wire.AssetDownload.of(each, download_url=urls.assets[each.key]) for each in snapshot.assets],
+        assets=[wire.AssetDownload.of(each, download_url=urls.assets[each.key]) for each in payload.assets],
         input_path_placeholder=primary.placeholder if primary else None,
         input_name=primary.name if primary else None,
         input_mime_type=primary.mime_type if primary else None,
@@ -22,7 +22,7 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
         dispatch_id=dispatch.id,
         attempt=dispatch.attempts,
         job_id=dispatch.tenant_job_id,
-        input_payload=payload,
+        input_payload=input_payload,
         keep_loaded=job.keep_loaded,
         ran_out_bytes=job.ran_out_bytes,
     )

@@ -15,6 +15,7 @@ from itertools import takewhile
 from comfyrelay.domain.autoscaling.spec import MachineSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_from_json
 from comfyrelay.domain.queue.states import Outcome
+from comfyrelay.protocol.admin.fleets import Usage
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, members, usage
@@ -46,22 +47,6 @@ class UsageKind(StrEnum):
     LOST = "lost"
     IDLE = "idle"
     BOOT = "boot"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class UsageRow:
-    """`cost` is that of `busy_seconds` and `lost_seconds`. `machine_cost` is what the machines of a fleet cost in all;
-    it and the seconds of machines are there by fleet alone."""
-
-    name: str
-    stage: str | None
-    jobs: int
-    busy_seconds: float
-    lost_seconds: float
-    cost: float
-    idle_seconds: float | None = None
-    boot_seconds: float | None = None
-    machine_cost: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +83,7 @@ class UsageService:
         await self._sample()
         return counted
 
-    async def report(self, by: By, *, first: date | None = None, last: date | None = None) -> list[UsageRow]:
+    async def report(self, by: By, *, first: date | None = None, last: date | None = None) -> list[Usage]:
         """What was used from one day to another, both included; the last 30 days if none are given."""
         async with self._databases.central.read() as tx:
             now = await dispatches.now(tx)
@@ -251,20 +236,25 @@ async def _fleets(tx: Tx) -> dict[int, _FleetPrices]:
     }
 
 
-def _row(found: Summed) -> UsageRow:
-    return UsageRow(
+def _row(
+    found: Summed, *, idle: float | None = None, boot: float | None = None, machine_cost: float | None = None
+) -> Usage:
+    return Usage(
         name=found.name,
         stage=found.stage,
         jobs=found.jobs,
         busy_seconds=found.busy_seconds,
         lost_seconds=found.lost_seconds,
         cost=found.cost,
+        idle_seconds=idle,
+        boot_seconds=boot,
+        machine_cost=machine_cost,
     )
 
 
 def _with_machines(
     found: Summed, fleet: _FleetPrices, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
-) -> UsageRow:
+) -> Usage:
     """A machine is paid for from its order to its end. What is neither busy, lost nor booting is idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0
     for each in machines:
@@ -275,7 +265,7 @@ def _with_machines(
         boot, ready = boot + booting * slots, ready + there * slots
         cost += (booting + there) * fleet.price(each) / 3600
     idle = max(0.0, ready - found.busy_seconds - found.lost_seconds)
-    return replace(_row(found), idle_seconds=idle, boot_seconds=boot, machine_cost=cost)
+    return _row(found, idle=idle, boot=boot, machine_cost=cost)
 
 
 def _overlap(one: datetime, other: datetime, begins: datetime, ends: datetime) -> float:

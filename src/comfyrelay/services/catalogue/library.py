@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from comfyrelay.domain.properties import Property, PropertyType, Role, defaults
+from comfyrelay.domain.properties import Property, defaults
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import NotFound
+from comfyrelay.protocol.user import Input
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed, listed
@@ -15,29 +16,9 @@ from comfyrelay.store.central.library import UsableEffect
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class UserInput:
-    """A property that the user may set. The primary input is a file or a video."""
-
-    key: str
-    type: PropertyType
-    required: bool
-    default_value: Any
-    is_primary_input: bool
-    choices: Sequence[Any]
-    minimum: float | None
-    maximum: float | None
-    step: float | None
-    is_whole: bool
-    role: Role | None
-    scaled_from: str | None
-    label: str
-    group: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class OfferedEffect:
     effect: EffectRecord
-    inputs: Sequence[UserInput]
+    inputs: Sequence[Input]
     workflow_slug: str
     output_mime_type: str
     output_extension: str
@@ -73,21 +54,21 @@ class Library:
         )
 
 
-def inputs_of(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> list[UserInput]:
+def inputs_of(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> list[Input]:
     properties = [Property.from_json(each) for each in workflow.properties]
     unsent = defaults(properties, overrides)
     return [_input(each, unsent[each.key]) for each in properties if each.user_configurable or each.is_primary_input]
 
 
-def _input(prop: Property, preset: Any) -> UserInput:
-    return UserInput(
+def _input(prop: Property, preset: Any) -> Input:
+    return Input(
         key=prop.key,
         type=prop.type,
         required=prop.required and (preset is None or prop.is_primary_input),
         # the default of a file is a storage path
         default_value=None if prop.is_asset else preset,
         is_primary_input=prop.is_primary_input,
-        choices=prop.choices,
+        choices=list(prop.choices),
         minimum=prop.minimum,
         maximum=prop.maximum,
         step=prop.step,

@@ -86,7 +86,7 @@ class OutputGroup:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GalleryIndex:
+class OutputIndex:
     """`total` counts all matching outputs; `groups` hold at most `MAX_INDEXED`."""
 
     groups: Sequence[OutputGroup]
@@ -130,7 +130,7 @@ class GalleryListing:
 
     async def index(
         self, tenant_id: str, query: GalleryQuery, *, by: Grouping, sort: GallerySort = GallerySort.NEWEST
-    ) -> GalleryIndex:
+    ) -> OutputIndex:
         """All matching outputs in groups. Groups are ordered by their first output."""
         zone, wanted = _zone(query.zone), await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -142,7 +142,7 @@ class GalleryListing:
         names = await self._names({each.workflow_id for each in found}) if is_named else {}
         # in a thread: a large gallery would block the event loop
         groups = await asyncio.to_thread(_grouped, found, partial(_group, by=by, zone=zone, names=names))
-        return GalleryIndex(groups=groups, total=total)
+        return OutputIndex(groups=groups, total=total)
 
     async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, GalleryOutput]:
         """The tenant's outputs with these ids, in this order. Unknown ids are left out."""

@@ -6,20 +6,13 @@ from dataclasses import dataclass
 from comfyrelay.domain.bulk import BulkAction, BulkResult
 from comfyrelay.domain.gallery import MarkChange
 from comfyrelay.errors import NotFound
+from comfyrelay.protocol.gallery import Marked
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.bulk import Bulk
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.library import gallery
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class MarkResult:
-    """Number of changed outputs, and the ids that do not exist."""
-
-    changed: int
-    missing: Sequence[str]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,7 +37,7 @@ class OutputActions:
         *,
         add_to: str | None = None,
         remove_from: str | None = None,
-    ) -> MarkResult:
+    ) -> Marked:
         """Mark outputs and change collections in one transaction."""
 
         async def work(tx: Tx) -> list[str]:
@@ -62,7 +55,7 @@ class OutputActions:
             return found
 
         found = set(await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work))
-        return MarkResult(changed=len(found), missing=_missing(ids, found))
+        return Marked(changed=len(found), missing=_missing(ids, found))
 
     async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletionResult:
         """Delete the jobs that made these outputs, with their logs and all their outputs."""

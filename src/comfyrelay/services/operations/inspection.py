@@ -14,7 +14,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import JobControl
-from comfyrelay.services.queue.wait_reasons import WhyWaiting
+from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.store.central import audit, catalogue, tenants
 from comfyrelay.store.central.autoscaling import usage
 from comfyrelay.store.central.queue import dispatch_list, dispatches, leases
@@ -60,7 +60,7 @@ class TenantWithUsers(TenantView):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class DispatchAudit:
+class DispatchHistory:
     """What workers had a dispatch and what came of it, and what was written down of it; newest first."""
 
     attempts: Sequence[LeaseAttempt]
@@ -68,7 +68,7 @@ class DispatchAudit:
 
 
 class Inspection:
-    def __init__(self, databases: Databases, control: JobControl, submit: Submit, waiting: WhyWaiting) -> None:
+    def __init__(self, databases: Databases, control: JobControl, submit: Submit, waiting: WaitReasons) -> None:
         self._databases = databases
         self._control = control
         self._submit = submit
@@ -118,7 +118,7 @@ class Inspection:
         found = (await self.dispatch(dispatch_id)).dispatch
         return await self._waiting.of_job(found.tenant_id, found.tenant_job_id)
 
-    async def audit_of(self, dispatch_id: int, *, cursor: int | None = None, limit: int) -> DispatchAudit:
+    async def audit_of(self, dispatch_id: int, *, cursor: int | None = None, limit: int) -> DispatchHistory:
         async with self._databases.central.read() as tx:
             if await dispatch_list.get(tx, dispatch_id) is None:
                 raise NotFound(f"There is no dispatch {dispatch_id}.")
@@ -126,7 +126,7 @@ class Inspection:
             found, before = await audit.of_dispatch(tx, dispatch_id, before_id=cursor, limit=limit)
             found = await _naming_people(tx, found)
         entries = Listed(items=found, next_cursor=None if before is None else str(before))
-        return DispatchAudit(attempts=attempts, entries=entries)
+        return DispatchHistory(attempts=attempts, entries=entries)
 
     async def tenants(self, *, email: str | None = None, cursor: str | None = None, limit: int) -> Listed[TenantView]:
         async with self._databases.central.read() as tx:

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
+from comfyrelay.protocol.admin.operations import StorageTried
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
 
 FOLDER = "checks"
@@ -25,17 +26,10 @@ class Part(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Tried:
-    part: Part
-    # none where it works
-    problem: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class StorageCheckResult:
     """`upload` and `download_url` are for a browser that tries by itself, which nobody else can."""
 
-    tried: Sequence[Tried]
+    tried: Sequence[StorageTried]
     upload: SignedUpload | None
     download_url: str | None
 
@@ -59,7 +53,7 @@ class StorageChecks:
             download_url=await self._objects.sign_download(path, ttl_seconds=URL_SECONDS),
         )
 
-    async def _tried(self) -> AsyncIterator[Tried]:
+    async def _tried(self) -> AsyncIterator[StorageTried]:
         path = f"{FOLDER}/{new_id()}.txt"
         steps: dict[Part, Callable[[], Awaitable[None]]] = {
             Part.WRITE: lambda: self._objects.put(path, CONTENT),
@@ -71,10 +65,10 @@ class StorageChecks:
             try:
                 await work()
             except ComfyRelayError as error:
-                yield Tried(part=part, problem=error.detail)
+                yield StorageTried(part=part, problem=error.detail)
                 # without the first there is nothing to go on with
                 return
-            yield Tried(part=part, problem=None)
+            yield StorageTried(part=part, problem=None)
 
     async def _read(self, path: str) -> None:
         if await self._objects.get(path) != CONTENT:

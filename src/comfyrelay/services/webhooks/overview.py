@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
 from comfyrelay.domain.records.webhooks import DeliveryRecord
 from comfyrelay.errors import DatabaseUnavailable
+from comfyrelay.protocol.admin.operations import DeliveryCounts
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.store.central import tenants
@@ -19,15 +20,6 @@ MAX_COUNTED = 10_000
 class DeliveryOfTenant:
     delivery: DeliveryRecord
     tenant_email: str | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DeliveryCounts:
-    """Numbers of given-up and pending deliveries. A value of `most` means that many or more."""
-
-    dead: int
-    pending: int
-    most: int
 
 
 class DeliveryOverview:

@@ -10,10 +10,11 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
-from comfyrelay.domain.queue.slots import SlotJob, SlotState, slots_of
+from comfyrelay.domain.queue.slots import SlotLease, SlotState, slots_of
 from comfyrelay.domain.queue.states import RegistrationSource, WorkerState
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
+from comfyrelay.protocol.user import SlotJob
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.transactions import TransactionStep
@@ -28,26 +29,9 @@ DeviceReports = Sequence[Mapping[str, Any]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobOnSlot:
-    id: str
-    batch_id: str | None
-    label: str | None
-    item_no: int
-    # how many its batch has
-    total: int
-    node: str | None
-    node_title: str | None
-    step: float | None
-    steps: float | None
-    progress: float | None
-    started_at: datetime | None
-    expected_seconds: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SlotView:
     slot: SlotState
-    job: JobOnSlot | None
+    job: SlotJob | None
 
 
 class SlotViews:
@@ -97,7 +81,7 @@ class SlotViews:
             found, after = await slots.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
             held, now = await slots.held_by(tx, [each.worker_id for each in found])
             usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
-        theirs: defaultdict[str, list[SlotJob]] = defaultdict(list)
+        theirs: defaultdict[str, list[SlotLease]] = defaultdict(list)
         for each in held:
             theirs[each.worker_id].append(each)
         placed = [
@@ -122,7 +106,7 @@ class SlotViews:
         ]
         return Listed(items=views, next_cursor=after)
 
-    async def _jobs(self, held: Sequence[SlotJob]) -> tuple[dict[str, JobRecord], dict[str, int]]:
+    async def _jobs(self, held: Sequence[SlotLease]) -> tuple[dict[str, JobRecord], dict[str, int]]:
         """The jobs by their ids, and by batch how many it has; of a shard that is away nothing is known."""
         found: dict[str, JobRecord] = {}
         totals: dict[str, int] = {}
@@ -155,17 +139,17 @@ def _with_reason(slot: SlotState, away: Sequence[str] | None) -> SlotState:
 
 
 def _on_slot(
-    held: SlotJob,
+    held: SlotLease,
     known: Mapping[str, JobRecord],
     totals: Mapping[str, int],
     usual: Mapping[int, float | None],
     now: datetime,
-) -> JobOnSlot:
+) -> SlotJob:
     job = known.get(held.job_id)
     batch_id = job.batch_id if job is not None else None
     told, takes = held.progress, usual.get(held.workflow_id)
     so_far = max((now - told.began_at).total_seconds(), 0.0) if told.began_at is not None else 0.0
-    return JobOnSlot(
+    return SlotJob(
         id=held.job_id,
         batch_id=batch_id,
         label=job.label if job is not None else None,

@@ -11,13 +11,14 @@ from comfyrelay.domain.queue.worker_order import WorkerSort, count_states, page_
 from comfyrelay.domain.records.workers import (
     BlockedHash,
     FleetRecord,
-    UnmetHash,
     ListedWorker,
     Registration,
+    UnmetHash,
     WorkerJobRecord,
     WorkerMachine,
 )
 from comfyrelay.errors import NotFound
+from comfyrelay.protocol.admin.fleets import FleetMetrics, WorkflowMetrics
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import Listed
 from comfyrelay.store.central import audit, catalogue, tenants
@@ -33,49 +34,6 @@ class FleetView:
     fleet: FleetRecord
     workflow_slugs: Sequence[str]
     workers: int
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class WorkflowMetrics:
-    """One workflow at the fleet's stage. Another fleet of the stage may have done part of the work."""
-
-    workflow_slug: str
-    queued: int
-    oldest_age_seconds: float | None
-    completed: int
-    failed: int
-    mean_duration_seconds: float | None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class FleetMetrics:
-    workers: Mapping[str, int]
-    leases: int
-    workflows: Sequence[WorkflowMetrics]
-
-    @property
-    def queued(self) -> int:
-        return sum(each.queued for each in self.workflows)
-
-    @property
-    def oldest_age_seconds(self) -> float | None:
-        return max(
-            (each.oldest_age_seconds for each in self.workflows if each.oldest_age_seconds is not None), default=None
-        )
-
-    @property
-    def completed(self) -> int:
-        return sum(each.completed for each in self.workflows)
-
-    @property
-    def failed(self) -> int:
-        return sum(each.failed for each in self.workflows)
-
-    @property
-    def mean_duration_seconds(self) -> float | None:
-        timed = [each for each in self.workflows if each.mean_duration_seconds is not None]
-        jobs = sum(each.completed for each in timed)
-        return sum((each.mean_duration_seconds or 0.0) * each.completed for each in timed) / jobs if jobs else None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -134,11 +92,19 @@ class FleetViews:
         async with self._databases.central.read() as tx:
             fleet = await _fleet(tx, stage, slug)
             states = await worker_list.count_by_state(tx, fleet.id, stale_seconds=self._stale_seconds)
-            return FleetMetrics(
-                workers={each.value: states.get(each, 0) for each in WorkerState},
-                leases=await fleets.leases_of(tx, fleet.id),
-                workflows=await _workflow_metrics(tx, fleet),
-            )
+            leases = await fleets.leases_of(tx, fleet.id)
+            workflows = await _workflow_metrics(tx, fleet)
+        ages = [each.oldest_age_seconds for each in workflows if each.oldest_age_seconds is not None]
+        return FleetMetrics(
+            workers={each: states.get(each, 0) for each in WorkerState},
+            leases=leases,
+            workflows=workflows,
+            queued=sum(each.queued for each in workflows),
+            oldest_age_seconds=max(ages, default=None),
+            completed=sum(each.completed for each in workflows),
+            failed=sum(each.failed for each in workflows),
+            mean_duration_seconds=_mean_duration(workflows),
+        )
 
     async def workers(
         self,
@@ -214,6 +180,12 @@ async def _views(tx: Tx, found: Sequence[FleetRecord]) -> list[FleetView]:
         FleetView(fleet=each, workflow_slugs=list(mapped.get(each.id, {}).values()), workers=counts.get(each.id, 0))
         for each in found
     ]
+
+
+def _mean_duration(workflows: Sequence[WorkflowMetrics]) -> float | None:
+    timed = [each for each in workflows if each.mean_duration_seconds is not None]
+    jobs = sum(each.completed for each in timed)
+    return sum((each.mean_duration_seconds or 0.0) * each.completed for each in timed) / jobs if jobs else None
 
 
 async def _workflow_metrics(tx: Tx, fleet: FleetRecord) -> list[WorkflowMetrics]:
