@@ -1,4 +1,4 @@
-"""The life of a worker: wait for ComfyUI, register, take jobs, and leave in order."""
+"""The worker agent: wait for ComfyUI, register, run jobs, drain and deregister."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -40,18 +40,18 @@ from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
-# How long storage that is away is waited for; the lease goes on meanwhile.
+# How long to wait for unreachable storage; heartbeats keep the lease alive.
 DOWNLOAD_PATIENCE_SECONDS = 120.0
 UPLOAD_PATIENCE_SECONDS = 3600.0
-# After trouble with the disk, which is full, most likely, no job is asked for: it would only use up an attempt.
+# After a disk error, probably a full disk, no job is polled for: it would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
 SIGN_OFF_SECONDS = 5.0
-# As many as a poll may ask for, with those behind.
+# The most jobs one poll may ask for, prefetches included.
 MOST_PREFETCHED = 40
 
 
 class Agent:
-    """One worker in the running event loop. `run` returns when it has left."""
+    """One worker in the running event loop. `run` returns once it has deregistered."""
 
     def __init__(
         self,
@@ -67,13 +67,14 @@ class Agent:
         signals: bool = True,
         last_lines: Callable[[], list[str]] | None = None,
     ) -> None:
-        """`signals` is whether SIGTERM and Ctrl-C are for this worker; else `stop` ends it.
+        """Prepare a worker.
 
-        `on_output` is awaited before the control plane hears of an output, and must not fail.
-        `on_online` is called when there is a server again after there was none.
-        `wrap_server` stands before each ComfyUI; `own_nodes` are classes of nodes that it runs itself.
-        `is_shared` is whether jobs of several people run here.
-        `last_lines` are those of its log, without secrets, for administrators.
+        `signals`: whether SIGTERM and Ctrl-C stop this worker; otherwise only `stop` does.
+        `on_output` is awaited before an output is reported to the control plane, and must not fail.
+        `on_online` is called when a server is usable again after none was.
+        `wrap_server` wraps each ComfyUI client; `own_nodes` are the node classes that the wrapper runs itself.
+        `is_shared`: whether jobs of several users run here.
+        `last_lines` returns the end of its log, without secrets, for administrators.
         """
         self._settings = settings
         self._metrics = metrics or WorkerMetrics()
@@ -100,12 +101,12 @@ class Agent:
         self._online = asyncio.Event()
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
-        # those that it starts itself, while it lives
+        # managed ComfyUI processes, while the worker runs
         self._kept: KeptServers | None = None
         self._packer: Packer | None = None
         self._definitions: NodeDefinitionSender | None = None
         self._devices: Devices | None = None
-        # gets another token in place of one that was refused, from when there may be one until it signs off
+        # replaces a refused token; set from registration until deregistration
         self._register: Callable[[str], Awaitable[None]] | None = None
         self._capabilities = Capabilities(self._servers, settings.capabilities, on_refresh=self._on_capabilities)
 
@@ -119,17 +120,17 @@ class Agent:
 
     @property
     def is_without_comfyui(self) -> bool:
-        """Whether none of its servers can be used."""
+        """Whether none of its servers is usable."""
         return len(self._servers.away) == len(self._servers.own)
 
     @property
     def is_coming(self) -> bool:
-        """Whether it has yet to register."""
+        """Whether it has not registered yet."""
         return self._poller is None
 
     @property
     def gpus(self) -> GpuInventory | None:
-        """Where more of the ComfyUI that it starts itself could run, while it lives."""
+        """GPUs on which it could start more managed ComfyUI processes."""
         return self._kept
 
     @property
@@ -137,17 +138,17 @@ class Agent:
         return [each.url for each in self._servers.own]
 
     def refresh_models(self) -> None:
-        """Somebody misses something that may be there by now."""
+        """Rescan models: a missing one may have been installed."""
         self._capabilities.refresh_soon()
 
     def stop(self, *, seconds: float | None = None) -> None:
-        """Leave, as if a signal had come."""
+        """Shut down as after a signal."""
         time_left = self._settings.shutdown_seconds if seconds is None else seconds
         self._notices.add(Notice(reason="shutdown", seconds=time_left))
 
     async def run(self) -> None:
         if self._signals:
-            # before all that takes time: EC2 may think for seconds about who we are
+            # before anything slow: EC2 may take seconds to identify this machine
             self._notices.handle_signals()
         try:
             this = await machine(self._settings, self._imds)
@@ -155,7 +156,7 @@ class Agent:
         finally:
             if self._imds is not None:
                 await self._imds.close()
-            # last: until then a signal must not end the process in the middle of this
+            # last, so that a second signal cannot interrupt the shutdown
             await self._notices.close()
 
     async def _run_on(self, this: HostIdentity) -> None:
@@ -194,7 +195,7 @@ class Agent:
         try:
             await asyncio.wait({working, notified}, return_when=asyncio.FIRST_COMPLETED)
             if working.done():
-                # it ends by itself only when it cannot go on
+                # it only returns if it cannot continue
                 working.result()
             else:
                 await self._drain(notified.result(), working, control, registration)
@@ -237,14 +238,14 @@ class Agent:
         async def register(refused: str | None = None) -> None:
             async with registering:
                 if refused is not None and control.token not in ("", refused):
-                    # another call was refused as well, and has got a token meanwhile
+                    # another call was refused too and has already replaced the token
                     return
                 capabilities = self._capabilities.current
                 is_at_work = any(each.lease.stop is not LeaseStop.LOST for each in self._works)
-                # more may have been started since
+                # more servers may have started since
                 now = {"max_concurrency": self._servers.at_once, "capabilities": capabilities}
                 if await registration.enlist({**details, **now}, is_at_work=is_at_work):
-                    # megabytes, which the first poll need not bring again
+                    # sent now because the first poll need not carry megabytes
                     self._capabilities.mark_sent(capabilities)
                     self._bring_definitions()
 
@@ -279,24 +280,24 @@ class Agent:
             await asyncio.gather(*keeping, return_exceptions=True)
 
     async def _renew(self, refused: str) -> bool:
-        """Get another token in place of one that was refused; false when there is none to be had."""
+        """Replace a refused token. Returns false if the fleet refuses a new one."""
         if self._register is None:
             return False
         try:
             await self._register(refused)
         except ConfigurationError:
-            # the fleet does not take it back
+            # the fleet refuses it
             return False
         return True
 
     async def _settle_after_kill(self, state: StateFolder, tools: Tools) -> None:
-        """What an earlier process held is settled before anything new begins."""
+        """Settle leases of an earlier process before polling."""
         for held in state.held_leases():
             work = Work(held.lease, tools)
             self._begin(work, work.stop_runs(held) if held.is_settled else work.settle_after_kill(held))
         while self._works:
             await asyncio.wait(self._works.values())
-            # the callbacks of what has ended
+            # let the callbacks of finished tasks run
             await asyncio.sleep(0)
 
     async def _drain(
@@ -306,7 +307,7 @@ class Agent:
         working.cancel()
         await asyncio.wait({working})
         notice = await drain(notice, self._notices, self._works, typical=self._typical)
-        # who has signed off does not come back for a call that was under way
+        # after deregistration no pending call may register again
         self._register = None
         if not control.token:
             return
@@ -315,7 +316,7 @@ class Agent:
                 await registration.leave(notice.reason)
             log.info("worker.stopped", reason=notice.reason)
         except (ComfyRelayError, TimeoutError) as error:
-            # its leases expire by themselves; the token is kept, so that this name can be used again
+            # its leases expire; the token is kept so that this worker id stays usable
             log.warning("worker.not_signed_off", why=str(error) or "the control plane does not answer")
 
     def _tools(self, control: ControlPlane, state: StateFolder, transfers: Transfers) -> Tools:
@@ -456,12 +457,12 @@ class Agent:
                 await self._online.wait()
         except TimeoutError:
             where = [*(each.url for each in self._servers.own), *(each.url for each in self._servers.cloud)]
-            # one that this worker has started takes its time, and is told of by whoever keeps it
+            # the supervisor already logs the start of a managed ComfyUI
             log_line = log.warning if self._kept is None else log.info
             log_line("worker.waiting_for_comfyui", servers=where)
-            # who waits for long anyway may as well know that it would not be let in
+            # the wait may be long, so report a refused registration now
             await registration.check_settings({"max_concurrency": self._servers.at_once})
-            # what an earlier process held must not pass for running meanwhile
+            # leases of an earlier process must not look as if they were running
             await before_waiting()
             await registration.sign_off()
             await self._online.wait()
@@ -480,7 +481,7 @@ class Agent:
             self._protection.want(False)
 
     async def _let_go_of_machine(self) -> None:
-        """A group with a lifecycle hook keeps the machine until it is told that nobody needs it, or time is up."""
+        """Complete the Auto Scaling lifecycle hook, so that the group need not wait for its timeout."""
         hook = self._settings.asg_lifecycle_hook
         if self._group is None or hook is None or not self._notices.is_ended_by_group:
             return

@@ -1,4 +1,4 @@
-"""How many more jobs a worker may ask for. Pure: it looks at what is held and at what could run."""
+"""How many more jobs a worker may poll for. Pure functions of the held leases and the usable slots."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -10,8 +10,11 @@ from comfyrelay.worker.lease import Lease
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Capacity:
-    """What a poll says. The control plane counts every lease that we hold against `max_concurrency` + `prefetch`, also
-    those whose output is only being uploaded, so those are added to `prefetch`."""
+    """The capacity that a poll reports.
+
+    The control plane counts every held lease against `max_concurrency` + `prefetch`, including leases whose output is
+    still uploading, so those are added to `prefetch`.
+    """
 
     providers: tuple[str, ...]
     max_concurrency: int
@@ -20,9 +23,11 @@ class Capacity:
 
 
 def times_for(usual: Iterable[float | None], *, slots: int, short_seconds: float) -> int:
-    """For how many servers jobs are fetched ahead and outputs uploaded behind. For each of them, while all that runs is
-    known to be over soon: `usual` is how long each takes. Else for one: a job that is held here for long is nobody
-    else's meanwhile."""
+    """Return for how many servers to prefetch jobs and to upload outputs in the background.
+
+    All of them if every running job will end soon (`usual` is how long each normally takes), otherwise one: a job that
+    is prefetched for long is not available to other workers.
+    """
     known = list(usual)
     is_short = bool(known) and all(each is not None and each <= short_seconds for each in known)
     return max(slots, 1) if is_short else 1
@@ -36,7 +41,7 @@ def capacity_for(
     prefetch: int,
     upload_behind: int,
 ) -> Capacity | None:
-    """The capacity for one more job, if there is any. `slots` are the runs that each provider takes at once."""
+    """Return the capacity for one more job, if any. `slots` is the number of concurrent runs per provider."""
     held = list(held)
     behind = sum(each.phase in AFTER_RUN for each in held)
     ahead = [each for each in held if each.phase not in AFTER_RUN]
@@ -55,5 +60,5 @@ def capacity_for(
 
 
 def most_on_gpu(max_concurrency: int | None, *, gpus: int) -> int | None:
-    """How many ComfyUI on one GPU could ever have a job, where the jobs that run at once are limited."""
+    """Return how many ComfyUI processes on one GPU could ever have a job under this limit on concurrency."""
     return None if max_concurrency is None else max(ceil(max_concurrency / max(gpus, 1)), 1)

@@ -1,6 +1,6 @@
-"""What a worker shows: on a terminal a line for each event and how far its jobs are, else lines of JSON.
+"""Worker output: on a terminal one line per event and a live job table, otherwise JSON lines.
 
-A desk is one person's: its lines are for people wherever they go.
+A desk has one user, so its lines are always human-readable.
 """
 
 import re
@@ -37,11 +37,11 @@ LONGEST_FIELD = 300
 
 _STYLES = {"warning": "yellow", "error": "red", "critical": "bold red"}
 _ENDINGS = {"completed": "green", "failed": "red", "requeued": "yellow", "lost": "yellow"}
-# Shown in this order, without their names: everybody knows what they are.
+# Shown first, in this order and without their names.
 _PLAIN = ("server", "state", "fault", "reason", "why", "error")
 _ELSEWHERE = frozenset({"event", "level", "timestamp", "exception", "job_id", "workflow", "seconds", *_PLAIN})
 
-# A graph holds somebody's words; the others open doors.
+# A graph contains user text; the others are credentials.
 _PRIVATE = re.compile(
     r"(?:^|_)(?:token|secret|password|authorization|api_?key|headers?|urls|graph|prompt|extra_data|input_payload)$",
     re.I,
@@ -50,7 +50,7 @@ _URL = re.compile(r"""[a-z][a-z0-9+.-]*://[^\s"'<>]+""", re.I)
 
 
 class WorkerConsole:
-    """Everything that is logged goes through here while it is open."""
+    """Handles all log output while it is open."""
 
     def __init__(
         self,
@@ -60,17 +60,17 @@ class WorkerConsole:
         is_for_machines: bool = True,
         shows_jobs: bool = True,
     ) -> None:
-        """`is_for_machines` where there is no terminal; `shows_jobs` where there is one."""
+        """`is_for_machines`: write JSON when there is no terminal. `shows_jobs`: show the job table on a terminal."""
         self._level = level
         self._is_for_machines = is_for_machines
         self._shows_jobs = shows_jobs
-        # not as FORCE_COLOR has it: in a log file nobody wants a line that moves
+        # ignore FORCE_COLOR: a live table is useless in a log file
         self._console = console or Console(stderr=True, force_terminal=sys.stderr.isatty())
         self.recent = RecentLines()
         self._before: dict[str, Any] = {}
         self._live: Live | None = None
         self._held: tuple[Lease, ...] | None = None
-        # when each lease came to its phase
+        # when each lease entered its phase
         self._since: dict[Lease, tuple[Phase, float]] = {}
 
     def __enter__(self) -> Self:
@@ -102,7 +102,7 @@ class WorkerConsole:
         structlog.configure(**self._before)
 
     def status(self, held: Sequence[Lease]) -> None:
-        """Show these jobs, until others are shown."""
+        """Show these jobs until the next call."""
         now = time.monotonic()
         known = self._since
         self._since = {
@@ -120,7 +120,7 @@ class WorkerConsole:
         raise structlog.DropEvent
 
     def _render(self) -> ConsoleRenderable:
-        """In a thread of its own, a few times a second."""
+        """Called from rich's refresh thread a few times a second."""
         if self._held is None:
             return Text("starting", style="dim")
         if not self._held:
@@ -150,7 +150,7 @@ class WorkerConsole:
 
 
 def without_secrets(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Nothing in a line may open a door, or is what somebody wrote into a graph."""
+    """Drop credentials and user text from a log line."""
     return {name: HIDDEN if _PRIVATE.search(name) else _clean(value) for name, value in event.items()}
 
 
@@ -167,12 +167,12 @@ def _clean(value: Any) -> Any:
         case Path() | Enum() | datetime() | BaseException():
             return _clean(str(value))
         case _:
-            # its representation may show anything: a lease has a token, a graph and URLs
+            # the repr of an object may contain anything: a lease has a token, a graph and URLs
             return type(value).__name__
 
 
 def _public(url: str) -> str:
-    """A URL without what makes it work: its signature, or a name and password."""
+    """Strip the credentials from a URL: its signature, or a user name and password."""
     try:
         parts = urlsplit(url)
     except ValueError:
@@ -184,7 +184,7 @@ def _public(url: str) -> str:
 def _line(event: EventDict, *, is_wide: bool) -> Text:
     name = str(event["event"]).removeprefix("worker.").replace("_", " ")
     style = _STYLES.get(event["level"]) or _ENDINGS.get(name.rpartition(" ")[2], "")
-    # job ids begin with the time: those of one minute look alike there
+    # job ids start with a timestamp, so ids of one minute share a prefix
     job, workflow = str(event.get("job_id", ""))[-SHORT:], str(event.get("workflow", ""))[:SHORT]
     line = Text(f"{datetime.now():%H:%M:%S} ", style="dim")
     line.append(f"{name:<16}" if is_wide else name, style=f"not dim {style}".strip())
@@ -199,7 +199,7 @@ def _line(event: EventDict, *, is_wide: bool) -> Text:
 
 
 def _rest(event: EventDict) -> list[str]:
-    """Short things first, sentences last."""
+    """Short values first, sentences last."""
     shown = [f"{event['seconds']:.1f} s"] if isinstance(event.get("seconds"), int | float) else []
     for name, value in event.items():
         is_known = (name == "attempt" and value == 1) or (name == "dispatch_id" and "job_id" in event)

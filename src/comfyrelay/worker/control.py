@@ -1,4 +1,4 @@
-"""The control plane, as a worker speaks to it: ten calls over HTTP."""
+"""Client for the worker API of the control plane."""
 
 import asyncio
 import time
@@ -53,13 +53,13 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 A = TypeVar("A", bound=AnswerBody)
-# Beyond what a parked call may take.
+# Added to the time that a parked call may take.
 ANSWER_SECONDS = 20.0
 LONGEST_PAUSE_SECONDS = 15.0
 
 
 class ControlPlane:
-    """What it refuses is one of our errors; no answer, or one that is not its own, is `ControlPlaneUnreachable`."""
+    """Errors of the control plane become our exceptions; no valid answer is `ControlPlaneUnreachable`."""
 
     def __init__(
         self,
@@ -70,9 +70,11 @@ class ControlPlane:
         renew: Callable[[str], Awaitable[bool]] | None = None,
         last_lines: Callable[[], list[str]] | None = None,
     ) -> None:
-        """`devices` is what is known of this worker's GPUs. `renew` gets another token in place of the one that was
-        refused, and returns whether it did. `last_lines` are those of this worker's log, which may be seen by
-        administrators."""
+        """`devices` returns the known GPUs of this worker.
+
+        `renew` replaces a refused token and returns whether it could. `last_lines` returns the end of the worker's log,
+        for administrators.
+        """
         self._devices = devices
         self._renew = renew
         self._last_lines = last_lines
@@ -84,7 +86,7 @@ class ControlPlane:
         self.is_up = True
         self._http = http_client(
             base_url=url,
-            # each lease has a call parked
+            # each lease parks one call
             limits=httpx.Limits(max_connections=None, max_keepalive_connections=20),
             trust_env=not is_loopback(urlsplit(url).hostname or ""),
         )
@@ -96,15 +98,15 @@ class ControlPlane:
         await self._http.aclose()
 
     async def register(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> Registered:
-        """`proof` are the headers that open the fleet."""
+        """Register this worker. `proof` are the headers that authenticate it to the fleet."""
         return await self._join(proof, details, Registered)
 
     async def try_to_register(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> WouldRegister:
-        """What registering would bring, without registering."""
+        """Check whether this worker could register."""
         return await self._join(proof, {**details, "dry_run": True}, WouldRegister)
 
     async def poll(self, wish: Mapping[str, Any]) -> Lease | None:
-        """Ask for a job. The same `request_id` gets the same lease, so an answer that was lost loses no job."""
+        """Poll for a job. Repeating a `request_id` returns the same lease, so a lost answer loses no job."""
         body = checked(PollRequest, worker_id=self.worker_id, **wish, **self._about_devices())
         answer = await self._call("poll", body, PollAnswer, waits=body.wait_seconds)
         self._send_lines_soon(answer.wants_logs)
@@ -120,7 +122,7 @@ class ControlPlane:
         wait_seconds: float = 0.0,
         fresh_urls: bool = False,
     ) -> LeaseStop | None:
-        """Extend a lease and hear whether to stop; newer URLs are taken over. `LeaseLost` when it is no longer ours."""
+        """Extend a lease. Returns a stop request, if any, and updates its URLs. Raises `LeaseLost` if it has ended."""
         body = checked(
             HeartbeatRequest,
             **_named(lease),
@@ -142,7 +144,7 @@ class ControlPlane:
         return LeaseStop(answer.stop) if answer.stop in tuple(LeaseStop) else None
 
     async def complete(self, lease: Lease, run: RunReport, *, output: StoredOutput, provider_job_id: str) -> None:
-        """`InvalidInput` when the output is not there or not readable: the lease is kept."""
+        """Raises `InvalidInput` if the output is missing or unreadable; the lease stays valid."""
         body = checked(CompleteRequest, **_named(lease), **dict(run), output=output, provider_job_id=provider_job_id)
         await self._call_held("complete", body, SettledAnswer, waits=60.0)
 
@@ -174,7 +176,7 @@ class ControlPlane:
         await self._call_held("requeue", body, SettledAnswer)
 
     async def has_definitions(self, sha256: str) -> bool:
-        """Say which definitions of nodes this worker has; false when they are not known there."""
+        """Announce this worker's node definitions. Returns false if the server does not have them yet."""
         return (await self._call("definitions", checked(HasDefinitions, sha256=sha256), KnownDefinitions)).is_known
 
     async def send_definitions(self, sha256: str, data: bytes) -> None:
@@ -185,14 +187,14 @@ class ControlPlane:
         await self._request("PUT", path, KnownDefinitions, headers=headers, seconds=60.0, content=data)
 
     async def send_logs(self, lines: list[str]) -> None:
-        """The last lines of this worker's log, for an administrator who looks."""
+        """Send the end of this worker's log to an administrator who requested it."""
         await self._call("logs", checked(LogsRequest, lines=lines), KeptLogs)
 
     async def deregister(self, *, reason: str) -> None:
         await self._call("deregister", checked(DeregisterRequest, reason=reason), Released)
 
     async def check(self) -> None:
-        """Whether somebody answers like a control plane."""
+        """Check that a control plane answers at this URL."""
         try:
             response = await self._http.get("/healthz", timeout=ANSWER_SECONDS)
         except httpx.HTTPError as error:
@@ -201,7 +203,7 @@ class ControlPlane:
             raise ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}.")
 
     def _send_lines_soon(self, are_wanted: bool) -> None:
-        """In a task of its own: no job waits for it."""
+        """Send the log in a background task, so that no job waits for it."""
         if are_wanted and self._last_lines is not None and (self._sending is None or self._sending.done()):
             self._sending = asyncio.create_task(self._send_lines(self._last_lines()))
 
@@ -209,7 +211,7 @@ class ControlPlane:
         try:
             await self.send_logs(lines)
         except ComfyRelayError as error:
-            # whoever still looks asks again
+            # an administrator who still needs the lines requests them again
             log.debug("worker.logs_not_sent", why=error.detail)
 
     def _about_devices(self) -> dict[str, Any]:
@@ -221,8 +223,10 @@ class ControlPlane:
         return await self._send("register", body, answer, headers=proof, seconds=60.0)
 
     async def _call_held(self, call: str, body: WorkerRequest, answer: type[A], *, waits: float = 0.0) -> A:
-        """About a lease. Its own token is what holds it, so a worker whose token was changed gets another, and goes
-        on."""
+        """Call about a lease.
+
+        Its lease token stays valid, so a worker whose own token was refused renews it and retries.
+        """
         token = self.token
         try:
             return await self._call(call, body, answer, waits=waits)
@@ -267,7 +271,7 @@ class ControlPlane:
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
         found = refusal_in(response)
         if found is None or type(found) is ComfyRelayError:
-            # a proxy in between, or a server in trouble: whatever it says is not a decision about a lease
+            # an answer of a proxy or a broken server is not a decision about a lease
             detail = found.detail if found is not None else ""
             return ControlPlaneUnreachable(f"{self.url} answered with {response.status_code}. {detail}".rstrip())
         return found
@@ -282,7 +286,7 @@ async def patiently(
     first_pause_seconds: float = 0.5,
     on_pause: Callable[[ComfyRelayError, float], None] | None = None,
 ) -> T:
-    """Repeat a call until the control plane answers it, with growing pauses."""
+    """Repeat a call with growing pauses until the control plane answers."""
     retries = Retries(Backoff(first_seconds=first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:

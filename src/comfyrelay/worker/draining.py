@@ -1,4 +1,4 @@
-"""What becomes of the jobs of a worker that drains: some are finished, the others are given back."""
+"""Drain a worker: finish jobs that fit into the notice and requeue the others."""
 
 import asyncio
 from collections.abc import Collection, Mapping
@@ -9,16 +9,16 @@ from comfyrelay.worker.host.shutdown_notices import Notice, Notices
 from comfyrelay.worker.job import Work
 from comfyrelay.worker.lease import LeaseStop
 
-# Kept of the notice for giving jobs back and signing off.
+# Reserved at the end of the notice for requeueing and deregistering.
 MARGIN_SECONDS = 15.0
-# Progress counts nodes, and the last one may take longest: whether a job will make it is asked again and again.
+# Progress counts nodes and the last may be the slowest, so the estimate is repeated.
 RECHECK_SECONDS = 2.0
-# Giving back is a call or two; after this the leases are left to expire.
+# Requeueing takes a call or two; after this time leases are left to expire.
 GIVE_BACK_SECONDS = 8.0
 
 
 def may_finish(work: Work, notice: Notice, typical: Typical) -> bool:
-    """Whether a job may go on after a notice. Nothing is lost with one that has not begun."""
+    """Whether a job may continue after a notice. A job that has not started loses nothing by requeueing."""
     lease = work.lease
     if notice.at_once or lease.phase in BEFORE_RUN:
         return False
@@ -36,7 +36,7 @@ def may_finish(work: Work, notice: Notice, typical: Typical) -> bool:
 async def drain(
     notice: Notice, notices: Notices, works: Mapping[Work, asyncio.Task[None]], *, typical: Typical
 ) -> Notice:
-    """Finish or give back every job; returns the last notice there was. What takes too long is cut off."""
+    """Finish or requeue every job, and cancel what takes too long. Returns the last notice."""
     while unfinished := {work: task for work, task in works.items() if not task.done()}:
         for work in unfinished:
             if not may_finish(work, notice, typical):
@@ -56,8 +56,10 @@ async def drain(
 
 
 async def _wait_for_change(notice: Notice, notices: Notices, tasks: Collection[asyncio.Task[None]]) -> Notice | None:
-    """Wait until there is reason to check again: a job has ended, a newer notice has come, or jobs have got further.
-    Returns the notice that counts then; `None` when the time is up."""
+    """Wait for a reason to check again: a job ended, a newer notice came, or time passed.
+
+    Returns the current notice, or `None` when the time is up.
+    """
     seconds = notice.seconds_left
     if notice.at_once or (seconds is not None and seconds <= _margin(notice)):
         return None

@@ -1,22 +1,22 @@
-"""How long a run will still take, and whether that fits into a notice."""
+"""Estimate how long a run still takes, and whether it fits into a shutdown notice."""
 
 from collections import OrderedDict
 
-# How much the last run counts: a change of models shows after a few, one odd run hardly.
+# Weight of the last run: a change of models shows after a few runs, one outlier hardly at all.
 WEIGHT = 0.3
 MOST_WORKFLOWS = 1000
 
 
 def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> float | None:
-    """Seconds until the run ends, as far as anybody can tell; `None` if nobody can.
+    """Return the estimated seconds until the run ends, or `None` if unknown.
 
-    `progress` goes from 0 to 1; 0 says nothing. It is counted in nodes and steps, so it can run ahead (loaders are done
-    in no time, the sampler is not) or fall behind (a model comes from a cold disk). `typical` is what runs of this
-    workflow took here, but one of another length is the same workflow. So of the two the larger counts: a job that is
-    given back for nothing loses what it has done, and one that is cut off at the end loses that and the notice too.
+    `progress` is between 0 and 1; 0 means unknown. It counts nodes and steps, so it can run ahead (loaders are fast,
+    samplers slow) or behind (a model on a cold disk). `typical` is the average for this workflow, whose runs may differ
+    in length. The larger of both estimates counts: requeueing too early loses the run, being cut off loses the run and
+    the notice.
 
-    A run that took longer than is typical has shown that it is not typical: then its progress alone counts. Without
-    any, it is expected to be late by as much again.
+    A run that has exceeded the typical time is estimated from its progress alone. Without progress it is expected to
+    take as long again as it has taken.
     """
     if progress >= 1:
         return 0.0
@@ -26,14 +26,14 @@ def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> f
 
 
 def fits(seconds_left: float | None, notice_seconds: float | None, *, margin: float) -> bool:
-    """Whether a run may go on. `margin` is for what comes after it: storing its output and taking leave."""
+    """Whether a run may continue. `margin` is reserved for storing its output and deregistering."""
     if notice_seconds is None:
         return True
     return seconds_left is not None and seconds_left + margin <= notice_seconds
 
 
 class Typical:
-    """What runs took here, and storing what they made, by workflow hash: a moving average of each."""
+    """Moving averages of run and upload times by workflow hash."""
 
     def __init__(self) -> None:
         self._run: OrderedDict[str, float] = OrderedDict()

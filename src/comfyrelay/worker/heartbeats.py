@@ -1,4 +1,4 @@
-"""The heartbeats of one lease, in tasks of their own: whatever the job does, they go on."""
+"""Send heartbeats for one lease in background tasks, independently of the job."""
 
 import asyncio
 import random
@@ -15,15 +15,18 @@ from comfyrelay.worker.lease import Lease, LeaseStop
 
 log = structlog.get_logger(__name__)
 
-# Progress and logs are sent at most this often.
+# Minimum pause between two heartbeats that carry progress or logs.
 NEWS_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
 MOST_LOGS = 1000
 
 
 class HeartbeatLoop:
-    """One task listens: its heartbeat waits at the control plane until there is something to hear, or it is time for
-    the next. Another sends news, when there is any."""
+    """Keeps one lease alive.
+
+    One task parks a heartbeat at the control plane until a stop request arrives or the next heartbeat is due. Another
+    sends progress and logs as they come.
+    """
 
     def __init__(self, control: ControlPlane, lease: Lease, *, interval_seconds: float) -> None:
         self._control = control
@@ -32,7 +35,7 @@ class HeartbeatLoop:
         self._progress: Progress | None = None
         self._logs: list[str] = []
         self._news = Wakeup()
-        # when the control plane last answered, and when that heartbeat was sent
+        # when the control plane last answered, and when it was called
         self.answered_at = float("-inf")
         self.sent_at = float("-inf")
         self._tasks: list[asyncio.Task[None]] = []
@@ -54,7 +57,7 @@ class HeartbeatLoop:
         step: float | None = None,
         steps: float | None = None,
     ) -> None:
-        """How far the job is, from 0 to 1; told soon, together with what else is new by then."""
+        """Report progress from 0 to 1. It is sent soon, together with other changes."""
         lease = self._lease
         lease.progress = value
         self._progress = Progress(
@@ -70,20 +73,20 @@ class HeartbeatLoop:
         self._news.notify()
 
     def log(self, line: str) -> None:
-        """A line for the job's log. When nobody can be told, the oldest are forgotten."""
+        """Add a line to the job's log. If the lines cannot be sent, the oldest are dropped."""
         self._logs.append(storable(line))
         del self._logs[:-MOST_LOGS]
         self._news.notify()
 
     async def refresh(self) -> None:
-        """Beat now, for fresh URLs. What fails here is found out by whoever needs them."""
+        """Send a heartbeat now to get fresh URLs. Errors surface when the URLs are used."""
         try:
             await self._beat(fresh_urls=True)
         except Exception as error:
             self._failed(error)
 
     async def flush(self) -> None:
-        """Send what has not been sent, before the job is settled."""
+        """Send what is pending before the job is settled."""
         if self._progress is not None or self._logs:
             await self._send()
 
@@ -95,10 +98,10 @@ class HeartbeatLoop:
                 await self._beat(wait_seconds=self._wait_seconds)
             except Exception as error:
                 self._failed(error)
-                # soon again: the lease goes on expiring
+                # retry soon: the lease is about to expire
                 least = min(self._wait_seconds, 2.0)
             else:
-                # a control plane that is being stopped does not let us wait, and one that said stop says so again
+                # a stopping control plane answers at once, and a stop request is repeated in each answer
                 least = min(self._wait_seconds, 1.0)
             rest = least - (loop.time() - asked_at)
             if rest > 0:
@@ -116,13 +119,13 @@ class HeartbeatLoop:
         try:
             await self._beat(progress=progress, logs=logs)
         except ControlPlaneUnreachable:
-            # to be told with the next; something newer may have come meanwhile
+            # sent with the next heartbeat, unless something newer has come
             if self._progress is None:
                 self._progress = progress
             self._logs = [*logs, *self._logs][-MOST_LOGS:]
             self._news.notify()
         except Exception as error:
-            # what could not be sent is not sent again: it may be the reason
+            # drop what could not be sent: it may be the cause
             self._failed(error)
 
     def _is_over(self) -> bool:
@@ -136,16 +139,16 @@ class HeartbeatLoop:
         if stop is None:
             return
         if stop is LeaseStop.RELEASE and self._lease.phase not in BEFORE_RUN:
-            # what runs here already would only be lost
+            # a running job would only be lost
             return
         self._lease.must_stop(stop)
 
     def _failed(self, error: Exception) -> None:
-        """Whatever it is, the heartbeats go on: without them the lease would be lost, and nobody could stop the job."""
+        """Log the error and continue: without heartbeats the lease would expire and the job could not be stopped."""
         if isinstance(error, LeaseLost | Unauthorized | Forbidden):
             self._lease.must_stop(LeaseStop.LOST)
         elif isinstance(error, InvalidInput):
-            # a control plane of another version, most likely
+            # probably a control plane of another version
             log.warning("worker.heartbeat_refused", dispatch_id=self._lease.dispatch_id, why=error.detail)
         elif isinstance(error, ComfyRelayError):
             log.debug("worker.heartbeat_failed", dispatch_id=self._lease.dispatch_id, error=error.detail)

@@ -1,4 +1,4 @@
-"""The work on one lease, from its inputs to its settlement. Whatever happens, nothing of it is left behind."""
+"""Run one leased job, from fetching its inputs to settling the lease and cleaning up."""
 
 import asyncio
 import hashlib
@@ -67,14 +67,14 @@ from comfyrelay.worker.state import HeldLease, StateFolder
 
 log = structlog.get_logger(__name__)
 
-# An output that the control plane does not find readable is uploaded again this often.
+# How often an output is uploaded if the control plane finds it unreadable.
 UPLOADS = 2
 LONGEST_RAW = 200_000
 LONGEST_RETRY_SECONDS = 86_400.0
-# A control plane that has answered no heartbeat for this long is away.
+# A control plane that has answered no heartbeat for this long counts as unreachable.
 AWAY_SECONDS = 90.0
 LOG_SECONDS = 60.0
-# The lease is no longer ours to speak about.
+# The lease has ended for this worker.
 _NOT_OURS = (LeaseLost, NotFound, Unauthorized, Forbidden)
 
 
@@ -84,7 +84,7 @@ OutputListener = Callable[[Lease, CollectedOutput, Callable[[], None]], Awaitabl
 
 @dataclass(frozen=True, kw_only=True)
 class Tools:
-    """What all jobs of a worker share."""
+    """Shared by all jobs of a worker."""
 
     control: ControlPlane
     servers: Servers
@@ -97,23 +97,23 @@ class Tools:
     metrics: WorkerMetrics
     settings: WorkerSettings
     policy: GraphPolicy
-    # classes of nodes that ComfyUI never sees: whoever runs them looks at the files that they name
+    # node classes that ComfyUI never sees; the code that runs them checks the files they name
     own_nodes: frozenset[str]
-    # a job went from one phase to the next
+    # a job entered another phase
     on_change: Callable[[], None]
     on_progress: Callable[[], None]
-    # this machine's disk does not take files
+    # this machine's disk refuses writes
     on_disk_error: Callable[[], None]
-    # an output is here and stored, and about to be told of
+    # an output is stored and about to be reported
     on_output: OutputListener | None = None
 
 
 class Work:
-    """One lease. `run` returns when it is settled, or lost, and everything is cleaned up."""
+    """The work on one lease. `run` returns when it is settled or lost and everything is cleaned up."""
 
     def __init__(self, lease: Lease, tools: Tools) -> None:
         self.lease = lease
-        # why it is given back, if it is because this worker leaves
+        # reason for requeueing when this worker shuts down
         self.drain_reason = "shutdown"
         self._tools = tools
         self._heartbeats = HeartbeatLoop(
@@ -121,14 +121,14 @@ class Work:
         )
         self._previews = PreviewUploader(lease, tools.transfers)
         self._ran = Ran()
-        # runs that others look after now
+        # runs that another component stops and cleans up
         self._handed_over: set[tuple[str, str]] = set()
-        # as it is written down, once there is one
+        # the output as saved in the state folder
         self._output: Mapping[str, Any] | None = None
         self._was_killed = self._was_behind = False
-        # an earlier process cannot say whether its inputs were read
+        # an earlier process cannot know whether its inputs were read
         self._may_have_sent = False
-        # those of an earlier process, while no server can be asked
+        # runs of an earlier process, while no server is reachable
         self._runs_to_stop: Sequence[tuple[str, str]] | None = None
         self._began_at: float | None = None
         self._ran_seconds: float | None = None
@@ -136,19 +136,19 @@ class Work:
 
     @property
     def running_seconds(self) -> float:
-        """How long it ran, or has been running up to now."""
+        """How long it ran, or has been running so far."""
         if self._ran_seconds is not None or self._began_at is None:
             return self._ran_seconds or 0.0
         return asyncio.get_running_loop().time() - self._began_at
 
     async def run(self) -> str:
-        """Do everything; returns how it ended here: completed, failed, requeued or lost."""
+        """Do the work. Returns the outcome: completed, failed, requeued or lost."""
         return await self._while_held(self._until_stopped(self._work()))
 
     async def settle_after_kill(self, held: HeldLease) -> str:
-        """An earlier process of this worker was killed while it held this lease."""
+        """Settle a lease that was held by a killed process of this worker."""
         self._was_killed = True
-        # it was in ComfyUI's queue, and had not begun
+        # it waited in ComfyUI's queue and had not started
         self._was_behind = bool(held.runs) and held.lease.began_after_seconds is None
         self._ran.runs.extend(held.runs)
         self._output = held.output
@@ -157,12 +157,12 @@ class Work:
         if collected is None and not self._tools.servers.is_away:
             await self._stop_runs(held)
         elif collected is None:
-            # nobody can stop them now, and nobody waits for that: the lease is settled, they are stopped later
+            # no server can stop them now: settle the lease and stop them later
             self._runs_to_stop = held.runs
         return await self._while_held(self._until_stopped(self._settle_after_kill(collected)))
 
     async def stop_runs(self, held: HeldLease) -> str:
-        """The lease was settled while no server could be asked: its runs are still to be stopped."""
+        """Stop runs of a lease that was settled while no server was reachable."""
         if self._tools.servers.is_away:
             return self._outcome
         self._ran.runs.extend(held.runs)
@@ -172,26 +172,26 @@ class Work:
         return self._outcome
 
     async def _stop_runs(self, held: HeldLease) -> None:
-        """Whatever becomes of the lease, none of them may go on beside a new one."""
+        """Stop them in any case: none may run in parallel with a new attempt."""
         found = await self._tools.servers.unfinished_runs(held)
         self._ran.runs.extend(each for each in found if each not in held.runs)
         await self._tools.servers.stop(self._ran.runs)
 
     async def _while_held(self, work: Coroutine[Any, Any, None]) -> str:
-        """Do it while the lease is kept alive, and clean up however it ends."""
+        """Run `work` while heartbeats keep the lease alive, then clean up."""
         self._heartbeats.start()
         is_cut_off = False
         try:
             await work
         except _NOT_OURS as error:
-            # nobody may be told: another worker has it, or will have it
+            # report nothing: another worker has the job, or will get it
             log.warning("worker.job_lost", **self._names, why=error.detail)
         except asyncio.CancelledError:
-            # this process leaves before the control plane could be told: the next one does it
+            # this process exits before the control plane answered: the next process reports
             is_cut_off = True
             raise
         except Exception:
-            # the lease is let go, and ends by itself
+            # leave the lease to expire
             log.exception("worker.job_broke", **self._names)
         finally:
             await self._heartbeats.close()
@@ -214,7 +214,7 @@ class Work:
         try:
             await asyncio.wait({doing, stopped}, return_when=asyncio.FIRST_COMPLETED)
             if not doing.done() and self.lease.phase is Phase.SETTLING and self.lease.stop is not LeaseStop.DRAINING:
-                # the report is on its way, and the control plane decides whether it still counts
+                # the report is on its way, and the control plane decides whether it counts
                 await asyncio.wait({doing})
         finally:
             stopped.cancel()
@@ -222,7 +222,7 @@ class Work:
                 doing.cancel()
                 await asyncio.wait({doing})
         if not doing.cancelled():
-            # raises what went wrong
+            # re-raise its error
             doing.result()
         elif self.lease.stop is not None:
             await self._stopped(self.lease.stop)
@@ -230,7 +230,7 @@ class Work:
     async def _settle_after_kill(self, collected: CollectedOutput | None) -> None:
         killed_jobs = self._tools.settings.killed_jobs
         if not self._tools.control.token:
-            # nobody would believe us
+            # without a token every report is refused
             raise LeaseLost
         if collected is not None:
             self._move(Phase.STORING)
@@ -238,7 +238,7 @@ class Work:
         elif not self._ran.runs or killed_jobs == "requeue" or self._was_behind:
             await self._requeue("worker_restart")
         else:
-            # a job that takes the worker down with it must run out of attempts
+            # a job that kills its worker must run out of attempts
             fault = Fault.JOB if killed_jobs == "fail" else Fault.WORKER
             await self._fail("The worker was killed while it ran this job.", fault)
 
@@ -265,7 +265,7 @@ class Work:
             await self._fail(f"The worker failed unexpectedly ({type(error).__name__}).", Fault.WORKER)
 
     async def _made(self) -> CollectedOutput:
-        """From inputs to an output on this machine's disk."""
+        """Fetch the inputs, run the graph and collect the output on this machine's disk."""
         lease, tools = self.lease, self._tools
         graph = check_graph(lease.graph)
         await self._check_graph()
@@ -274,7 +274,7 @@ class Work:
         try:
             return await self._run(graph, attachments)
         except OutputGone:
-            # everything was cached, and the file of the earlier run is no longer there: without its cache it runs anew
+            # everything was cached, but the file of the earlier run is gone: run again without the cache
             comfyui = tools.servers.find(self._ran.client_id)
             if comfyui is None:
                 raise
@@ -310,7 +310,7 @@ class Work:
             self._heartbeats.log(f"The run made {len(dropped)} more files, which are not kept: a job has one output.")
         self._output = collected.to_json()
         self._save_output()
-        # it is here now: the server's disk is free for the next
+        # the output is local now, so the server's files can go
         self._clean_server()
         return collected
 
@@ -318,12 +318,12 @@ class Work:
         self._tools.state.note(self.lease, runs=self._ran.runs, output=self._output)
 
     async def _check_graph(self) -> None:
-        """What no effect stands for is a tenant's own."""
+        """Check the graph against the policy. A graph without an effect is the tenant's own."""
         lease = self.lease
         servers = self._tools.servers
         info = await servers.definitions(lease.provider)
         if not info and lease.provider != "cloud":
-            # one that answers and cannot say would be leased the job again at once, if this were nobody's fault
+            # with no fault of the worker, the job would be leased to it again at once
             fault = Fault.WORKER if servers.online(lease.provider) else Fault.INTERRUPTED
             raise ComfyError("No ComfyUI of this worker can say what its nodes are.", fault=fault)
         own = [each.placeholder for each in lease.payload.assets]
@@ -331,7 +331,7 @@ class Work:
         self._tools.policy.check(graph, own=own, object_info=info, is_effect=lease.job.effect_id is not None)
 
     async def _store(self, collected: CollectedOutput, *, prompt_id: str) -> None:
-        """Upload the output and say so, however long the control plane is away."""
+        """Upload the output and complete the lease, waiting for an unreachable control plane."""
         lease, tools = self.lease, self._tools
         started_at = asyncio.get_running_loop().time()
         for attempt in range(UPLOADS):
@@ -366,12 +366,12 @@ class Work:
             await self._requeue(error.detail)
         else:
             self._log_last_lines(error)
-            # a sentence for the user, and all there is for the operator
+            # a sentence for the user and full details for the operator
             raw = (error.raw or "")[:LONGEST_RAW]
             gpu_bytes = error.gpu_bytes if isinstance(error, OutOfMemory) else None
             detail = too_large_for(error, self.lease.graph) if isinstance(error, OutOfMemory) else error.detail
             text = json.dumps({"error_message": detail, "raw": raw}) if raw else detail
-            # what is missing or broken here would be so at every other try
+            # a missing node or model would fail every other attempt here
             is_final = isinstance(error, NotInstalled | ModelUnreadable) and self._tools.settings.is_only_worker
             fault = Fault.JOB if is_final else error.fault
             await self._fail(
@@ -387,10 +387,10 @@ class Work:
         if why is LeaseStop.LOST:
             raise LeaseLost
         if why is LeaseStop.DRAINING and self._was_killed:
-            # as it is written down: the next process tells of it
+            # leave the saved state as it is: the next process reports it
             raise asyncio.CancelledError
-        # should the control plane not hear of it now: it was stopped in order, so the next process must not call it
-        # killed, and may still bring an output
+        # If the control plane does not answer now, the next process must not count this job as killed, and may still
+        # deliver its output.
         output = self._output if why is LeaseStop.DRAINING else None
         with suppress(OSError):
             self._tools.state.note(self.lease, runs=self._ran.runs if output else (), output=output)
@@ -425,11 +425,11 @@ class Work:
         self._end("requeued", reason=reason)
 
     async def _settle(self, verdict: Callable[[], Awaitable[None]]) -> None:
-        """Report how it ended, until that is answered.
+        """Report the outcome until the control plane answers.
 
-        A control plane that is away is waited for, however long: it knows whether the lease still holds. One that hears
-        the heartbeats and answers each report with an error would have the job held for ever, so after a while the
-        lease is let go, and ends by itself.
+        An unreachable control plane is retried without limit, because only it knows whether the lease is valid. One
+        that accepts heartbeats but answers each report with an error would keep the job leased for ever, so after a
+        while the lease is left to expire.
         """
         self._move(Phase.SETTLING)
         await self._heartbeats.flush()
@@ -443,7 +443,7 @@ class Work:
                 raise LeaseLost
             if now - self._heartbeats.answered_at > AWAY_SECONDS:
                 since = now
-            # one that was on its way before says nothing about the control plane of now
+            # an older heartbeat says nothing about the control plane now
             if self._heartbeats.sent_at - since >= self._tools.settings.verdict_timeout_seconds:
                 raise LeaseLost("The control plane takes heartbeats, but not what became of the job.")
             if now >= next_log:
@@ -454,7 +454,7 @@ class Work:
 
     def _on_event(self, event: PoolJobEvent) -> None:
         lease = self.lease
-        # one that waits in ComfyUI's queue has not begun, and may be taken back
+        # a run in ComfyUI's queue has not started and may be withdrawn
         has_begun = isinstance(event, JobStarted) or (isinstance(event, JobAccepted) and not event.position)
         if has_begun and lease.phase is Phase.WAITING:
             self._move(Phase.RUNNING)
@@ -462,7 +462,7 @@ class Work:
             lease.began_at = utc_now()
             lease.server = event.client_id
             lease.began_after_seconds = time.monotonic() - lease.received_at
-            # at once: until the first node has something to tell it would pass for one that waits
+            # at once: until its first node reports, it would look like a waiting job
             self._heartbeats.progress(0.0)
             self._heartbeats.log(f"Running on {event.client_id}.")
             log.info("worker.job_runs", **self._names, server=event.client_id)
@@ -489,13 +489,16 @@ class Work:
             self._note_runs()
 
     def _log_last_lines(self, error: ComfyError) -> None:
-        """What a ComfyUI said before it died, for whoever owns the machine: among it may be words of others."""
+        """Log the last output of a ComfyUI that died.
+
+        It is for the machine's owner, because it may contain other users' text.
+        """
         if isinstance(error, RunLost) and error.raw and not self._tools.policy.is_shared:
             for line in error.raw.splitlines():
                 self._heartbeats.log(f"ComfyUI: {line}")
 
     def _wait_for_server(self) -> None:
-        """It ran, and has to run once more when there is a server for it."""
+        """Mark the job as waiting again: it needs another run."""
         self._began_at = self._ran_seconds = self.lease.began_at = self.lease.server = None
         self.lease.node_title = ""
         self._move(Phase.WAITING)
@@ -544,7 +547,7 @@ class Work:
         }
 
     def _clean_server(self) -> None:
-        # everywhere: its inputs may also be where it was only tried
+        # on every server: inputs may also be left where a run was refused
         result = self._ran.result
         self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._ran.prompt_ids)
         folder = job_folder(self.lease)
@@ -558,8 +561,10 @@ class Work:
 
 
 def _cache_key(lease: Lease, own_nodes: Set[str]) -> str | None:
-    """The same for jobs of one tenant of which ComfyUI runs the second from its cache. A file of the user's own has
-    another name there each time; and what never comes to ComfyUI is in no cache of its."""
+    """Return the same key for jobs of one tenant that ComfyUI could serve from its cache, if any.
+
+    Uploaded files get a new name in each job, and nodes that we run ourselves never reach ComfyUI's cache.
+    """
     is_private = any(each.content_hash is None for each in lease.payload.assets)
     if is_private or not own_nodes.isdisjoint(node["class_type"] for node in lease.graph.values()):
         return None
@@ -578,10 +583,10 @@ def _sentence(error: ComfyRelayError) -> str:
 
 
 def _seed_of(graph: dict[str, Any], about: Mapping[str, Any]) -> int | None:
-    """The seed that was told of the run; else the one that the graph names, where it names one."""
+    """Return the reported seed, or the one in the graph."""
     if isinstance(seed := about.get("seed"), int):
         return seed
-    # one that adds no noise has a seed that changes nothing
+    # a sampler that adds no noise ignores its seed
     makers = [each for each in graph.values() if each["inputs"].get("add_noise") not in ("disable", False)]
     for node in makers or graph.values():
         for name in ("seed", "noise_seed"):

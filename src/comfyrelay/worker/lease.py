@@ -1,4 +1,4 @@
-"""A job that this worker holds, as the control plane handed it over, and what has become of it since."""
+"""A leased job as this worker holds it."""
 
 import asyncio
 import time
@@ -14,12 +14,12 @@ from comfyrelay.wakeup import Wakeup
 
 
 class LeaseStop(StrEnum):
-    """Why a job must not go on here."""
+    """Why a job must stop here."""
 
     CANCEL = "cancel"
     PAUSE = "pause"
     RELEASE = "release"
-    # the lease is no longer ours: somebody else may be running it
+    # the lease has ended: another worker may be running the job
     LOST = "lost"
     # this worker is draining
     DRAINING = "draining"
@@ -27,7 +27,7 @@ class LeaseStop(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewTarget:
-    """Where previews of a job are wanted, and until when, by a clock that only goes forward."""
+    """Where to put previews of a job, and until when (monotonic clock)."""
 
     url: str
     headers: Mapping[str, str]
@@ -40,35 +40,35 @@ class PreviewTarget:
 
 @dataclass(kw_only=True, eq=False)
 class Lease:
-    """`urls` are replaced when heartbeats bring newer ones. `stop` is set once, and wakes who waits in `stopped`."""
+    """Heartbeats replace `urls`. `stop` is set once and wakes the waiters of `stopped`."""
 
     job: LeasedJob
     urls: Urls
-    # how many more waited when it was handed over, as far as was told
+    # how many more jobs were waiting when it was leased, if known
     more_waiting: int = 0
-    # when it came, by a clock that only goes forward
+    # when it was leased (monotonic clock)
     received_at: float = field(default_factory=time.monotonic)
     phase: Phase = Phase.FETCHING
     progress: float = 0.0
-    # when it began to run, which may be long after it was fetched
+    # when it started to run, possibly long after its inputs were fetched
     began_at: datetime | None = None
     began_after_seconds: float | None = None
-    # of the node that runs now, for people
+    # title of the running node
     node_title: str = ""
-    # where it runs, by the name that its worker gave the server
+    # name of the server it runs on
     server: str | None = None
-    # where its pictures go while somebody watches
+    # where previews go while a user watches
     preview: PreviewTarget | None = None
-    # given when somebody watches
+    # set when a user starts watching
     watched: Wakeup = field(default_factory=Wakeup)
-    # what is to be kept of its run however that ends; names that begin with _ are for this machine alone
+    # details of the run to keep in any case; names that start with _ stay on this machine
     about: dict[str, Any] = field(default_factory=dict)
     stop: LeaseStop | None = None
     stopped: asyncio.Event = field(default_factory=asyncio.Event)
 
     @property
     def name(self) -> str:
-        """Unique for this lease, and fit to be part of a file's name."""
+        """Unique for this lease, and safe in a file name."""
         return f"{self.dispatch_id}-{self.job.lease_token[:8]}"
 
     @property
@@ -97,11 +97,14 @@ class Lease:
 
     @property
     def preview_seconds(self) -> float:
-        """For how long somebody is known to watch."""
+        """Seconds for which a user is known to watch."""
         return self.preview.seconds_left if self.preview is not None else 0.0
 
     def must_stop(self, why: LeaseStop) -> None:
-        """The first reason counts, but a lost lease beats all: then nothing may be said about the job any more."""
+        """Request a stop.
+
+        The first reason counts, except that a lost lease overrides it: then nothing may be reported.
+        """
         if self.stop is None or why is LeaseStop.LOST:
             self.stop = why
         self.stopped.set()

@@ -1,4 +1,4 @@
-"""The last lines of this worker's log, for an administrator who looks at it from afar."""
+"""The end of this worker's log, for administrators."""
 
 import json
 from collections import deque
@@ -12,7 +12,7 @@ LONGEST_LINE = 4000
 
 
 class RecentLines:
-    """Stands behind whatever hides secrets: what it is handed may be seen."""
+    """A structlog processor behind the one that hides secrets."""
 
     def __init__(self) -> None:
         self._lines: deque[str] = deque(maxlen=MOST_LOG_LINES)
@@ -22,10 +22,10 @@ class RecentLines:
         return event
 
     def last(self) -> list[str]:
-        """As many of the newest as may be sent, oldest first."""
+        """The newest lines within the size limit, oldest first."""
         found: list[str] = []
         left = MOST_LOG_BYTES
-        # a copy: other threads log, too
+        # a copy, because other threads log too
         for line in reversed(list(self._lines)):
             left -= len(line.encode())
             if left < 0:

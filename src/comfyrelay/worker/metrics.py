@@ -1,4 +1,4 @@
-"""What a worker measures, as Prometheus reads it. Whoever reaches its port may read it: it names no tenant or job."""
+"""Prometheus metrics of a worker. The port needs no authentication, so no metric names a tenant or a job."""
 
 import asyncio
 import platform
@@ -24,7 +24,7 @@ DIRECTIONS = ("download", "upload")
 PROVIDERS: tuple[str, ...] = get_args(Provider)
 # From an upscale to a long video.
 BUCKETS = (1.0, 2.5, 5.0, 10.0, 20.0, 40.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0)
-# A worker that is too busy to say how it is gets no answer in its place.
+# How long a scrape waits for a busy event loop.
 READ_SECONDS = 2.0
 
 
@@ -54,7 +54,7 @@ class _GpuStatus(Protocol):
 
 @dataclass
 class _Figures:
-    """How a worker was when it was last read."""
+    """State of a worker when it was last read."""
 
     held: Counts[str] = field(default_factory=Counts)
     online: dict[str, int] = field(default_factory=dict)
@@ -62,17 +62,17 @@ class _Figures:
     cache_hits: int = 0
     cache_misses: int = 0
     cache_bytes: int = 0
-    # by GPU: how many ComfyUI are up there, and why that was last changed
+    # by GPU: the number of running ComfyUI processes, and why it last changed
     gpus: dict[str, tuple[int, str]] = field(default_factory=dict)
     busy: dict[str, float] = field(default_factory=lambda: dict.fromkeys(PROVIDERS, 0.0))
 
 
 class WorkerMetrics:
-    """The figures of one worker, in a registry of its own."""
+    """The metrics of one worker, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        # where `serve` listens
+        # port of `serve`
         self.port: int | None = None
         ProcessCollector(registry=self.registry)
         info = Info("comfyrelay_build", "The version that is running.", registry=self.registry)
@@ -89,7 +89,7 @@ class WorkerMetrics:
             ["direction"],
             registry=self.registry,
         )
-        # from the start, so that the first one is an increase
+        # initialised, so that the first event is an increase
         for outcome in OUTCOMES:
             self._jobs.labels(outcome)
         for direction in DIRECTIONS:
@@ -101,7 +101,7 @@ class WorkerMetrics:
         self._jobs.labels(outcome).inc()
 
     def ran(self, seconds: float) -> None:
-        """A run came to its end."""
+        """Count a finished run."""
         self._run_seconds.observe(seconds)
 
     def transferred(self, direction: str, count: int) -> None:
@@ -116,7 +116,7 @@ class WorkerMetrics:
         held: Callable[[], Sequence[Lease]],
         gpus: Callable[[], Mapping[str, _GpuStatus]] = dict,
     ) -> None:
-        """Read these, in the loop that runs now, whenever somebody asks."""
+        """Read these in the running event loop at each scrape."""
 
         def read(figures: _Figures) -> None:
             figures.held = Counts(lease.phase.value for lease in held())
@@ -128,11 +128,11 @@ class WorkerMetrics:
         self._live.watch(read, held)
 
     def changed(self) -> None:
-        """A job has come or gone, or to another phase."""
+        """Update the metrics after a job changed."""
         self._live.changed()
 
     def serve(self, port: int, host: str = "0.0.0.0") -> Callable[[], None]:
-        """Answer at a port, in a thread; returns what ends it."""
+        """Serve the metrics from a thread. Returns a function that stops it."""
         try:
             server, thread = start_http_server(port, host, registry=self.registry)
         except OSError as error:
@@ -150,7 +150,7 @@ class WorkerMetrics:
 
 
 class _Live(Collector):
-    """What is read when it is asked for. Who asks is another thread: it is read in the worker's loop."""
+    """Metrics that are read at scrape time, in the worker's event loop."""
 
     def __init__(self) -> None:
         self._figures = _Figures()
@@ -199,7 +199,7 @@ class _Live(Collector):
         yield GaugeMetricFamily(f"{name}_bytes", "Bytes of effect assets that are kept.", value=figures.cache_bytes)
 
     def describe(self) -> Iterator[Metric]:
-        """Nothing: to be registered must not mean to be asked."""
+        """Empty, so that registering does not trigger a read."""
         return iter(())
 
     def _read_now(self) -> _Figures:
@@ -217,7 +217,7 @@ class _Live(Collector):
                 self._loop.call_soon_threadsafe(read)
                 done.result(READ_SECONDS)
             except (RuntimeError, TimeoutError):
-                # the loop is closed, or has no time: as it was before
+                # the loop is closed or busy: return the last values
                 pass
         return self._figures
 

@@ -1,4 +1,4 @@
-"""Asks for jobs, one long poll after the other, while there is room for one more."""
+"""Long-poll for jobs while there is capacity."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -23,12 +23,12 @@ from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-# One that answers "nothing" at once (this worker is draining, or the server is being stopped) is not asked in a hurry.
+# Pause after a poll that was answered at once without a job: this worker is draining, or the server is stopping.
 SOONEST_SECONDS = 1.0
 
 
 class Poller:
-    """`capacity` says what may be asked for now; `changed` wakes it when that may have changed."""
+    """`capacity` returns what to poll for; `changed` wakes the poller when it may have changed."""
 
     def __init__(
         self,
@@ -49,19 +49,19 @@ class Poller:
         self._register = register
         self._wait_seconds = wait_seconds
         self._changed = asyncio.Event()
-        # kept until it is answered: an answer that was lost is given again
+        # kept until answered, so that a lost answer is repeated
         self._request_id = str(uuid4())
         self._was_cut_off = False
         self._not_before = 0.0
-        # what the last answer said, and since when there has been none
+        # the last answer, and since when there was none
         self._more_waiting = 0
         self._asking_since: float | None = None
 
     @property
     def more_waiting(self) -> int:
-        """How many jobs wait that this worker could have been given, as far as it was told."""
+        """How many jobs were waiting for this worker at the last answer."""
         since = self._asking_since
-        # one that waits would have been handed over by now
+        # a waiting job would have been leased by now
         is_in_vain = since is not None and asyncio.get_running_loop().time() - since > SOONEST_SECONDS
         return 0 if is_in_vain else self._more_waiting
 
@@ -69,14 +69,14 @@ class Poller:
         self._changed.set()
 
     def pause(self, seconds: float) -> None:
-        """Ask for nothing for a while; what has been asked for is not wanted either."""
+        """Stop polling for a while, and drop the pending poll."""
         loop = asyncio.get_running_loop()
         self._not_before = loop.time() + seconds
         loop.call_later(seconds, self.changed)
         self.changed()
 
     async def run(self) -> None:
-        """Poll until canceled."""
+        """Poll until cancelled."""
         retries = Retries(Backoff(first_seconds=SOONEST_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
         while True:
             pause = 0.0
@@ -91,7 +91,7 @@ class Poller:
                 log.warning("worker.token_refused")
                 await self._register(token)
             except Forbidden as error:
-                # revoked, which may be taken back
+                # revoked; an administrator may restore it
                 log.warning("worker.forbidden", why=error.detail)
                 pause = LONGEST_PAUSE_SECONDS
             except TooManyRequests as error:
@@ -104,7 +104,7 @@ class Poller:
                 log.error("worker.poll_refused", why=error.detail)
                 pause = LONGEST_PAUSE_SECONDS
             except Exception:
-                # the jobs that run go on, whatever this is
+                # running jobs are not affected
                 log.exception("worker.poll_broke")
                 pause = LONGEST_PAUSE_SECONDS
             await asyncio.sleep(pause)
@@ -121,7 +121,7 @@ class Poller:
             await self._changed.wait()
 
     async def _ask(self, capacity: Capacity) -> bool:
-        """Poll once; false if the answer was empty and came sooner than a long poll should."""
+        """Poll once. Returns false if the answer was empty and came too soon for a long poll."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
         wish: dict[str, Any] = {
@@ -160,8 +160,7 @@ class Poller:
     async def _answered(
         self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, told: Mapping[str, Any] | None
     ) -> bool:
-        """Wait for the answer; false when it is no longer wanted, because what was asked for cannot be run now, or
-        there is more to tell."""
+        """Wait for the answer. Returns false if the poll is outdated: capacity or capabilities have changed."""
         while not polling.done():
             waking = asyncio.create_task(self._changed.wait())
             await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
@@ -172,8 +171,10 @@ class Poller:
         return True
 
     def _is_outdated(self, capacity: Capacity) -> bool:
-        """Whether what was asked for cannot be run any more, or more can. That there is no room for one more just now
-        is no reason: a poll that is cut off may cost a lease that is given back for nothing."""
+        """Whether the pending poll no longer matches the capacity.
+
+        Temporary lack of capacity is no reason to drop it: dropping a poll may requeue a lease for nothing.
+        """
         if self._is_paused or any(not self._servers.slots(name) for name in capacity.providers):
             return True
         now = self._capacity()

@@ -1,5 +1,4 @@
-"""Previews of one job: while somebody watches, the newest picture that ComfyUI has sent of it is put where the control
-plane says. Nothing of this may hold up the job, or fail it."""
+"""Upload the newest preview of a running job while a user watches. Failures never affect the job."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -16,13 +15,13 @@ from comfyrelay.worker.lease import Lease
 log = structlog.get_logger(__name__)
 
 MOST_BYTES = 64 * 1024
-# Between two of one job.
+# Between two previews of one job.
 PAUSE_SECONDS = 1.0
-# A picture that takes longer is of no use: there is a newer one by then.
+# A slower upload is dropped: a newer preview exists by then.
 PUT_SECONDS = 5.0
 LONGEST_SIDE = 512
 QUALITIES = (80, 60, 35)
-# What ComfyUI sends is a picture of a few hundred pixels; what claims to be far more is not opened.
+# ComfyUI sends a few hundred pixels; an image that claims far more is not decoded.
 MOST_PIXELS = 64 * 1024**2
 _JPEG = b"\xff\xd8\xff"
 
@@ -32,19 +31,19 @@ class PreviewUploader:
         self._lease = lease
         self._transfers = transfers
         self._pause_seconds = pause_seconds
-        # as it came, until somebody watches
+        # the newest image, until a user watches
         self._newest: bytes | None = None
         self._news = lease.watched
 
     def take(self, image: bytes) -> None:
-        """A picture that ComfyUI has sent, as often as it likes: all but the newest are dropped."""
+        """Keep an image from ComfyUI as the newest and drop older ones."""
         self._newest = image
         if self._lease.preview_seconds:
             self._news.notify()
 
     @asynccontextmanager
     async def being_sent(self) -> AsyncIterator[None]:
-        """While the job runs, send what is wanted; after it nothing is sent any more."""
+        """Send previews inside the block."""
         sending = asyncio.create_task(self._send())
         try:
             yield
@@ -71,12 +70,12 @@ class PreviewUploader:
 
 
 def shrunk(image: bytes) -> bytes | None:
-    """A JPEG that is small enough; `None` where none can be made of it, as without Pillow of one that is too large."""
+    """Return a small JPEG, or `None` if the image is too large or Pillow is not installed."""
     if len(image) <= MOST_BYTES and image.startswith(_JPEG):
         return image
     if find_spec("PIL") is None:
         return None
-    # it comes with an extra: a GPU host has ComfyUI's own, or goes without
+    # Pillow is an extra; GPU hosts may lack it
     from PIL import Image, UnidentifiedImageError  # noqa: PLC0415
 
     try:

@@ -1,4 +1,4 @@
-"""How a worker joins its fleet, and what to do when it is not let in."""
+"""Join a fleet, and explain refusals."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -24,9 +24,9 @@ from comfyrelay.worker.state import StateFolder
 
 log = structlog.get_logger(__name__)
 
-# A full fleet, or a name that is taken, may be free again later.
+# Pause before retrying a full fleet or a taken name.
 LATER_SECONDS = 30.0
-# How long a process that is told to leave waits for the answer to its registration.
+# How long a stopping process waits for the answer to its registration.
 CUT_OFF_SECONDS = 5.0
 
 
@@ -47,23 +47,23 @@ class Registrar:
         self._state = state
 
     def recall(self) -> bool:
-        """Speak with the token that is kept from before, if there is one; what was left behind is settled with it."""
+        """Use the saved token, if any, to settle what was left behind."""
         kept = self._state.kept_token()
         if kept is not None:
             self._control.token = kept
         return kept is not None
 
     async def enlist(self, details: Mapping[str, Any], *, is_at_work: bool = False) -> bool:
-        """Become a worker that may poll; false when this one was revoked, and is only known.
+        """Register. Returns false if this worker is revoked.
 
-        Waits as long as it takes where waiting can help; `ConfigurationError` where only somebody else can. Leases that
-        it has from before are given back, unless it `is_at_work` on some.
+        Waits where waiting can help and raises `ConfigurationError` where only the operator can. Leases of an earlier
+        process are requeued, unless it `is_at_work` on some.
         """
         if not await self.sign_off():
             return False
         registered = await patiently(lambda: self._register(details), on_pause=_log_once())
         if registered.leases and not is_at_work:
-            # of an earlier process, whose token is lost
+            # of an earlier process whose token is lost
             await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
             registered = await patiently(lambda: self._register(details), on_pause=_log_once())
         log.info(
@@ -76,14 +76,13 @@ class Registrar:
         return True
 
     async def sign_off(self) -> bool:
-        """Give back the leases that an earlier process had no time to write down; false when this worker was
-        revoked."""
+        """Requeue leases that an earlier process did not record. Returns false if this worker is revoked."""
         if not self._control.token:
             return True
         try:
             await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
         except Forbidden as error:
-            # revoked, which may be taken back; without this token it could not be heard of
+            # revoked; keep the token in case an administrator restores the worker
             log.warning("worker.forbidden", why=error.detail)
             return False
         except (Unauthorized, NotFound):
@@ -97,12 +96,12 @@ class Registrar:
         self._state.forget_token()
 
     def require_settings(self) -> None:
-        """`ConfigurationError` for what a worker cannot join a fleet without: known before anybody is waited for."""
+        """Raise `ConfigurationError` for missing settings before waiting for any server."""
         if missing := missing_in(self._settings):
             raise ConfigurationError(" ".join(missing))
 
     async def check_settings(self, details: Mapping[str, Any]) -> None:
-        """`ConfigurationError` when the control plane knows neither secret nor fleet; one that is away says nothing."""
+        """Raise `ConfigurationError` for an unknown secret or fleet. Ignores an unreachable control plane."""
         try:
             await self.try_out(details)
         except (Unauthorized, NotFound) as error:
@@ -113,7 +112,7 @@ class Registrar:
             return
 
     async def try_out(self, details: Mapping[str, Any]) -> WouldRegister:
-        """What registering would bring, without registering."""
+        """Check what registering would return, without registering."""
         return await self._control.try_to_register(await self._proof(), self._details(details))
 
     async def _register(self, details: Mapping[str, Any]) -> Registered:
@@ -130,7 +129,10 @@ class Registrar:
             await asyncio.sleep(self._later_seconds)
 
     async def _send(self, details: Mapping[str, Any]) -> Registered:
-        """One call, which is not cut off: without the token in its answer this process could not sign off."""
+        """Register once, shielded from cancellation:
+
+        without the token in the answer this process could not deregister.
+        """
         proof = await self._proof()
         call = asyncio.ensure_future(self._control.register(proof, {**details, **self._key()}))
         try:
@@ -145,7 +147,7 @@ class Registrar:
         try:
             return {"registration_key": self._state.registration_key()}
         except OSError as error:
-            # one that is not kept could be shown by nobody
+            # an unsaved key would be useless
             log.error("worker.key_not_kept", why=str(error))
             return {}
 
@@ -158,7 +160,7 @@ class Registrar:
         return registered
 
     async def _proof(self) -> dict[str, str]:
-        """The fleet's secret, or what EC2 says this machine is."""
+        """The fleet secret, or the identity document of this EC2 instance."""
         self.require_settings()
         if self._settings.fleet_secret:
             return {"X-Fleet-Secret": self._settings.fleet_secret}
@@ -183,7 +185,7 @@ class Registrar:
 
 
 def missing_in(settings: WorkerSettings) -> list[str]:
-    """What a worker cannot join a fleet without, all of it, each in a sentence."""
+    """Return the missing settings, one sentence each."""
     missing = []
     if not settings.fleet_secret and settings.fleet_identity is None:
         missing.append(
@@ -196,7 +198,7 @@ def missing_in(settings: WorkerSettings) -> list[str]:
 
 
 def explain(error: ComfyRelayError, settings: WorkerSettings, control: ControlPlane) -> str:
-    """Why the control plane does not let us in, and what can be done."""
+    """Explain why the control plane refuses this worker, and what to do."""
     fleet = f"{settings.fleet_stage} fleet {settings.fleet_slug!r}"
     match error:
         case Unauthorized():

@@ -1,4 +1,4 @@
-"""What a worker needs to know: `COMFYRELAY_WORKER_…`, the names that operators know, or `[worker]` in the file."""
+"""Worker settings: `COMFYRELAY_WORKER_…`, well-known variables, or `[worker]` in the file."""
 
 import socket
 from pathlib import Path
@@ -26,7 +26,7 @@ from comfyrelay.system.command_lines import split
 from comfyrelay.system.user_folders import data_folder
 
 ENV_PREFIX = "COMFYRELAY_WORKER_"
-# setting → the variable that other workers of this kind read
+# setting → well-known environment variable
 PLAIN_NAMES = {
     "api_base_url": "API_BASE_URL",
     "fleet_secret": "FLEET_SECRET",
@@ -44,7 +44,7 @@ PLAIN_NAMES = {
 }
 
 NO_METADATA = ("", "off")
-# What a worker finds out by itself.
+# Capabilities that a worker detects.
 OWN_CAPABILITIES = frozenset({"comfyui", "models", "node_types", "providers"})
 
 Provider = Literal["self_hosted", "cloud"]
@@ -217,7 +217,7 @@ class WorkerSettings(CareSettings):
         return self
 
     def _check_care(self) -> None:
-        """What we start ourselves has addresses and folders of our own choice."""
+        """Reject settings that conflict with a managed ComfyUI, whose addresses and folders we choose."""
         others = {
             "COMFYUI_BASE_URL": "comfyui_base_url" in self.model_fields_set,
             f"{ENV_PREFIX}COMFYUI_GPUS": bool(self.comfyui_gpus),
@@ -233,7 +233,7 @@ class WorkerSettings(CareSettings):
 
     @property
     def providers(self) -> list[Provider]:
-        """Where jobs run. Somebody who sets a key alone has no ComfyUI of their own."""
+        """Where jobs run. A Comfy Cloud key alone means no local ComfyUI."""
         if self.comfy_providers:
             return self.comfy_providers
         named = self.comfyui_dir is not None or "comfyui_base_url" in self.model_fields_set
@@ -241,7 +241,7 @@ class WorkerSettings(CareSettings):
         return [*(["self_hosted"] if own_comfy else []), *(["cloud"] if self.comfy_cloud_api_key else [])]  # type: ignore[list-item]
 
     def policy(self, *, is_shared: bool) -> GraphPolicy:
-        """What graphs may do here; `is_shared` is whether they are those of several people."""
+        """The graph policy. `is_shared`: whether graphs of several users run here."""
         return GraphPolicy(
             mode=self.graph_policy,
             denied=self.graph_denied_nodes,
@@ -258,11 +258,11 @@ class WorkerSettings(CareSettings):
         return socket.gethostname() or "worker"
 
     def gpu_of(self, number: int) -> str | None:
-        """The GPU of an address, by its place, where that may be shared."""
+        """The GPU of the address at this index, if it is shared."""
         return self.comfyui_gpus[number % len(self.comfyui_gpus)] if self.comfyui_gpus else None
 
     def folder_of(self, url: str) -> Path | None:
-        """ComfyUI's own folders at this address, where they are known."""
+        """ComfyUI's folders for this address, if configured."""
         if not self.comfyui_folders:
             return None
         place = self.comfyui_base_url.index(url) if len(self.comfyui_folders) > 1 else 0
@@ -270,7 +270,10 @@ class WorkerSettings(CareSettings):
 
 
 def _check_address(url: str) -> None:
-    """With both, for each takes what the other stumbles over. The address is not repeated: it may hold a password."""
+    """Check with both parsers, because each rejects what the other accepts.
+
+    The message omits the address: it may contain a password.
+    """
     try:
         parts = urlsplit(url)
         is_one = bool(parts.hostname and httpx.URL(url).host) and parts.port != 0

@@ -1,4 +1,4 @@
-"""What a worker keeps on its disk: its token, and which jobs it holds, for the case that it is killed."""
+"""Worker state on disk: its token and the leases it holds, so that a killed worker can recover."""
 
 import json
 import secrets
@@ -19,8 +19,10 @@ from comfyrelay.worker.lease import Lease
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeldLease:
-    """A lease that an earlier process held, with its runs by server and prompt id, and its output if it has one. One
-    that `is_settled` is no longer ours, but its runs may go on."""
+    """A lease held by an earlier process, with its runs (server, prompt id) and its output, if any.
+
+    A lease that `is_settled` has ended, but its runs may continue.
+    """
 
     lease: Lease
     runs: Sequence[tuple[str, str]]
@@ -29,7 +31,7 @@ class HeldLease:
 
 
 class _HeldFile(BaseModel):
-    """A lease as it is kept: as it came, with the newest URLs, and what is known of its run."""
+    """A saved lease with its newest URLs and what is known of its run."""
 
     job: LeasedJob
     urls: Urls
@@ -41,21 +43,21 @@ class _HeldFile(BaseModel):
 
 
 class _LeftFile(BaseModel):
-    """Of an upload it has the folder; of a run, its name has the id."""
+    """An upload has a folder; for a run the file name is the id."""
 
     server: str
     folder: str | None = None
 
 
 class StateFolder:
-    """A folder that one process uses at a time.
+    """A folder used by one process at a time.
 
-    token.json          how the control plane knows us
-    key.json            how it knows that we are the one that has registered under this name
-    held/<lease>.json   a lease, where it runs, and its output if there is one
-    work/<lease>/       files under way
-    left/<run>.json     a run that may still write files, and on which server; or an upload that was not answered
-    assets/             effect assets that are kept
+    token.json          worker token
+    key.json            key that proves who registered this worker id
+    held/<lease>.json   a lease, where it runs, and its output, if any
+    work/<lease>/       temporary files of a job
+    left/<run>.json     a run that may still write files and its server, or an unanswered upload
+    assets/             cached effect assets
     """
 
     def __init__(self, folder: Path) -> None:
@@ -69,7 +71,7 @@ class StateFolder:
         self._lock = FolderLock(folder)
 
     def open(self) -> None:
-        """Take the folder; `ConfigurationError` when another process has it."""
+        """Lock the folder. Raises `ConfigurationError` if another process uses it."""
         try:
             for each in (self.work, self.assets, self._held, self._unfinished):
                 each.mkdir(parents=True, exist_ok=True)
@@ -91,12 +93,14 @@ class StateFolder:
         self._lock.release()
 
     def kept_token(self) -> str | None:
-        """The token that we were given earlier."""
+        """The saved token."""
         return _read(self._token, "token")
 
     def registration_key(self) -> str:
-        """The same for as long as the folder is there: made before it is first used, or an answer that is lost would
-        leave a name that nobody can use."""
+        """A stable key for this folder.
+
+        It is saved before its first use: otherwise a lost answer would leave a worker id that cannot be used again.
+        """
         if (kept := _read(self._key, "key")) is not None:
             return kept
         key = secrets.token_hex(32)
@@ -110,7 +114,7 @@ class StateFolder:
         files.remove(self._token, missing_ok=True)
 
     def folder_of(self, lease: Lease) -> Path:
-        """Where the files of a job are while it is here."""
+        """Temporary files of a job."""
         folder = self.work / lease.name
         folder.mkdir(exist_ok=True)
         return folder
@@ -123,8 +127,8 @@ class StateFolder:
         output: Mapping[str, Any] | None = None,
         is_settled: bool = False,
     ) -> None:
-        """Write down that we hold a lease, and how far it has come."""
-        # a small file, into the page cache: shorter than handing it to a thread, and in order
+        """Save a lease and its progress."""
+        # A small file in the page cache: faster than a thread, and in order.
         held = _HeldFile(
             job=lease.job,
             urls=lease.urls,
@@ -137,12 +141,12 @@ class StateFolder:
         _write(self._entry(lease.name), json.dumps(held.model_dump(mode="json")))
 
     def forget(self, lease: Lease) -> None:
-        """The lease has ended: nothing of it is kept."""
+        """Delete everything about an ended lease."""
         files.remove(self._entry(lease.name), missing_ok=True)
         shutil.rmtree(self.work / lease.name, ignore_errors=True)
 
     def held_leases(self) -> list[HeldLease]:
-        """The leases that an earlier process held."""
+        """Leases held by an earlier process."""
         found = []
         for path in sorted(self._held.glob("*.json")):
             try:
@@ -157,25 +161,25 @@ class StateFolder:
         return found
 
     def record_unfinished(self, server: str, prompt_id: str) -> None:
-        """Write down that a run may still write files; its id is fit to be part of a file's name."""
+        """Record that a run may still write files. The id is safe in a file name."""
         _write(self._unfinished / f"{prompt_id}.json", json.dumps({"server": server}))
 
     def forget_unfinished(self, prompt_id: str) -> None:
         files.remove(self._unfinished / f"{prompt_id}.json", missing_ok=True)
 
     def unfinished_runs(self) -> list[tuple[str, str]]:
-        """Those runs, by server and prompt id."""
+        """These runs, as (server, prompt id)."""
         return [(left.server, name) for name, left in self._left() if left.folder is None]
 
     def record_upload(self, server: str, folder: str) -> None:
-        """Write down that a server may yet write a file into this folder of a job; both names are fit for a file's."""
+        """Record that a server may still write a file into a job's folder. Both names are safe in a file name."""
         _write(self._upload(server, folder), json.dumps({"server": server, "folder": folder}))
 
     def forget_upload(self, server: str, folder: str) -> None:
         files.remove(self._upload(server, folder), missing_ok=True)
 
     def unanswered_uploads(self) -> list[tuple[str, str]]:
-        """Those uploads, by server and folder."""
+        """These uploads, as (server, folder)."""
         return [(left.server, left.folder) for _, left in self._left() if left.folder is not None]
 
     def _left(self) -> Iterator[tuple[str, _LeftFile]]:
@@ -200,5 +204,5 @@ def _read(path: Path, name: str) -> str | None:
 
 
 def _write(path: Path, text: str) -> None:
-    """All or nothing, and for nobody else to read: it holds a token, or a graph with somebody's words."""
+    """Write atomically and for the owner only: it contains a token or user text."""
     atomic.write(path, text.encode(), mode=0o600)

@@ -1,1 +1,1 @@
-"""Where a worker's jobs run: its ComfyUI servers and Comfy Cloud, and their care."""
+"""The ComfyUI servers and Comfy Cloud clients that a worker runs jobs on."""

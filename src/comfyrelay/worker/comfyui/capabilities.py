@@ -1,4 +1,4 @@
-"""What this worker is and has, for the control plane: GPUs, ComfyUI, nodes and models."""
+"""Report this worker's capabilities to the control plane: GPUs, ComfyUI, nodes and models."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -16,14 +16,14 @@ log = structlog.get_logger(__name__)
 
 # Models are added while ComfyUI runs.
 REFRESH_SECONDS = 300.0
-# It is megabytes, from a server that has better things to do.
+# The answer is megabytes, and the server is busy.
 MIN_REFRESH_SECONDS = 10.0
-# Free memory moves all the time; less than this is not worth telling.
+# Free memory changes constantly; smaller changes are not reported.
 MEMORY_STEP = 0.1
 
 
 class Capabilities:
-    """What this worker is, and what of that the control plane knows."""
+    """The capabilities of this worker, and which of them the control plane knows."""
 
     def __init__(
         self,
@@ -42,17 +42,17 @@ class Capabilities:
         self.current: dict[str, Any] = dict(more)
 
     async def refresh(self) -> None:
-        # first: what comes back from here on may be missed by this look
+        # cleared first: a later change may be missed by this refresh
         self._due = Wakeup()
         self.current = await gather(self._servers, self._more)
         self._on_refresh()
 
     def refresh_soon(self) -> None:
-        """A server came back, perhaps with other nodes and models."""
+        """Refresh because a server came back, perhaps with other nodes and models."""
         self._due.notify()
 
     async def keep(self) -> None:
-        """Refresh when it is due, and now and then, until canceled."""
+        """Refresh when due and periodically, until cancelled."""
         while True:
             await self._due.wait(REFRESH_SECONDS)
             try:
@@ -63,11 +63,11 @@ class Capabilities:
 
     @property
     def news(self) -> dict[str, Any] | None:
-        """What to tell with the next poll; `None` when nothing has changed."""
+        """Changed capabilities for the next poll, or `None`."""
         return self.current if differ(self._sent, self.current) else None
 
     def is_equipped_unlike(self, told: Mapping[str, Any] | None) -> bool:
-        """Whether nodes or models have changed since this was told: jobs may wait for them."""
+        """Whether nodes or models have changed since `told`: jobs may be waiting for them."""
         return told is not None and any(told.get(name) != self.current.get(name) for name in ("node_types", "models"))
 
     @property
@@ -79,8 +79,11 @@ class Capabilities:
 
 
 async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
-    """Ask every server that answers. A job is tried on each of them until one has what it needs, so nodes and models
-    are those that any has; each server says what it lacks of that."""
+    """Query every reachable server.
+
+    A job tries each server until one has what it needs, so the reported nodes and models are the union, with a list of
+    what each server is missing.
+    """
     described: list[dict[str, Any]] = []
     nodes: list[set[str]] = []
     models: list[set[str]] = []
@@ -101,23 +104,23 @@ async def gather(servers: Servers, more: Mapping[str, Any]) -> dict[str, Any]:
             if any(lacks.values()):
                 server["lacks"] = lacks
         found |= {"comfyui": described, "node_types": sorted(all_nodes), "models": sorted(all_models)}
-    # what we know of ourselves is not what somebody says about us
+    # detected values override configured ones
     return {**more, **found}
 
 
 def differ(old: Mapping[str, Any] | None, new: Mapping[str, Any]) -> bool:
-    """Whether there is something new to tell."""
+    """Whether there is something new to report."""
     if old is None or _without_memory(old) != _without_memory(new):
         return True
     return any(
         abs(one - other) > MEMORY_STEP * max(one, other, 1)
-        # the same GPUs, or the rest would differ
+        # the GPUs are the same, or the rest would differ
         for one, other in zip(_free_memory(old), _free_memory(new), strict=True)
     )
 
 
 def _is_text(name: str) -> bool:
-    """A file name that is no text cannot be told, and no graph can name it."""
+    """Whether a file name is valid text: others cannot be reported or named in a graph."""
     return name.isprintable() and name.encode("utf-8", "ignore").decode() == name
 
 

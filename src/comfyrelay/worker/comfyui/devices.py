@@ -1,4 +1,4 @@
-"""The GPUs behind this worker's ComfyUI servers: their memory, as ComfyUI tells it, and their load, as NVML does."""
+"""GPUs behind this worker's ComfyUI servers: memory from ComfyUI, load from NVML."""
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +20,7 @@ from comfyrelay.worker.comfyui.servers import Servers
 
 log = structlog.get_logger(__name__)
 
-# How often it is looked at while jobs run; while none does, after so many times that.
+# How often devices are read while jobs run, and how many times less often while idle.
 BUSY_SECONDS = 5.0
 IDLE_TURNS = 6
 ANSWER_SECONDS = 5.0
@@ -28,7 +28,7 @@ ANSWER_SECONDS = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DriverGpu:
-    """A GPU of this machine, as its driver knows it."""
+    """A GPU as its driver reports it."""
 
     name: str
     memory_used: int
@@ -36,7 +36,7 @@ class DriverGpu:
 
 
 class Devices:
-    """`current` is what is told of them with each heartbeat and poll; nothing before the first look."""
+    """`current` is sent with each heartbeat and poll; it is empty before the first refresh."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class Devices:
         gpus: Callable[[], Sequence[DriverGpu]] | None = None,
         why_so_many: Callable[[str], str | None] = lambda _gpu: None,
     ) -> None:
-        """`why_so_many` is by GPU why there are as many ComfyUI on it and no more, where somebody decides that."""
+        """`why_so_many` explains, by GPU, the number of ComfyUI processes on it, if GPU sharing decides it."""
         self._servers = servers
         self._is_busy = is_busy
         self._gpus = gpus or gpus_here
@@ -55,11 +55,11 @@ class Devices:
         self._changed = Wakeup()
 
     def refresh_soon(self) -> None:
-        """There are more servers, or fewer."""
+        """Refresh because servers were added or removed."""
         self._changed.notify()
 
     async def keep(self) -> None:
-        """Look again and again, until canceled."""
+        """Refresh periodically, until cancelled."""
         while True:
             try:
                 await self.refresh()
@@ -82,7 +82,7 @@ class Devices:
         if away is not None:
             return checked(Device, server=name, away=away[:1000])
         stats: Mapping[str, Any] = {}
-        # one that loads a model may not answer now
+        # a server that loads a model may not answer now
         with suppress(ComfyError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 stats = await client.system_stats()
@@ -101,7 +101,7 @@ class Devices:
 
 
 def described(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, Any]:
-    """The first device of a ComfyUI, which is the one that it uses."""
+    """Describe the first device of a ComfyUI, which is the one it uses."""
     match stats.get("devices"):
         case [{"name": str() as name, "vram_total": int() as total, "vram_free": int() as free, **more}, *_]:
             found: dict[str, Any] = {
@@ -109,7 +109,7 @@ def described(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, 
                 "memory_total": max(total, 0),
                 "memory_used": max(total - free, 0),
             }
-            # what torch holds and does not use is free for ComfyUI, but not for the driver
+            # memory that torch caches is free for ComfyUI, but not for the driver
             kept = more.get("torch_vram_free")
             taken = total - free + (kept if isinstance(kept, int) else 0)
             if (gpu := _same(found["name"], taken, gpus)) is not None:
@@ -119,20 +119,23 @@ def described(stats: Mapping[str, Any], gpus: Sequence[DriverGpu]) -> dict[str, 
 
 
 def readable(name: str) -> str:
-    """Without what ComfyUI writes around it: `cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync`."""
+    """Strip what ComfyUI adds: `cuda:0 NVIDIA GeForce RTX 4090 : cudaMallocAsync`."""
     words = name.split(" : ", maxsplit=1)[0].split(" ", 1)
     return (words[1] if ":" in words[0] and len(words) > 1 else " ".join(words)).strip()[:200]
 
 
 def _same(name: str, memory_taken: int, gpus: Sequence[DriverGpu]) -> DriverGpu | None:
-    """A process may see only some of a machine's GPUs, and count them anew: of several alike it is the one with as much
-    memory in use."""
+    """Find the driver's GPU for a ComfyUI device.
+
+    A process may see only some GPUs under other numbers, so among equal models the one with the closest memory use is
+    chosen.
+    """
     alike = [each for each in gpus if each.name == name]
     return min(alike, key=lambda each: abs(each.memory_used - memory_taken), default=None)
 
 
 def gpus_here() -> list[DriverGpu]:
-    """Those that NVML tells of."""
+    """GPUs that NVML lists."""
     return of_each_nvidia(_gpu)
 
 

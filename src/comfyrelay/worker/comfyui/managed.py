@@ -1,4 +1,4 @@
-"""ComfyUI processes that this worker has started, as servers of its pool: each gets jobs once it answers."""
+"""Managed ComfyUI processes as servers of the worker's pool; each gets jobs once it answers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,13 +14,13 @@ from comfyrelay.system.processes import memory_of
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.lease import Lease
 
-# A run notices the end of its process before whoever watches over it does, or after.
+# A run may notice the exit of its process before or after the supervisor does.
 ENDING_SECONDS = 3.0
 LOOK_SECONDS = 0.2
 
 
 class KeptServers:
-    """`GpuInventory` for whoever decides how many there should be. `folder` is the worker's own, `held` what it works on."""
+    """Implements `GpuInventory` for GPU sharing. `folder` is the worker's folder, `held` returns its leases."""
 
     def __init__(
         self,
@@ -36,11 +36,11 @@ class KeptServers:
         self._servers = servers
         self._held = held
         self._keeper = supervisor.Keeper(care, folder=self.folder, on_url=self._on_url, timings=timings)
-        # changes of one server one after the other
+        # changes of one server run one after the other
         self._changes: dict[str, asyncio.Task[None]] = {}
-        # who has or had each address
+        # the server at each address, now or earlier
         self._names: dict[str, str] = {}
-        # they are started again for nobody
+        # removed servers are not restarted
         self._removing: set[str] = set()
         servers.keep(self)
 
@@ -54,14 +54,14 @@ class KeptServers:
         await asyncio.gather(*self._changes.values(), return_exceptions=True)
 
     def folders(self) -> list[Path]:
-        """Those with the `input` and `output` of each, also of such as are gone."""
+        """Folders with the `input` and `output` of each process, including stopped ones."""
         return sorted(each for each in self.folder.glob("comfyui-*") if each.is_dir())
 
     def gpus(self) -> Sequence[GpuProcesses]:
         return self._keeper.gpus()
 
     def taken(self, gpu_key: str) -> int | None:
-        """What the largest of them on a GPU has of the machine's memory; nothing while none is up."""
+        """RAM used by the largest ComfyUI process on a GPU, or `None` while none runs."""
         up = [
             each for each in self._keeper.kept if each.gpu.key == gpu_key and each.state is supervisor.ProcessState.UP
         ]
@@ -75,7 +75,7 @@ class KeptServers:
                 await self._forget(name)
 
     async def remove(self, gpu_key: str, url: str) -> None:
-        """Also if it was given another address meanwhile; `NotFound` where there is none that had this one."""
+        """Remove a process, even if its address has changed. Raises `NotFound` if no process had this address."""
         kept = self._keeper.find(self._names.get(url, ""))
         if kept is None or kept.gpu.key != gpu_key:
             raise NotFound(f"There is no ComfyUI at {url} on the GPU {gpu_key}.")
@@ -93,7 +93,7 @@ class KeptServers:
         self._names = {url: each for url, each in self._names.items() if each != name}
 
     async def _until_unused(self, name: str) -> None:
-        """Outputs are fetched from a server after the run that made them."""
+        """Wait until no lease uses the server: outputs are fetched after their run."""
         while any(each.server == name for each in self._held()):  # noqa: ASYNC110  (leases tell nobody)
             await asyncio.sleep(LOOK_SECONDS)
 
@@ -132,7 +132,7 @@ class _Endings:
         return await self._keeper.ending_of(self._name, since=began, seconds=ENDING_SECONDS)
 
     async def run_begins(self) -> None:
-        # the run says itself what it does not find
+        # the run reports what it cannot find
         with suppress(OSError):
             await self._keeper.run_begins(self._name)
 

@@ -1,4 +1,4 @@
-"""Brings the definitions of this worker's nodes to the control plane, which reads workflows with them."""
+"""Upload this worker's node definitions to the control plane, which converts workflows with them."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 class NodeDefinitionSender:
-    """They are named whenever they may have changed, and sent when the control plane does not have them."""
+    """Announces node definitions when they may have changed, and uploads those that the control plane lacks."""
 
     def __init__(self, control: ControlPlane, servers: Servers) -> None:
         self._control = control
@@ -27,7 +27,7 @@ class NodeDefinitionSender:
         self._due.notify()
 
     async def keep(self) -> None:
-        """Until canceled. Whatever goes wrong with it, jobs go on; it is tried again when it is due the next time."""
+        """Run until cancelled. Failures never affect jobs and are retried when the next upload is due."""
         while True:
             await self._due.wait()
             try:
@@ -35,7 +35,7 @@ class NodeDefinitionSender:
             except NotFound:
                 log.debug("worker.definitions_unwanted", why="The control plane is older than this worker.")
             except Unauthorized:
-                # whoever polls registers again, and then it is due again
+                # the poller registers again, which makes this due again
                 log.debug("worker.definitions_not_sent", why="This worker is not registered.")
             except ComfyRelayError as error:
                 log.warning("worker.definitions_not_sent", why=error.detail)
@@ -53,11 +53,11 @@ class NodeDefinitionSender:
             log.info("worker.definitions_sent", sha256=packed.sha256, size=len(data))
 
     async def _gathered(self) -> list[Mapping[str, Any]]:
-        """Of every server that has answered: they say how nodes are read, not who has them all."""
+        """Definitions of every server that has answered: they describe nodes, not which server has them."""
         found: list[Mapping[str, Any]] = []
         for client in self._servers.own:
             try:
-                # as of the last look at what there is
+                # as of the last capabilities refresh
                 found.append(await client.object_info())
             except ComfyError:
                 continue

@@ -1,5 +1,4 @@
-"""What ComfyUI may still write when a job is over here: files of runs that were stopped or have failed, which it may be
-alone to know of, and uploads that it has not answered."""
+"""Delete files that ComfyUI may still write after a job has ended: outputs of stopped runs and unanswered uploads."""
 
 import asyncio
 import re
@@ -24,19 +23,22 @@ D = TypeVar("D")
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 2.0
-# A worker that leaves waits this long for runs to end; its next process does the rest.
+# How long a stopping worker waits for runs to end; its next process does the rest.
 CLOSE_SECONDS = 2.0
-# In which a server that answers again has read what was sent to it before.
+# A server that answers again has read earlier uploads within this time.
 READ_SECONDS = 1.0
-# One that has not answered for so long has been started anew, or will be, and has lost what it had not read.
+# A server that is silent for this long has restarted and lost what it had not read.
 LONGEST_HANG_SECONDS = 3600.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
 class Leftovers:
-    """ComfyUI looks up between nodes and steps only, so a saver that is at work when its run is interrupted writes its
-    files after that. They are removed when the run is over; until then it is written down. One that hangs while it is
-    sent a job's input reads that when it goes on, and writes it, though nobody has waited for it since."""
+    """Tracks runs and uploads that may still write files.
+
+    ComfyUI checks for an interrupt only between nodes and steps, so a save node may write its files afterwards. They
+    are deleted when the run is over, and recorded on disk until then. A hanging ComfyUI may also write an upload long
+    after the caller gave up on it.
+    """
 
     def __init__(self, state: StateFolder, *, servers: Servers, folders: ComfyFolders) -> None:
         self._state = state
@@ -46,26 +48,26 @@ class Leftovers:
         self._uploads: dict[tuple[str, str], asyncio.Task[None]] = {}
 
     def recall(self) -> None:
-        """Take up what an earlier process has left."""
+        """Resume what an earlier process recorded."""
         unfinished = self._state.unfinished_runs()
         self.add(unfinished)
         for _, prompt_id in unfinished:
             if prompt_id not in self._tasks:
-                # its server is no longer this worker's
+                # the server is no longer configured
                 self._state.forget_unfinished(prompt_id)
         for client_id, folder in self._state.unanswered_uploads():
             self.add_upload(client_id, folder)
             if (client_id, folder) not in self._uploads:
-                # nobody can say any more whether it was read
+                # it is unknown whether it was read
                 self._folders.remove_inputs(folder)
                 self._state.forget_upload(client_id, folder)
 
     def add(self, runs: Iterable[tuple[str, str]]) -> None:
-        """Remove the files of these runs, by server and prompt id, as soon as each of them is over."""
+        """Delete the files of these runs, given as (server, prompt id), as soon as each is over."""
         for client_id, prompt_id in runs:
             server = self._servers.find(client_id)
             if server is None or prompt_id in self._tasks or not _NAME.fullmatch(prompt_id):
-                # nothing of Comfy Cloud's is on our disks, and an id that is not ours is no name for a file
+                # Comfy Cloud has no files here, and a foreign id is not a safe file name
                 continue
             try:
                 self._state.record_unfinished(client_id, prompt_id)
@@ -74,7 +76,7 @@ class Leftovers:
             self._tasks[prompt_id] = asyncio.create_task(self._sweep(server, prompt_id))
 
     def add_upload(self, client_id: str, folder: str) -> None:
-        """Remove a job's inputs once more when this server answers: it has yet to say that it has read one of them."""
+        """Delete a job's inputs again when this server answers: one upload is unanswered."""
         upload = (client_id, folder)
         server = self._servers.find(client_id)
         if server is None or upload in self._uploads or not _NAME.fullmatch(folder) or not self._folders.are_known:
@@ -95,7 +97,7 @@ class Leftovers:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
-        # without the server nobody knows more than the names of folders
+        # without the server only the folder names are known
         files = await _patiently(lambda: _files_of(server, prompt_id), otherwise=())
         self._folders.remove_made([prompt_id], files)
         self._state.forget_unfinished(prompt_id)
@@ -112,7 +114,7 @@ class Leftovers:
 
 
 async def _patiently(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
-    """Ask a server until there is an answer; `otherwise` is that of one that this worker has no more."""
+    """Repeat a request until a server answers; `otherwise` is the result for a removed server."""
     retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:
@@ -121,11 +123,11 @@ async def _patiently(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) ->
         except Conflict:
             return otherwise
         except ComfyError:
-            # it is away
+            # it is unreachable
             pass
         await retries.wait()
 
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
-    """What a run has made, as far as only the server knows; `None` while it is not over."""
+    """Files of a run that only the server knows about, or `None` while it is running."""
     return None if prompt_id in await server.prompts() else await server.forget(prompt_id)

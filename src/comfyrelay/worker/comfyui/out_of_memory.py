@@ -1,4 +1,4 @@
-"""What the user of a job is told that does not fit into its GPU."""
+"""User messages for jobs that do not fit into GPU memory."""
 
 import re
 
@@ -9,7 +9,7 @@ from comfyrelay.errors import OutOfMemory
 
 
 def too_large_for(error: OutOfMemory, graph: Graph) -> str:
-    """What a job's user is told that ran out of memory on a GPU that it had to itself."""
+    """Explain an out-of-memory error on a GPU that the job had to itself."""
     if error.others_bytes:
         held = f"other programs held {in_gib(error.others_bytes)} of the gpu"
         return f"{error.detail}, while {held}. End what else uses that GPU, or try again when it is done."
@@ -23,14 +23,14 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
 
 
 def runs_again(error: OutOfMemory) -> str:
-    """For the job's log."""
+    """A line for the job's log."""
     if error.others_bytes:
         return f"{error.detail}, while other programs held {in_gib(error.others_bytes)} of the GPU: it runs elsewhere."
     return f"{error.detail}: it runs again, {'on a larger gpu' if error.gpu_bytes else 'alone on its gpu'}."
 
 
 def _dimensions(graph: Graph) -> str:
-    """The largest that a graph asks for: `1024 × 1024, 81 frames`."""
+    """The largest dimensions in a graph: `1024 × 1024, 81 frames`."""
     found = [
         (width * height, each["inputs"])
         for each in graph.values()
@@ -48,6 +48,6 @@ def _dimensions(graph: Graph) -> str:
 
 
 def _largest_models(graph: Graph) -> str:
-    """The first of them: there is no room for all."""
+    """The first few models: there is no space for all."""
     names = [re.split(r"[\\/]", each.name)[-1][:60] for each in models_in(graph)]
     return names[0] if names else ""

@@ -1,4 +1,4 @@
-"""Watches the GPUs on which this worker's ComfyUI run, and changes how many there are where that helps."""
+"""GPU sharing: watch the GPUs of managed ComfyUI processes and change how many run on each."""
 
 import asyncio
 from collections import defaultdict
@@ -20,7 +20,15 @@ from comfyrelay.comfyui.pool import (
 from comfyrelay.comfyui.pool.gpu_memory import Memory
 from comfyrelay.comfyui.processes.gpu_processes import GpuInventory, GpuProcesses
 from comfyrelay.comfyui.processes.gpus import of_each_nvidia
-from comfyrelay.domain.packing import CompletedRun, Packing, PackingChange, PackingDecision, PackingLimits, GpuObservation, decide
+from comfyrelay.domain.packing import (
+    CompletedRun,
+    Packing,
+    PackingChange,
+    PackingDecision,
+    PackingLimits,
+    GpuObservation,
+    decide,
+)
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
 from comfyrelay.system.cores import SpareCores
 from comfyrelay.system.memory import free_bytes
@@ -28,35 +36,35 @@ from comfyrelay.system.memory import free_bytes
 log = structlog.get_logger(__name__)
 
 LOOK_SECONDS = 1.0
-# A workflow that has not run for this long is not asked about any more.
+# Workflows that have not run for this long are ignored.
 LATELY_SECONDS = 600.0
 REST_SECONDS = 0.1
-# How much one look counts for how busy a GPU is.
+# Weight of one sample in the average load of a GPU.
 NEWS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GpuStatus:
-    """What was last decided about a GPU, for people: how many are up there, and why not more or fewer."""
+    """The last decision about a GPU: how many processes run there, and why."""
 
     processes: int
     reason: str
-    # the last time that one was added or taken back, and why
+    # when one was last added or removed, and why
     changed: str | None = None
 
 
 @dataclass(kw_only=True)
 class _Watched:
-    """What was seen of a GPU since the last look."""
+    """Observations of one GPU since the last decision."""
 
     packing: Packing = field(default_factory=Packing)
     done: list[CompletedRun] = field(default_factory=list)
     out_of_memory: set[str] = field(default_factory=set)
     failed: str | None = None
-    # by workflow, when it was last begun or completed there
+    # by workflow, when it last started or completed there
     lately: dict[str, float] = field(default_factory=dict)
     load: float | None = None
-    # the names of those that were up once
+    # names of processes that have answered once
     known: set[str] = field(default_factory=set)
     additions: list[asyncio.Task[None]] = field(default_factory=list)
     removing: asyncio.Task[None] | None = None
@@ -64,7 +72,7 @@ class _Watched:
 
     @property
     def adding(self) -> list[asyncio.Task[None]]:
-        """Those under way: one that is done is known in the same moment."""
+        """Tasks that are adding a process."""
         self.additions = [each for each in self.additions if not each.done()]
         return self.additions
 
@@ -73,13 +81,13 @@ class _Watched:
         return self.adding if self.removing is None else [*self.adding, self.removing]
 
     def note_load(self, load: float | None) -> None:
-        """Drivers tell of a moment, and a GPU has many moments in one job."""
+        """Average the load: drivers report an instant, and load varies within a job."""
         is_first = self.load is None or load is None
         self.load = load if is_first else (1 - NEWS) * (self.load or 0.0) + NEWS * (load or 0.0)
 
 
 class Packer:
-    """`keep` runs until it is canceled; `decided` is by GPU what it decided last."""
+    """`keep` runs until cancelled; `decided` is the last decision by GPU."""
 
     def __init__(
         self,
@@ -164,22 +172,22 @@ class Packer:
         watched.note_load(load)
         if watched.removing is not None:
             return
-        # as it is now: answers take their time
+        # read again: the calls above took time
         gpu = next((each for each in self._gpus.gpus() if each.key == gpu.key), gpu)
         here = self._here(gpu)
         seen = self._seen(gpu, watched, here, memory=told[-1] if told else None)
         if room is not None:
             free, copy = room
-            # those that start on other GPUs have not taken theirs yet
+            # processes starting on other GPUs have not allocated theirs yet
             elsewhere = sum(len(each.adding) for each in self._watched.values() if each is not watched)
             seen = replace(seen, machine_free_bytes=max(free - elsewhere * copy, 0), machine_copy_bytes=copy)
         packing, decision = decide(watched.packing, seen, self._limits)
         self._act(gpu, watched, {name: here[name] for name in seen.processes}, decision)
-        # what could not be begun is not taken for begun
+        # failed starts do not count
         watched.packing = packing
 
     def _here(self, gpu: GpuProcesses) -> dict[str, ClientStats]:
-        """The servers of a GPU that are up or start: those with a pinned workflow, then the oldest first."""
+        """Servers on a GPU that run or start: with a pinned workflow first, then the oldest."""
         on_gpu = {each.url: (name, each) for name, each in self._pool.stats().clients.items() if each.gpu == gpu.key}
         found = [on_gpu[url] for url in gpu.processes if url in on_gpu]
         return dict(sorted(found, key=lambda each: each[1].pinned is None))
@@ -192,23 +200,23 @@ class Packer:
         more = self._more_waiting()
         watched.lately = {each: at for each, at in watched.lately.items() if now - at < LATELY_SECONDS}
         online = [name for name, each in here.items() if each.state is ClientState.ONLINE]
-        # whoever adds one says when it has started
+        # the task that adds one reports when it has started
         up = [name for name in online if name in watched.known or not watched.adding]
         watched.known = (watched.known & here.keys()) | set(up)
         busy = sum(bool(each.running) for each in stats.clients.values())
         starting = sum(len(each.adding) for each in self._watched.values())
-        # what other programs hold is gone once, however many of ours there are
+        # memory of other programs is subtracted once, not per process
         total = memory.total - self._pool.memory.others(gpu.key, processes=len(up)) if memory is not None else None
         seen = GpuObservation(
             now=now,
             processes=tuple(up),
             pinned=sum(here[name].pinned is not None for name in up),
             away=frozenset(watched.known.difference(up)),
-            # one that was asked for may be in the pool already, or not yet
+            # a requested process may or may not be in the pool yet
             starting=max(len(watched.adding), len(here.keys() - watched.known)),
-            # also those that wait on a server for the end of another
+            # including jobs that wait on a server behind another
             waiting=stats.queued + sum(max(each.running - 1, 0) for each in stats.clients.values()) + more,
-            # one that waits on a server for the end of another does not run
+            # a job that waits behind another does not run
             running=sum(bool(each.running) for each in stats.clients.values() if each.gpu == gpu.key),
             workflows=frozenset(watched.lately),
             memory_bytes=total,
@@ -226,7 +234,7 @@ class Packer:
         return seen
 
     def _copy_bytes(self, gpu: GpuProcesses, watched: _Watched, count: int, total: int) -> int | None:
-        """What another process would take, with the largest of what ran lately; unknown until all of it is known."""
+        """Memory that another process would need with the largest recent workflow, or `None` until all are known."""
         memory = self._pool.memory
         needs = [total if memory.runs_alone(each) else memory.known_need(each) for each in watched.lately]
         known = [each for each in needs if each is not None]
@@ -265,7 +273,7 @@ class Packer:
             watched.known |= await self._until_online(gpu.key, url)
 
     async def _until_online(self, key: str, url: str) -> set[str]:
-        """It answers: the pool sees that soon, or it is gone again. Returns its name."""
+        """Wait until the pool sees the server online or removed. Returns its name."""
         while any(url in each.processes for each in self._gpus.gpus() if each.key == key):
             for name, each in self._pool.stats().clients.items():
                 if each.url == url and each.state is ClientState.ONLINE:
@@ -274,7 +282,7 @@ class Packer:
         return set()
 
     async def _remove(self, gpu: GpuProcesses, watched: _Watched, name: str, url: str) -> None:
-        """What runs there is counted on its GPU until it is over."""
+        """Remove a process. Its running job counts on the GPU until it ends."""
         try:
             while (client := self._pool.stats().clients.get(name)) is not None and client.running:  # noqa: ASYNC110
                 await asyncio.sleep(REST_SECONDS)
@@ -300,7 +308,7 @@ class Packer:
             watched.done.append(CompletedRun(process=event.client_id, workflow=event.workflow_hash, at=now))
 
     def _went_wrong(self, client_id: str | None, workflow: str, error: Exception) -> None:
-        """One that had its GPU to itself says nothing about how many are too many."""
+        """A job that had the GPU to itself says nothing about how many processes are too many."""
         watched = self._gpu_of(client_id)
         if watched is not None and isinstance(error, OutOfMemory) and error.gpu_bytes is None:
             clients = self._pool.stats().clients
@@ -310,7 +318,7 @@ class Packer:
 
 
 def loads_here() -> dict[str, float]:
-    """How busy each GPU is, from 0 to 1, by its identity; nothing where NVML does not tell."""
+    """Load of each GPU from 0 to 1, by its id; empty if NVML is unavailable."""
     return dict(of_each_nvidia(_load))
 
 

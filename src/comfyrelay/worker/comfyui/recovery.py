@@ -1,4 +1,4 @@
-"""A ComfyUI that is taken care of after a failure, before the next job can begin on it."""
+"""A ComfyUI client that recovers the server after a failure, before the next job starts on it."""
 
 from contextlib import suppress
 from time import monotonic
@@ -27,41 +27,42 @@ from comfyrelay.worker.state import HeldLease
 
 log = structlog.get_logger(__name__)
 
-# Goes to ComfyUI beside each graph and names its lease: a run can be found again even if we were killed before we could
-# write down that it has begun.
+# Sent with each graph and names its lease, so that a run can be found even if the worker was killed before recording
+# it.
 MARK = "comfyrelay_lease"
-# Runs of ours are deleted from the history one by one: only somebody else's could be more.
+# Our runs are deleted from the history one by one, so more can only be other clients'.
 NEWEST_RUNS = 100
 
 
 class ProcessEndings(Protocol):
-    """Of the process of a ComfyUI that this worker has started: how it ended, and what it needs before it runs."""
+    """What the supervisor knows about the process of a managed ComfyUI."""
 
     async def since(self, began: float) -> Ending | None:
-        """How it ended after this time of `monotonic`; nothing when it did not."""
+        """How the process ended after this `monotonic` time, if it did."""
 
     async def run_begins(self) -> None:
-        """It is used from here on: let it find what its user has put into ComfyUI's own input folder since."""
+        """Called before a run: make new files in ComfyUI's own input folder available to it."""
 
     def stuck(self, why: str) -> None:
-        """A run there does not go on: it is to be started anew."""
+        """A run is stuck: restart the process."""
 
 
 class RecoveringClient(ComfyClient):
-    """After running out of memory it frees what ComfyUI holds. After a fault of the GPU it is not fit until ComfyUI was
-    restarted: until then ComfyUI answers as if nothing were wrong, and fails every job."""
+    """Frees ComfyUI's memory after it ran out.
+
+    After a GPU fault it is unusable until ComfyUI restarts: until then ComfyUI looks healthy but fails every job.
+    """
 
     def __init__(
         self, url: str, *, timeouts: RunTimeouts, is_tidied: bool = True, endings: ProcessEndings | None = None
     ) -> None:
-        """`is_tidied` is whether runs of ours are deleted from the server's history when they are over. `endings` knows
-        how the process ended, where this worker has started it."""
+        """`is_tidied`: delete our finished runs from the server's history. `endings` is given for a managed ComfyUI."""
         super().__init__(url, timeouts=timeouts, forget_history=is_tidied)
         self._is_tidied = is_tidied
         self._endings = endings
-        # the connection on which the GPU failed; another one is to another process
+        # the connection on which the GPU failed; a new connection means a new process
         self._sick_on: int | None = None
-        # it may answer meanwhile, and is about to be stopped
+        # it may still answer while it is being stopped
         self.is_restarting = False
         self._runs_here = 0
 
@@ -75,12 +76,12 @@ class RecoveringClient(ComfyClient):
             raise ServerRefused("ComfyUI is being restarted.")
 
     async def check_health(self) -> None:
-        """Return when it answers and its GPU is well."""
+        """Return if it answers and its GPU works."""
         try:
             await super().check()
         except PortClosed:
-            # it went away, and what comes back is new; connections alone do not tell where there is no socket. One that
-            # only takes long to answer has not gone.
+            # a restart makes a new process; connections alone do not show it where there is no socket, and a slow
+            # answer is not a restart
             self._sick_on = None if self._sick_on is None else -1
             raise
         if self._sick_on is not None and self._sick_on == self.connection:
@@ -88,25 +89,25 @@ class RecoveringClient(ComfyClient):
         self._sick_on = None
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
-        """The prompt ids of what still runs or waits here for a lease of an earlier process, or has ended meanwhile."""
+        """Prompt ids that run, wait or have ended here for a lease of an earlier process."""
         found = await self.prompts()
-        # in this order: what ends in between is seen at least once
+        # in this order, so that a run that ends in between is seen at least once
         for prompt_id, entry in (await self.newest_history(NEWEST_RUNS)).items():
             found[prompt_id] = prompt_of(entry)
         return [each for each, prompt in found.items() if prompt.extra_data.get(MARK) == held.lease.name]
 
     async def forget(self, prompt_id: str) -> tuple[OutputFile, ...]:
-        """Delete a run of ours that is over from the server's history; returns the files that it made."""
+        """Delete one of our finished runs from the server's history. Returns the files it made."""
         entry = await self.history(prompt_id) if self._is_tidied else None
         if entry is None or MARK not in prompt_of(entry).extra_data:
-            # it never began, is to be kept, or is a script's: what that makes is its user's
+            # it never started, is kept, or is a script's: its files belong to the user
             return ()
         await self.forget_run(prompt_id)
         return result_of(entry.get("outputs") or {}, prompt_id=prompt_id).files
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:
         sent = monotonic()
-        # while another runs here, what is said is of that one
+        # while another run is active, output belongs to that one
         began: float | None = None if self._runs_here else sent
         told = options.pop("on_event", None)
 
@@ -126,7 +127,7 @@ class RecoveringClient(ComfyClient):
             raise await self._with_last_lines(error, sent=sent, began=began) from error
         except RunTimedOut as error:
             if self._endings is not None:
-                # it may never come back to its senses
+                # the GPU may not recover
                 self._endings.stuck(error.detail)
             raise
         except OutOfMemory:
@@ -141,7 +142,7 @@ class RecoveringClient(ComfyClient):
             self._runs_here -= 1
 
     async def _with_last_lines(self, error: ComfyError, *, sent: float, began: float | None) -> ComfyError:
-        """How the process ended that was lost, with what it said last of this run, where that is known."""
+        """Add how the process ended and the last lines of this run to the error, if known."""
         ending = await self._endings.since(sent) if self._endings is not None else None
         if ending is None:
             return error

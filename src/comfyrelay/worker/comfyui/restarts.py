@@ -1,4 +1,4 @@
-"""Restarting a ComfyUI that is gone or in a bad state, by the command that the operator gave."""
+"""Restart a ComfyUI that is unreachable or broken, with the operator's command."""
 
 import asyncio
 from asyncio.subprocess import DEVNULL
@@ -14,7 +14,7 @@ from comfyrelay.worker.comfyui.recovery import RecoveringClient
 
 log = structlog.get_logger(__name__)
 
-# One that only lost its connection, or is still starting, comes back by itself.
+# A server that lost its connection or is starting recovers within this time.
 WAIT_SECONDS = 60.0
 COMMAND_SECONDS = 180.0
 FIRST_PAUSE_SECONDS = 5.0
@@ -28,7 +28,7 @@ class Restarts:
         self._tasks: dict[RecoveringClient, asyncio.Task[None]] = {}
 
     def restart_unless_back(self, client: RecoveringClient) -> None:
-        """A server is offline: restart it if it does not come back by itself."""
+        """Restart an offline server unless it recovers."""
         if self._command and (client not in self._tasks or self._tasks[client].done()):
             self._tasks[client] = asyncio.create_task(self._heal(client))
 

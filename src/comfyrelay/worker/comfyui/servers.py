@@ -1,4 +1,4 @@
-"""Where this worker's jobs run: its ComfyUI servers and Comfy Cloud, which of them are fit, and their care."""
+"""The ComfyUI servers and Comfy Cloud clients of a worker: which are usable, and how jobs run on them."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -38,46 +38,46 @@ from comfyrelay.worker.state import HeldLease
 
 log = structlog.get_logger(__name__)
 
-# A job that waits for servers which are all gone is given back after this.
+# A job that waits while all servers are unreachable is requeued after this time.
 OFFLINE_SECONDS = 10.0
-# The next job waits in ComfyUI's own queue for the end of one that is known to be as short as this. With longer ones,
-# what lies between two counts for little, and a job that is bound to one server for more.
+# The next job waits in ComfyUI's own queue behind one that is expected to be this short. With longer jobs the gap
+# between two matters little, and binding a job to one server costs more.
 AHEAD_SECONDS = 10.0
-# Nobody follows a run that is over so soon, and its previews cost ComfyUI's one thread a good part of that.
+# A run this short is not followed by a user, and previews would slow it down.
 WITHOUT_PREVIEW_SECONDS = 3.0
 # The newest are the warmest.
 MOST_WARM = 50
 
 
 class JobServer(ComfyServer, Protocol):
-    """A ComfyUI as the jobs of this worker see it."""
+    """A ComfyUI as seen by the jobs of this worker."""
 
     async def prompts(self) -> dict[str, Prompt]:
-        """What runs or waits there, of whoever it is, by prompt id."""
+        """Prompts of any client that run or wait there, by prompt id."""
 
     async def unfinished_prompts(self, held: HeldLease) -> list[str]:
-        """The prompt ids of what still runs or waits there for a lease of an earlier process, or has ended unseen."""
+        """Prompt ids that run, wait or have ended there for a lease of an earlier process."""
 
 
 class OwnProcesses(Protocol):
-    """Those that this worker has started itself, by their names."""
+    """Managed ComfyUI processes, by name."""
 
     def why_away(self, name: str) -> str | None: ...
 
     def restart(self, name: str, why: str) -> None: ...
 
 
-# What stands before a ComfyUI, for jobs that ComfyUI itself cannot run.
+# Wraps a ComfyUI client for jobs that ComfyUI cannot run.
 WrapServer = Callable[[JobServer], JobServer]
 
 
 @dataclass(kw_only=True)
 class Ran:
-    """Where a job ran, and what came of it. It is filled while the job runs, for whoever has to clean up after it."""
+    """Where a job ran and its result, filled in while it runs, for the cleanup."""
 
-    # server and prompt id of each try
+    # server and prompt id of each attempt
     runs: list[tuple[str, str]] = field(default_factory=list)
-    # where it was tried last, and its name here
+    # the last server and its name
     client_id: str | None = None
     server: ComfyServer | None = None
     result: RunResult | None = None
@@ -88,20 +88,22 @@ class Ran:
 
 
 class Servers:
-    """One pool for each provider. A job that fails through the fault of one server is tried once on each other one that
-    is online, before the control plane hears of it."""
+    """One pool per provider.
+
+    A job that fails through a server's fault tries each other online server once before the control plane hears of it.
+    """
 
     def __init__(
         self, settings: WorkerSettings, *, on_change: Callable[[], None], wrap_server: WrapServer | None = None
     ) -> None:
         self._on_change = on_change
         self._max_concurrency = settings.max_concurrency
-        # for one run: ComfyUI itself may be started without
+        # per run, because ComfyUI may be started without
         self._preview_method = settings.preview_method
         self._restarts = Restarts(split(settings.comfyui_restart_command or ""))
         self._wrap_server = wrap_server
         self._is_tidied = settings.tidy_comfyui
-        # those that this worker has started itself
+        # managed servers
         self._kept: OwnProcesses | None = None
         timeouts = self._timeouts = RunTimeouts(
             run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds
@@ -109,7 +111,7 @@ class Servers:
         self._own: dict[str, RecoveringClient] = {}
         self._cloud: dict[str, CloudClient] = {}
         if "self_hosted" in settings.providers and settings.care is None:
-            # not by their addresses: those may hold a password, and users read the logs of their jobs
+            # not the addresses: they may contain a password, and users read their job logs
             self._own = {
                 f"comfyui-{number}": RecoveringClient(url, timeouts=timeouts, is_tidied=settings.tidy_comfyui)
                 for number, url in enumerate(settings.comfyui_base_url, start=1)
@@ -124,16 +126,16 @@ class Servers:
                 uploads=settings.data_dir / "comfy-cloud.json",
             )
         timings = MemberTimings(health_interval_seconds=10.0, last_backoff_seconds=5.0)
-        # those that jobs run on
+        # servers that jobs run on
         self._job_servers: dict[str, JobServer] = {name: self._wrapped(each) for name, each in self._own.items()}
-        # a script runs beside ComfyUI's queue and not in it
+        # a script runs next to ComfyUI's queue, not in it
         ahead_seconds = AHEAD_SECONDS if settings.prefetch and wrap_server is None else 0.0
         self._members: dict[str, dict[str, ComfyServer]] = {
             "self_hosted": {**self._job_servers},
             "cloud": {**self._cloud},
         }
         self._pools: dict[str, WorkflowPool] = {
-            # the control plane blocks: what it sends here again may run
+            # the control plane blocks workers: a job that it sends again may run
             provider: WorkflowPool(
                 [], timings=timings, failover=SmartFailover(cooldown_seconds=0), ahead_seconds=ahead_seconds
             )
@@ -145,18 +147,18 @@ class Servers:
             for name, server in self._members[provider].items():
                 pool.add_server(server, name=name, gpu=gpus.get(name), comfyui=self._own.get(name))
         self._states: dict[str, ClientState] = {}
-        # why those that are offline are so
+        # why offline servers are offline
         self._reasons: dict[str, str | None] = {}
 
     def _wrapped(self, client: RecoveringClient) -> JobServer:
         return self._wrap_server(client) if self._wrap_server is not None else client
 
     def keep(self, kept: "OwnProcesses") -> None:
-        """From now on there are servers that this worker has started itself."""
+        """Enable managed servers."""
         self._kept = kept
 
     def add(self, name: str, url: str, *, endings: ProcessEndings, gpu: str) -> None:
-        """Use one more server, which this worker has started on this GPU."""
+        """Add a managed server on this GPU."""
         client = RecoveringClient(url, timeouts=self._timeouts, is_tidied=self._is_tidied, endings=endings)
         self._own[name] = client
         self._job_servers[name] = self._members["self_hosted"][name] = self._wrapped(client)
@@ -164,12 +166,11 @@ class Servers:
         self._on_change()
 
     async def remove(self, name: str, *, until_unused: Callable[[], Awaitable[None]] | None = None) -> None:
-        """Use a server no more. What runs there is put back, or let finish where there is `until_unused`, which is
-        awaited then."""
+        """Remove a server. Its jobs are requeued, or finished if `until_unused` is given, which is awaited."""
         client = self._own.get(name)
         if client is None or name not in self._job_servers:
             return
-        # what is enqueued from here on must find another
+        # new jobs must not choose it
         del self._job_servers[name], self._members["self_hosted"][name]
         await self.pool.remove_server(name, finish=until_unused is not None)
         if until_unused is not None:
@@ -182,12 +183,12 @@ class Servers:
 
     @property
     def pool(self) -> WorkflowPool:
-        """That of the ComfyUI servers."""
+        """The pool of ComfyUI servers."""
         return self._pools["self_hosted"]
 
     @property
     def gpus(self) -> Mapping[str, str]:
-        """The GPUs of the servers that may share one, by their names here."""
+        """GPUs of servers that may share one, by server name."""
         clients = self.pool.stats().clients if self._own else {}
         return {name: each.gpu for name, each in clients.items() if each.gpu is not None}
 
@@ -201,7 +202,7 @@ class Servers:
 
     @property
     def named(self) -> Mapping[str, RecoveringClient]:
-        """The ComfyUI servers by the names that they have here."""
+        """ComfyUI servers by name."""
         return self._own
 
     @property
@@ -209,18 +210,18 @@ class Servers:
         return [(name, each.slots) for name, each in self._cloud.items()]
 
     def why_away(self, name: str) -> str | None:
-        """Why a ComfyUI server cannot be used, if that is so."""
+        """Why a ComfyUI server is unusable, if it is."""
         if self._kept is not None and (why := self._kept.why_away(name)) is not None:
             return why
         return _why_away(self._own[name].url, self._reasons[name]) if name in self._reasons else None
 
     def find(self, client_id: str | None) -> RecoveringClient | None:
-        """One of the ComfyUI servers, by its name here."""
+        """A ComfyUI server by name."""
         return self._own.get(client_id or "")
 
     @property
     def at_once(self) -> int:
-        """How many jobs may run here at once, if all servers are there."""
+        """How many jobs can run at once with all servers online."""
         return self._max_concurrency or sum(
             server.slots for servers in self._members.values() for server in servers.values()
         )
@@ -239,7 +240,7 @@ class Servers:
                 await server.close()
 
     def online(self, provider: str) -> list[str]:
-        """The servers that can be given a job."""
+        """Servers that accept jobs."""
         pool = self._pools.get(provider)
         if pool is None:
             return []
@@ -248,12 +249,12 @@ class Servers:
 
     @property
     def is_away(self) -> bool:
-        """Whether there is no server, of whichever provider, that can be given a job."""
+        """Whether no server of any provider accepts jobs."""
         return not any(self.online(provider) for provider in self._pools)
 
     @property
     def away(self) -> list[str]:
-        """Of each ComfyUI server that was asked and cannot be used, a sentence that says why."""
+        """For each unusable ComfyUI server, a sentence that says why."""
         return [why for name in self._own if (why := self.why_away(name)) is not None]
 
     def slots(self, provider: str) -> int:
@@ -262,19 +263,19 @@ class Servers:
         return sum(members[name].slots for name in self.online(provider))
 
     def warm_hashes(self) -> list[str]:
-        """The workflows whose models are most likely loaded."""
+        """Workflows whose models are probably loaded."""
         stats = [client for pool in self._pools.values() for client in pool.stats().clients.values()]
-        # the newest of each server first
+        # newest of each server first
         ranked = zip_longest(*(each.warm_hashes for each in stats))
         return list(dict.fromkeys(digest for row in ranked for digest in row if digest is not None))[:MOST_WARM]
 
     def forget_uploads(self) -> None:
-        """Files were removed from ComfyUI's input folders."""
+        """Forget uploads because files were deleted from ComfyUI's input folders."""
         for client in self._own.values():
             client.forget_uploads()
 
     async def definitions(self, provider: str) -> dict[str, Any]:
-        """The nodes of all servers that answer; a job may come to any of them."""
+        """Node definitions of all reachable servers; a job may run on any of them."""
         found: dict[str, Any] = {}
         for name in self.online(provider):
             with suppress(ComfyError):
@@ -293,11 +294,10 @@ class Servers:
         usual_seconds: float | None = None,
         cache_key: str | None = None,
     ) -> RunResult:
-        """Run a job to its end; canceling this interrupts it on its server. `usual_seconds` is how long its workflow
-        takes here, if that is known.
+        """Run a job to its end; cancelling this interrupts it on its server.
 
-        `on_move` is called when a server has failed it, and it waits for another. Jobs with the same `cache_key` run on
-        one server.
+        `usual_seconds` is how long its workflow takes here, if known. `on_move` is called when a server fails it and it
+        waits for another. Jobs with the same `cache_key` run on one server.
         """
         if not self._members[lease.provider]:
             raise ComfyError("This worker has no ComfyUI at the moment.", fault=Fault.INTERRUPTED)
@@ -322,13 +322,13 @@ class Servers:
             ran.result = await job
             return ran.result
         finally:
-            # interrupts it on its server, when this is canceled; else it has ended
+            # interrupts a run if this was cancelled; otherwise it has ended
             await asyncio.shield(asyncio.ensure_future(job.cancel(wait=False)))
             await asyncio.gather(listening, return_exceptions=True)
             ran.client_id, ran.server = job.client_id, job.server
 
     def _previews(self, lease: Lease, usual_seconds: float | None) -> dict[str, str]:
-        """How ComfyUI makes previews, for one run: it may have been started without."""
+        """Preview method for one run: ComfyUI may have been started without previews."""
         method = self._preview_method
         is_soon_over = usual_seconds is not None and usual_seconds < WITHOUT_PREVIEW_SECONDS
         if method == "auto" and is_soon_over and not lease.preview_seconds:
@@ -336,7 +336,7 @@ class Servers:
         return {"preview_method": method} if method != "default" else {}
 
     async def unfinished_runs(self, held: HeldLease) -> list[tuple[str, str]]:
-        """What runs, waits or has ended unseen for a lease of an earlier process, by server and prompt id."""
+        """Runs of a lease of an earlier process that run, wait or have ended, as (server, prompt id)."""
         found: list[tuple[str, str]] = []
         for name, server in self._job_servers.items():
             with suppress(ComfyError):
@@ -344,7 +344,7 @@ class Servers:
         return found
 
     async def stop(self, runs: Iterable[tuple[str, str]]) -> None:
-        """Interrupt runs that an earlier process began, so that none goes on beside a new one."""
+        """Interrupt runs of an earlier process, so that none continues in parallel with a new one."""
         for client_id, prompt_id in runs:
             server = self._own.get(client_id) or self._cloud.get(client_id)
             if server is not None:
@@ -352,8 +352,10 @@ class Servers:
                     await server.cancel(prompt_id)
 
     def _is_expected(self, name: str) -> bool:
-        """Whether a server that is away is one of those that this worker starts and stops: it starts, or has ended,
-        of which whoever keeps it tells, or it was taken back."""
+        """Whether an unreachable server is a managed one that is starting, stopping or removed:
+
+        the supervisor reports those.
+        """
         if self._kept is None or name not in self._own:
             return False
         return name not in self._job_servers or self._kept.why_away(name) is not None
@@ -389,7 +391,7 @@ async def _listen(
     job: PoolJob, lease: Lease, ran: Ran, on_event: Callable[[PoolJobEvent], None], on_move: Callable[[], None]
 ) -> None:
     async for event in job.events():
-        # a server that is quick tells of the start before it has answered
+        # a fast server reports the start before it has answered the submission
         if isinstance(event, JobAccepted | JobStarted) and event.client_id:
             run = (event.client_id, event.prompt_id)
             if run not in ran.runs:

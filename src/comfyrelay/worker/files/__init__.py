@@ -1,1 +1,1 @@
-"""The files of jobs: on their way here, in ComfyUI's folders, and on their way to storage."""
+"""The files of jobs: inputs, ComfyUI's folders and outputs."""

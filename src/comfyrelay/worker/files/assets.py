@@ -1,4 +1,4 @@
-"""Files that many jobs use, kept on this machine by their content: fetched once, and the oldest go when it is full."""
+"""Cache of effect assets by content hash, with least-recently-used eviction."""
 
 import asyncio
 import os
@@ -18,33 +18,33 @@ log = structlog.get_logger(__name__)
 
 
 class AssetCache:
-    """A folder that one process uses. When a file was last used is kept as its time, so restarts forget nothing."""
+    """A folder used by one process. Modification times record the last use, so the order survives restarts."""
 
     def __init__(self, folder: Path, *, max_bytes: int, on_removed: Callable[[str], None] = lambda _name: None) -> None:
-        """`on_removed` is told the name of each file that had to go."""
+        """`on_removed` is called with the name of each evicted file."""
         self.hits = 0
         self.misses = 0
         self.bytes = 0
         self._folder = folder
         self._max_bytes = max_bytes
         self._on_removed = on_removed
-        # name → size, the one that was used last at the end
+        # name → size, most recently used last
         self._sizes: OrderedDict[str, int] = OrderedDict()
         self._pins: Counter[str] = Counter()
-        # as long as somebody holds one, or waits for it
+        # names in use, or being fetched
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._read()
 
     @property
     def names(self) -> Collection[str]:
-        """What is kept: content hashes, each with a suffix."""
+        """Cached names: content hashes with a suffix."""
         return self._sizes.keys()
 
     async def get(self, content_hash: str, suffix: str, fetch: Callable[[Path], Awaitable[object]]) -> Path:
-        """The file with this content, which `fetch` writes if it is not here; it stays until it is released."""
+        """Return the file with this content, calling `fetch` if it is missing. It stays until released."""
         name = f"{content_hash}{suffix}"
         path = self._folder / name
-        # two jobs with the same file: the second waits for the first one's download
+        # two jobs with the same file: the second waits for the download of the first
         async with self._locks.setdefault(content_hash, asyncio.Lock()):
             if name in self._sizes and path.is_file():
                 self.hits += 1
@@ -58,7 +58,7 @@ class AssetCache:
         return path
 
     def release(self, path: Path) -> None:
-        """The job that got it is over."""
+        """Release a file after its job."""
         self._pins[path.name] -= 1
         if self._pins[path.name] <= 0:
             del self._pins[path.name]
@@ -77,7 +77,7 @@ class AssetCache:
         found = []
         for path in self._folder.iterdir():
             if path.name.startswith("."):
-                # a download that was cut off
+                # an interrupted download
                 files.remove(path, missing_ok=True)
             elif path.is_file():
                 found.append((path.stat().st_mtime_ns, path))

@@ -1,4 +1,4 @@
-"""The files of a job, fetched before it runs: effect assets from the cache, a user's own for this job alone."""
+"""Fetch a job's files before it runs: effect assets through the cache, user files for this job only."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ _HASH = re.compile(r"[0-9a-f]{64}")
 
 
 class Inputs:
-    """`folder` has a folder for each lease; the inputs are in `inputs` there. `asset_folder` is on the servers."""
+    """`folder` has one subfolder per lease with its `inputs`. `asset_folder` is the folder name on the servers."""
 
     def __init__(self, transfers: Transfers, cache: AssetCache, *, folder: Path, asset_folder: str) -> None:
         self._transfers = transfers
@@ -33,7 +33,7 @@ class Inputs:
         self._pinned: defaultdict[str, list[Path]] = defaultdict(list)
 
     async def fetch(self, lease: Lease, *, refresh: Callable[[], Awaitable[None]]) -> list[Attachment]:
-        """Fetch everything; `TransferFailed` when something cannot be had, and then nothing is left here."""
+        """Fetch all files. On `TransferFailed` nothing is left behind."""
         turn = asyncio.Semaphore(AT_ONCE)
 
         async def in_turn(number: int, asset: AssetDownload) -> Attachment:
@@ -51,7 +51,7 @@ class Inputs:
             raise
 
     def clean(self, lease: Lease) -> None:
-        """Remove the user's files, and let go of the assets."""
+        """Delete the user's files and release the assets."""
         for path in self._pinned.pop(lease.name, ()):
             self._cache.release(path)
         shutil.rmtree(self._folder_of(lease), ignore_errors=True)
@@ -65,7 +65,7 @@ class Inputs:
             await self._transfers.download(lambda: lease.urls.assets[asset.key], to, refresh=refresh, sha256=digest)
 
         if digest is None:
-            # nothing of the user's own name for the file but its suffix
+            # keep only the suffix of the user's file name
             path = self._folder_of(lease) / f"{number}{suffix}"
             await download(path)
             return Attachment(placeholder=asset.placeholder, source=path, name=path.name, folder=job_folder(lease))
@@ -87,14 +87,14 @@ class Inputs:
 
 
 def job_folder(lease: Lease) -> str:
-    """The folder on a server where the files of this job alone are."""
+    """The folder on a server for the files of this job."""
     return f"job-{lease.name}"
 
 
 def asset_folder(worker: Path) -> str:
-    """The folder on a server where the effect assets of this worker are, known by its own folder on its machine.
+    """The folder on a server for this worker's effect assets.
 
-    Another worker on the same ComfyUI has another one, for it keeps other assets.
+    Its name depends on the worker's own folder: another worker on the same ComfyUI keeps other assets.
     """
     name = re.sub(r"[^A-Za-z0-9_-]", "_", worker.name)[:40]
     return f"assets-{name}-{hashlib.sha256(str(worker.absolute()).encode()).hexdigest()[:8]}"

@@ -1,4 +1,4 @@
-"""What a job is asked for, out of everything that its run made."""
+"""Select and save the outputs of a run."""
 
 import asyncio
 import hashlib
@@ -17,9 +17,9 @@ from comfyrelay.protocol.worker import StoredOutput
 from comfyrelay.text import storable
 from comfyrelay.worker.lease import Lease
 
-# The run was long and the reading is short: ComfyUI may be restarting, and has the file when it is back.
+# Retries for reading an output after a long run: ComfyUI may be restarting.
 PAUSES_SECONDS = (0.1, 1.0, 5.0, 15.0, 30.0)
-# Characters of what nodes have shown beside the output, which go with its metadata.
+# Maximum characters of node texts that go with an output's metadata.
 LONGEST_TEXTS = 20_000
 
 
@@ -32,12 +32,12 @@ class CollectedOutput:
     sha256: str
     mime_type: str
     metadata: Mapping[str, Any]
-    # what else the run made, for whoever wants it: a job has one output
+    # further files of the run, for callers that keep them: a job has one output
     more: tuple[Path, ...] = ()
 
     @property
     def as_output(self) -> StoredOutput:
-        """As it is reported to the control plane."""
+        """As reported to the control plane."""
         return checked(
             StoredOutput, size=self.size, mime_type=self.mime_type, sha256=self.sha256, metadata=dict(self.metadata)
         )
@@ -52,7 +52,10 @@ class CollectedOutput:
 
 
 def pick(result: RunResult, lease: Lease) -> OutputFile | str:
-    """The file, or the text, that the job is for: of the target node, of the right kind, kept rather than a preview."""
+    """Choose the job's output:
+
+    a saved file, rather than a preview, or a text of the right kind from the target node.
+    """
     best = min(result.files, key=lambda file: _rank(file, lease), default=None)
     node_id = _text_node(result, lease)
     if node_id is not None and (best is None or not _has_extension(best, lease)):
@@ -66,7 +69,7 @@ def pick(result: RunResult, lease: Lease) -> OutputFile | str:
 
 
 async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path) -> CollectedOutput:
-    """Save the output as `to`, which appears only when it is whole."""
+    """Save the output as `to`, atomically."""
     picked, most = pick(result, lease), lease.job.max_output_bytes
     about: dict[str, Any] = {**result.about, "prompt_id": result.prompt_id, "seconds": result.seconds}
     mime_type = lease.payload.output_mime_type
@@ -79,13 +82,13 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
         about |= {"node_id": picked.node_id, "filename": picked.filename}
         size, sha256 = await _fetched(server, picked, to, most)
         if not _has_extension(picked, lease) and picked.mime_type != "application/octet-stream":
-            # not what was expected, and that may be known
+            # report an unexpected type
             mime_type = picked.mime_type
     return CollectedOutput(path=to, size=size, sha256=sha256, mime_type=mime_type, metadata=about)
 
 
 def others(result: RunResult, lease: Lease) -> list[OutputFile]:
-    """The files that were kept beside the one that the job is for."""
+    """Saved files of a run other than the job's output."""
     picked = pick(result, lease)
     return [file for file in result.files if file.is_kept and file != picked]
 
@@ -93,8 +96,7 @@ def others(result: RunResult, lease: Lease) -> list[OutputFile]:
 async def collect_more(
     server: ComfyServer, result: RunResult, lease: Lease, folder: Path
 ) -> tuple[tuple[Path, ...], int]:
-    """Save those, too, in the order of the nodes that made them, and then the texts, each as a file; and how many are
-    left out, for there may be no more of them, nor larger ones."""
+    """Save these files in node order, then texts as files. Returns them and how many were left out by the limits."""
     made: list[OutputFile | str] = [*others(result, lease), *_other_texts(result, lease).values()]
     saved: list[Path] = []
     kept = made if lease.job.max_output_files is None else made[: lease.job.max_output_files - 1]
@@ -159,14 +161,14 @@ def _family(mime_type: str) -> str:
 
 
 def _other_texts(result: RunResult, lease: Lease) -> dict[str, str]:
-    """What nodes have shown beside the output, by node id."""
+    """Texts shown by other nodes, by node id."""
     picked = _text_node(result, lease) if isinstance(pick(result, lease), str) else None
     joined = {node_id: "\n".join(texts) for node_id, texts in result.texts.items() if node_id != picked}
     return {node_id: text for node_id, text in joined.items() if text.strip()}
 
 
 def _shortened(texts: Mapping[str, str]) -> dict[str, str]:
-    """As much of the texts as may go with a report."""
+    """Truncate the texts to what a report may carry."""
     left, kept = LONGEST_TEXTS, {}
     for node_id, text in texts.items():
         if left > 0:
@@ -176,7 +178,7 @@ def _shortened(texts: Mapping[str, str]) -> dict[str, str]:
 
 
 def _text_node(result: RunResult, lease: Lease) -> str | None:
-    """The node whose text the job is for, where it is for a text."""
+    """The node whose text is the job's output, if its output is text."""
     if not lease.payload.output_mime_type.startswith("text/") and lease.payload.output_mime_type != "application/json":
         return None
     wanted = lease.payload.output_node_id

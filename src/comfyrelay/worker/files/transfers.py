@@ -1,4 +1,4 @@
-"""Files between this machine and object storage: in pieces, checked on the way, and tried again while that may help."""
+"""Transfer files to and from object storage: streamed, verified and retried."""
 
 import asyncio
 import hashlib
@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-# Storage may think for a while about a large file before it answers.
+# Storage may take a while to answer after a large file.
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
 _LONGEST_PAUSE_SECONDS = 30.0
@@ -28,7 +28,7 @@ _BUSY = frozenset({408, 425, 429})
 
 
 class _MayWorkLater(Exception):
-    """One try failed. `is_refused`: storage said no; then, or where it `wants_urls`, new ones may help."""
+    """An attempt failed. `is_refused`: storage refused it. New URLs may help then, or if it `wants_urls`."""
 
     def __init__(
         self, detail: str, *, is_refused: bool = False, wants_urls: bool = False, wait_seconds: float | None = None
@@ -41,13 +41,13 @@ class _MayWorkLater(Exception):
 
 
 class Transfers:
-    """`on_bytes` is told of each piece: "download" or "upload", and how many bytes.
+    """`on_bytes` is called for each chunk with "download" or "upload" and its size.
 
-    URLs are asked for anew before each try, because heartbeats replace them. When storage refuses one, `refresh` gets
-    new ones first. No message holds a URL: whoever has one may use it.
+    URLs are read again before each attempt, because heartbeats replace them. After a refusal `refresh` gets new ones
+    first. No message contains a URL, because URLs are credentials.
 
-    What storage refuses is given up after `retries`. Storage that is away is waited for longer: `patience_seconds` for
-    an input, `upload_patience_seconds` for an output, which took a GPU to make.
+    Refusals are retried `retries` times. Unreachable storage is retried longer: `patience_seconds` for an input,
+    `upload_patience_seconds` for an output, which cost GPU time.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class Transfers:
         self._upload_patience_seconds = upload_patience_seconds
         self._on_bytes = on_bytes or (lambda _direction, _count: None)
         self._client = http_client(timeout=_TIMEOUT)
-        # a proxy is for other machines
+        # no proxy for this machine's own storage
         self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
 
     async def close(self) -> None:
@@ -80,10 +80,10 @@ class Transfers:
         refresh: Callable[[], Awaitable[None]],
         sha256: str | None = None,
     ) -> int:
-        """Fetch a file; `to` appears only when it is whole and has this checksum. Returns its size."""
+        """Download a file; `to` appears only when it is complete and matches the checksum. Returns its size."""
 
         async def once() -> int:
-            # as it is stored, not packed on the way: its checksum is that of the stored bytes
+            # no content encoding: the checksum is of the stored bytes
             request = self._request("GET", url(), headers={"Accept-Encoding": "identity"})
             response = await self._client_for(request).send(request, stream=True, follow_redirects=True)
             try:
@@ -102,15 +102,15 @@ class Transfers:
     async def upload(
         self, source: Path, lease_urls: Callable[[], Urls], *, refresh: Callable[[], Awaitable[None]]
     ) -> None:
-        """Put a file where the lease says, with the headers that were signed."""
+        """Upload a file to the lease's URL with the signed headers."""
 
         async def once() -> None:
             urls = lease_urls()
-            # S3 takes no body of unknown length
+            # S3 requires a content length
             size = (await asyncio.to_thread(source.stat)).st_size
             headers = {**urls.output_headers, "Content-Length": str(size)}
             request = self._request("PUT", urls.output_url, headers=headers, content=self._pieces(source))
-            # a redirect is not followed: the body is gone by then
+            # redirects are not followed: the body is consumed by then
             response = await self._client_for(request).send(request)
             if not response.is_success:
                 raise await _failure(response, what="The output could not be stored")
@@ -121,7 +121,7 @@ class Transfers:
             raise TransferFailed(f"The output cannot be read on the worker: {error.strerror or error}.") from error
 
     async def put(self, data: bytes, url: str, headers: Mapping[str, str], *, seconds: float) -> None:
-        """Put a few bytes, once, within so many seconds; `TransferFailed` when that does not work."""
+        """Upload a few bytes once. Raises `TransferFailed` on failure."""
         request = self._here.build_request("PUT", url, headers=dict(headers), content=data, timeout=seconds)
         try:
             async with asyncio.timeout(seconds):
@@ -149,7 +149,7 @@ class Transfers:
             except _MayWorkLater as error:
                 failure = error
             except httpx.TransportError as error:
-                # storage that refuses a large upload may hang up before it was heard: newer URLs may help
+                # storage that refuses a large upload may close the connection early: newer URLs may help
                 may_be_refused = is_upload and not isinstance(error, httpx.ConnectError | httpx.ConnectTimeout)
                 failure = _MayWorkLater(f"{what}: {_connection_words(error)}.", wants_urls=may_be_refused)
             except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -173,7 +173,7 @@ class Transfers:
 
     async def _pieces(self, source: Path) -> AsyncIterator[bytes]:
         with source.open("rb") as file:
-            # it was written a moment ago: reading it is shorter than handing it to a thread
+            # just written, so reading from the page cache is faster than using a thread
             while piece := file.read(_PIECE):
                 yield piece
                 self._on_bytes("upload", len(piece))
@@ -201,7 +201,7 @@ async def _failure(response: httpx.Response, *, what: str) -> Exception:
 
 
 async def _has_expired(response: httpx.Response) -> bool:
-    """Some stores, and AWS where the key itself was a temporary one, say so with a 400."""
+    """Some stores, and AWS with temporary keys, report expiry with a 400."""
     return _EXPIRED.search((await response.aread())[:10_000]) is not None
 
 

@@ -1,1 +1,1 @@
-"""The machine that a worker runs on: who it is, what keeps it, and what takes it away."""
+"""The machine that a worker runs on: its identity, scale-in protection and shutdown notices."""

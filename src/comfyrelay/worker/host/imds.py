@@ -1,4 +1,4 @@
-"""EC2's instance metadata, version 2: what this machine is, and what is about to happen to it."""
+"""EC2 instance metadata (IMDSv2)."""
 
 import asyncio
 import re
@@ -10,17 +10,19 @@ import httpx
 
 TOKEN = "X-aws-ec2-metadata-token"
 TOKEN_TTL = f"{TOKEN}-ttl-seconds"
-# The longest that EC2 gives.
+# The longest lifetime that EC2 grants.
 TTL_SECONDS = 21600
 CONNECT_SECONDS = 1.0
 ANSWER_SECONDS = 2.0
-# Something else may live at that address (another cloud, a captive portal): its answer is no token.
+# Another service (another cloud, a captive portal) may answer at that address: this is not a token.
 A_TOKEN = re.compile(r"[!-~]{1,1024}")
 
 
 class Imds:
-    """Never raises, and never waits long. Who did not answer is not asked again for `pause_seconds`: off EC2 that would
-    cost a time-out for each question."""
+    """Never raises and never waits long.
+
+    After a timeout it pauses for `pause_seconds`, because off EC2 each call would time out.
+    """
 
     def __init__(self, base_url: str, *, pause_seconds: float = 2.0) -> None:
         # the address is link-local: a proxy would answer for another machine
@@ -31,18 +33,18 @@ class Imds:
         self._silent_until = 0.0
         self._token = ""
         self._token_until = 0.0
-        # whether EC2's metadata has ever been found here
+        # whether EC2 metadata was ever found
         self.is_there = False
 
     async def close(self) -> None:
         await self._http.aclose()
 
     async def get(self, path: str) -> tuple[str, datetime | None] | None:
-        """What stands at a path of `/latest/meta-data`, and the time by EC2's clock; `None` if nothing does."""
+        """Return the value at a path of `/latest/meta-data` and EC2's clock, or `None`."""
         return await self._get(f"/latest/meta-data/{path}")
 
     async def identity(self) -> str | None:
-        """The identity document of this instance, signed by AWS, in one line."""
+        """The identity document of this instance, signed by AWS, as one line."""
         found = await self._get("/latest/dynamic/instance-identity/rsa2048")
         return "".join(found[0].split()) if found else None
 
@@ -76,7 +78,7 @@ class Imds:
         return found[0] if found else None
 
     async def _ask(self, path: str) -> httpx.Response | None:
-        """The answer, whatever it is; `None` without a token."""
+        """Return the response, or `None` without a token."""
         answer = None
         for _ in range(2):
             if not (token := await self._valid_token()):
@@ -84,7 +86,7 @@ class Imds:
             answer = await self._http.get(path, headers={TOKEN: token})
             if answer.status_code != httpx.codes.UNAUTHORIZED:
                 break
-            # it ended before its time: the machine was stopped and started, or its clock jumped
+            # it expired early: the machine was stopped and started, or its clock jumped
             self._token = ""
         return answer
 
@@ -96,7 +98,7 @@ class Imds:
         if answer.status_code != httpx.codes.OK or not A_TOKEN.fullmatch(answer.text):
             return ""
         given = answer.headers.get(TOKEN_TTL, "")
-        # a little early, so that it does not end between here and there
+        # renewed early, so that it does not expire on the way
         self._token_until = asked_at + 0.9 * (int(given) if given.isdecimal() else TTL_SECONDS)
         self._token = answer.text
         self.is_there = True

@@ -1,4 +1,4 @@
-"""The machine that a worker is on, and the name that the worker has from it."""
+"""Identify the machine and derive the worker's id from it."""
 
 import os
 import re
@@ -18,12 +18,12 @@ class HostIdentity:
 
     @property
     def folder_name(self) -> str:
-        """The worker's name as the name of a folder."""
+        """The worker's id as a folder name."""
         return re.sub(r"[^\w.-]", "_", self.worker_id).lstrip(".") or "worker"
 
 
 async def machine(settings: WorkerSettings, imds: Imds | None) -> HostIdentity:
-    """Ask EC2, if this is EC2. What the settings say counts more."""
+    """Query EC2 metadata, if available. Settings take precedence."""
     instance_id = await imds.instance_id() if imds is not None else None
     region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
     if imds is None or instance_id is None:

@@ -1,4 +1,4 @@
-"""Keeps the Auto Scaling group from ending this instance while it works."""
+"""Protect this instance from scale-in while it works."""
 
 import asyncio
 
@@ -10,17 +10,17 @@ from comfyrelay.worker.host.scaling_group import ScalingGroup
 
 log = structlog.get_logger(__name__)
 
-# The instance may not be in service yet, or AWS too busy: worth another try, but nothing waits for it.
+# The instance may not be in service yet, or AWS is throttling: retry in the background.
 FIRST_PAUSE_SECONDS = 2.0
 LONGEST_PAUSE_SECONDS = 60.0
-# Between two jobs it stays on: each change is a call, and a fleet has a limit of those.
+# Protection stays on between two jobs: each change is an API call, and calls are limited.
 OFF_AFTER_SECONDS = 5.0
-# What AWS takes longer for is not worth staying for.
+# How long to wait for AWS on shutdown.
 CLOSE_SECONDS = 6.0
 
 
 class Protection:
-    """Scale-in protection as it was last wanted. Whatever AWS says, the work goes on."""
+    """Applies the last requested scale-in protection. AWS errors never affect jobs."""
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class Protection:
         self._off_after_seconds = off_after_seconds
         self._first_pause_seconds = first_pause_seconds
         self._wanted: bool | None = None
-        # as AWS has it; unknown at first, since an earlier process may have left it on
+        # state at AWS; unknown at first, because an earlier process may have left it on
         self._is_on: bool | None = None
         self._is_closing = False
         self._news = Wakeup()
@@ -43,13 +43,13 @@ class Protection:
         self._task = asyncio.create_task(self._follow())
 
     def want(self, protected: bool) -> None:
-        """Soon it will be so. Of several wishes the last one counts."""
+        """Request a state; the last request wins."""
         if protected != self._wanted:
             self._wanted = protected
             self._news.notify()
 
     async def close(self) -> None:
-        """Leave it as it was last wanted, if that works at once."""
+        """Try once to apply the last request."""
         if self._task is None:
             return
         self._is_closing = True
@@ -73,7 +73,7 @@ class Protection:
             try:
                 await asyncio.to_thread(self._group.protect, wanted)
             except Exception as error:
-                # it may have come through all the same
+                # it may have been applied anyway
                 self._is_on = None
                 if complained_of is not wanted:
                     complained_of = wanted

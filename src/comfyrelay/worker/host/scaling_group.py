@@ -1,4 +1,4 @@
-"""This instance in its Auto Scaling group, as AWS is told of it. The calls block: make them in a thread."""
+"""Auto Scaling calls for this instance. They block: call them in a thread."""
 
 from typing import Any
 
@@ -15,13 +15,13 @@ class ScalingGroup:
         self._made: Any = None
 
     def protect(self, protected: bool) -> None:
-        """Whether scaling in may end this instance."""
+        """Turn scale-in protection on or off."""
         self._client.set_instance_protection(
             **self._names, InstanceIds=[self._instance_id], ProtectedFromScaleIn=protected
         )
 
     def complete_termination(self, hook: str) -> None:
-        """The group need not wait for this instance any longer."""
+        """Complete the termination lifecycle hook."""
         self._client.complete_lifecycle_action(
             **self._names, InstanceId=self._instance_id, LifecycleHookName=hook, LifecycleActionResult="CONTINUE"
         )
@@ -29,12 +29,12 @@ class ScalingGroup:
     @property
     def _client(self) -> Any:
         if self._made is None:
-            # imported here: it takes long, and few need it
+            # imported here because it is slow and rarely needed
             import boto3  # noqa: PLC0415
             from botocore.config import Config  # noqa: PLC0415
 
             config = Config(connect_timeout=2, read_timeout=3, retries={"total_max_attempts": 1})
-            # a session of its own: the one that boto3 shares is not made for threads
+            # its own session: boto3's default session is not thread-safe
             self._made = boto3.session.Session().client(
                 "autoscaling", region_name=self._region, endpoint_url=self._endpoint_url, config=config
             )

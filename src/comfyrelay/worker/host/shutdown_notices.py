@@ -1,4 +1,4 @@
-"""Why and when this worker must leave: it was told by a signal, or EC2 is about to take the machine."""
+"""Shutdown notices: signals, Spot interruptions and Auto Scaling terminations."""
 
 import asyncio
 import json
@@ -17,9 +17,9 @@ from comfyrelay.worker.host.imds import Imds
 
 log = structlog.get_logger(__name__)
 
-# EC2 promises that much, and sometimes less.
+# EC2 announces two minutes, sometimes less.
 SPOT_SECONDS = 120.0
-# Off EC2 nothing answers: how many intervals to wait before each further try. Then nobody looks any more.
+# Off EC2 nothing answers: the number of intervals before each further attempt, after which polling stops.
 LATER_TRIES = (1, 12, 60)
 ENDED_BY_GROUP = "asg_termination"
 ENDING = frozenset({"Terminated", "Warmed:Terminated"})
@@ -27,8 +27,11 @@ ENDING = frozenset({"Terminated", "Warmed:Terminated"})
 
 @dataclass(frozen=True, kw_only=True)
 class Notice:
-    """`seconds` are what was left when it came; `None` is no hurry: the present job may end, however long it takes.
-    `at_once` is for the impatient: nothing may be finished any more, only given back."""
+    """A request to shut down.
+
+    `seconds` is the time left when it came; `None` means no limit: the current job may finish. `at_once` means that
+    jobs are only requeued.
+    """
 
     reason: str
     seconds: float | None
@@ -37,7 +40,7 @@ class Notice:
 
     @property
     def seconds_left(self) -> float | None:
-        """What is left now."""
+        """Seconds left now."""
         return None if self.seconds is None else max(self._ends_at - time.monotonic(), 0.0)
 
     @property
@@ -51,7 +54,7 @@ class Notice:
 
 
 class Notices:
-    """The most urgent notice so far. A second signal is the most urgent of all."""
+    """The most urgent notice so far. A second signal is the most urgent."""
 
     def __init__(
         self, *, imds: Imds | None, interval_seconds: float = 5.0, shutdown_seconds: float, asg_seconds: float
@@ -62,7 +65,7 @@ class Notices:
         self._asg_seconds = asg_seconds
         self._changed = asyncio.Event()
         self._was_signaled = False
-        # what EC2 reported, by reason: it goes on reporting it
+        # notices reported by EC2, by reason: EC2 repeats them
         self._reported: dict[str, str] = {}
         self._watching: asyncio.Task[None] | None = None
         self._signals = ExitStack()
@@ -70,14 +73,14 @@ class Notices:
 
     @property
     def is_ended_by_group(self) -> bool:
-        """Whether the Auto Scaling group ends this instance, also where something else was more urgent."""
+        """Whether the Auto Scaling group terminates this instance, even if another notice is more urgent."""
         return self._reported.get(ENDED_BY_GROUP) in ENDING
 
     def handle_signals(self) -> None:
         self._signals.enter_context(on_stop(self._on_signal))
 
     def watch(self) -> None:
-        """Look for notices of EC2 from now on, where there is somebody to ask."""
+        """Start polling EC2 for notices, if available."""
         if self._imds is not None:
             self._watching = asyncio.create_task(self._poll(self._imds))
 
@@ -88,14 +91,14 @@ class Notices:
             await asyncio.gather(self._watching, return_exceptions=True)
 
     def add(self, notice: Notice) -> None:
-        """Whoever waits hears of it if it is more urgent than what they know."""
+        """Add a notice and wake waiters if it is more urgent."""
         if notice.is_more_urgent(self.current):
             self.current = notice
             changed, self._changed = self._changed, asyncio.Event()
             changed.set()
 
     async def wait_newer(self, than: Notice | None) -> Notice:
-        """Wait for a notice that is more urgent than this one, which was current once."""
+        """Wait for a notice that is more urgent than this one."""
         while self.current is None or self.current is than:
             await self._changed.wait()
         return self.current
@@ -132,7 +135,7 @@ class Notices:
 
 
 def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
-    """Both times are EC2's own where possible: the clock here may be wrong."""
+    """Compare with EC2's own clock where possible: the local clock may be wrong."""
     action = _object_in(text)
     if "action" not in action:
         return None
@@ -141,7 +144,7 @@ def _read_spot(reason: str, text: str, now: datetime | None) -> Notice | None:
         seconds = (ends_at - (now or utc_now())).total_seconds()
     except (ValueError, TypeError):
         log.warning("worker.odd_spot_notice", said=text[:200])
-        # it is going; who does not know when, does not begin anything
+        # it is terminating at an unknown time: start nothing new
         seconds = 0.0
     return Notice(reason=reason, seconds=min(max(seconds, 0.0), SPOT_SECONDS))
 
