@@ -46,7 +46,7 @@ class BurstScenario:
         return leased
 
     async def why(self, job: JobRecord) -> str:
-        return (await self.world.engine.queue.waiting.of_job(job.tenant_id, job.id)).text
+        return (await self.world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).text
 
 
 async def cloud_worker(world: World, fleet: str, *, name: str = "cloud", slots: int = 10) -> str:

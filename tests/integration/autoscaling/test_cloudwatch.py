@@ -1,8 +1,6 @@
 """The figures of fleets in CloudWatch, as moto's server plays it, by name and dimension."""
 
 import asyncio
-import json
-import os
 from collections.abc import AsyncIterator, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -20,9 +18,6 @@ from comfyrelay.autoscaling.cloudwatch import METRICS, CloudWatch, Publisher, me
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ProviderError
 from comfyrelay.services.autoscaling.figures import FleetFigures
-from comfyrelay.services.engine import Engine
-from comfyrelay.settings import Settings
-from tests.support import commands
 from tests.support.api import open_api
 from tests.support.world import PATIENCE_SECONDS, SqliteBackend, World, open_world
 
@@ -213,23 +208,3 @@ async def test_a_server_publishes_where_the_settings_say_so(
         await refusing.until(1)
         assert (await api.anybody.call("GET", "/healthz")).status_code == 200
     await runner.cleanup()
-
-
-async def test_the_command_prints_or_sends_them(sqlite_backend: SqliteBackend, tmp_path: Path, kept: Any) -> None:
-    async with sqlite_backend.databases(["main"]) as (central, shards, _):
-        settings = Settings(data_dir=tmp_path, database_url=central, shards=shards)
-        async with Engine(settings) as engine:
-            await engine.fleet.fleets.create(slug="home")
-        env = {
-            **os.environ,
-            "COMFYRELAY_DATA_DIR": str(tmp_path),
-            "COMFYRELAY_DATABASE_URL": central,
-            "COMFYRELAY_SHARDS": json.dumps(shards),
-            "COMFYRELAY_CLOUDWATCH_NAMESPACE": "Command",
-        }
-        printed = await commands.run("fleet", "publish-metrics", "--dry-run", env=env)
-        assert {each["MetricName"] for each in json.loads(printed.out)} == NAMES - {"JobProcessingP50"}
-        assert kept.list_metrics(Namespace="Command")["Metrics"] == []
-        sent = await commands.run("fleet", "publish-metrics", "--once", env=env)
-        assert (sent.code, sent.err) == (0, "7 metrics sent.\n")
-        assert value_of(kept, "Command", "ActiveWorkers", "home") == 0

@@ -17,7 +17,7 @@ async def why(fleets: Fleets) -> Waiting:
     user = await fleets.world.user()
     job = await fleets.world.submit(user, fleets.effect)
     await fleets.decide()
-    return await fleets.world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+    return await fleets.world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
 
 
 async def test_a_machine_that_boots_is_told_with_the_time_that_is_left(world: World) -> None:

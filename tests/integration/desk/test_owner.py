@@ -2,7 +2,6 @@
 
 import asyncio
 import itertools
-import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -20,12 +19,10 @@ from comfyrelay.desk.one_time_links import LINK_SECONDS, OneTimeLinks
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.system.owner_secret import SECRET_FILE, load_secret, noted, pass_for
-from tests.support import commands
-from tests.support.desk import OpenDesk, copy_initial_data, make_desk, open_desk
+from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
 from tests.support.server_processes import free_port
-from tests.support.world import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.usefixtures("built_app")
 
@@ -270,54 +267,6 @@ async def test_somebody_elses_client_is_told_what_to_do(desk: OpenDesk, monkeypa
         assert (await known.desk()).version
 
 
-def browser_in(folder: Path) -> str:
-    """A browser that leaves behind what it was started with, and the page that it was given."""
-    browser = folder / "browser"
-    browser.write_text(f'#!/bin/sh\necho "$@" > {folder}/started; cp "${{1#file://}}" {folder}/page\n')
-    browser.chmod(0o755)
-    return f"{browser} %s"
-
-
-async def test_commands_find_the_secret_and_open_makes_a_link(desk: OpenDesk, tmp_path: Path) -> None:
-    env = {**os.environ, "COMFYRELAY_URL": desk.ready.url, "BROWSER": browser_in(tmp_path), "COLUMNS": "200"}
-    ran = await commands.run("open", env=env)
-    assert (ran.code, ran.err) == (0, "")
-    [link] = [each for each in ran.out.splitlines() if each.startswith(desk.ready.url)]
-    # everybody sees what a program is started with
-    assert "link=" not in (tmp_path / "started").read_text()
-    assert link in (tmp_path / "page").read_text()
-    async with httpx.AsyncClient() as http:
-        assert (await http.get(link)).is_success
-    ran = await commands.run("open", "--no-browser", "--json", env=env)
-    assert desk.ready.url in ran.out
-    ran = await commands.run("jobs", env={**env, "XDG_STATE_HOME": str(tmp_path / "elsewhere")})
-    assert ran.code == 2
-    assert "COMFYRELAY_TOKEN" in ran.err
-
-
-async def test_up_opens_the_page_when_it_is_asked_to(tmp_path: Path) -> None:
-    copy_initial_data(data := tmp_path / "data")
-    env = {
-        **os.environ,
-        "COMFYRELAY_DATA_DIR": str(data),
-        "COMFYRELAY_PORT": str(free_port()),
-        "BROWSER": browser_in(tmp_path),
-        "COLUMNS": "200",
-    }
-    up = await commands.start("up", "--open", env=env)
-    try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            shown = (await up.out.readuntil(b"Press Ctrl-C to stop.")).decode()
-        [link] = [each.split()[1] for each in shown.splitlines() if each.split()[:1] == ["page"]]
-        assert "no browser" not in shown
-        assert "link=" not in (tmp_path / "started").read_text()
-        assert link in (tmp_path / "page").read_text()
-        async with httpx.AsyncClient() as http:
-            assert (await http.get(link)).is_success
-    finally:
-        await up.kill()
-
-
 # Files
 
 
@@ -341,7 +290,10 @@ async def test_nothing_that_a_worker_reports_names_a_file(tmp_path: Path, name: 
     private.write_text("a key")
     # its own worker has no ComfyUI, so another one gets the job
     nobody = f"http://127.0.0.1:{free_port()}"
-    async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[nobody])) as desk, owner_http(desk.ready.url) as http:
+    async with (
+        open_desk(make_desk(tmp_path / "desk", comfyui_url=[nobody])) as desk,
+        owner_http(desk.ready.url) as http,
+    ):
         inside = desk.desk.output_folder / "mine.png"
         inside.parent.mkdir(parents=True, exist_ok=True)
         inside.write_bytes(b"a picture")

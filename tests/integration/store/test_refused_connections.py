@@ -1,15 +1,9 @@
 """Databases that refuse connections, by permission or because they are starting up: like ones that are away."""
 
 import asyncio
-import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import asyncpg
-import httpx
 import pytest
 from structlog.testing import capture_logs
 
@@ -17,7 +11,7 @@ from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
-from tests.support.server_processes import server_process
+from tests.support.postgres_gate import open_gate
 from tests.support.world import PostgresBackend, open_world
 
 # How it begins, and how it ends.
@@ -32,54 +26,6 @@ REFUSALS = {
         "ALTER DATABASE {database} ALLOW_CONNECTIONS true",
     ),
 }
-
-
-@dataclass
-class Gate:
-    """Stands before a PostgreSQL server and answers for it while it does not let anybody in."""
-
-    url: str
-    server: asyncpg.Connection
-    # the SQLSTATE that everybody is refused with, if so
-    refuses_with: str | None
-    refused: asyncio.Queue[str] = field(default_factory=asyncio.Queue)
-
-
-@asynccontextmanager
-async def gate(url: str, *, refuses_with: str | None) -> AsyncIterator[Gate]:
-    server = await asyncpg.connect(url)
-    folder, port = await server.fetchval("SHOW unix_socket_directories"), await server.fetchval("SHOW port")
-    name = await server.fetchval("SELECT current_database()")
-
-    async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        # whether it speaks TLS: no
-        await reader.readexactly(8)
-        writer.write(b"N")
-        if opened.refuses_with is not None:
-            await reader.readexactly(int.from_bytes(await reader.readexactly(4)) - 4)
-            fields = b"".join((b"SFATAL\0VFATAL\0C", opened.refuses_with.encode(), b"\0Mnot now\0\0"))
-            writer.write(b"E" + (len(fields) + 4).to_bytes(4) + fields)
-            opened.refused.put_nowait(opened.refuses_with)
-        else:
-            inside = await asyncio.open_unix_connection(f"{folder}/.s.PGSQL.{port}")
-            await asyncio.gather(_pass_on(reader, inside[1]), _pass_on(inside[0], writer))
-        writer.close()
-
-    listener = await asyncio.start_server(answer, "127.0.0.1", 0)
-    address = listener.sockets[0].getsockname()
-    opened = Gate(f"postgresql://postgres@{address[0]}:{address[1]}/{name}", server, refuses_with)
-    try:
-        yield opened
-    finally:
-        listener.close()
-        await server.close()
-
-
-async def _pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    with suppress(ConnectionError):
-        while data := await reader.read(65536):
-            writer.write(data)
-    writer.close()
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
@@ -115,7 +61,7 @@ async def test_a_shard_that_refuses_connections_hurts_its_own_tenants_only(
 async def test_every_way_to_be_refused_counts_as_away(real_postgres_backend: PostgresBackend, state: str) -> None:
     async with (
         real_postgres_backend.databases([]) as (url, _, _clock),
-        gate(url, refuses_with=state) as before,
+        open_gate(url, refuses_with=state) as before,
         Database("central", before.url) as database,
     ):
         with pytest.raises(DatabaseUnavailable):
@@ -125,7 +71,7 @@ async def test_every_way_to_be_refused_counts_as_away(real_postgres_backend: Pos
 async def test_a_start_waits_for_a_database_that_recovers(real_postgres_backend: PostgresBackend) -> None:
     async with (
         real_postgres_backend.databases([]) as (url, _, _clock),
-        gate(url, refuses_with="57P03") as starting,
+        open_gate(url, refuses_with="57P03") as starting,
         Database("central", starting.url) as database,
     ):
         databases = Databases(database, {})
@@ -141,7 +87,7 @@ async def test_a_start_waits_for_a_database_that_recovers(real_postgres_backend:
 async def test_it_waits_no_longer_than_it_may(real_postgres_backend: PostgresBackend) -> None:
     async with (
         real_postgres_backend.databases([]) as (url, _, _clock),
-        gate(url, refuses_with="57P03") as starting,
+        open_gate(url, refuses_with="57P03") as starting,
         Database("central", starting.url) as database,
     ):
         with pytest.raises(DatabaseUnavailable):
@@ -157,7 +103,7 @@ async def test_a_shard_that_is_away_at_the_start_is_brought_up_before_anybody_us
     try:
         async with (
             real_postgres_backend.databases(["a"]) as (central, shards, _clock),
-            gate(postgres_url.format("empty_shard"), refuses_with="57P03") as away,
+            open_gate(postgres_url.format("empty_shard"), refuses_with="57P03") as away,
         ):
             databases = Databases(
                 Database("central", central), {"a": Database("a", shards["a"]), "b": Database("b", away.url)}
@@ -176,32 +122,3 @@ async def test_a_shard_that_is_away_at_the_start_is_brought_up_before_anybody_us
     finally:
         await server.execute("DROP DATABASE empty_shard WITH (FORCE)")
         await server.close()
-
-
-async def test_a_server_starts_without_a_tenant_shard_and_serves_it_once_it_comes(
-    real_postgres_backend: PostgresBackend, tmp_path: Path
-) -> None:
-    async with open_world(real_postgres_backend, tmp_path) as world:
-        ada, bob = await world.user(shard="a"), await world.user(shard="b")
-        tokens = [(await world.engine.accounts.sign_in.issue(each, name="test")).secret for each in (ada, bob)]
-        own = world.engine.databases
-
-        async def statuses(http: httpx.AsyncClient) -> list[int]:
-            asked = [http.get("/api/ai-jobs", headers={"Authorization": f"Bearer {token}"}) for token in tokens]
-            return [answer.status_code for answer in await asyncio.gather(*asked)]
-
-        async with gate(own.shards["b"].dsn, refuses_with="57P03") as away:
-            settings: dict[str, Any] = {
-                "DATA_DIR": str(tmp_path / "server"),
-                "DATABASE_URL": own.central.dsn,
-                "SHARDS": json.dumps({"a": own.shards["a"].dsn, "b": away.url}),
-            }
-            async with server_process(settings) as server:
-                assert await statuses(server.http) == [200, 503]
-                ready = await server.http.get("/readyz")
-                assert (ready.status_code, [*ready.json()["data"]["problems"]]) == (200, ["b"])
-                away.refuses_with = None
-                async with asyncio.timeout(60):
-                    # another process brings it up, and reports that to nobody
-                    while await statuses(server.http) != [200, 200]:  # noqa: ASYNC110
-                        await asyncio.sleep(0.1)

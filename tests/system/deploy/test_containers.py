@@ -1,10 +1,8 @@
-"""Images and the compose file are linted, use existing commands and settings, and run a job together."""
+"""The services of the compose file run a job."""
 
 import asyncio
-import fnmatch
 import json
 import os
-import re
 import subprocess
 import sys
 import sysconfig
@@ -17,22 +15,12 @@ import asyncpg
 import httpx
 import pytest
 
-from comfyrelay import __version__
-from comfyrelay.settings import load_settings
-from comfyrelay.worker.settings import load_worker_settings
 from tests.support.commands import run
 from tests.support.compose_files import (
-    COMPOSE,
-    DOCKERFILES,
     composed,
-    environment_of,
     example,
-    instructions,
     of_kind,
-    variables,
-    words_of,
 )
-from tests.support.entry_points import parse, unknown_variables
 from tests.support.graphs import invert
 from tests.support.paths import ROOT
 from tests.support.processes import Service
@@ -40,135 +28,11 @@ from tests.support.server_processes import free_port
 from tests.support.world import PATIENCE_SECONDS
 
 FILLED = {name: value or f"{name.lower().replace('_', '')}0123456789abcdef" for name, value in example().items()}
-DIGEST = re.compile(r"[\w./-]+:[\w.-]+@sha256:[0-9a-f]{64}")
-# run once, before the others
-ONCE = {"bucket"}
 BIN = Path(sysconfig.get_path("scripts"))
-
-
-def hadolint(path: Path) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run([BIN / "hadolint", path], capture_output=True, text=True, check=False)
 
 
 def service(name: str) -> Any:
     return composed(FILLED)["services"][name]
-
-
-@pytest.fixture(params=DOCKERFILES, ids=lambda path: path.name)
-def dockerfile(request: pytest.FixtureRequest) -> Path:
-    found: Path = request.param
-    return found
-
-
-def test_dockerfile_passes_the_linter(dockerfile: Path) -> None:
-    done = hadolint(dockerfile)
-    assert (done.returncode, done.stdout) == (0, "")
-
-
-def test_linter_finds_errors(tmp_path: Path) -> None:
-    bad = tmp_path / "Dockerfile"
-    bad.write_text("FROM python\nRUN cd /tmp && sudo pip install requests\n")
-    assert hadolint(bad).returncode != 0
-
-
-def test_stages_share_a_base_image_pinned_by_digest(dockerfile: Path) -> None:
-    base = dict(each.split("=", maxsplit=1) for each in of_kind(dockerfile, "ARG") if "=" in each)["PYTHON_IMAGE"]
-    assert DIGEST.fullmatch(base)
-    assert of_kind(dockerfile, "FROM") == ["${PYTHON_IMAGE} AS build", "${PYTHON_IMAGE}"]
-
-
-def test_image_runs_without_root_and_has_a_health_check(dockerfile: Path) -> None:
-    assert of_kind(dockerfile, "USER") == ["10001:10001"]
-    # no step runs after the user is set
-    kinds = [word for word, _ in instructions(dockerfile)]
-    assert "RUN" not in kinds[kinds.index("USER") :]
-    [check] = of_kind(dockerfile, "HEALTHCHECK")
-    assert "CMD [" in check
-
-
-def test_dependencies_of_an_image_are_pinned_by_hash(dockerfile: Path) -> None:
-    installs = [each for each in of_kind(dockerfile, "RUN") if "pip install" in each]
-    assert len(installs) == 2
-    assert "--require-hashes --requirement" in installs[0]
-    assert "--no-deps --no-build-isolation ." in installs[1]
-
-
-def test_copied_files_exist_and_are_in_the_build_context(dockerfile: Path) -> None:
-    kept = [each[1:] for each in (ROOT / ".dockerignore").read_text().splitlines() if each.startswith("!")]
-    copied = [each for each in of_kind(dockerfile, "COPY") if not each.startswith("--from")]
-    sources = [word for each in copied for word in each.split()[:-1]]
-    defaults = dict(each.split("=", maxsplit=1) for each in of_kind(dockerfile, "ARG") if "=" in each)
-    for word in sources:
-        path = re.sub(r"\$\{(\w+)\}", lambda match: defaults[match[1]], word)
-        assert (ROOT / path).exists()
-        assert any(fnmatch.fnmatch(path, pattern) for pattern in kept), path
-    # files that the build needs
-    assert {"pyproject.toml", "LICENSE", "src"} <= set(sources)
-
-
-def test_image_runs_an_existing_command_with_known_variables(dockerfile: Path) -> None:
-    command, *words = words_of(dockerfile)
-    assert command == "comfyrelay"
-    assert parse(words) == f"comfyrelay {dockerfile.stem}"
-    assert unknown_variables(environment_of(dockerfile)) == []
-
-
-def test_services_use_our_images_or_pinned_ones() -> None:
-    for name, each in composed(FILLED)["services"].items():
-        if "build" not in each:
-            assert DIGEST.fullmatch(each["image"]), name
-            continue
-        assert each["image"].endswith(f":{__version__}")
-        path = (COMPOSE.parent / each["build"]["context"] / each["build"]["dockerfile"]).resolve()
-        assert path in DOCKERFILES
-        requirements = each["build"].get("args", {}).get("REQUIREMENTS")
-        assert requirements is None or (ROOT / "requirements" / f"{requirements}.txt").is_file()
-
-
-def test_services_have_health_checks_and_dependencies() -> None:
-    services = composed(FILLED)["services"]
-    for name, each in services.items():
-        checked = "healthcheck" in each or "build" in each
-        assert checked or name in ONCE, name
-        for other, how in each.get("depends_on", {}).items():
-            is_once = how["condition"] == "service_completed_successfully"
-            assert is_once == (other in ONCE)
-            assert other in services
-
-
-def test_services_mount_no_host_folder() -> None:
-    whole = composed(FILLED)
-    mounted = {each.partition(":")[0] for one in whole["services"].values() for each in one.get("volumes", ())}
-    assert mounted == set(whole["volumes"])
-
-
-def test_published_ports_are_local() -> None:
-    ports = [each for one in composed(FILLED)["services"].values() for each in one.get("ports", ())]
-    assert ports == ["127.0.0.1:8420:8420"]
-
-
-def test_example_names_every_variable_without_secrets() -> None:
-    assert variables() == set(example())
-    assert [name for name, value in example().items() if value] == ["S3_ACCESS_KEY"]
-
-
-@pytest.mark.parametrize("name", ["server", "worker", "comfyui"])
-def test_service_runs_an_existing_command_with_known_variables(name: str) -> None:
-    expected = {"comfyui": "comfyrelay simulator"}
-    assert parse(service(name)["command"]) == expected.get(name, f"comfyrelay {name}")
-    assert unknown_variables(service(name).get("environment", {})) == []
-
-
-def test_server_and_worker_load_their_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.chdir(tmp_path)
-    for name in ("server", "worker"):
-        for variable, value in service(name)["environment"].items():
-            monkeypatch.setenv(variable, value)
-    settings, worker = load_settings(), load_worker_settings()
-    assert worker.fleet_secret in settings.fleet_secrets[worker.fleet_stage]
-    assert worker.fleet_slug == settings.default_fleet
-    grace = int(service("worker")["stop_grace_period"].removesuffix("s"))
-    assert grace >= worker.shutdown_seconds + 20
 
 
 class ComposedProcesses:

@@ -446,7 +446,9 @@ async def test_a_folder_that_cannot_be_written_is_said_before_the_job_is_submitt
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(tmp_path: Path, fast_reconnect: None) -> None:
+async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(
+    tmp_path: Path, fast_reconnect: None
+) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     folder = tmp_path / "made"

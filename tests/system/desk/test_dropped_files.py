@@ -3,9 +3,7 @@
 from pathlib import Path
 
 from comfyrelay.simulator import Simulator
-from tests.support.api_calls import png
 from tests.support.desk import OpenDesk, make_desk, open_desk
-from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
 from tests.system.desk.test_commands import command
 
@@ -16,17 +14,6 @@ async def made_by(desk: OpenDesk, folder: Path) -> Path:
     assert (await desk.ended(job.id)).status == "completed"
     [saved] = await desk.client.download_outputs(job.id, folder)
     return saved
-
-
-async def test_what_a_file_carries_is_told_of_an_upload(desk: OpenDesk, tmp_path: Path) -> None:
-    picture = await made_by(desk, tmp_path)
-    (tmp_path / "plain.png").write_bytes(png("#112233"))
-    own, plain = [await desk.client.upload(each) for each in (picture, tmp_path / "plain.png")]
-    async with owner_http(desk.ready.url) as http:
-        found = (await http.get(f"/api/desk/files/{own}/workflow")).json()["data"]["graph"]
-        assert {node["class_type"] for node in found.values()} == {node["class_type"] for node in invert().values()}
-        assert (await http.get(f"/api/desk/files/{plain}/workflow")).json()["data"] == {"graph": None}
-        assert (await http.get("/api/desk/files/nothing/workflow")).status_code == 404
 
 
 async def test_run_says_what_it_does_with_a_picture_and_works_on_it_when_asked(tmp_path: Path) -> None:

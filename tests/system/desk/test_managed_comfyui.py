@@ -5,13 +5,10 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from comfyrelay.cli.main import app
 from comfyrelay.comfyui.processes.log import last_lines_in
 from comfyrelay.comfyui.processes.process import ManagedProcess
 from comfyrelay.desk.doctor import examine
-from comfyrelay.errors import ConfigurationError
 from comfyrelay.protocol.desk import CheckVerdict
 from tests.support.comfyui_install import FakeInstall, until_at_work
 from tests.support.desk import make_desk, open_desk
@@ -71,29 +68,6 @@ def _answers_in_its_second_life(install: FakeInstall) -> Callable[[ManagedProces
         return len(install.lives) > 1 and await answers(process)
 
     return only_then
-
-
-async def test_what_cannot_be_started_is_said_before_anything_begins(tmp_path: Path) -> None:
-    made = make_desk(tmp_path / "desk", comfyui_dir=tmp_path)
-    with pytest.raises(ConfigurationError, match="There is no ComfyUI in"):
-        async with made.open():
-            pass
-
-
-@pytest.mark.parametrize(
-    ("words", "told"),
-    [
-        (["--per-gpu", "2"], "name its folder with --comfyui"),
-        (["--comfyui", "a", "--comfyui-url", "http://127.0.0.1:1"], "not both"),
-    ],
-)
-def test_options_that_do_not_go_together_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
-) -> None:
-    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
-    done = CliRunner().invoke(app, ["up", *words])
-    assert told in str(done.exception)
-    assert CliRunner().invoke(app, ["up", "--comfyui", "a", "--per-gpu", "none"]).exit_code == 2
 
 
 async def test_the_doctor_finds_it_and_says_the_line_to_use_and_whether_it_could_run(

@@ -2,29 +2,19 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 import pytest
 
-from comfyrelay.client import Batch, Workflow
+from comfyrelay.client import Workflow
 from comfyrelay.comfyui.graphs.graph import Graph
-from comfyrelay.errors import MissingOnWorkers
-from comfyrelay.simulator import Fail, Simulator
+from comfyrelay.simulator import Simulator
 from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
 from tests.support import editor_files as editor
 from tests.support.desk import OpenDesk, make_desk, open_desk
-from tests.support.graphs import invert
 from tests.support.world import PATIENCE_SECONDS
 from tests.system.desk.test_commands import command
-
-RARE = "rare.safetensors"
-
-
-def with_model(name: str) -> Graph:
-    """Names a model, and runs without it: the node that would load it leads nowhere."""
-    return {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": name}}}
 
 
 async def add(desk: OpenDesk, graph: Graph) -> Workflow:
@@ -44,48 +34,6 @@ async def until_registered(desk: OpenDesk) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
-
-
-async def until_waiting(desk: OpenDesk, job_id: str, reason: str) -> str:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while True:
-            job = await desk.client.job(job_id)
-            if job.waiting is not None and job.waiting.reason == reason:
-                return job.waiting.text
-            await asyncio.sleep(0.02)
-
-
-async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(tmp_path: Path) -> None:
-    simulator = Simulator(folder=tmp_path / "comfyui")
-    await simulator.start()
-    port = int(simulator.url.rpartition(":")[2])
-    async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
-        await until_registered(desk)
-        fancy = {"class_type": "FancySampler", "inputs": {"model": ["9", 0]}}
-        graph = {**with_model(RARE), "8": fancy}
-        both = (await desk.client.add_graph(graph, name="both")).workflow
-        assert both.missing is not None
-        assert both.missing.text == f"The worker is missing the node FancySampler and the model {RARE}."
-        assert [(each.kind, each.name) for each in both.missing.items] == [("node", "FancySampler"), ("model", RARE)]
-
-        rare = await add(desk, with_model(RARE))
-        with pytest.raises(MissingOnWorkers, match="Install what is missing, or add it anyway") as refused:
-            await desk.client.submit(workflow_slug=rare.slug)
-        assert [each["name"] for each in refused.value.missing] == [RARE]
-        with pytest.raises(MissingOnWorkers):
-            await desk.client.submit_batch([{}, {}], workflow_slug=rare.slug)
-        job = await desk.client.submit(workflow_slug=rare.slug, wait_for_missing=True)
-        text = await until_waiting(desk, job.id, "missing")
-        assert text == f"Waiting for a worker with the model {RARE}."
-        # nobody else is held up by it
-        plain = (await desk.client.add_graph(invert(), name="plain")).workflow
-        assert plain.missing is None
-        assert (await desk.ended((await desk.client.submit(workflow_slug=plain.slug)).id)).status == "completed"
-
-        await simulator.stop()
-        async with Simulator(port=port, folder=simulator.folder, models={"checkpoints": [RARE]}):
-            found = await desk.ended(job.id)
-        assert (found.status, found.attempts) == ("completed", 1)
 
 
 async def test_a_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_are_there(
@@ -137,36 +85,3 @@ async def started_without(simulator: Simulator, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.delitem(cast(dict[str, Any], DEFINITIONS), "ImageInvert")
     await simulator.start()
     return simulator.url
-
-
-async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_path: Path) -> None:
-    async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
-        scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}
-        slug = (await add(desk, {**invert(), "2": {"class_type": "ImageScale", "inputs": scale}})).slug
-        batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(24)], workflow_slug=slug)
-        for _ in ("held", "resumed, and held again"):
-            held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
-            # one failed; what was fetched meanwhile came back, or failed as well
-            assert held.counts["failed"] + held.counts["paused"] == 24
-            assert held.counts["failed"] <= 3
-            assert "'magic' is not a choice of input 'upscale_method'" in str(held.held)
-            assert (await desk.client.resume("batch", batch.id)).message == "24 jobs resumed."
-
-
-async def test_a_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
-    async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
-        # a file that is there and listed, and no checkpoint
-        simulator.misbehave(Fail(class_type="ImageInvert", message="ERROR: Could not detect the type of this model."))
-        slug = (await add(desk, invert())).slug
-        batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(6)], workflow_slug=slug)
-        held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
-        assert held.counts["failed"] + held.counts["paused"] == 6
-        assert held.counts["failed"] <= 3
-        assert "Could not detect the type of this model" in str(held.held)
-
-
-async def until(desk: OpenDesk, batch_id: str, is_so: Callable[[Batch], bool]) -> Batch:
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        while not is_so(batch := await desk.client.batch(batch_id)):  # noqa: ASYNC110  (batches have no events)
-            await asyncio.sleep(0.02)
-    return batch

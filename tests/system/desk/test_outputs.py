@@ -1,26 +1,13 @@
 """What a desk keeps of a run: one file, under a name that says what it is; and what goes when it is deleted."""
 
-import asyncio
-import os
-from collections.abc import AsyncIterator
 from pathlib import Path
 
-import httpx
 import pytest
 
-from comfyrelay.desk.batches import output_copies
 from comfyrelay.errors import Conflict, NotFound
-from comfyrelay.simulator import Simulator
-from tests.support.desk import OpenDesk, make_desk, open_desk
+from tests.support.desk import OpenDesk
 from tests.support.graphs import invert
-from tests.support.world import PATIENCE_SECONDS
 from tests.system.desk.test_commands import command
-
-
-@pytest.fixture
-async def comfyui(tmp_path: Path) -> AsyncIterator[Simulator]:
-    async with Simulator(folder=tmp_path / "comfyui") as simulator:
-        yield simulator
 
 
 async def one_done(desk: OpenDesk) -> str:
@@ -38,73 +25,6 @@ def pictures(*folders: Path) -> dict[int, list[Path]]:
             found.setdefault(path.stat().st_ino, []).append(path)
     # the sample that every desk has
     return {inode: paths for inode, paths in found.items() if "sample.png" not in {each.name for each in paths}}
-
-
-async def history_of(simulator: Simulator) -> dict[str, object]:
-    async with httpx.AsyncClient(base_url=simulator.url) as http:
-        found: dict[str, object] = (await http.get("/history")).json()
-    return found
-
-
-async def test_an_output_takes_its_room_once_and_nothing_of_it_stays_in_comfyui(
-    tmp_path: Path, comfyui: Simulator
-) -> None:
-    made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder])
-    async with open_desk(made) as desk:
-        job_id = await one_done(desk)
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            # what the run leaves is removed once the job is told to be done
-            while len(pictures(tmp_path)) > 1 or await history_of(comfyui):  # noqa: ASYNC110
-                await asyncio.sleep(0.05)
-        [names] = pictures(tmp_path).values()
-        kept = {each.relative_to(tmp_path / "desk").parts[0] for each in names}
-        assert kept == {"objects", "outputs"}
-        # the name in the output folder is one's own to remove: the page still has it
-        next(each for each in names if "outputs" in each.parts).unlink()
-        [saved] = await desk.client.download_outputs(job_id, tmp_path / "saved")
-        assert saved.stat().st_size
-
-
-async def test_name_in_the_output_folder_is_saved_before_the_copy(
-    tmp_path: Path, comfyui: Simulator, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A desk that is killed between copying and completing reuses the name."""
-    saved_first = []
-
-    def put_file(source: Path, place: Path, umask: int | None) -> None:
-        held = [each.read_text("utf-8") for each in tmp_path.rglob("held/*.json")]
-        saved_first.append(any(place.name in each for each in held))
-        put(source, place, umask)
-
-    put = output_copies.put_file
-    monkeypatch.setattr(output_copies, "put_file", put_file)
-    async with open_desk(make_desk(tmp_path / "desk", comfyui_url=[comfyui.url])) as desk:
-        await one_done(desk)
-    assert saved_first == [True]
-
-
-async def test_what_runs_leave_in_comfyui_stays_there_where_that_is_set(tmp_path: Path, comfyui: Simulator) -> None:
-    made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder], tidy_comfyui=False)
-    async with open_desk(made) as desk:
-        await one_done(desk)
-        assert len(await history_of(comfyui)) == 1
-        assert pictures(comfyui.folder / "output")
-
-
-async def test_where_the_output_folder_is_on_another_disk_it_has_a_copy(tmp_path: Path) -> None:
-    elsewhere = Path("/dev/shm")
-    if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
-        pytest.skip("this machine has no second file system that everybody may write to")
-    folder = elsewhere / f"comfyrelay-{os.getpid()}"
-    try:
-        async with open_desk(make_desk(tmp_path / "desk", output_folder=folder)) as desk:
-            job_id = await one_done(desk)
-            assert [path.stat().st_nlink for path in folder.iterdir()] == [1]
-            message = (await desk.client.delete_job(job_id)).message
-            assert str(folder) in message
-            assert list(folder.iterdir()) == []
-    finally:
-        folder.rmdir()
 
 
 async def test_delete_names_what_goes_and_removes_it(desk: OpenDesk, tmp_path: Path) -> None:

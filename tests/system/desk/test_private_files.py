@@ -8,9 +8,7 @@ import pytest
 
 from comfyrelay.client import Client
 from comfyrelay.simulator import Simulator
-from comfyrelay.system.permissions import restrict_folder
 from tests.support import commands
-from tests.support.script_runs import ScriptRun, settings_in
 from tests.support.server_processes import free_port, server_process
 
 
@@ -77,41 +75,3 @@ async def test_the_data_folder_of_a_server_is_its_users_alone(tmp_path: Path) ->
         assert list((folder / "objects").rglob("*.*"))
         assert list(folder.glob("*.db-wal"))
         assert open_to_others(folder) == []
-
-
-def test_a_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path) -> None:
-    for name in ("central.db", "central.db-wal", "secrets.json"):
-        (tmp_path / name).touch()
-    ours, others = ("objects", "worker", "before-restore-20260101-000000", ".restore-x1"), ("lost+found", "holiday")
-    for name in (*ours, *others):
-        (tmp_path / name).mkdir()
-    tmp_path.chmod(0o755)
-
-    def modes() -> set[int]:
-        return {(tmp_path / name).stat().st_mode & 0o777 for name in ours}
-
-    restrict_folder(tmp_path)
-    assert tmp_path.stat().st_mode & 0o777 == 0o755
-    # what is ours in it is closed all the same, and what is not is left alone
-    assert modes() == {0o700}
-    assert {(tmp_path / name).stat().st_mode & 0o777 for name in others} == {0o755}
-    (tmp_path / "holiday").rmdir()
-    restrict_folder(tmp_path)
-    assert tmp_path.stat().st_mode & 0o777 == 0o700
-
-
-def test_a_link_to_a_folder_elsewhere_leaves_that_as_open_as_it_is(tmp_path: Path) -> None:
-    (tmp_path / "pictures").mkdir()
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "outputs").symlink_to(tmp_path / "pictures")
-    restrict_folder(tmp_path / "data")
-    assert (tmp_path / "pictures").stat().st_mode & 0o777 == 0o755
-    assert (tmp_path / "data").stat().st_mode & 0o777 == 0o700
-
-
-@pytest.mark.parametrize(("umask", "mode"), [(None, 0o644), (0o027, 0o640)])
-async def test_what_a_script_saves_is_as_its_user_has_it(tmp_path: Path, umask: int | None, mode: int) -> None:
-    settings = settings_in(tmp_path, "open('made.png', 'w').close(); print('saved: made.png')")
-    run = ScriptRun(settings, tmp_path / "log", umask=umask)
-    assert (await run.run()).outputs == [tmp_path / "work" / "made.png"]
-    assert (tmp_path / "work" / "made.png").stat().st_mode & 0o777 == mode

@@ -1,8 +1,6 @@
 """The replica count follows the same decisions as the autoscaling loop, and counts starting pods."""
 
 import asyncio
-import re
-import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
@@ -23,7 +21,6 @@ from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.notify import PostgresNotifyChannel
 from tests.integration.autoscaling.kubernetes.keda import connect_keda
-from tests.support.commands import start
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, World, open_world, submit_many
 
 FLEET = "gpus"
@@ -214,7 +211,7 @@ async def test_wait_reason_names_the_starting_pod_or_the_limit(
 
     async def why() -> str:
         await fleet.count()
-        return (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).text
+        return (await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).text
 
     # requested, but not created yet
     assert await why() == "A machine is starting and should be ready in about 3 minutes."
@@ -271,25 +268,3 @@ async def listening(world: World) -> AsyncIterator[Engine]:
         await engine.notify_channel.start()
         await engine.notify_channel.listening.wait()
         yield engine
-
-
-async def test_command_answers_keda_until_sigterm(shared: World, tmp_path: Path) -> None:
-    workflow = await shared.workflow()
-    await make_fleet(shared.engine, workflow.slug)
-    await shared.submit(await shared.user(), await shared.effect(workflow, cost=0))
-    settings = shared.engine.settings
-    env = {
-        "PATH": "/usr/bin:/bin",
-        "COMFYRELAY_DATA_DIR": str(tmp_path / "scaler"),
-        "COMFYRELAY_DATABASE_URL": settings.central_url,
-        "COMFYRELAY_SHARDS": f'{{"main": "{settings.shard_urls["main"]}"}}',
-    }
-    scaler = await start("fleet", "scaler", "--bind", "127.0.0.1:0", env=env)
-    async with asyncio.timeout(PATIENCE_SECONDS):
-        found = re.search(r":(\d+)", (await scaler.err.readline()).decode())
-        assert found is not None
-        async with connect_keda(int(found[1])) as keda:
-            assert await keda.is_active(fleet=FLEET)
-            assert (await keda.metric(fleet=FLEET))[1] == 1
-    scaler.process.send_signal(signal.SIGTERM)
-    assert (await scaler.ended()).code == 0

@@ -1,0 +1,33 @@
+"""Options of a managed ComfyUI."""
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from comfyrelay.cli.main import app
+from comfyrelay.errors import ConfigurationError
+from tests.support.desk import make_desk
+
+
+async def test_what_cannot_be_started_is_said_before_anything_begins(tmp_path: Path) -> None:
+    made = make_desk(tmp_path / "desk", comfyui_dir=tmp_path)
+    with pytest.raises(ConfigurationError, match="There is no ComfyUI in"):
+        async with made.open():
+            pass
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--per-gpu", "2"], "name its folder with --comfyui"),
+        (["--comfyui", "a", "--comfyui-url", "http://127.0.0.1:1"], "not both"),
+    ],
+)
+def test_options_that_do_not_go_together_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: list[str], told: str
+) -> None:
+    monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
+    done = CliRunner().invoke(app, ["up", *words])
+    assert told in str(done.exception)
+    assert CliRunner().invoke(app, ["up", "--comfyui", "a", "--per-gpu", "none"]).exit_code == 2

@@ -1,0 +1,25 @@
+"""What a worker is and has reaches the control plane, also when it changes."""
+
+import asyncio
+from typing import Any
+
+from comfyrelay.worker.comfyui.capabilities import Capabilities
+from tests.integration.worker.test_servers import loader, odd_comfyui, open_servers
+from tests.support.world import PATIENCE_SECONDS
+
+
+async def test_a_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> None:
+    """After each look there is a pause; what happens in it is not forgotten."""
+    info: dict[str, Any] = {}
+    async with odd_comfyui({}, info) as url, open_servers(url) as servers:
+        capabilities = Capabilities(servers, {}, min_refresh_seconds=0.2)
+        keeping = asyncio.create_task(capabilities.keep())
+        try:
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                for added in ("A", "B"):
+                    info[added] = loader()
+                    capabilities.refresh_soon()
+                    while capabilities.current.get("node_types") != [*info]:  # noqa: ASYNC110  (it tells nobody)
+                        await asyncio.sleep(0.01)
+        finally:
+            keeping.cancel()
