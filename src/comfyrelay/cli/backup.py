@@ -34,11 +34,11 @@ def backup(
 ) -> None:
     """Copy everything that a desk keeps, also while it runs: queue, files, outputs and secrets."""
     require("server")
-    from comfyrelay.services.backup.create import back_up
+    from comfyrelay.services.backup.create import create_backup
     from comfyrelay.settings import load_settings
 
     with _progress("Copying") as progress:
-        made, manifest = back_up(with_data_dir(load_settings(), data_dir), folder, progress=progress)
+        made, manifest = create_backup(with_data_dir(load_settings(), data_dir), folder, progress=progress)
     count = len(manifest.entries)
     out.print(f"{made}: {count} files, {decimal(manifest.size)}", highlight=False, soft_wrap=True)
     for each in manifest.left_out:
@@ -58,11 +58,11 @@ def restore(
 ) -> None:
     """Put a backup back; exit code 1 if queue, jobs and ledger in it do not agree."""
     require("server")
-    from comfyrelay.services.backup.restore import restore as put_back
+    from comfyrelay.services.backup.restore import restore_backup
 
     settings = _settings(data_dir)
     with _progress("Restoring") as progress:
-        restored = put_back(settings, folder, force=force, progress=progress)
+        restored = restore_backup(settings, folder, force=force, progress=progress)
     made_at = f"{restored.manifest.made_at:%Y-%m-%d %H:%M:%S} UTC"
     out.print(f"Restored what was there at {made_at}, from {restored.folder}", highlight=False, soft_wrap=True)
     for each in restored.aside:
@@ -71,7 +71,9 @@ def restore(
     if report.is_clean:
         out.print(f"Queue, jobs and ledger agree ({report.jobs} jobs).", highlight=False)
         return
-    out.print(f"{len(report.findings)} inconsistencies. Repair them with: comfyrelay reconcile --repair", highlight=False)
+    out.print(
+        f"{len(report.findings)} inconsistencies. Repair them with: comfyrelay reconcile --repair", highlight=False
+    )
     raise typer.Exit(DISAGREES)
 
 

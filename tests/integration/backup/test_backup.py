@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, Conflict, InvalidInput, NotFound
-from comfyrelay.services.backup.create import back_up
-from comfyrelay.services.backup.restore import _move, restore
+from comfyrelay.services.backup.create import create_backup
+from comfyrelay.services.backup.restore import _move, restore_backup
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from tests.support.desk import copy_initial_data
@@ -55,7 +55,7 @@ async def test_all_of_the_data_folder_but_what_belongs_to_a_process_is_in_it(set
     (data / "link").symlink_to("inputs/mine")
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.path.relpath(data / "socket"))
-        folder, manifest = back_up(settings, backups)
+        folder, manifest = create_backup(settings, backups)
     paths = {each.path for each in manifest.entries}
     assert paths >= {f"files/{each}" for each in (*kept, ".furnished", "link")}
     assert paths >= {"databases/central.db", "databases/shards/main.db", f"objects/{OBJECT}"}
@@ -70,26 +70,26 @@ async def test_another_backup_into_the_same_folder_is_another_one_and_the_newest
     made = []
     for number in range(3):
         (settings.data_dir / "number").write_text(str(number))
-        made.append(back_up(settings, backups)[0])
+        made.append(create_backup(settings, backups)[0])
     assert len(set(made)) == 3
     # as if it had been killed
     (made[-1] / "manifest.json").unlink()
-    assert restore(settings, backups, force=True).folder == made[1]
+    assert restore_backup(settings, backups, force=True).folder == made[1]
     assert (settings.data_dir / "number").read_text() == "1"
     with pytest.raises(InvalidInput, match="not finished"):
-        restore(settings, made[-1], force=True)
+        restore_backup(settings, made[-1], force=True)
 
 
 async def test_an_object_takes_no_room_twice_and_a_file_that_changes_does_not_change_its_copy(
     settings: Settings, backups: Path
 ) -> None:
     (settings.data_dir / "notes.txt").write_text("then")
-    folder, _ = back_up(settings, backups)
+    folder, _ = create_backup(settings, backups)
     assert (folder / "objects" / OBJECT).samefile(settings.data_dir / "objects" / OBJECT)
     with (settings.data_dir / "notes.txt").open("r+") as file:
         file.write("NOW!")
     assert (folder / "files" / "notes.txt").read_text() == "then"
-    restore(settings, folder, force=True)
+    restore_backup(settings, folder, force=True)
     assert not (folder / "objects" / OBJECT).samefile(settings.data_dir / "objects" / OBJECT)
 
 
@@ -97,7 +97,7 @@ async def test_an_object_takes_no_room_twice_and_a_file_that_changes_does_not_ch
 async def test_a_damaged_backup_is_refused_and_everything_stays_as_it_is(
     settings: Settings, backups: Path, harm: str
 ) -> None:
-    folder, _ = back_up(settings, backups)
+    folder, _ = create_backup(settings, backups)
     before = files_in(settings.data_dir)
     secrets = folder / "files" / "secrets.json"
     match harm:
@@ -112,31 +112,31 @@ async def test_a_damaged_backup_is_refused_and_everything_stays_as_it_is(
             manifest["entries"][0]["path"] = "files/../../elsewhere"
             (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidInput, match="damaged"):
-        restore(settings, backups, force=True)
+        restore_backup(settings, backups, force=True)
     assert files_in(settings.data_dir) == before
 
 
 async def test_what_is_there_is_not_replaced_unless_asked_for_and_is_kept_then(
     settings: Settings, backups: Path
 ) -> None:
-    folder, _ = back_up(settings, backups)
+    folder, _ = create_backup(settings, backups)
     (settings.data_dir / "later").write_text("later")
     before = files_in(settings.data_dir)
     with pytest.raises(Conflict, match="--force"):
-        restore(settings, folder)
+        restore_backup(settings, folder)
     assert files_in(settings.data_dir) == before
-    [aside] = restore(settings, folder, force=True).aside
+    [aside] = restore_backup(settings, folder, force=True).aside
     assert files_in(aside) == before
     assert not (settings.data_dir / "later").exists()
     assert aside.stat().st_mode & 0o777 == 0o700
 
 
 async def test_databases_that_a_server_has_open_are_not_replaced(settings: Settings, backups: Path) -> None:
-    back_up(settings, backups)
+    create_backup(settings, backups)
     async with Engine(settings) as engine:
         await engine.databases.require_current()
         with pytest.raises(Conflict, match=r"central\.db\. Stop it first"):
-            restore(settings, backups, force=True)
+            restore_backup(settings, backups, force=True)
 
 
 async def test_a_server_whose_databases_and_objects_are_elsewhere_is_backed_up_whole(tmp_path: Path) -> None:
@@ -151,17 +151,17 @@ async def test_a_server_whose_databases_and_objects_are_elsewhere_is_backed_up_w
         await engine.objects.put(OBJECT, b"a picture")
         user = await engine.accounts.tenancy.create_user(email="ada@example.org", shard="b/c")
         await engine.accounts.ledger.credit(user.tenant_id, 7, reference="first")
-        back_up(settings, tmp_path / "backups")
+        create_backup(settings, tmp_path / "backups")
         await engine.accounts.ledger.credit(user.tenant_id, 1, reference="second")
         await engine.objects.put(f"{OBJECT}.more", b"another")
-    restored = restore(settings, tmp_path / "backups", force=True)
+    restored = restore_backup(settings, tmp_path / "backups", force=True)
     assert {each.parent for each in restored.aside} == {tmp_path / name for name in ("one", "two", "store")}
     async with Engine(settings) as engine:
         assert await engine.accounts.ledger.balance(user.tenant_id) == 7
         assert [each.path async for each in engine.objects.list("tenants")] == [OBJECT]
         assert (await engine.operations.reconciler.run()).is_clean
     with pytest.raises(ConfigurationError, match="COMFYRELAY_SHARDS"):
-        restore(settings.model_copy(update={"shards": {}}), tmp_path / "backups")
+        restore_backup(settings.model_copy(update={"shards": {}}), tmp_path / "backups")
 
 
 @pytest.mark.parametrize(
@@ -176,38 +176,38 @@ def test_what_cannot_be_copied_here_is_refused_with_where_to_read_how(
 ) -> None:
     settings = Settings(data_dir=tmp_path / "data").model_copy(update=change)
     with pytest.raises(ConfigurationError, match=error):
-        back_up(settings, tmp_path / "backups")
+        create_backup(settings, tmp_path / "backups")
     with pytest.raises(ConfigurationError, match=error):
-        restore(settings, tmp_path / "backups")
+        restore_backup(settings, tmp_path / "backups")
 
 
 async def test_a_backup_is_not_put_into_what_it_is_of(settings: Settings) -> None:
     with pytest.raises(InvalidInput, match="outside"):
-        back_up(settings, settings.data_dir / "backups")
+        create_backup(settings, settings.data_dir / "backups")
 
 
 def test_where_there_is_nothing_there_is_nothing_to_back_up_or_to_restore(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     with pytest.raises(NotFound, match="nothing to back up"):
-        back_up(settings, tmp_path / "backups")
+        create_backup(settings, tmp_path / "backups")
     with pytest.raises(InvalidInput, match="There is no backup"):
-        restore(settings, tmp_path / "backups")
+        restore_backup(settings, tmp_path / "backups")
     assert list(tmp_path.iterdir()) == []
 
 
 async def test_a_backup_of_a_newer_version_is_refused_by_name(settings: Settings, backups: Path) -> None:
-    folder, _ = back_up(settings, backups)
+    folder, _ = create_backup(settings, backups)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest |= {"version": "99.0", "revisions": {**manifest["revisions"], "central.db": "central_9999"}}
     (folder / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(ConfigurationError, match=r"ComfyRelay 99\.0"):
-        restore(settings, backups, force=True)
+        restore_backup(settings, backups, force=True)
 
 
 async def test_a_full_or_forbidden_disk_is_one_sentence_and_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ComfyRelayError, match="Not a directory"):
-        back_up(settings, tmp_path / "file" / "backups")
+        create_backup(settings, tmp_path / "file" / "backups")
 
 
 def test_a_move_that_fails_is_undone(tmp_path: Path) -> None:

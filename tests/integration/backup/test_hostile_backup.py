@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.services.backup.create import back_up
-from comfyrelay.services.backup.restore import _move, restore
+from comfyrelay.services.backup.create import create_backup
+from comfyrelay.services.backup.restore import _move, restore_backup
 from comfyrelay.settings import Settings
 from tests.support.desk import copy_initial_data
 
@@ -27,7 +27,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Settings:
 
 @pytest.fixture(scope="module")
 def good(source: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return back_up(source, tmp_path_factory.mktemp("backups"))[0]
+    return create_backup(source, tmp_path_factory.mktemp("backups"))[0]
 
 
 @pytest.fixture
@@ -78,18 +78,18 @@ def link(path: str, to: str) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("entries", "why"),
     [
-        ([entry("files/{home}/.ssh/authorized_keys")], "no path in a backup"),
-        ([entry("objects/{home}/.ssh/authorized_keys")], "no path in a backup"),
-        ([entry("files/./x")], "no path in a backup"),
-        ([entry("files/../x")], "no path in a backup"),
-        ([entry("files/a/../../x")], "no path in a backup"),
-        ([entry("files/x/")], "no path in a backup"),
-        ([entry("files")], "no path in a backup"),
-        ([entry("files/")], "no path in a backup"),
-        ([entry("files/.")], "no path in a backup"),
-        ([entry("files/a\0b")], "no path in a backup"),
-        ([entry("elsewhere/x")], "no path in a backup"),
-        ([entry("{home}/.ssh/authorized_keys")], "no path in a backup"),
+        ([entry("files/{home}/.ssh/authorized_keys")], "not a path in a backup"),
+        ([entry("objects/{home}/.ssh/authorized_keys")], "not a path in a backup"),
+        ([entry("files/./x")], "not a path in a backup"),
+        ([entry("files/../x")], "not a path in a backup"),
+        ([entry("files/a/../../x")], "not a path in a backup"),
+        ([entry("files/x/")], "not a path in a backup"),
+        ([entry("files")], "not a path in a backup"),
+        ([entry("files/")], "not a path in a backup"),
+        ([entry("files/.")], "not a path in a backup"),
+        ([entry("files/a\0b")], "not a path in a backup"),
+        ([entry("elsewhere/x")], "not a path in a backup"),
+        ([entry("{home}/.ssh/authorized_keys")], "not a path in a backup"),
         ([entry("databases/nosuch")], "settings do not name"),
         ([entry("files/x"), entry("files/x")], "listed twice"),
         ([entry("files/out/key"), link("files/out", "{home}/.ssh")], "below a file or a link"),
@@ -101,14 +101,14 @@ def link(path: str, to: str) -> dict[str, Any]:
         ([link("files/a/b", "../../home")], "a link to"),
         ([link("files/b", "."), link("files/a", "b/../home")], "a link to"),
         ([link("objects/out", "../secrets.json")], "a link to"),
-        ([entry("files/lock")], "process that runs"),
-        ([link("files/lock", "x")], "process that runs"),
-        ([entry("files/worker/desk/held/1.json")], "process that runs"),
+        ([entry("files/lock")], "running process"),
+        ([link("files/lock", "x")], "running process"),
+        ([entry("files/worker/desk/held/1.json")], "running process"),
         ([entry("files/central.db")], "listed twice"),
-        ([entry("files/central.db-wal")], "process that runs"),
-        ([entry("files/objects/x")], "process that runs"),
-        ([entry("files/before-restore-1/x")], "process that runs"),
-        ([entry("files/.restore-1/x")], "process that runs"),
+        ([entry("files/central.db-wal")], "running process"),
+        ([entry("files/objects/x")], "running process"),
+        ([entry("files/before-restore-1/x")], "running process"),
+        ([entry("files/.restore-1/x")], "running process"),
     ],
 )
 def test_what_is_not_as_backup_writes_it_is_refused_before_anything_is_changed(
@@ -118,7 +118,7 @@ def test_what_is_not_as_backup_writes_it_is_refused_before_anything_is_changed(
     filled = json.loads(json.dumps(entries).replace("{home}", home))
     add(backup, *filled)
     with pytest.raises(InvalidInput, match=why):
-        restore(victim, backup)
+        restore_backup(victim, backup)
     assert not victim.data_dir.exists()
     assert files_below(keys.parent) == {keys}
     assert keys.read_text() == "mine"
@@ -129,7 +129,7 @@ def test_a_backup_without_a_database_is_refused(backup: Path, victim: Settings) 
     manifest["entries"] = [each for each in manifest["entries"] if each["path"] != "databases/central.db"]
     (backup / "manifest.json").write_text(json.dumps(manifest))
     with pytest.raises(InvalidInput, match=r"central\.db' is missing"):
-        restore(victim, backup)
+        restore_backup(victim, backup)
 
 
 def test_a_link_in_the_backup_itself_brings_in_no_file_of_the_machine(
@@ -140,12 +140,12 @@ def test_a_link_in_the_backup_itself_brings_in_no_file_of_the_machine(
     (backup / "files" / "a").symlink_to(keys)
     add(backup, entry("files/a", **mine))
     with pytest.raises(InvalidInput, match="not in the backup itself"):
-        restore(victim, backup)
+        restore_backup(victim, backup)
 
 
 def test_what_is_restored_is_for_its_owner_alone_and_runs_as_nobody_else(backup: Path, victim: Settings) -> None:
     add(backup, entry("files/x", mode=0o6777), entry("files/deep/y", mode=0o644), link("files/z", "deep/y"))
-    restore(victim, backup)
+    restore_backup(victim, backup)
     assert stat.S_IMODE((victim.data_dir / "x").stat().st_mode) == 0o700
     assert stat.S_IMODE((victim.data_dir / "deep" / "y").stat().st_mode) == 0o600
     assert (victim.data_dir / "z").read_bytes() == EVIL
@@ -158,9 +158,9 @@ def test_links_are_kept_as_seen_from_their_own_folder_and_those_to_elsewhere_are
     (source.data_dir / "inputs" / "a").write_text("a")
     (source.data_dir / "inputs" / "b").symlink_to(source.data_dir / "inputs" / "a")
     (source.data_dir / "big").symlink_to(tmp_path)
-    folder, manifest = back_up(source, tmp_path / "more")
+    folder, manifest = create_backup(source, tmp_path / "more")
     assert manifest.left_out == [str(source.data_dir / "big")]
-    restore(victim, folder)
+    restore_backup(victim, folder)
     assert (victim.data_dir / "inputs" / "b").readlink() == Path("a")
     assert not (victim.data_dir / "big").is_symlink()
 

@@ -1,1 +1,1 @@
-"""Copies of everything that a desk, or a server on SQLite and local files, keeps; and putting one back."""
+"""Back up and restore the data of a desk, or of a server with SQLite and local files."""

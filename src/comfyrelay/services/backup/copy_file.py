@@ -1,4 +1,4 @@
-"""One file to another place, with its hash, and for nobody else to read."""
+"""Copy single files with their hash, readable only by the owner."""
 
 import hashlib
 import os
@@ -11,18 +11,16 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.services.backup.manifest import ManifestEntry
 from comfyrelay.system.files import NO_LINK
 
-PIECE = 1024 * 1024
-# How much is done, and of how much.
+PIECE_BYTES = 1024 * 1024
+# Called with bytes done and bytes in total.
 Progress = Callable[[int, int], None]
 
 
 def no_progress(_done: int, _total: int) -> None:
-    """For who does not want to know."""
+    """Report nothing."""
 
 
-class Counter:
-    """Adds up what is copied."""
-
+class ProgressCounter:
     def __init__(self, progress: Progress, total: int) -> None:
         self._progress = progress
         self._total = total
@@ -30,22 +28,22 @@ class Counter:
 
     def add(self, size: int) -> None:
         self._done += size
-        # what grows while it is copied does not make more than everything
+        # files may grow while they are copied
         self._progress(min(self._done, self._total), self._total)
 
 
 def make_folder(folder: Path) -> None:
-    """With those above it, for nobody else; what is there stays as it is."""
+    """Create a folder and its parents for the owner only. Existing folders are not changed."""
     missing = [each for each in (folder, *folder.parents) if not each.exists()]
     for each in reversed(missing):
         with suppress(FileExistsError):
             each.mkdir(mode=0o700)
 
 
-def keep(
-    source: Path, folder: Path, path: str, counter: Counter, *, is_immutable: bool = False
+def store_file(
+    source: Path, folder: Path, path: str, counter: ProgressCounter, *, is_immutable: bool = False
 ) -> ManifestEntry | None:
-    """Put a file into a backup; nothing when it is gone. What never changes is linked where that can be done."""
+    """Store a file in a backup; return `None` if it no longer exists. Immutable files are hard-linked if possible."""
     target = folder / path
     make_folder(target.parent)
     try:
@@ -54,30 +52,30 @@ def keep(
             return ManifestEntry(path=path, link=_link_of(source))
         if is_immutable:
             with suppress(OSError):
-                # another disk, or a disk that cannot link: it is copied below
+                # not possible across disks or without link support: copied below
                 os.link(source, target)
-        digest, size = read(target, counter) if target.exists() else copy(source, target, counter)
+        digest, size = hash_file(target, counter) if target.exists() else copy(source, target, counter)
     except FileNotFoundError:
         return None
     return ManifestEntry(path=path, size=size, sha256=digest, mode=stat.S_IMODE(found.st_mode))
 
 
-def read(path: Path, counter: Counter) -> tuple[str, int]:
-    """The hash and the size of a file."""
+def hash_file(path: Path, counter: ProgressCounter) -> tuple[str, int]:
+    """SHA-256 and size of a file."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
-        while piece := file.read(PIECE):
+        while piece := file.read(PIECE_BYTES):
             digest.update(piece)
             size += len(piece)
             counter.add(len(piece))
     return digest.hexdigest(), size
 
 
-def copy(source: Path, target: Path, counter: Counter, *, mode: int = 0o600) -> tuple[str, int]:
-    """Returns the hash and the size of what was copied, which may change meanwhile."""
+def copy(source: Path, target: Path, counter: ProgressCounter, *, mode: int = 0o600) -> tuple[str, int]:
+    """Copy a file and return the SHA-256 and size of the copy. The source may change during the copy."""
     digest, size = hashlib.sha256(), 0
-    with open(source, "rb", opener=_for_me) as file, open(target, "xb", opener=_for_me) as copied:
-        while piece := file.read(PIECE):
+    with open(source, "rb", opener=_open_private) as file, open(target, "xb", opener=_open_private) as copied:
+        while piece := file.read(PIECE_BYTES):
             digest.update(piece)
             copied.write(piece)
             size += len(piece)
@@ -90,20 +88,20 @@ def copy(source: Path, target: Path, counter: Counter, *, mode: int = 0o600) -> 
     return digest.hexdigest(), size
 
 
-def put_back(folder: Path, entry: ManifestEntry, target: Path, counter: Counter) -> None:
-    """Copy a file out of a backup. `InvalidInput` when it is not what was written there."""
+def restore_file(folder: Path, entry: ManifestEntry, target: Path, counter: ProgressCounter) -> None:
+    """Restore a file. Raises `InvalidInput` if its content has changed since the backup."""
     make_folder(target.parent)
     if entry.link is not None:
         target.symlink_to(entry.link)
         return
     digest, size = copy(folder / entry.path, target, counter, mode=entry.mode & 0o700)
     if (digest, size) != (entry.sha256, entry.size):
-        raise InvalidInput(f"The backup is damaged: {folder / entry.path} is not what was written there.")
+        raise InvalidInput(f"The backup is damaged: {folder / entry.path} was changed.")
 
 
 @contextmanager
 def disk_errors() -> Iterator[None]:
-    """What the disk says, as one sentence of ours."""
+    """Turn `OSError` into `ConfigurationError`."""
     try:
         yield
     except OSError as error:
@@ -111,11 +109,11 @@ def disk_errors() -> Iterator[None]:
 
 
 def _link_of(source: Path) -> str:
-    """As seen from its own folder, so that it leads to the same file wherever that is restored."""
+    """The link target relative to its folder, so that it stays valid after a restore elsewhere."""
     to = source.parent / source.readlink()
-    # Windows has no way from one drive to another
+    # on Windows there is no relative path to another drive
     return to.as_posix() if to.drive != source.drive else Path(os.path.relpath(to, source.parent)).as_posix()
 
 
-def _for_me(path: str, flags: int) -> int:
+def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | NO_LINK, 0o600)

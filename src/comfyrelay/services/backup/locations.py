@@ -1,4 +1,4 @@
-"""What there is to back up, and where it is: databases, objects, and the other files of the data folder."""
+"""Locations of the data to back up: databases, objects and other files of the data folder."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -15,36 +15,36 @@ from comfyrelay.store.sqlite_copy import SIDE_FILES
 from comfyrelay.system.atomic import PART_PREFIX
 from comfyrelay.system.safe_names import path_of_url
 
-# In a backup, the folders of these three kinds.
+# Top-level folders of a backup.
 DATABASES, OBJECTS, FILES = "databases", "objects", "files"
 CENTRAL = "central.db"
-# A restore keeps here what was there before, and works there before it puts anything in its place.
+# Prefixes of the folders for replaced files and for staged files of a restore.
 ASIDE, STAGE = "before-restore-", ".restore-"
 
-# What belongs to a process that runs, or is made again when it is gone. Everything else in the data folder is kept.
+# State of running processes, and files that are recreated. Everything else in the data folder is backed up.
 _TRANSIENT = (
     "lock",
     ".try.db",
     "simulator",
     "worker/*/lock",
-    # Leases and their files: the queue gives what a worker held when it was copied to the next one.
+    # leases and their files: after a restore the queue leases those jobs again
     *(f"worker/*/{name}" for name in ("held", "left", "work", "assets")),
 )
 _HOWTO = "See docs/howto/backup.md for how to back up PostgreSQL and S3."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Places:
-    """Where everything is, as the settings have it."""
+class DataLocations:
+    """Paths of all data, from the settings."""
 
     data_dir: Path
-    # by their names in a backup
+    # by name in a backup
     databases: dict[str, Path]
     objects: Path
 
     @classmethod
-    def from_settings(cls, settings: Settings) -> "Places":
-        """`ConfigurationError` where something is neither SQLite nor a folder."""
+    def from_settings(cls, settings: Settings) -> "DataLocations":
+        """Raises `ConfigurationError` for data that is neither in SQLite nor in a folder."""
         urls = {CENTRAL: settings.central_url, **{shard_file(name): url for name, url in settings.shard_urls.items()}}
         return cls(
             data_dir=settings.data_dir.resolve(),
@@ -56,37 +56,37 @@ class Places:
         return Schema.CENTRAL if name == CENTRAL else Schema.TENANT
 
     def files(self) -> Iterator[Path]:
-        """The files of the data folder that are none of these databases, and no objects."""
-        return walk(self.data_dir, leave_out=lambda path: path == self.objects or self._is_left_out(path))
+        """Files of the data folder except databases and objects."""
+        return walk(self.data_dir, exclude=lambda path: path == self.objects or self._is_excluded(path))
 
     def object_files(self) -> Iterator[Path]:
-        """The objects, but for previews: those are of jobs that run just now."""
-        return walk(self.objects, leave_out=lambda path: path == self.objects / PREVIEWS)
+        """Objects except previews, which belong to running jobs."""
+        return walk(self.objects, exclude=lambda path: path == self.objects / PREVIEWS)
 
-    def _is_left_out(self, path: Path) -> bool:
+    def _is_excluded(self, path: Path) -> bool:
         if path in self.databases.values():
             return True
-        place = PurePosixPath(path.relative_to(self.data_dir).as_posix())
-        return any(len(place.parts) == each.count("/") + 1 and place.match(each) for each in _TRANSIENT)
+        relative = PurePosixPath(path.relative_to(self.data_dir).as_posix())
+        return any(len(relative.parts) == each.count("/") + 1 and relative.match(each) for each in _TRANSIENT)
 
-    def is_kept(self, target: Path, entry: str) -> bool:
-        """Whether a backup has a file at this place under this path: it is of its kind, and of no process."""
+    def is_backed_up(self, target: Path, entry: str) -> bool:
+        """Whether a backup can contain this target under this entry: no state of a process, nothing of another kind."""
         if any(each.startswith((PART_PREFIX, ASIDE, STAGE)) for each in target.relative_to(self.base(entry)).parts):
             return False
-        if _is_unnamed(target.name):
+        if _is_partial(target.name):
             return False
         if self.base(entry) == self.objects:
             return True
         above = [each for each in (target, *target.parents) if each != self.data_dir]
         inside = [each for each in above if each.is_relative_to(self.data_dir)]
-        return not any(each == self.objects or self._is_left_out(each) for each in inside)
+        return not any(each == self.objects or self._is_excluded(each) for each in inside)
 
     def base(self, entry: str) -> Path:
-        """The folder below which a backup's objects, or its other files, belong."""
+        """The folder of objects, or the data folder for other files."""
         return self.objects if entry.startswith(f"{OBJECTS}/") else self.data_dir
 
     def target(self, entry: str) -> Path:
-        """Where what has this path in a backup belongs."""
+        """The path to which an entry is restored."""
         kind, _, rest = entry.partition("/")
         match kind:
             case "databases":
@@ -94,8 +94,8 @@ class Places:
             case _:
                 return self.base(entry) / rest
 
-    def home(self, target: Path) -> Path:
-        """The folder within which a file is put in its place by renaming. Each may be a disk of its own."""
+    def move_root(self, target: Path) -> Path:
+        """The folder within which a target can be renamed: each may be on a separate disk."""
         for folder in (self.data_dir, self.objects):
             if target.is_relative_to(folder):
                 return folder
@@ -106,42 +106,46 @@ def shard_file(name: str) -> str:
     return f"shards/{quote(name, safe='')}.db"
 
 
-def walk(folder: Path, *, leave_out: Callable[[Path], bool] = lambda _path: False) -> Iterator[Path]:
-    """Every file and link below a folder but those being written, sorted; sockets and the like are no files."""
+def walk(folder: Path, *, exclude: Callable[[Path], bool] = lambda _path: False) -> Iterator[Path]:
+    """All files and links below a folder, sorted, without temporary files and sockets."""
     try:
         found = sorted(os.scandir(folder), key=lambda each: each.name)
     except FileNotFoundError:
         return
     for each in found:
         path = Path(each.path)
-        if leave_out(path) or each.name.startswith((PART_PREFIX, ASIDE, STAGE)) or _is_beside(path):
+        if exclude(path) or each.name.startswith((PART_PREFIX, ASIDE, STAGE)) or _is_temporary(path):
             continue
         if each.is_dir(follow_symlinks=False):
-            yield from walk(path, leave_out=leave_out)
+            yield from walk(path, exclude=exclude)
         elif each.is_symlink() or each.is_file():
             yield path
 
 
-def _is_beside(path: Path) -> bool:
-    """Whether SQLite keeps it beside a database, or somebody has not yet given it its name."""
+def _is_temporary(path: Path) -> bool:
+    """Whether it is a side file of an SQLite database or a partially written file."""
     name = path.name
-    return _is_unnamed(name) or any(
+    return _is_partial(name) or any(
         name.endswith(end) and path.with_name(name.removesuffix(end)).is_file() for end in SIDE_FILES
     )
 
 
-def _is_unnamed(name: str) -> bool:
+def _is_partial(name: str) -> bool:
     return name.startswith(".") and name.endswith(".part")
 
 
 def _sqlite_file(url: str) -> Path:
     parsed = async_url(url)
     if parsed.get_backend_name() != "sqlite":
-        raise ConfigurationError(f"Only SQLite files can be copied, and a database here is another one. {_HOWTO}")
+        raise ConfigurationError(
+            f"Only SQLite databases can be copied, and the settings name another database. {_HOWTO}"
+        )
     return Path(parsed.database or "").absolute().resolve()
 
 
 def _folder(url: str) -> Path:
     if (path := path_of_url(url)) is None:
-        raise ConfigurationError(f"Only local files can be copied, and objects are stored elsewhere here. {_HOWTO}")
+        raise ConfigurationError(
+            f"Only local files can be copied, and the settings name another object store. {_HOWTO}"
+        )
     return Path(path).absolute().resolve()

@@ -1,4 +1,4 @@
-"""The list of what is in a backup. It is written last: a folder without it is no backup."""
+"""The manifest of a backup. It is written last: a folder without it is an incomplete backup."""
 
 from datetime import datetime
 from pathlib import Path
@@ -10,30 +10,30 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.system import atomic
 
 NAME = "manifest.json"
-# Of the folders that `backup` makes; they sort by time.
+# Prefix of backup folders, which sort by time.
 PREFIX = "comfyrelay-"
 
 
 class ManifestEntry(BaseModel):
-    """A file, or a symbolic link, which has no content of its own."""
+    """A file or a symbolic link."""
 
     path: str
     size: int = 0
     sha256: str = ""
     mode: int = 0o600
-    # relative to the folder that it is in
+    # target of a symbolic link, relative to its folder
     link: str | None = None
 
 
 class Manifest(BaseModel):
     format: Literal[1] = 1
-    # of ComfyRelay
+    # ComfyRelay version
     version: str
     made_at: datetime
-    # by the name of the database, the revision of its schema
+    # schema revision by database
     revisions: dict[str, str | None]
     entries: list[ManifestEntry]
-    # links out of the data folder: to where they lead is none of a backup's business
+    # links to targets outside the data folder
     left_out: list[str] = []
 
     @property
@@ -44,17 +44,17 @@ class Manifest(BaseModel):
         atomic.write(folder / NAME, self.model_dump_json(indent=1).encode(), mode=0o600)
 
 
-def find(folder: Path) -> tuple[Path, Manifest]:
-    """The backup that a folder is, or the newest whole one of those in it. `InvalidInput` where there is none."""
+def find_backup(folder: Path) -> tuple[Path, Manifest]:
+    """Find the backup in a folder, or else the newest complete one below it. Raises `InvalidInput` if there is none."""
     if (folder / NAME).is_file():
         return folder, _read(folder)
     found = sorted(each for each in folder.glob(f"{PREFIX}*") if each.is_dir())
-    whole = [each for each in found if (each / NAME).is_file()]
-    if whole:
-        return whole[-1], _read(whole[-1])
+    complete = [each for each in found if (each / NAME).is_file()]
+    if complete:
+        return complete[-1], _read(complete[-1])
     if folder.name.startswith(PREFIX) or found:
         raise InvalidInput(f"The backup in {found[-1] if found else folder} was not finished: it has no {NAME}.")
-    raise InvalidInput(f"There is no backup in {folder}. Name a folder that `comfyrelay backup` has written to.")
+    raise InvalidInput(f"There is no backup in {folder}. Choose a folder that `comfyrelay backup` has written to.")
 
 
 def _read(folder: Path) -> Manifest:
@@ -62,5 +62,5 @@ def _read(folder: Path) -> Manifest:
         return Manifest.model_validate_json((folder / NAME).read_bytes())
     except (OSError, ValidationError):
         raise InvalidInput(
-            f"{folder / NAME} cannot be read: the backup is damaged, or of a version that this one does not know."
+            f"{folder / NAME} cannot be read: the backup is damaged or comes from an unknown version."
         ) from None
