@@ -1,4 +1,4 @@
-"""A simulator for ComfyUI and Comfy Cloud: it answers as they do, runs real nodes on the CPU, and fails on request."""
+"""A simulator of ComfyUI and Comfy Cloud: it speaks their APIs, runs real nodes on the CPU, and fails on request."""
 
 from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour, read_misbehaviour
 from comfyrelay.simulator.gpu import SimulatedGpuOptions, read_gpu

@@ -1,4 +1,4 @@
-"""Which misbehaviours are in force, and how often each may still happen."""
+"""Active misbehaviours, and how often each may still happen."""
 
 import asyncio
 from collections.abc import Callable, Collection
@@ -15,7 +15,7 @@ Kind = TypeVar("Kind", bound=Misbehaviour)
 
 
 class ActiveMisbehaviour(Generic[Kind]):
-    """One misbehaviour in force. `happened` counts how often it took place; `end` stops it."""
+    """An active misbehaviour. `happened` counts its occurrences; `end` stops it."""
 
     def __init__(self, what: Kind) -> None:
         self.what = what
@@ -27,7 +27,7 @@ class ActiveMisbehaviour(Generic[Kind]):
         return not self._ended.is_set() and (self.what.times is None or self.happened < self.what.times)
 
     def end(self) -> None:
-        """Let it not happen again, and let nodes that are stuck in it go on."""
+        """Stop it, and release nodes that are stuck in it."""
         self._ended.set()
 
     async def wait_until_ended(self) -> None:
@@ -51,7 +51,7 @@ class ActiveMisbehaviours:
     def take(
         self, kind: type[Kind], classes: Collection[str] = (), *, such: Callable[[Kind], bool] = lambda _: True
     ) -> ActiveMisbehaviour[Kind] | None:
-        """The first one in force of that kind that fits the node classes at hand; it counts as happened."""
+        """Return the first active one of this kind that matches the node classes, and count it."""
         for active in self._active:
             what = active.what
             if not isinstance(what, kind) or not active.is_active or not such(what):
@@ -63,7 +63,7 @@ class ActiveMisbehaviours:
 
 
 def read_misbehaviour(fields: dict[str, Any]) -> Misbehaviour:
-    """A misbehaviour from JSON: its class in `name`, and its fields."""
+    """Parse a misbehaviour from JSON: its class is `name`, the rest are its fields."""
     values = dict(fields)
     name = values.pop("name", None)
     kind = getattr(misbehaviour, name) if name in misbehaviour.__all__ and name != "Misbehaviour" else None

@@ -1,4 +1,4 @@
-"""The simulator's input, output and temp folders, and the names of the files that nodes save there."""
+"""The input, output and temp folders, and the names of saved files."""
 
 import os
 import re
@@ -21,7 +21,7 @@ class SavePlace:
     kind: str
 
     def file(self, extension: str, *, offset: int = 0) -> tuple[Path, dict[str, str]]:
-        """The path, and the entry that tells the client of it."""
+        """Return the path and its entry in the client message."""
         stem = self.stem.replace("%batch_num%", str(offset))
         name = f"{stem}_{self.counter + offset:05}_.{extension}"
         return self.folder / name, {"filename": name, "subfolder": self.subfolder, "type": self.kind}
@@ -36,7 +36,7 @@ class Folders:
         self.temp = self.base / "temp"
 
     def prepare(self) -> None:
-        """Make the folders; temp starts empty, as it does each time ComfyUI starts."""
+        """Create the folders; temp is emptied, as at each start of ComfyUI."""
         shutil.rmtree(self.temp, ignore_errors=True)
         for folder in (self.input, self.output, self.temp):
             folder.mkdir(parents=True, exist_ok=True)
@@ -45,17 +45,17 @@ class Folders:
         return {"input": self.input, "output": self.output, "temp": self.temp}.get(kind)
 
     def inside(self, folder: Path, *parts: str) -> Path | None:
-        """The path under the folder, or None if it leads out of it."""
+        """Return the path below the folder, or None if it escapes it."""
         path = os.path.normpath(folder.joinpath(*parts))
         return Path(path) if os.path.commonpath((folder, path)) == str(folder) else None
 
     def resolve(self, name: str) -> Path:
-        """The file that a node's input names; like ComfyUI 0.7.0, it follows `../` and absolute paths."""
+        """Return the file that a node input names. Like ComfyUI 0.7.0 it follows `../` and absolute paths."""
         plain, kind = split_kind(name)
         return (self.of(kind or "input") or self.input) / plain
 
     def listed(self, extensions: frozenset[str]) -> list[str]:
-        """The input files with such an extension; those in subfolders can be used, but are not listed."""
+        """Input files with such an extension; files in subfolders are usable, but not listed."""
         files = (each for each in self.input.iterdir() if each.is_file())
         return sorted(each.name for each in files if each.suffix.lower() in extensions)
 
@@ -75,7 +75,7 @@ class Folders:
 
 
 def split_kind(name: str) -> tuple[str, str | None]:
-    """A name such as `x.png [output]`, split into the name and the folder that it asks for."""
+    """Split a name such as `x.png [output]` into name and folder."""
     found = _SUFFIX.match(name)
     return (found["name"], found["kind"]) if found else (name, None)
 

@@ -1,7 +1,7 @@
-"""A GPU that several simulators share: its memory, which runs out, and its time, for which those that run wait.
+"""A GPU shared by several simulators: limited memory, and time that concurrent runs share.
 
-It is a folder. Each process has a file in it, locked as long as the process lives, that says how much memory it holds
-and whether it runs something: what a killed process held is free, as on a real GPU.
+It is a folder with one file per process, locked while the process lives, that holds its memory use and whether it runs.
+Memory of a killed process is free, as on a real GPU.
 """
 
 import time
@@ -25,10 +25,11 @@ _SPIN_SECONDS = 0.0005
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SimulatedGpuOptions:
-    """How a shared GPU behaves. A process takes `context_bytes` when it starts, `model_bytes` for each checkpoint that
-    it has loaded, which takes `load_seconds`, and `pixel_bytes` for each pixel that it samples.
+    """Behaviour of a shared GPU.
 
-    Each step of a sampler takes `gpu_seconds` for each process that samples at that time, beside what it takes anyway.
+    A process takes `context_bytes` at its start, `model_bytes` for each loaded checkpoint, which takes `load_seconds`,
+    and `pixel_bytes` for each sampled pixel. Each sampler step additionally takes `gpu_seconds` for each process that
+    samples at the time.
     """
 
     folder: Path
@@ -41,7 +42,7 @@ class SimulatedGpuOptions:
 
 
 def read_gpu(fields: dict[str, Any]) -> SimulatedGpuOptions:
-    """A GPU from JSON."""
+    """Parse GPU options from JSON."""
     unknown = sorted(set(fields) - {each.name for each in fields_of(SimulatedGpuOptions)})
     if unknown or "folder" not in fields:
         known = ", ".join(each.name for each in fields_of(SimulatedGpuOptions) if each.name != "folder")
@@ -55,15 +56,15 @@ def read_gpu(fields: dict[str, Any]) -> SimulatedGpuOptions:
 
 
 class SimulatedGpu:
-    """One process on a GPU, and what that holds of its memory."""
+    """One process on a GPU, and the memory it holds."""
 
     def __init__(self, options: SimulatedGpuOptions) -> None:
         self.options = options
         self._path = options.folder / f"{uuid4().hex}.process"
         self._file: IO[str] | None = None
-        # the one used last is the last
+        # most recently used last
         self._models: dict[str, None] = {}
-        # torch keeps what was used once
+        # torch keeps allocated memory
         self._working = 0
         self._is_running = False
 
@@ -76,7 +77,7 @@ class SimulatedGpu:
             self._write()
 
     def close(self) -> None:
-        """As a process that ends: all is given back."""
+        """Release everything, as at process exit."""
         if self._file is not None:
             self._file.close()
             self._file = None
@@ -84,7 +85,7 @@ class SimulatedGpu:
 
     @property
     def torch_total(self) -> int:
-        """What this process holds for models and work."""
+        """Memory that this process holds for models and work."""
         return len(self._models) * self.options.model_bytes + self._working
 
     @property
@@ -93,13 +94,13 @@ class SimulatedGpu:
 
     @property
     def free(self) -> int:
-        """What nobody on the GPU holds."""
+        """Free memory of the GPU."""
         with self._alone():
             return self._unheld()
 
     @property
     def busy(self) -> int:
-        """How many processes sample now."""
+        """Number of processes that sample now."""
         with self._alone():
             return sum(is_running for _, is_running in self._holders())
 
@@ -107,15 +108,14 @@ class SimulatedGpu:
         return model in self._models
 
     def load(self, model: str, *, pixels: int) -> bool:
-        """Take memory for a model and what is to be done with it; older models of this process make room. Whether there
-        was enough."""
+        """Allocate memory for a model and its work, evicting older models of this process. Returns whether it fits."""
         with self._alone():
             kept = {each: None for each in self._models if each != model} | {model: None}
             working = max(self._working, pixels * self.options.pixel_bytes)
             while len(kept) > 1 and not self._fits(len(kept), working):
                 del kept[next(iter(kept))]
             if not self._fits(len(kept), working):
-                # ComfyUI, too, lets go of everything then
+                # ComfyUI unloads everything then, too
                 self.unload()
                 return False
             self._models, self._working = kept, working
@@ -146,7 +146,7 @@ class SimulatedGpu:
     def _write(self) -> None:
         if self._file is not None:
             self._file.seek(0)
-            # always as long: who reads meanwhile sees the one or the other
+            # fixed length, so that concurrent readers see either value
             self._file.write(f"{self.options.context_bytes + self.torch_total:020d} {int(self._is_running)}")
             self._file.flush()
 
@@ -162,9 +162,9 @@ class SimulatedGpu:
                     held, is_running = file.read().split()
                     return int(held), is_running == "1"
         except (OSError, ValueError):
-            # it ended, or begins just now
+            # it exited, or is just starting
             return None
-        # nobody has it: whoever did was killed
+        # unlocked: its owner was killed
         with suppress(OSError):
             files.remove(path, missing_ok=True)
         return None

@@ -1,4 +1,4 @@
-"""The simulator as a command: it runs until it is told to stop."""
+"""`comfyrelay simulator`."""
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
@@ -31,7 +31,7 @@ async def serve(
     misbehaviour: Iterable[Misbehaviour] = (),
     on_ready: Callable[[Simulator], None] = lambda _simulator: None,
 ) -> None:
-    """Serve until canceled, or until SIGTERM or Ctrl-C; `on_ready` is called once the port is open."""
+    """Serve until cancelled, SIGTERM or Ctrl-C; `on_ready` is called once the port is open."""
     simulator = Simulator(
         host=host,
         port=port,
@@ -55,7 +55,7 @@ async def serve(
 
 
 def slow_from_text(text: str) -> Slow:
-    """`CLASS=SECONDS`, as the command's option has it."""
+    """Parse `CLASS=SECONDS`."""
     class_type, _, seconds = text.partition("=")
     try:
         return Slow(class_type=class_type or None, seconds=float(seconds))

@@ -1,4 +1,4 @@
-"""The ways in which a simulator can go wrong on request. `Simulator.misbehave` takes one; so does `POST /simulator/misbehave`."""
+"""Faults that a simulator can inject, through `Simulator.misbehave` or `POST /simulator/misbehave`."""
 
 from dataclasses import dataclass
 
@@ -26,7 +26,7 @@ __all__ = [
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Misbehaviour:
-    """`class_type` limits it to nodes of that class, or to graphs that have one; `times` ends it after so many."""
+    """`class_type` limits it to nodes of that class, or to graphs with one; `times` limits its occurrences."""
 
     class_type: str | None = None
     times: int | None = None
@@ -34,7 +34,7 @@ class Misbehaviour:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Slow(Misbehaviour):
-    """A node takes this long. With `steps` it tells its progress, and can be interrupted, at each step."""
+    """A node takes this long. With `steps` it reports progress, and can be interrupted, at each step."""
 
     seconds: float
     steps: int = 0
@@ -43,12 +43,12 @@ class Slow(Misbehaviour):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Stuck(Misbehaviour):
-    """A node never ends, says nothing and ignores interrupts, until this misbehaviour is ended."""
+    """A node hangs silently and ignores interrupts until this misbehaviour ends."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Vary(Misbehaviour):
-    """A node that saves pictures writes other bytes each time, as one that draws its own seed does."""
+    """A save node writes different bytes each time, as a node with its own random seed would."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -61,65 +61,65 @@ class Fail(Misbehaviour):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutOfMemory(Misbehaviour):
-    """A node fails as if the GPU had no memory left."""
+    """A node fails with an out-of-memory error."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DropSocket(Misbehaviour):
-    """When a node starts, all WebSockets are cut without a close frame."""
+    """When a node starts, all WebSockets drop without a close frame."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SilentSocket(Misbehaviour):
-    """From the start of a node on, the WebSockets that are open then stay open and say nothing."""
+    """When a node starts, the open WebSockets go silent but stay open."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Restart(Misbehaviour):
-    """When a node starts, the server is killed, and is back after this long."""
+    """When a node starts, the server is killed and restarts after this time."""
 
     down_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorAfterQueueing(Misbehaviour):
-    """`POST /prompt` answers with a plain 500, yet the prompt is queued."""
+    """`POST /prompt` returns a plain 500, but the prompt is queued."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorBeforeQueueing(Misbehaviour):
-    """`POST /prompt` answers with a plain 500, and nothing is queued."""
+    """`POST /prompt` returns a plain 500, and nothing is queued."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EmptyOutputs(Misbehaviour):
-    """A prompt runs and succeeds, and its history has no outputs."""
+    """A prompt succeeds, but its history has no outputs."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LateHistory(Misbehaviour):
-    """A prompt's history is written this long after its success was told."""
+    """A prompt's history appears this long after its success message."""
 
     seconds: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MissingModel(Misbehaviour):
-    """A graph that names this model is refused, though the model is listed."""
+    """A graph with this model is refused although the model is listed."""
 
     model: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LostFile(Misbehaviour):
-    """`GET /view` does not find this file, or any."""
+    """`GET /view` returns 404 for this file, or for all."""
 
     filename: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlowHttp(Misbehaviour):
-    """Requests whose path starts so are answered late."""
+    """Requests with this path prefix are answered late."""
 
     seconds: float
     path: str = "/"
@@ -127,7 +127,7 @@ class SlowHttp(Misbehaviour):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Refuse(Misbehaviour):
-    """Requests whose path starts so get this status; with an `error_type`, the body names it as Comfy Cloud does."""
+    """Requests with this path prefix get this status; `error_type` goes into the body as at Comfy Cloud."""
 
     status: int
     path: str = "/api/prompt"
@@ -138,7 +138,7 @@ class Refuse(Misbehaviour):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndAs(Misbehaviour):
-    """In the cloud, a job ends in this state instead of running: `lost`, `non_retryable_error` or another."""
+    """In the cloud, a job ends in this state instead of running, such as `lost` or `non_retryable_error`."""
 
     state: str
     message: str = "The simulator was asked to end the job so."

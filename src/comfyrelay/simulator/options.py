@@ -1,4 +1,4 @@
-"""How a simulator is set up, and stays set up over its restarts."""
+"""Options of a simulator; they survive its restarts."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -10,12 +10,11 @@ from comfyrelay.simulator.gpu import SimulatedGpuOptions
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     host: str = "127.0.0.1"
-    # 0 takes a free one
+    # 0: any free port
     port: int = 0
-    # None takes a temporary one, which is removed at the end
+    # None: a temporary folder, deleted at the end
     folder: Path | None = None
-    # model folder → names of the files in it
-    # the second checkpoint cannot be loaded
+    # model folder → file names; the second checkpoint fails to load
     models: Mapping[str, Sequence[str]] = field(
         default_factory=lambda: {
             "checkpoints": ["simulator.safetensors", "broken.safetensors"],
@@ -25,14 +24,14 @@ class Options:
     version: str = "0.7.0"
     vram_bytes: int = 24 * 1024**3
     max_upload_bytes: int = 100 * 1024**2
-    # how it makes previews, unless a prompt says so: as ComfyUI, it makes none by itself
+    # preview method unless a prompt sets one; like ComfyUI, none by default
     preview_method: str = "none"
-    # how long each step of a sampler takes
+    # duration of a sampler step
     step_seconds: float = 0.0
-    # the GPU that it shares with other processes; None has one to itself, whose memory never runs out
+    # GPU shared with other processes; None: its own, with unlimited memory
     gpu: SimulatedGpuOptions | None = None
-    # more that it claims to have been started with
+    # further command-line arguments to report
     arguments: Sequence[str] = ()
     cloud: bool = False
-    # what the cloud face wants as X-API-Key
+    # required X-API-Key of the cloud API
     api_key: str = "simulator-key"

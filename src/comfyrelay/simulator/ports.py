@@ -1,4 +1,4 @@
-"""A listening port that can be shut and opened again under the same number."""
+"""A listening port that can close and reopen under the same number."""
 
 import logging
 
@@ -17,7 +17,7 @@ class ListenPort:
         return f"http://{host}:{self._number}"
 
     async def open(self, app: web.Application, logger: logging.Logger) -> None:
-        # zero would mean: wait for requests without end
+        # zero would wait for open requests without limit
         runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=0.01)
         await runner.setup()
         try:
@@ -29,7 +29,7 @@ class ListenPort:
         self._runner = runner
 
     async def close(self) -> None:
-        """Shut the port and cut every connection, as the end of a process does."""
+        """Close the port and drop every connection, as a process exit does."""
         runner, self._runner = self._runner, None
         if runner is None:
             return

@@ -1,4 +1,4 @@
-"""All that a server process holds in memory, and loses when it is killed: queue, history, cache and sockets."""
+"""In-memory state of a server process, lost when it is killed: queue, history, cache and sockets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -56,7 +56,7 @@ class SimulatedProcess:
         self._tasks = [asyncio.create_task(self.sockets.publish()), asyncio.create_task(self._work())]
 
     async def stop(self) -> None:
-        """Stop at once. A node that runs in its thread cannot be stopped: its result is dropped."""
+        """Stop at once. A running node's thread cannot be stopped: its result is dropped."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -82,13 +82,13 @@ class SimulatedProcess:
 
     @property
     def running_node(self) -> tuple[str, str] | None:
-        """The client that owns the prompt that runs, and its node."""
+        """Client and node of the running prompt."""
         if self.run is None or self.run.current is None or self.run.messages.client_id is None:
             return None
         return self.run.messages.client_id, self.run.current
 
     def interrupt(self, prompt_id: str | None = None) -> bool:
-        """Interrupt what runs; with an id, only if it is that prompt."""
+        """Interrupt the running prompt; with an id, only that prompt."""
         self.log.interrupts += 1
         if self.run is None or prompt_id not in (None, self.run.prompt_id):
             return False
@@ -96,7 +96,7 @@ class SimulatedProcess:
         return True
 
     def free(self, *, cache: bool, models: bool) -> None:
-        """Empty the cache and unload the models, after the prompt that runs; an empty cache has no models either."""
+        """Empty the cache and unload models after the running prompt."""
         self._must_free = self._must_free or cache
         self._must_unload = self._must_unload or cache or models
         if self.run is None:
@@ -135,7 +135,7 @@ class SimulatedProcess:
             self._free_if_asked()
 
     async def _on_node(self, class_type: str) -> None:
-        """Let happen what was asked to happen to the whole server when such a node starts."""
+        """Trigger misbehaviours of the whole server that start with such a node."""
         self.log.nodes_executed += 1
         if self.misbehaviours.take(DropSocket, [class_type]):
             self.sockets.drop()
@@ -143,5 +143,5 @@ class SimulatedProcess:
             self.sockets.silence()
         if restart := self.misbehaviours.take(Restart, [class_type]):
             await self._restart(restart.what.down_seconds)
-            # the kill cancels this task; nothing more may happen before it does
+            # the kill cancels this task; nothing else may run before
             await asyncio.Event().wait()

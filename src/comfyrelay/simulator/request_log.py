@@ -1,4 +1,4 @@
-"""What a simulator was asked, for tests to look at. It outlives restarts."""
+"""Requests that a simulator received, for tests. They survive restarts."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ class Received(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class SimulatorLog:
-    # the latest ones: a server that runs for days must not fill the memory with them
+    # only the latest, to bound memory
     requests: deque[Received] = field(default_factory=lambda: deque(maxlen=10_000))
     prompts_queued: int = 0
     interrupts: int = 0
     uploads_written: int = 0
-    # what was not in its cache, and what was not in its memory
+    # nodes missing from its cache, and models missing from memory
     nodes_executed: int = 0
     models_loaded: int = 0
-    # requests that brought a credential to the cloud's file store, which must never see one
+    # requests that sent a credential to the file store
     leaked_credentials: list[Received] = field(default_factory=list)
 
     def count(self, method: str, path: str) -> int:

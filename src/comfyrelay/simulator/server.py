@@ -1,4 +1,4 @@
-"""The simulator itself: it starts, stops, is killed and comes back on the same port."""
+"""The simulator: start, stop, kill and restart on the same port."""
 
 import asyncio
 import logging
@@ -33,9 +33,9 @@ _DEFAULTS = Options()
 
 
 class Simulator:
-    """A server that speaks ComfyUI's API, or Comfy Cloud's, and runs the nodes that need no weights.
+    """A server with ComfyUI's API, or Comfy Cloud's, that runs nodes without weights.
 
-    Use it with `async with`, or call `start` and `stop`. Requests, misbehaviour and files outlive a restart; queue,
+    Use it with `async with`, or call `start` and `stop`. Requests, misbehaviours and files survive a restart; queue,
     history, cache and temp files do not.
     """
 
@@ -92,22 +92,22 @@ class Simulator:
 
     @property
     def folder(self) -> Path:
-        """The folder that holds `input`, `output` and `temp`."""
+        """The folder with `input`, `output` and `temp`."""
         if self._folders is None:
             raise RuntimeError("The simulator has not been started.")
         return self._folders.base
 
     @property
     def clients(self) -> list[str]:
-        """The client ids under which a WebSocket is registered."""
+        """Client ids with a registered WebSocket."""
         return self._process.sockets.clients if self._process else []
 
     def misbehave(self, what: Kind) -> ActiveMisbehaviour[Kind]:
-        """Let something go wrong from now on. What is returned counts how often it happened, and can end it."""
+        """Inject a fault from now on. The result counts its occurrences and can end it."""
         return self._misbehaviours.add(what)
 
     def behave(self) -> None:
-        """End all misbehaviour."""
+        """End all misbehaviours."""
         self._misbehaviours.clear()
 
     async def start(self) -> None:
@@ -141,7 +141,7 @@ class Simulator:
         self._process = process
 
     async def stop(self) -> None:
-        """Stop as a killed process does: connections are cut, and what was in memory is lost."""
+        """Stop like a killed process: connections drop, and memory is lost."""
         process, self._process = self._process, None
         if process is not None:
             await self._port.close()
@@ -154,7 +154,7 @@ class Simulator:
         await self.start()
 
     async def close(self) -> None:
-        """Stop for good: also remove the folder, if it was a temporary one."""
+        """Stop for good and delete a temporary folder."""
         for task in self._restarts:
             task.cancel()
         await asyncio.gather(*self._restarts, return_exceptions=True)
@@ -177,7 +177,7 @@ class Simulator:
         await self.close()
 
     async def _begin_restart(self, down_seconds: float) -> None:
-        # in a task of its own: the caller is part of what is killed
+        # in a separate task: the caller is among the killed ones
         task = asyncio.create_task(self.restart(down_seconds=down_seconds))
         self._restarts.add(task)
         task.add_done_callback(self._restarts.discard)
@@ -190,7 +190,7 @@ def native_app(process: SimulatedProcess) -> web.Application:
     for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process), EditorRoutes(process)):
         for route in group.routes():
             app.add_routes([route])
-            # those are the editor's own, and have no mutant on a real server either
+            # the editor's own routes have no prefixed variant on a real server either
             if not route.path.startswith("/internal/"):
                 app.add_routes([web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)])
     app.add_routes([*JobRoutes(process).routes(), *ControlRoutes(process).routes()])

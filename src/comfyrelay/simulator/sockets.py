@@ -1,4 +1,4 @@
-"""The open WebSockets: who is registered under which client id, and who gets which message."""
+"""Open WebSockets by client id, and message routing."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ class Socket:
             else:
                 await self.response.send_str(message)
         except (ClientConnectionResetError, ConnectionError):
-            # the other side is gone; its handler will notice
+            # the peer is gone; its handler will notice
             return
 
 
@@ -42,23 +42,23 @@ class Sockets:
     def __init__(self, *, features: dict[str, Any]) -> None:
         self._features = features
         self._by_client: dict[str, Socket] = {}
-        # also those that lost their registration to another socket
+        # including sockets whose client id was taken over
         self._open: set[Socket] = set()
         self._outbox: asyncio.Queue[tuple[str | bytes, str | None]] = asyncio.Queue()
 
     def post(self, kind: str, data: dict[str, Any], client_id: str | None) -> None:
-        """Send a message to the client's socket, or to everybody; if the client has none, nobody gets it."""
+        """Send a message to the client's socket or to all; without a socket it is dropped."""
         self._outbox.put_nowait((_text(kind, data), client_id))
 
     def post_preview(self, image: bytes, metadata: dict[str, Any], client_id: str | None, *, described: bool) -> None:
-        """Send an image to those sockets that want to be told whose it is, or to those that do not."""
+        """Send an image to sockets that want metadata, or to those without."""
         for each in list(self._by_client) if client_id is None else [client_id]:
             socket = self._by_client.get(each)
             if socket is not None and socket.wants_metadata is described:
                 self._outbox.put_nowait((_preview(image, metadata, described=described), each))
 
     async def publish(self) -> None:
-        """Send what was posted, in order, for ever."""
+        """Send queued messages in order, until cancelled."""
         while True:
             message, client_id = await self._outbox.get()
             receivers = [*self._by_client.values()] if client_id is None else [self._by_client.get(client_id)]
@@ -67,7 +67,7 @@ class Sockets:
                     await socket.send(message)
 
     async def serve(self, request: web.Request, *, status: dict[str, Any], running: tuple[str, str] | None) -> Socket:
-        """Hold one connection until it ends. `running` is the client and the node of the prompt that runs."""
+        """Serve one connection. `running` is the client and node of the running prompt."""
         response = web.WebSocketResponse()
         await response.prepare(request)
         client_id = request.query.get("clientId") or uuid.uuid4().hex
@@ -80,7 +80,7 @@ class Sockets:
                 await socket.send(_text("executing", {"node": running[1]}))
             await self._listen(socket)
         finally:
-            # by id, whoever holds it now: with this ComfyUI silences a client that has connected again
+            # by id, even if another socket took it over: this is how ComfyUI silences a reconnected client
             self._by_client.pop(client_id, None)
             self._open.discard(socket)
         return socket
@@ -104,13 +104,13 @@ class Sockets:
         return list(self._by_client)
 
     def drop(self) -> None:
-        """Cut every connection without a close frame."""
+        """Drop every connection without a close frame."""
         for socket in self._open:
             if socket.request.transport is not None:
                 socket.request.transport.abort()
 
     def silence(self) -> None:
-        """Let every socket stay open, and say nothing more on it."""
+        """Keep every socket open but silent."""
         for socket in self._open:
             socket.is_silent = True
 

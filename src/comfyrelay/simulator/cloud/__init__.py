@@ -1,1 +1,1 @@
-"""Comfy Cloud's API, as the simulator answers it."""
+"""Comfy Cloud's API."""

@@ -1,4 +1,4 @@
-"""The other face of the simulator: Comfy Cloud's API, version 1, and the file store that it sends clients to."""
+"""Comfy Cloud's API, version 1, and the file store it redirects clients to."""
 
 import asyncio
 import secrets
@@ -27,12 +27,12 @@ class CloudFace:
         self._process = process
         self._store = store
         self._jobs = CloudJobs(process)
-        # token of a signed address → the file it leads to
+        # token of a signed URL → its file
         self._signed: dict[str, Path] = {}
 
     def app(self) -> web.Application:
         app = web.Application(
-            # the rule for uploads gives a 400; the server's own limit must come later
+            # uploads over the limit get a 400, so the server's own limit must be higher
             client_max_size=2 * _LARGEST_UPLOAD,
             middlewares=[misbehaving(self._process), key_check(self._process.options.api_key)],
         )
@@ -40,7 +40,7 @@ class CloudFace:
         return app
 
     def store_app(self) -> web.Application:
-        """The file store: another origin, which wants a signed address and must not be sent a credential."""
+        """The file store: a separate origin that requires a signed URL and must not receive a credential."""
         app = web.Application()
         app.add_routes([web.get("/files/{token}/{name}", self.stored_file)])
         return app
@@ -78,7 +78,7 @@ class CloudFace:
 
     def _new_job(self, body: dict[str, Any], outputs: list[str]) -> CloudJob:
         prompt_id = str(body.get("prompt_id") or uuid.uuid4())
-        # every run has an owner in the cloud, so that cached outputs are always told
+        # every run has an owner in the cloud, so cached outputs are always reported
         extra_data = {**(body.get("extra_data") or {}), "client_id": body.get("client_id") or uuid.uuid4().hex}
         job = CloudJob(id=prompt_id, graph=body["prompt"], outputs_to_execute=outputs, extra_data=extra_data)
         self._jobs.add(job)

@@ -1,4 +1,4 @@
-"""The cloud's view of prompts: jobs with raw states, which are remembered also when they never ran."""
+"""Prompts as cloud jobs with raw states, including jobs that never ran."""
 
 import hashlib
 import time
@@ -29,7 +29,7 @@ class CloudJob:
     outputs_to_execute: list[str]
     extra_data: dict[str, Any]
     created_at: float = field(default_factory=time.time)
-    # set where the process does not know: a job canceled before it ran, or one that was made to end so
+    # set for states the process does not know: cancelled before it ran, or forced by a misbehaviour
     fixed_state: str | None = None
     error_message: str | None = None
 
@@ -52,13 +52,13 @@ class CloudJobs:
         return path if path.is_file() else None
 
     def keep_file(self, path: Path) -> str:
-        """Give a file the name that its content has in the cloud's store."""
+        """Name a file by its content, as the cloud's store does."""
         name = content_name(path.read_bytes(), path.suffix)
         self._files[name] = path
         return name
 
     def cancel(self, job: CloudJob) -> bool:
-        """Cancel a job in any state; False if it had ended."""
+        """Cancel a job in any state. Returns false if it had ended."""
         if self._process.queue.delete(job.id):
             job.fixed_state = "cancelled"
             return True
@@ -103,7 +103,7 @@ class CloudJobs:
         return with_details(known, item, entry)
 
     def entry(self, job: CloudJob) -> dict[str, Any] | None:
-        """The job's history with the cloud's names of its files."""
+        """The job's history with the cloud's file names."""
         entry = self._process.queue.history.get(job.id)
         if entry is None:
             return None
@@ -128,7 +128,7 @@ class CloudJobs:
 
 
 def save_upload(folder: Path, filename: str, source: Any) -> tuple[str, bool]:
-    """Save an upload under the hash of its content; the second value is False if it was there already."""
+    """Save an upload under its content hash. The second value is false if it existed."""
     content = source.read()
     name = content_name(content, Path(filename).suffix)
     path = folder / name

@@ -1,1 +1,1 @@
-"""The nodes that the simulator knows, and what they do."""
+"""The simulator's nodes."""

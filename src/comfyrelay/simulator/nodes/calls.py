@@ -1,4 +1,4 @@
-"""Every node class's function by name, and the call of one with a graph's values."""
+"""Look up and call the function of a node class."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -29,6 +29,6 @@ def run_node(class_type: str, run: Run, values: Mapping[str, Any]) -> Result:
 
 
 def known_values(class_type: str, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Those values that the class has inputs for; a graph may hold others, for other versions of the class."""
+    """Keep the values that the class has inputs for; a graph may hold others, for other versions of the class."""
     definition = DEFINITIONS[class_type]
     return {name: value for name, value in values.items() if name in definition.required or name in definition.optional}

@@ -1,5 +1,7 @@
-"""The node classes that the simulator knows, as a real server describes them: those that need no weights, and what the
-first workflows of ComfyUI's own templates are made of."""
+"""The available node classes as a real server describes them:
+
+nodes without weights, and the nodes of ComfyUI's first templates.
+"""
 
 import json
 from collections.abc import Mapping
@@ -8,7 +10,7 @@ from typing import Any
 
 from comfyrelay.simulator.nodes.definitions import ChoiceSource, NodeDefinition
 
-# The choices that were recorded with these are of another machine.
+# Recorded choices come from another machine.
 _LISTED = {
     "CheckpointLoaderSimple": ("ckpt_name", ChoiceSource.CHECKPOINTS),
     "LoraLoader": ("lora_name", ChoiceSource.LORAS),

@@ -1,4 +1,4 @@
-"""What a node class looks like from outside: its inputs and outputs, as `/object_info` tells them."""
+"""Node classes as `/object_info` describes them: inputs and outputs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ InputSpec = Sequence[Any]
 
 
 class ChoiceSource(Enum):
-    """Choices that are not fixed: they are looked up each time."""
+    """Choices that are looked up each time."""
 
     INPUT_IMAGES = "image"
     INPUT_VIDEOS = "video"
@@ -24,7 +24,7 @@ Listings = Mapping[ChoiceSource, Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeDefinition:
-    """`described` is the class's part of `/object_info`; `listed` is the input that has a listing's choices."""
+    """`described` is the class's part of `/object_info`; `listed` is the input whose choices are listed."""
 
     described: Mapping[str, Any]
     required: Mapping[str, InputSpec]
@@ -36,7 +36,7 @@ class NodeDefinition:
 
     @property
     def file_input(self) -> str | None:
-        """The input that the node checks itself: its file must exist."""
+        """The input that the node validates: its file must exist."""
         return None if self.listing in _MODELS else self.listed
 
     @property
@@ -44,7 +44,7 @@ class NodeDefinition:
         return "" if self.listing is None else self.listing.value
 
     def inputs(self, listings: Listings) -> dict[str, InputSpec]:
-        """The inputs that a graph may give, required ones first."""
+        """Inputs that a graph may set, required ones first."""
         given = {**self.required, **self.optional}
         if self.listed is not None and self.listing is not None:
             given[self.listed] = _with_choices(given[self.listed], list(listings[self.listing]))
@@ -57,7 +57,7 @@ class NodeDefinition:
 
 
 def choices(spec: InputSpec) -> Sequence[Any] | None:
-    """The values that the input may have, if it is one of a list; nodes write that in two ways."""
+    """Allowed values of a choice input; nodes declare them in two ways."""
     if isinstance(spec[0], list):
         return spec[0]
     return list(spec[1].get("options", ())) if spec[0] == "COMBO" else None

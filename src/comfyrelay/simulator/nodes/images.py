@@ -1,4 +1,4 @@
-"""The nodes that make, load and change images, run with Pillow."""
+"""Nodes that create, load and change images, with Pillow."""
 
 import random
 import threading
@@ -18,7 +18,7 @@ _METHODS = {
     "bicubic": Resampling.BICUBIC,
     "lanczos": Resampling.LANCZOS,
 }
-# Pillow's leave to load truncated images is one flag for the whole process
+# Pillow's flag for truncated images is global
 _truncated_lock = threading.Lock()
 
 
@@ -86,13 +86,13 @@ def add_noise(_run: Run, *, image: Images, seed: int, strength: float) -> Result
     source = random.Random(seed)
 
     def change(each: Image.Image) -> Image.Image:
-        # row by row, for the generator lets no other thread run meanwhile
+        # row by row, because the generator holds the GIL
         rows = (source.randbytes(each.width * 3) for _ in range(each.height))
         noise = Image.frombytes("RGB", each.size, b"".join(rows))
         scaled = noise.point([int(value * strength) for value in range(256)] * 3)
         return ImageChops.add(each, scaled, 1, -int(127.5 * strength))
 
-    # each image of a batch gets noise of its own, also where the images are one
+    # each image of a batch gets different noise, even if the images are one object
     return Result(outputs=([change(each) for each in image],))
 
 
@@ -117,7 +117,7 @@ def _cropped_to_ratio(image: Image.Image, ratio: float) -> Image.Image:
 
 
 def _each(images: Images, change: Callable[[Image.Image], Image.Image]) -> Images:
-    """Change every image; those that are one and the same are changed once, so that long batches stay cheap."""
+    """Change every image; identical objects are changed once, which keeps long batches cheap."""
     done: dict[int, Image.Image] = {}
     for image in images:
         if id(image) not in done:

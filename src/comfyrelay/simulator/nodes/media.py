@@ -1,4 +1,4 @@
-"""The values that travel between nodes: batches of images, videos and sound; and how videos are read and written."""
+"""Values that pass between nodes (image batches, videos, sound), and reading and writing videos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Images = list[Image]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Audio:
-    """Decoded sound. Its frames are kept as they came: nothing here needs single samples."""
+    """Decoded sound, kept as frames: no node needs single samples."""
 
     frames: Sequence[AudioFrame]
     sample_rate: int
@@ -33,7 +33,7 @@ class Components:
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class SimulatedVideo:
-    """A video from a file, read when its parts are asked for, or one made of parts."""
+    """A video from a file, decoded on demand, or from components."""
 
     source: Path | Components
 
@@ -59,7 +59,7 @@ def read_video(path: Path) -> Components:
 
 
 def write_mp4(path: Path, parts: Components, *, metadata: Mapping[str, str]) -> None:
-    # without this flag the container keeps only the few tags it knows
+    # without this flag the container keeps only its standard tags
     with av.open(str(path), mode="w", format="mp4", options={"movflags": "use_metadata_tags"}) as container:
         container.metadata.update(metadata)
         _write(container, parts, codec="libx264", pixels="yuv420p", options={})
@@ -81,7 +81,7 @@ def _write(container: OutputContainer, parts: Components, *, codec: str, pixels:
     stream.pix_fmt = pixels
     if codec != "libx264":
         stream.bit_rate = 0
-    # all streams must be known before the first packet is written
+    # all streams must exist before the first packet
     sound = _sound_stream(container, parts.audio) if parts.audio else None
     for image in parts.images:
         container.mux(stream.encode(av.VideoFrame.from_image(image)))  # type: ignore[no-untyped-call]
@@ -98,7 +98,7 @@ def _sound_stream(container: OutputContainer, audio: Audio) -> AudioStream:
 
 def _write_sound(container: OutputContainer, stream: AudioStream, audio: Audio) -> None:
     for frame in audio.frames:
-        # the encoder counts the time itself, from the first sample on
+        # the encoder derives timestamps from the first sample
         frame.pts = None
         container.mux(stream.encode(frame))
     container.mux(stream.encode(None))

@@ -1,5 +1,4 @@
-"""The nodes that need weights. There are none here: pictures are drawn from prompts and seed, so that tries differ, and
-the same try is the same picture."""
+"""Nodes that need weights. Images are drawn from prompt and seed instead: equal inputs give equal images."""
 
 import hashlib
 import random
@@ -13,20 +12,19 @@ from PIL import Image, ImageDraw
 from comfyrelay.simulator.nodes.media import Images
 from comfyrelay.simulator.nodes.results import NodeFunction, Result, Run, check_memory
 
-# Cannot be loaded: it is no model.
+# Fails to load: it is no model.
 BROKEN = "broken.safetensors"
 LATENT_SCALE = 8
 SHAPES = 12
 SAMPLER = "KSampler"
 GLIMPSE_SIDE = 256
-# How much of a picture that a sampler has worked on is new.
+# How much a sampler changes an existing image.
 PAINTED_OVER = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """`drawn_from` is all that its samplers were given; nothing where none has worked on it. `pixels` are the pictures
-    that it was made of, if it was."""
+    """`drawn_from` are the sampler inputs, empty before sampling. `pixels` are the source images, if any."""
 
     width: int
     height: int
@@ -37,7 +35,7 @@ class Latent:
 
 def load_checkpoint(_run: Run, *, ckpt_name: str) -> Result:
     if ckpt_name == BROKEN:
-        # without its name: what speaks of a model file counts as a fault of the server
+        # without its name: an error that names a model file counts as the server's fault
         raise RuntimeError("ERROR: Could not detect the type of this model.")
     return Result(outputs=(ckpt_name, ckpt_name, ckpt_name))
 
@@ -107,12 +105,12 @@ def _decoded(chance: random.Random, latent: Latent, number: int) -> Image.Image:
 
 
 def steps_of(class_type: str, inputs: Mapping[str, Any]) -> int:
-    """How many steps a node tells of; none, unless it is a sampler."""
+    """Number of steps that a node reports; none unless it is a sampler."""
     return int(inputs["steps"]) if class_type == SAMPLER else 0
 
 
 def glimpse(inputs: Mapping[str, Any], part: float) -> bytes:
-    """What a sampler shows when it has done this part of its picture: a small JPEG, which grows clearer."""
+    """Preview of a partly sampled image: a small JPEG that gets clearer."""
     latent: Latent = inputs["latent_image"]
     scale = GLIMPSE_SIDE / max(latent.width, latent.height)
     small = Latent(max(1, round(latent.width * scale)), max(1, round(latent.height * scale)), 1, ("",))

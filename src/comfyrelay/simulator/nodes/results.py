@@ -1,4 +1,4 @@
-"""What a node is given when it runs, and what it gives back."""
+"""Inputs and results of a node run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from typing import Any
 
 from comfyrelay.simulator.folders import Folders
 
-# what the real server allocates for one pixel of one image: three 32-bit numbers
+# bytes that a real server allocates per pixel: three 32-bit floats
 _BYTES_PER_PIXEL = 12
 LARGEST_BATCH_BYTES = 2 * 1024**3
 
@@ -21,9 +21,9 @@ class Run:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Result:
     outputs: tuple[Any, ...] = ()
-    # what a node with output tells the client, such as {"images": [...]}
+    # message for the client, such as {"images": [...]}
     shown: Mapping[str, Any] | None = None
-    # PNGs that go over the socket, and nowhere else
+    # PNGs sent over the socket only
     sent: tuple[bytes, ...] = ()
 
 
@@ -31,7 +31,7 @@ NodeFunction = Callable[..., Result]
 
 
 def check_memory(width: int, height: int, count: int) -> None:
-    """Refuse a batch that the real server could not hold, before Pillow tries."""
+    """Refuse a batch that a real server could not allocate, before Pillow tries."""
     size = width * height * count * _BYTES_PER_PIXEL
     if size > LARGEST_BATCH_BYTES:
         raise RuntimeError(

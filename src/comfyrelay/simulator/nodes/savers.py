@@ -1,4 +1,4 @@
-"""The nodes that save pictures and show texts."""
+"""Nodes that save images and show texts."""
 
 import json
 import random
@@ -19,7 +19,7 @@ _EXIF_MAKE = 0x010F
 
 
 def metadata(run: Run) -> dict[str, str]:
-    """What ComfyUI writes into each file: the graph, and what the client sent for this purpose."""
+    """Metadata that ComfyUI writes into each file: the graph, and the client's extra data."""
     return {"prompt": json.dumps(run.prompt), **{name: json.dumps(value) for name, value in run.extra_pnginfo.items()}}
 
 
@@ -70,13 +70,13 @@ def _save_animation(
 ) -> Result:
     path, entry = run.folders.save_place(prefix, size=images[0].size).file(extension)
     images[0].save(path, save_all=True, append_images=images[1:], duration=round(1000 / fps), **options)
-    # a single picture is not called animated
+    # a single image is not animated
     return Result(shown={"images": [entry], **({"animated": [True]} if len(images) > 1 else {})})
 
 
 def _png(image: Image.Image) -> bytes:
     file = BytesIO()
-    # as the real one does: nothing of the graph is in it
+    # like ComfyUI: without the graph
     image.save(file, "PNG", compress_level=1)
     return file.getvalue()
 

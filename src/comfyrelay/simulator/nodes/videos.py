@@ -1,4 +1,4 @@
-"""The nodes that read and write videos, run with PyAV."""
+"""Nodes that read and write videos, with PyAV."""
 
 from collections.abc import Mapping
 from fractions import Fraction

@@ -1,1 +1,1 @@
-"""ComfyUI's routes, as the simulator answers them."""
+"""ComfyUI's routes."""

@@ -1,4 +1,4 @@
-"""What every request passes through, and the routes that set misbehaviour over HTTP."""
+"""Request middleware, and routes that inject misbehaviour over HTTP."""
 
 import asyncio
 from urllib.parse import urlsplit
@@ -17,7 +17,7 @@ _CONTROL = "/simulator/"
 
 
 def misbehaving(process: SimulatedProcess) -> Middleware:
-    """A middleware that notes each request, and answers it late or not at all where that was asked for."""
+    """Log each request, and delay or refuse it if a misbehaviour says so."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -35,7 +35,7 @@ def misbehaving(process: SimulatedProcess) -> Middleware:
 
 @web.middleware
 async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse a browser page of another origin, where the server is addressed as this machine."""
+    """Refuse a browser page of another origin on loopback addresses."""
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
     if host and origin and not _same_origin(host, origin):
         return web.Response(status=403)

@@ -1,4 +1,4 @@
-"""What the editor and other clients ask beside running graphs: extensions, the user, settings, models and the log."""
+"""Routes for the editor and other clients: extensions, user, settings, models and log."""
 
 import json
 from datetime import datetime
@@ -13,7 +13,7 @@ _TERMINAL = {"cols": 80, "rows": 24}
 
 
 class EditorRoutes:
-    """There is one user, as without `--multi-user`, whose settings are in `user/default` of the folder."""
+    """There is one user, as without `--multi-user`, with settings in `user/default`."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
@@ -38,7 +38,7 @@ class EditorRoutes:
         ]
 
     async def extensions(self, _request: web.Request) -> web.Response:
-        # there is no editor here, so none of its scripts
+        # no editor, so no extension scripts
         return web.json_response([])
 
     async def users(self, _request: web.Request) -> web.Response:
@@ -68,7 +68,7 @@ class EditorRoutes:
         names = self._process.options.models.get(request.match_info["folder"])
         if names is None:
             return web.Response(status=404)
-        # there are names only, and no files behind them
+        # names only, without files
         return web.json_response(
             [{"name": name, "pathIndex": 0, "modified": 0, "created": 0, "size": 0} for name in names]
         )

@@ -1,4 +1,4 @@
-"""Files: `/upload/image`, `/upload/mask` and `/view`, as ComfyUI 0.7.0 answers them."""
+"""Files: `/upload/image`, `/upload/mask` and `/view`, as in ComfyUI 0.7.0."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from comfyrelay.simulator.folders import split_kind
 from comfyrelay.simulator.misbehaviour import LostFile
 from comfyrelay.simulator.process import SimulatedProcess
 
-# browsers would run these, so ComfyUI does not name their type
+# browsers would execute these, so ComfyUI hides their type
 _UNSAFE_TYPES = frozenset({"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css"})
 
 
@@ -70,7 +70,7 @@ class FileRoutes:
         try:
             source = self._find(original["filename"], original.get("type", "output"), original.get("subfolder"))
         except _Refused:
-            # ComfyUI answers 200 all the same, and writes nothing
+            # ComfyUI answers 200 anyway and writes nothing
             return
         if source.is_file():
             with Image.open(source) as picture, Image.open(BytesIO(content)) as mask:
@@ -112,7 +112,7 @@ class FileRoutes:
 
 
 def _free_name(path: Path, content: bytes) -> tuple[Path, bool]:
-    """A name that is free, or that of a file with the same bytes."""
+    """A free name, or that of a file with equal content."""
     candidate, number = path, 0
     while candidate.exists():
         if candidate.read_bytes() == content:

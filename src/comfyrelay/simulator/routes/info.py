@@ -1,4 +1,4 @@
-"""What a client can find out about the server, and its WebSocket."""
+"""Server information and the WebSocket."""
 
 import sys
 from typing import Any
@@ -99,7 +99,7 @@ def _memory(process: SimulatedProcess) -> dict[str, int]:
             "torch_vram_free": gpu.torch_free,
         }
     vram = process.options.vram_bytes
-    # what a model would take
+    # memory of a loaded model
     held = vram // 3 if process.run is not None else 0
     used = max(held, vram // 20)
     return {"vram_total": vram, "vram_free": vram - used, "torch_vram_total": held, "torch_vram_free": 0}

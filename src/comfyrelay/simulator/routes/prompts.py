@@ -1,4 +1,4 @@
-"""Prompts: `/prompt`, `/queue`, `/history`, `/interrupt` and `/free`, as ComfyUI 0.7.0 answers them."""
+"""Prompts: `/prompt`, `/queue`, `/history`, `/interrupt` and `/free`, as in ComfyUI 0.7.0."""
 
 import time
 import uuid
@@ -66,7 +66,7 @@ class PromptRoutes:
             return float(body["number"])
         number = self._process.queue.counter
         self._process.queue.counter += 1
-        # not `get`: a list has none, and ComfyUI answers a list like an object without a prompt
+        # not `get`: ComfyUI treats a list like an object without a prompt
         return -number if "front" in body and body["front"] else number  # noqa: RUF019
 
     async def get_prompt(self, _request: web.Request) -> web.Response:
@@ -116,7 +116,7 @@ class PromptRoutes:
 
 
 def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -> ValidationResult:
-    """Validate a graph, without the models that are missing on request."""
+    """Validate a graph, hiding models that are missing on request."""
     surroundings = process.surroundings
     named = _texts(graph)
     missing = process.misbehaviours.take(MissingModel, _classes_if_any(graph), such=lambda what: what.model in named)

@@ -1,1 +1,1 @@
-"""From a prompt in the queue to its history: validation, order, execution, cache."""
+"""Run a queued prompt: validation, order, execution, cache, history."""

@@ -1,6 +1,6 @@
-"""Results of earlier prompts, found by what a node computes and not by its id.
+"""Results of earlier prompts, keyed by what a node computes rather than by its id.
 
-Only what the latest prompt uses is kept, as in ComfyUI's classic cache.
+Only results used by the latest prompt are kept, as in ComfyUI's classic cache.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ from comfyrelay.simulator.nodes.catalogue import DEFINITIONS
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CachedNode:
     outputs: tuple[Any, ...]
-    # {"output": …, "meta": …} of a node that tells the client something
+    # {"output": …, "meta": …} of a node with a client message
     shown: dict[str, Any] | None
 
 
@@ -27,7 +27,7 @@ class Cache:
         self._signatures: dict[str, str] = {}
 
     def begin(self, signatures: dict[str, str]) -> None:
-        """Turn to a new prompt, and forget all that it does not use."""
+        """Start a new prompt and drop results it does not use."""
         self._signatures = signatures
         used = set(signatures.values())
         self._kept = {signature: kept for signature, kept in self._kept.items() if signature in used}
@@ -44,9 +44,9 @@ class Cache:
 
 
 def signatures_of(graph: Graph, folders: Folders) -> dict[str, str]:
-    """Node id → hash of its class, its values, the files it reads and the same of all before it.
+    """Node id → hash of its class, values, input files and ancestors.
 
-    A node that cannot be described so, because a link leads nowhere or a file is gone, is left out: it is never cached.
+    A node with a dangling link or a missing file has no hash and is never cached.
     """
     found: dict[str, str | None] = {}
     for node_id in graph:
@@ -56,7 +56,7 @@ def signatures_of(graph: Graph, folders: Folders) -> dict[str, str]:
 
 def _signature(graph: Graph, node_id: str, folders: Folders, found: dict[str, str | None]) -> str | None:
     if node_id not in found:
-        # a cycle comes back here before the value is known
+        # a cycle returns here before the value is known
         found[node_id] = None
         try:
             described = _described(graph, node_id, lambda before: _signature(graph, before, folders, found), folders)
@@ -88,7 +88,7 @@ def _fingerprint(node: dict[str, Any], folders: Folders) -> str | None:
     if not isinstance(file, str):
         return None
     path = folders.resolve(file)
-    # ComfyUI looks at the content of an image, but only at the time of a video
+    # ComfyUI hashes image contents, but only the modification time of videos
     return str(path.stat().st_mtime) if definition.file_noun == "video" else _sha256(path.read_bytes())
 
 

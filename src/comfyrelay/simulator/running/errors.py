@@ -1,4 +1,4 @@
-"""How failures of nodes are named on the wire."""
+"""Names of node failures on the wire."""
 
 
 class Interrupted(Exception):
@@ -6,7 +6,7 @@ class Interrupted(Exception):
 
 
 class StagedError(Exception):
-    """A failure that somebody asked for: it takes any type's name, such as one of a library that is not here."""
+    """An injected failure with any type name, such as one of a library that is not installed."""
 
     def __init__(self, *, exception_type: str, message: str) -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class StagedError(Exception):
 
 
 def out_of_memory() -> StagedError:
-    """As ComfyUI tells of a GPU without memory left."""
+    """ComfyUI's out-of-memory error."""
     message = (
         "Allocation on device \nThis error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked "
         "before you might have accidentally set the batch_size to a large number."
@@ -22,7 +22,7 @@ def out_of_memory() -> StagedError:
     return StagedError(exception_type="torch.OutOfMemoryError", message=message)
 
 
-# clients must not show such paths to their users; a staged failure has them, so that they can be tested for it
+# clients must hide such paths from users, so injected failures contain them
 STAGED_TRACEBACK = (
     '  File "/comfyui/execution.py", line 518, in execute\n',
     '  File "/comfyui/execution.py", line 291, in process_inputs\n',

@@ -1,4 +1,4 @@
-"""Runs one prompt: node by node, each in a thread, and tells of it."""
+"""Execute one prompt node by node, each in a thread, and report to its client."""
 
 import asyncio
 import traceback
@@ -29,13 +29,13 @@ from comfyrelay.simulator.running.ordering import RunOrder
 from comfyrelay.simulator.running.queue import Item
 from comfyrelay.simulator.sockets import Sockets
 
-# Nobody sees more of them.
+# Maximum size of a preview.
 PREVIEW_SECONDS = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Workshop:
-    """What prompts share: where files are, what earlier prompts left, and who listens."""
+    """Shared by prompts: folders, results of earlier prompts, and sockets."""
 
     options: Options
     folders: Folders
@@ -44,7 +44,7 @@ class Workshop:
     sockets: Sockets
     misbehaviours: ActiveMisbehaviours
     log: SimulatorLog
-    # called with a node's class when the node starts
+    # called with the node class when a node starts
     on_node: Callable[[str], Awaitable[None]]
 
 
@@ -64,11 +64,11 @@ class PromptRun:
         self._current_inputs: dict[str, Any] = {}
 
     def interrupt(self) -> None:
-        """Take effect when the next node starts, or at the next step of this one."""
+        """Takes effect when the next node starts, or at the next step."""
         self._is_interrupted = True
 
     async def run(self) -> dict[str, Any]:
-        """Run the prompt to its end, good or bad, and return its entry in the history."""
+        """Run the prompt and return its history entry."""
         self.messages.start()
         signatures = await asyncio.to_thread(signatures_of, self._graph, self._workshop.folders)
         self._workshop.cache.begin(signatures)
@@ -99,7 +99,7 @@ class PromptRun:
         return True
 
     def _use_kept(self, node_id: str, kept: CachedNode) -> None:
-        # ComfyUI 0.7.0 forgets the output of a cached node when nobody listens
+        # ComfyUI 0.7.0 drops the output of a cached node when no client is connected
         if self.messages.client_id is not None:
             self.messages.executed(node_id, kept.shown["output"] if kept.shown else None)
             if kept.shown:
@@ -130,20 +130,20 @@ class PromptRun:
             shown = self._shown[node_id] = {"output": dict(result.shown), "meta": meta}
             self.messages.executed(node_id, shown["output"])
         if not result.sent:
-            # what was sent cannot be sent again, so such a node is never cached
+            # sent images cannot be repeated, so such a node is never cached
             self._workshop.cache.put(node_id, CachedNode(outputs=result.outputs, shown=shown))
         self._executed.append(node_id)
         self.messages.finished(node_id)
 
     @property
     def _has_previews(self) -> bool:
-        """Whether samplers show what they do: as the prompt says, or else as the server was started."""
+        """Whether samplers send previews: as the prompt says, otherwise as the server was started."""
         asked = self._extra_data.get("preview_method")
         known = asked in ("none", "auto", "latent2rgb", "taesd")
         return (asked if known else self._workshop.options.preview_method) != "none"
 
     async def _sample(self, node_id: str, class_type: str) -> None:
-        """A sampler tells each of its steps, can be interrupted there, and shows what it has so far."""
+        """Report each sampler step, check for interrupts, and send previews."""
         steps = steps_of(class_type, self._current_inputs)
         gpu = self._workshop.gpu if steps else None
         if gpu is not None:
@@ -152,7 +152,7 @@ class PromptRun:
             await self._take_steps(node_id, steps, gpu)
 
     async def _load(self, gpu: SimulatedGpu) -> None:
-        """Bring the sampler's model into the gpu's memory, and take what the sampler itself needs."""
+        """Load the sampler's model into GPU memory and allocate its work memory."""
         model, latent = str(self._current_inputs["model"]), self._current_inputs["latent_image"]
         if not gpu.has(model):
             self._workshop.log.models_loaded += 1
@@ -259,7 +259,7 @@ def _readable(value: Any) -> Any:
 
 
 def _preview(part: float) -> bytes:
-    """A small picture that grows brighter as the node goes on."""
+    """A small image that gets brighter with progress."""
     file = BytesIO()
     Image.new("RGB", (64, 64), (round(255 * part),) * 3).save(file, "JPEG")
     return file.getvalue()

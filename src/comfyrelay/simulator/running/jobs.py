@@ -1,4 +1,4 @@
-"""Prompts seen as jobs: one shape for those that wait, run and have ended."""
+"""Prompts as jobs: one shape for waiting, running and finished ones."""
 
 from typing import Any
 
@@ -7,12 +7,12 @@ _ENDS = frozenset({"execution_success", "execution_error", "execution_interrupte
 
 
 def job_of_item(item: list[Any], status: str) -> dict[str, Any]:
-    """A job that has not ended, from its place in the queue."""
+    """A queued or running job."""
     return {**_head(item, status), "outputs_count": 0, **_workflow_id(item)}
 
 
 def job_of_entry(entry: dict[str, Any]) -> dict[str, Any]:
-    """A job that has ended, from its history."""
+    """A finished job, from its history."""
     status = entry["status"]
     # 0.7.0 calls an interrupted prompt failed
     head = _head(entry["prompt"], "completed" if status["status_str"] == "success" else "failed")
@@ -34,7 +34,7 @@ def job_of_entry(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_details(job: dict[str, Any], item: list[Any], entry: dict[str, Any] | None) -> dict[str, Any]:
-    """The job as it is shown alone: with its graph, and its outputs once there are any."""
+    """A single job with its graph and outputs."""
     workflow = {"prompt": item[2], "extra_data": item[3]}
     if entry is None:
         return {**job, "workflow": workflow}

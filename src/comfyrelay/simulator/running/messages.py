@@ -1,4 +1,4 @@
-"""What a running prompt tells its client, message by message, and what of it the history keeps."""
+"""Messages of a running prompt to its client, and which of them the history keeps."""
 
 import time
 from collections.abc import Sequence
@@ -8,7 +8,7 @@ from comfyrelay.simulator.sockets import Sockets
 
 
 class PromptMessages:
-    """One prompt's messages. Without a client most are not sent; those about progress then go to everybody."""
+    """Messages of one prompt. Without a client most are not sent; progress goes to every socket."""
 
     def __init__(self, sockets: Sockets, *, prompt_id: str, client_id: str | None) -> None:
         self._sockets = sockets
@@ -53,7 +53,7 @@ class PromptMessages:
         self._send_progress()
         fields = {"value": value, "max": maximum, "prompt_id": self._prompt_id, "node": node_id}
         metadata = {**self._names(node_id), "image_type": image_type}
-        # the one comes before the step that it shows, the other after
+        # one precedes the step it shows, the other follows it
         if preview is not None:
             self._sockets.post_preview(preview, metadata, self.client_id, described=True)
         self._sockets.post("progress", fields, self.client_id)

@@ -1,7 +1,7 @@
-"""Which node runs next.
+"""Choose which node runs next.
 
-A node is ready when all that it needs has run. Of those that are ready, an output node goes first, then one that
-leads straight to an output node, then one that leads there in two steps, else the one that was found first.
+A node is ready when its inputs have run. Among ready nodes, output nodes go first, then nodes one step before an output
+node, then two steps, then the first found.
 """
 
 from collections.abc import Collection, Iterable, Iterator
@@ -16,7 +16,7 @@ class RunOrder:
         self, graph: Graph, *, outputs: Iterable[str], output_nodes: Collection[str], cached: Collection[str]
     ) -> None:
         self._output_nodes = output_nodes
-        # node → the nodes it still waits for, in the order in which the nodes were found
+        # node → nodes it waits for, in discovery order
         self._waits_for: dict[str, set[str]] = {}
         for output in outputs:
             self._find(graph, output, cached)
@@ -26,7 +26,7 @@ class RunOrder:
                 self._leads_to[source].add(node)
 
     def __iter__(self) -> Iterator[str]:
-        """Each node once; the caller runs it before it asks for the next."""
+        """Yield each node once; the caller runs it before asking for the next."""
         while self._waits_for:
             node = self._pick([each for each, needed in self._waits_for.items() if not needed])
             yield node
@@ -41,7 +41,7 @@ class RunOrder:
             if node in self._waits_for:
                 continue
             links = [value[0] for value in graph[node]["inputs"].values() if is_link(value)]
-            # a list that only looks like a link leads to no node
+            # a list that only looks like a link
             needed = [each for each in links if each in graph and each not in cached]
             self._waits_for[node] = set(needed)
             pending += needed

@@ -1,11 +1,11 @@
-"""The prompts that wait, the one that runs, and the history of those that ended. All of it is lost on a restart."""
+"""Pending prompts, the running one, and the history. All of it is lost on a restart."""
 
 import asyncio
 import heapq
 from collections.abc import Callable
 from typing import Any
 
-# (number, prompt id, graph, extra data, output nodes, secrets); a tuple because the real queue compares these as such
+# (number, prompt id, graph, extra data, output nodes, secrets); a tuple, because the real queue compares tuples
 Item = tuple[float, str, dict[str, Any], dict[str, Any], list[str], dict[str, Any]]
 _LONGEST_HISTORY = 10_000
 
@@ -24,7 +24,7 @@ class PromptQueue:
         return len(self._pending) + (self.running is not None)
 
     def put(self, item: Item) -> None:
-        """Queue the item. With the number and id of another one it raises, yet is queued, as in ComfyUI."""
+        """Queue the item. Like ComfyUI, a duplicate number and id raises but is queued."""
         self._arrived.set()
         heapq.heappush(self._pending, item)
         self._on_change()
@@ -33,7 +33,7 @@ class PromptQueue:
         while not self._pending:
             self._arrived.clear()
             await self._arrived.wait()
-        # not heappop: it would compare two graphs where number and id are the same
+        # not heappop: it would compare graphs if number and id are equal
         self.running = min(self._pending, key=_rank)
         self._pending.remove(self.running)
         self._pending.sort(key=_rank)
@@ -41,7 +41,7 @@ class PromptQueue:
         return self.running
 
     def finish(self, entry: dict[str, Any]) -> None:
-        """Write the running prompt's history, and have nothing running, in one step."""
+        """Write the running prompt's history and clear it in one step."""
         if self.running is None:
             return
         if len(self.history) >= _LONGEST_HISTORY:
@@ -51,7 +51,7 @@ class PromptQueue:
         self._on_change()
 
     def delete(self, prompt_id: str) -> bool:
-        """Remove a pending item; removing the last one is announced twice, as ComfyUI does."""
+        """Remove a pending item; like ComfyUI, removing the last one is announced twice."""
         for item in self._pending:
             if item[1] == prompt_id:
                 self._pending.remove(item)
@@ -67,7 +67,7 @@ class PromptQueue:
         self._on_change()
 
     def shown(self) -> dict[str, list[list[Any]]]:
-        """As `GET /queue` tells it, secrets left out."""
+        """As `GET /queue`, without secrets."""
         running = [list(self.running[:5])] if self.running else []
         return {"queue_running": running, "queue_pending": [list(item[:5]) for item in self._pending]}
 
@@ -75,7 +75,7 @@ class PromptQueue:
         return next((item for item in self._pending if item[1] == prompt_id), None)
 
     def past(self, *, max_items: int | None, offset: int) -> dict[str, dict[str, Any]]:
-        """A part of the history, oldest first; without an offset, the newest."""
+        """A slice of the history, oldest first; without an offset, the newest."""
         if offset < 0 and max_items is not None:
             offset = len(self.history) - max_items
         first = max(offset, 0)

@@ -1,4 +1,4 @@
-"""Checks a graph before it is queued, and says what is wrong in the words of ComfyUI 0.7.0."""
+"""Validate a graph before it is queued, with ComfyUI 0.7.0's error messages."""
 
 import traceback
 from collections.abc import Collection, Mapping
@@ -17,7 +17,7 @@ _CONVERSIONS: Mapping[str, type[int | float | str]] = {"INT": int, "FLOAT": floa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationResult:
-    """`error` is None if at least one output may run; `node_errors` can be filled all the same."""
+    """`error` is None if at least one output can run; `node_errors` may still be filled."""
 
     error: Problem | None
     outputs: list[str] = field(default_factory=list)
@@ -26,16 +26,16 @@ class ValidationResult:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ServerFiles:
-    """What a graph is checked against: the files and models that this server has."""
+    """Files and models of this server."""
 
     folders: Folders
     listings: Listings
 
 
 def validate(graph: Any, *, targets: Collection[str] | None, surroundings: ServerFiles) -> ValidationResult:
-    """Check every output node with all that it needs; numbers in the graph become what their inputs want.
+    """Validate every output node with its inputs, converting numbers to the declared types.
 
-    A graph that is not one can raise: ComfyUI then answers with a bare 500.
+    A malformed graph may raise: ComfyUI answers those with a plain 500.
     """
     outputs: list[str] = []
     for node_id, node in graph.items():
@@ -92,7 +92,7 @@ class _Validation:
             return False
 
     def _report(self, output: str, node_errors: dict[str, Any]) -> None:
-        # like ComfyUI, it names the output for every faulty node seen so far, not only for those it depends on
+        # like ComfyUI, it names the output for every faulty node seen so far
         for node_id, problems in self._problems.items():
             if problems:
                 empty = {"errors": problems, "dependent_outputs": [], "class_type": self._graph[node_id]["class_type"]}
@@ -101,7 +101,7 @@ class _Validation:
     def _check_node(self, node_id: str) -> bool:
         if node_id in self._is_valid:
             return self._is_valid[node_id]
-        # a node that comes back to itself is invalid, without a word why
+        # a cycle is invalid without an explanation
         self._is_valid[node_id] = False
         node = self._graph[node_id]
         definition = DEFINITIONS[node["class_type"]]
@@ -125,7 +125,7 @@ class _Validation:
     def _check_input(
         self, inputs: dict[str, Any], name: str, spec: InputSpec, *, file_noun: str | None
     ) -> list[Problem] | None:
-        """None if the input is good; an empty list if what is wrong is said of another node."""
+        """None if the input is valid; an empty list if the error belongs to another node."""
         value = inputs[name]
         if isinstance(value, list):
             return self._check_link(name, spec, value)

@@ -22,11 +22,11 @@ from comfyrelay.comfyui.processes.gpu_processes import GpuInventory, GpuProcesse
 from comfyrelay.comfyui.processes.gpus import of_each_nvidia
 from comfyrelay.domain.packing import (
     CompletedRun,
+    GpuObservation,
     Packing,
     PackingChange,
     PackingDecision,
     PackingLimits,
-    GpuObservation,
     decide,
 )
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
@@ -103,10 +103,12 @@ class Packer:
         taken: Callable[[str], int | None] = lambda _gpu: None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`most` is how many may be on one GPU, where that is less than the limits say. `more_waiting` is how many
-        jobs wait for this pool that are not in it yet, as far as is known. `spare` is how many processor cores are
-        free, when so many of ours are busy; `loads` how busy each GPU is, by its key. `free` is what the machine has
-        free of its own memory, and `taken` by GPU what the largest there has of it, where that is known."""
+        """`most` limits the processes per GPU below the general limits.
+
+        `more_waiting` returns the known number of jobs that wait for this pool outside of it. `spare` returns the free
+        processor cores for a given number of busy processes of ours; `loads` the load of each GPU. `free` returns the
+        free RAM of the machine, `taken` the RAM of the largest process on a GPU, if known.
+        """
         self._gpus = gpus
         self._pool = pool
         limits = limits or PackingLimits()
@@ -130,7 +132,7 @@ class Packer:
         return {key: each.decided for key, each in self._watched.items() if each.decided is not None}
 
     def ran_out(self, gpu: str) -> frozenset[str]:
-        """The workflows that have run out of memory there beside others, since the last look."""
+        """Workflows that ran out of memory there next to others since the last decision."""
         return frozenset(self._watched[gpu].out_of_memory)
 
     async def keep(self) -> None:
@@ -150,7 +152,7 @@ class Packer:
             await asyncio.gather(*changing, return_exceptions=True)
 
     async def check_gpus(self) -> None:
-        """Look at each GPU once, and begin to change what was decided."""
+        """Observe each GPU once and start the decided changes."""
         gpus = self._gpus.gpus()
         loads, room = await asyncio.to_thread(lambda: (self._loads(), self._room([each.key for each in gpus])))
         checks = [self._check_gpu(gpu, loads.get(gpu.key), room.get(gpu.key)) for gpu in gpus]
@@ -159,7 +161,7 @@ class Packer:
                 log.error("worker.packing_failed", exc_info=broken)
 
     def _room(self, keys: Sequence[str]) -> dict[str, tuple[int, int]]:
-        """By GPU, what the machine has free of its memory, and what another one there would take of it."""
+        """By GPU, the free RAM of the machine and the RAM another process there would need."""
         taken = {key: found for key in keys if (found := self._taken(key)) is not None}
         free = self._free() if taken else 0
         return {key: (free, each) for key, each in taken.items()}
