@@ -1,4 +1,4 @@
-"""Is this a readable video or sound, and how long is it?"""
+"""Check that a video or sound is readable, and measure it."""
 
 from typing import BinaryIO, Literal
 
@@ -12,14 +12,14 @@ from PIL.Image import Image
 
 from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_pixels
 
-# Formats that hold their own data. Playlists, lists of parts and session descriptions name files and addresses that
-# FFmpeg would open, and a still image passes for a video of one frame.
+# Self-contained formats. Playlists and session descriptions name files and URLs that FFmpeg would open, and a still
+# image would pass as a one-frame video.
 _BOTH = "mov,matroska,webm,avi,mpegts,mpeg,flv,ogg,asf"
 FORMATS = {"video": _BOTH, "audio": f"{_BOTH},mp3,flac,wav,w64,aiff,caf,aac,ac3,eac3,au,amr"}
 
 
 def read_container(file: BinaryIO, kind: Literal["audio", "video"], limits: ProbeLimits) -> MediaInfo:
-    """Decode the first frame; raises whatever PyAV raises, or `MediaRefused`, when that cannot be done."""
+    """Decode the first frame. Raises PyAV's errors or `MediaRefused`."""
     with open_container(file, kind, limits) as container:
         return _video(container, limits) if kind == "video" else _audio(container)
 
@@ -28,7 +28,7 @@ def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
     return av.open(
         file,
         mode="r",
-        # two walls: PyAV's own `io_open` is not asked for what such a format opens
+        # two safeguards: some formats open files without asking `io_open`
         container_options={"format_whitelist": FORMATS[kind], "protocol_whitelist": "none"},
         options={"max_pixels": str(limits.max_pixels)},
         # tags in another encoding do not make a file unreadable
@@ -38,19 +38,19 @@ def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
 
 
 def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
-    """The one that is looked at, before anything of it is decoded."""
-    # the cover of a song is a video stream too
+    """Choose the video stream before decoding anything."""
+    # the cover of a song is a video stream, too
     streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
     if not streams:
         raise MediaRefused("unreadable")
     check_pixels(streams[0].width, streams[0].height, limits)
-    # a few frames are not worth a thread for each core
+    # one thread: a few frames do not justify one per core
     streams[0].codec_context.thread_count = 1
     return streams[0]
 
 
 def turned(image: Image, degrees: int) -> Image:
-    """As a camera that was held otherwise says that its frames are to be shown."""
+    """Apply the rotation that the camera recorded."""
     return image.rotate(degrees, expand=True) if degrees % 360 else image
 
 

@@ -1,13 +1,13 @@
-"""What the first bytes of an image claim: decoders make room for all of it before they find that it is not there."""
+"""Read image dimensions from the first bytes: decoders allocate for the claimed size before they read the data."""
 
 import re
 import struct
 from dataclasses import dataclass
 
-# What comes before the size and the number of frames: more of it than any program writes is not gone through.
+# How far to search for size and frame count: no program writes more before them.
 MOST_PARTS = 1000
 _PNG = b"\x89PNG\r\n\x1a\n"
-# The markers of JPEG that hold its size: all of these but three that mean something else.
+# JPEG markers that hold the size: this range except three.
 _JPEG_MARKER = re.compile(rb"\xff++([^\xff])", re.S)
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
@@ -20,7 +20,7 @@ class Claim:
 
 
 def claim_of(head: bytes) -> Claim | None:
-    """What a PNG, JPEG, GIF, WebP or BMP says of itself; `None` for what is none of these, or says it further on."""
+    """Return the claims of a PNG, JPEG, GIF, WebP or BMP; `None` for other formats, or if they come too late."""
     try:
         if head.startswith(_PNG):
             return _png(head)
@@ -34,7 +34,7 @@ def claim_of(head: bytes) -> Claim | None:
         if head[:2] == b"BM":
             return _bmp(head)
     except struct.error:
-        # it ends before it has said so
+        # truncated
         pass
     return None
 
@@ -54,7 +54,7 @@ def _png(head: bytes) -> Claim:
 def _jpeg(head: bytes) -> Claim | None:
     at = 2
     for _ in range(MOST_PARTS):
-        # a marker may be filled up with more of its first byte
+        # markers may be padded with 0xFF
         found = _JPEG_MARKER.match(head, at)
         if found is None:
             return None
@@ -83,5 +83,5 @@ def _webp(head: bytes) -> Claim | None:
 def _bmp(head: bytes) -> Claim:
     (header_bytes,) = struct.unpack_from("<I", head, 14)
     width, height = struct.unpack_from("<HH" if header_bytes == 12 else "<ii", head, 18)
-    # the height of one that is stored from the top is negative
+    # the height of a top-down BMP is negative
     return Claim(width=abs(width), height=abs(height))

@@ -1,4 +1,4 @@
-"""Is this a readable image, and how large is it?"""
+"""Check that an image is readable, and measure it."""
 
 from os import SEEK_END
 from typing import BinaryIO
@@ -7,18 +7,18 @@ from PIL import ExifTags, Image, TiffImagePlugin
 
 from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_frames, check_pixels
 
-# Only formats that are images and nothing else: Pillow would hand EPS to Ghostscript, for one.
+# Pure image formats only: Pillow would pass EPS to Ghostscript, for example.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-# Programs fill the blocks of a GIF, of 255 bytes at most, but for the last of each part; so many may be smaller.
+# Encoders fill GIF blocks (255 bytes) except the last of each part; this many may be smaller.
 SMALL_BLOCKS, USUAL_BLOCK_BYTES = 100_000, 100
-# What a camera writes that was turned by a quarter.
+# EXIF orientations with swapped sides.
 _ON_ITS_SIDE = (5, 6, 7, 8)
 _EXTENSION, _FRAME = b"\x21", b"\x2c"
 
 
 def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
-    """Read the image; raises whatever Pillow raises, or `MediaRefused`, when that cannot be done."""
-    # before Pillow, which takes long to go through many
+    """Read the image. Raises Pillow's errors or `MediaRefused`."""
+    # before Pillow, which is slow with many blocks
     frames = _frames_of_gif(file, limits) if file.read(4) == b"GIF8" else None
     file.seek(0)
     with Image.open(file, formats=FORMATS) as image:
@@ -26,17 +26,17 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
         frames = frames or _frames(image, limits)
         check_frames(frames, limits)
         width, height = image.size
-        # that of PNG would decode all of it, which is not needed to check it
+        # PNG's own check would decode everything, which is not needed
         if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE:
             width, height = height, width
         info = MediaInfo(kind="image", width=width, height=height, frames=frames)
         has_check_sums = image.format == "PNG"
         image.verify()
     if not has_check_sums:
-        # of these formats only decoding tells whether all of it is there
+        # these formats must be decoded to detect truncation
         file.seek(0)
         with Image.open(file, formats=FORMATS) as image:
-            # JPEG is decoded at an eighth of its size, which still reads every byte
+            # at an eighth of the size JPEG still reads every byte
             image.draft(None, (image.width // 8, image.height // 8))
             image.load()
     return info
@@ -45,7 +45,7 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
 def _frames(image: Image.Image, limits: ProbeLimits) -> int:
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return getattr(image, "n_frames", 1)
-    # its pages are a chain of any length, or a circle
+    # TIFF pages are a linked list that may be endless
     for number in range(limits.max_frames + 1):
         try:
             image.seek(number)
@@ -76,6 +76,6 @@ def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
 
 
 def _skip_colours(file: BinaryIO, flags: bytes, *, after: int) -> None:
-    """The colours of a GIF, or of one frame, where its flags say that there are any, and some bytes after them."""
+    """Skip a GIF colour table, if the flags announce one, and some bytes after it."""
     has_colours = bool(flags) and flags[0] & 0x80
     file.seek((3 << (flags[0] & 7) + 1 if has_colours else 0) + after, 1)

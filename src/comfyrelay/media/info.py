@@ -1,33 +1,34 @@
-"""What is found in a media file, and what finding it may cost."""
+"""Media information and the limits for obtaining it."""
 
 from dataclasses import dataclass
 from typing import Literal
 
 from comfyrelay.media_types import MediaKind
 
-# Why a file is not read: it is no such media, or reading it would cost too much.
+# Why a file is refused: it is not such media, or reading it would exceed a limit.
 Why = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProbeLimits:
-    """What one probe may cost. Images are read whole, so none may be larger than half of `max_bytes`.
+    """Limits of one probe.
 
-    `timeout_seconds` is for reading what is there, and once more for waiting for storage.
+    Images are read completely, so none may exceed half of `max_bytes`. `timeout_seconds` applies to reading, and again
+    to waiting for storage.
     """
 
     max_bytes: int = 512 * 1024 * 1024
     max_pixels: int = 100_000_000
-    # of images that move; of a video only the first frame is decoded
+    # for animated images; of a video only the first frame is decoded
     max_frames: int = 10_000
     max_memory_bytes: int = 2 * 1024**3
     timeout_seconds: float = 20
-    # for a poster and a preview, in all
+    # for poster and preview together
     drawing_seconds: float = 5
 
 
 class MediaRefused(Exception):
-    """It is not read any further."""
+    """The file is not read any further."""
 
     def __init__(self, why: Why, *, size: tuple[int, int] | None = None) -> None:
         super().__init__(why)
@@ -36,7 +37,7 @@ class MediaRefused(Exception):
 
 
 def check_pixels(width: int, height: int, limits: ProbeLimits) -> None:
-    """Refuse a picture before anything of it is decoded."""
+    """Refuse an image before decoding it."""
     if width * height > limits.max_pixels:
         raise MediaRefused("pixels", size=(width, height))
 
@@ -48,7 +49,7 @@ def check_frames(frames: int, limits: ProbeLimits) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MediaInfo:
-    """What an object is, as far as it applies and is known; of a `file` nothing is."""
+    """What is known about an object; empty for kind `file`."""
 
     kind: MediaKind
     width: int | None = None
@@ -59,7 +60,7 @@ class MediaInfo:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Piece:
-    """A poster or a preview: bytes of a small file."""
+    """A poster or a preview: the bytes of a small file."""
 
     name: Literal["poster", "preview"]
     extension: str
@@ -68,7 +69,7 @@ class Piece:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Drawn:
-    """What was made to be shown in place of a file, as far as it could be."""
+    """Poster and preview of a file, as far as they could be made."""
 
     poster: Piece | None = None
     preview: Piece | None = None

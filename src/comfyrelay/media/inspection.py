@@ -1,4 +1,4 @@
-"""Is a stored object the media it is said to be?"""
+"""Check that a stored object is the media type it claims to be."""
 
 import asyncio
 import time
@@ -16,17 +16,17 @@ from comfyrelay.storage.paths import no_object
 
 __all__ = ["Drawn", "MediaInfo", "ProbeLimits", "Probes"]
 
-# What is read first: the header of nearly every file is in it.
+# First read: it contains the header of nearly every file.
 HEAD_BYTES = 1024 * 1024
 LATE = "The object could not be read in time."
 
 
 class Probes:
-    """Looks into media, in so many processes at once, each within these limits; who comes when all are busy waits."""
+    """Probes media in a limited number of processes; further calls wait."""
 
     def __init__(self, limits: ProbeLimits | None = None, *, processes: int = 2) -> None:
         self._limits = limits or ProbeLimits()
-        # Threads of its own: a probe waits for reads, which need the common threads that many probes would hold.
+        # Its own threads: probes wait for reads, which need the common threads.
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="comfyrelay-probe")
 
     async def probe(
@@ -39,8 +39,10 @@ class Probes:
         size: int | None = None,
         head: bytes = b"",
     ) -> MediaInfo:
-        """Return what the object is, or raise `InvalidInput` when it is not readable media of this type. Its size, and
-        its first `HEAD_BYTES`, are read where they are not known."""
+        """Return what the object is, or raise `InvalidInput` if it is not readable media of this type.
+
+        Its size and its first `HEAD_BYTES` are read unless given.
+        """
         if size is None:
             if (stat := await store.stat(path)) is None:
                 raise no_object(path)
@@ -59,7 +61,7 @@ class Probes:
     async def draw(
         self, store: ObjectStore, path: str, *, mime_type: str, size: int, head: bytes = b""
     ) -> Drawn | None:
-        """Make a poster and a preview of an object that was looked into; nothing where there is none to be made."""
+        """Make poster and preview of an object that was probed, if possible."""
         kind = media_kind(mime_type)
         if kind not in ("image", "video"):
             return None
@@ -85,7 +87,7 @@ class Probes:
         words: dict[Why, str] = {
             "pixels": f"is too large: it has {width} × {height} pixels, and at most {limits.max_pixels:,} are allowed",
             "frames": f"is too long: an image may have {limits.max_frames:,} frames at most",
-            "blocks": "is made of too many small blocks to be read: save it anew with another program",
+            "blocks": "is made of too many small blocks to be read: save it again with another program",
             "memory": f"needs more than {limits.max_memory_bytes // 1024**2:,} MiB of memory to be read",
             "time": f"takes longer than {limits.timeout_seconds:g} s to be read",
             "bytes": f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed",
@@ -95,7 +97,7 @@ class Probes:
 
 
 class _Reading:
-    """An object, read range by range for a process that has no way to it; no more than allowed, and not for ever."""
+    """Reads ranges of an object for a probe process, within limits of size and time."""
 
     def __init__(self, store: ObjectStore, path: str, *, size: int, head: bytes, limits: ProbeLimits) -> None:
         self._store = store
@@ -107,7 +109,7 @@ class _Reading:
         self._head = head
 
     async def begin(self) -> bytes:
-        """Read the first bytes, which are kept."""
+        """Read and keep the first bytes."""
         length = self._take(min(self.size, HEAD_BYTES))
         if len(self._head) >= length:
             return self._head
@@ -118,7 +120,7 @@ class _Reading:
         return self._head
 
     def read(self, start: int, length: int) -> bytes:
-        """Read a range, from a thread."""
+        """Read a range, called from a thread."""
         if start + length <= len(self._head):
             return self._head[start : start + length]
         begun = time.monotonic()

@@ -1,4 +1,4 @@
-"""The poster of a picture or a video, and the short silent preview of what moves. Runs where media is read."""
+"""Draw the poster of an image or video, and a short silent preview. Runs in a probe process."""
 
 import io
 import time
@@ -18,16 +18,16 @@ from comfyrelay.media.info import MediaRefused, Piece, ProbeLimits, check_pixels
 from comfyrelay.media_types import MediaKind
 
 POSTER_SIDE, POSTER_BYTES = 480, 60_000
-# Sides and qualities, tried one after the other until the poster is small enough.
+# Sizes and qualities, tried until the poster is small enough.
 TRIES: Final = ((POSTER_SIDE, 80), (POSTER_SIDE, 60), (POSTER_SIDE, 30), (POSTER_SIDE // 2, 30))
 PREVIEW_SIDE, PREVIEW_SECONDS, PREVIEW_RATE = 360, 3.0, 24
-# Many videos begin with black: how long a poster is looked for, and how bright (0 to 255, on average) a frame must be
-# to be taken at once.
+# Many videos start black: how long to search for a poster frame, and the average brightness (0 to 255) that ends the
+# search.
 POSTER_SECONDS, BRIGHT = 1.0, 24.0
-# What browsers take for a frame that says no time.
+# Browsers' default for frames without a duration.
 UNTIMED_SECONDS = 0.1
-# The first encoder that is there, what it is told, and the file that holds its frames. Room is kept at the beginning of
-# an MP4 for its index: browsers begin to play before they have all of it.
+# The first available encoder, its options and container. An MP4 reserves space for its index at the start, so that
+# browsers can play before the end of the download.
 ENCODERS: tuple[tuple[str, dict[str, str], str, dict[str, str]], ...] = (
     ("libx264", {"preset": "veryfast", "crf": "30"}, "mp4", {"moov_size": "8192"}),
     ("libopenh264", {"b": "400000"}, "mp4", {"moov_size": "8192"}),
@@ -35,14 +35,14 @@ ENCODERS: tuple[tuple[str, dict[str, str], str, dict[str, str]], ...] = (
 )
 TICKS = 1000
 
-# Takes each piece as soon as it is made: what comes first stays, should the next one take too long.
+# Called with each piece when it is ready, so that it survives a timeout of the next.
 Give = Callable[[Piece], None]
 Frames = Iterator[tuple[float, Image.Image]]
 
 
 def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: Give) -> None:
-    """Raises whatever the libraries raise, or `MediaRefused`, when that cannot be done."""
-    # the rest of the time is for what was begun
+    """Raises the libraries' errors or `MediaRefused`."""
+    # the rest of the time is for pieces already begun
     until = time.monotonic() + limits.drawing_seconds / 2
     if kind == "image":
         _draw_image(file, limits, give, until)
@@ -55,18 +55,19 @@ def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: Give) -> No
 def _draw_image(file: BinaryIO, limits: ProbeLimits, give: Give, until: float) -> None:
     with Image.open(file, formats=FORMATS) as image:
         check_pixels(image.width, image.height, limits)
-        # the pages of a TIFF are no film
+        # TIFF pages are not an animation
         moves = image.format != "TIFF" and getattr(image, "is_animated", False)
         if moves:
             _draw_frames(_of_image(image), give, until)
             return
-        # JPEG is decoded at a smaller size then
+        # lets JPEG decode at a smaller size
         image.draft(None, (POSTER_SIDE * 2, POSTER_SIDE * 2))
         _give_poster(ImageOps.exif_transpose(_small(image)), give)
 
 
 def _draw_frames(frames: Frames, give: Give, until: float) -> None:
-    """The first frame of the first second that is not dark, or the brightest of them; and all of them as a film."""
+    """Return the first frame of the first second that is not dark, or the brightest, and add all frames to the
+    preview."""
     best: tuple[float, Image.Image] | None = None
     is_given = False
     film: _Film | None = None
@@ -91,7 +92,7 @@ def _draw_frames(frames: Frames, give: Give, until: float) -> None:
 
 
 def _of_video(decoded: Iterator[object]) -> Frames:
-    """At most so many a second, small, and turned as they are shown."""
+    """Yield a limited number of small, rotated frames per second."""
     began, due = None, 0.0
     for frame in decoded:
         if not isinstance(frame, VideoFrame):
@@ -125,14 +126,14 @@ def _of_image(image: Image.Image) -> Frames:
 
 
 def _next(at: float) -> float:
-    # times are rounded, and a frame that is a little early is not left out
+    # timestamps are rounded, so accept a frame that is slightly early
     return at + 1 / PREVIEW_RATE - 0.005
 
 
 def _small(image: Image.Image) -> Image.Image:
-    """A copy that fits, in colours that every format has."""
+    """A copy that fits, in a colour mode that every format supports."""
     if image.mode.startswith(("I", "F")):
-        # 16 bits for each point, of which the upper ones are seen
+        # 16 bits per sample; only the upper 8 are visible
         image = image.convert("F").point(lambda value: value * (1 / 256)).convert("L")
     is_clear = image.has_transparency_data
     found = image.convert("RGBA" if is_clear else "RGB")
@@ -154,7 +155,7 @@ def _give_poster(image: Image.Image, give: Give) -> None:
 
 
 def _fitting(size: tuple[int, int], side: int) -> tuple[int, int]:
-    """So large that it fits; even, as encoders want it."""
+    """Scale to fit, with even sides for the encoders."""
     scale = min(1.0, side / max(size))
     width, height = (max(2, round(each * scale / 2) * 2) for each in size)
     return width, height
@@ -172,7 +173,7 @@ class _Film:
         stream.width, stream.height = self._size
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, TICKS)
-        # a thread for each core takes more memory than the frames
+        # a thread per core needs more memory than the frames
         stream.codec_context.thread_count = 1
         self._stream = stream
 

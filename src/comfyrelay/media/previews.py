@@ -1,4 +1,4 @@
-"""Previews of jobs that run: small pictures that whoever holds their URL may replace, and that nobody needs to keep."""
+"""Previews of running jobs: small images that the holder of their URL may replace, and that are not kept."""
 
 from comfyrelay.media.image_headers import claim_of
 
@@ -17,7 +17,7 @@ def is_preview_path(path: str) -> bool:
 
 
 def is_preview(data: bytes) -> bool:
-    """Whether it is a JPEG, by its beginning, of a size that a browser shows without trouble."""
+    """Whether the data starts like a JPEG of a reasonable size."""
     if len(data) > MOST_BYTES or not data.startswith(b"\xff\xd8\xff"):
         return False
     claim = claim_of(data)

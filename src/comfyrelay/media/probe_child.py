@@ -1,8 +1,8 @@
-"""A process that looks into media and does nothing else: it reads what it is given, within limits, and may be killed.
+"""A process that reads media within limits and may be killed.
 
-It is asked by a line of JSON on its standard input, and answers on its standard output: with ranges of the file that it
-wants to read, which come as a length and that many bytes, and at last with what it found. Asked to draw, it answers
-with each piece, as a line and that many bytes, before it says that it is done.
+A request is a line of JSON on standard input. The answer on standard output contains range requests for the file, each
+answered with a length and that many bytes, and then the result. For a drawing, each piece is sent as a line and that
+many bytes before the result.
 """
 
 import io
@@ -18,19 +18,19 @@ from comfyrelay.media.posters import draw
 from comfyrelay.media.ranged_file import RangedFile
 from comfyrelay.system import processes, signals
 
-# One read of this size finds the header of nearly every file.
+# One read of this size contains the header of nearly every file.
 BLOCK_BYTES = 1024 * 1024
 LENGTH_BYTES = 8
 
 
 def main() -> None:
-    # whoever presses Ctrl-C means the server, which may still need this
+    # Ctrl-C is meant for the server, which may still need this process
     signals.ignore_ctrl_c()
     asking = sys.stdin.buffer
     answering = os.fdopen(os.dup(1), "wb")
-    # what libraries print is no answer
+    # keep library output away from the answers
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    # for good: no dump, no file
+    # no core dumps, no files
     processes.forbid_files()
     own_bytes = processes.own_memory()
     _send(answering, {"ready": True})
@@ -38,7 +38,7 @@ def main() -> None:
         job = json.loads(line)
         limits = ProbeLimits(**job["limits"])
         processes.limit_memory(own_bytes + limits.max_memory_bytes)
-        # should the server be killed meanwhile, nobody else ends this
+        # exit if the server is killed
         processes.limit_time(limits.drawing_seconds if job["draws"] else limits.timeout_seconds)
         _send(answering, _answer(job, limits, asking, answering))
 
@@ -63,7 +63,7 @@ def _answer(job: dict[str, Any], limits: ProbeLimits, asking: BinaryIO, answerin
     except MemoryError:
         return {"refused": "memory"}
     except Exception:
-        # both libraries raise nearly anything for a broken file
+        # both libraries raise almost any exception for a broken file
         return {"refused": "unreadable"}
     found = (info.width, info.height, info.duration_seconds, info.frames)
     return {"found": found}

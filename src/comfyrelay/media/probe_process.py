@@ -1,6 +1,6 @@
-"""The processes that look into media, as the server has them: started when needed, killed when they take too long.
+"""Manage probe processes: start them on demand, and kill them at a timeout.
 
-What comes from such a process is not trusted: a file that took it over can only say what a file may be.
+Their answers are not trusted: a file that takes over such a process must not gain anything.
 """
 
 import json
@@ -19,28 +19,28 @@ from comfyrelay.media.info import Drawn, MediaInfo, MediaRefused, Piece, ProbeLi
 from comfyrelay.media_types import MediaKind
 from comfyrelay.system.processes import LIMITS_MEMORY, memory_of
 
-# The length that comes before the bytes that were asked for.
+# Length prefix of requested bytes.
 LENGTH_BYTES = 8
 LONGEST_LINE = 4096
 LARGEST_READ = 64 * 1024 * 1024
-# Of a poster or a preview, and how long it may take to come through the pipe once it is made.
+# Maximum size of a poster or preview, and time for its transfer.
 LARGEST_PIECE = 4 * 1024 * 1024
 PIECE_SECONDS = 5.0
-# What these files have in them, and where.
+# File signatures of posters and previews, with offsets.
 MARKS: Final = {
     ("poster", "webp"): (8, b"WEBP"),
     ("preview", "mp4"): (4, b"ftyp"),
     ("preview", "webm"): (0, b"\x1aE\xdf\xa3"),
 }
-# Only a machine with much else to do takes so long to start one.
+# Start timeout; only a busy machine takes this long.
 START_SECONDS = 120.0
-# How often its memory is looked at, where nothing else limits it.
+# How often memory is checked if the system cannot limit it.
 LOOK_SECONDS = 0.05
-# What Python and its libraries need to start; secrets are not among it.
+# Environment that Python and its libraries need to start; no secrets.
 ENVIRONMENT: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV"),
-    # on Windows, where packages of the user's own are found by these
+    # on Windows, needed to find user packages
     *("APPDATA", "USERPROFILE"),
 )
 
@@ -48,20 +48,20 @@ Read = Callable[[int, int], bytes]
 
 
 class ProbeProcess:
-    """One of them; blocking, for use in a thread."""
+    """A probe process. Its calls block: use it in a thread."""
 
     def __init__(self) -> None:
-        # whether it has answered, and can be asked again
+        # whether it answered and can be reused
         self.is_idle = False
         self._process = subprocess.Popen(
-            # not from the present folder, which may be anybody's
+            # not the current folder, which may be untrusted
             [sys.executable, "-P", "-m", "comfyrelay.media.probe_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         )
-        # what it takes by itself
+        # its initial memory
         self._own_bytes = 0
         try:
             self._receive(START_SECONDS)
@@ -94,7 +94,7 @@ class ProbeProcess:
         raise MediaRefused("unreadable")
 
     def draw(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:
-        """Return what can be shown in place of the file, as far as it was made in time."""
+        """Return poster and preview, as far as they were ready in time."""
         self._ask(kind, size, limits, draws=True)
         drawn = Drawn()
         try:
@@ -119,30 +119,30 @@ class ProbeProcess:
         self._send(json.dumps(job).encode() + b"\n")
 
     def _answers(self, seconds: float, limits: ProbeLimits, read: Read) -> Iterator[Any]:
-        """What it says, but for what it wants to read; raises `MediaRefused` when it does, or when its time is up."""
+        """Return its answer, serving its range requests. Raises `MediaRefused` on refusal or timeout."""
         left = seconds
         while True:
             begun = time.monotonic()
             message = self._receive(left, more_bytes=limits.max_memory_bytes)
-            # the time that storage takes is not its own
+            # the time that storage takes is not counted
             left -= time.monotonic() - begun
             match message:
                 case {"read": [int(start), int(length)]} if start >= 0 and 0 < length <= LARGEST_READ:
                     data = read(start, length)
                     self._send(len(data).to_bytes(LENGTH_BYTES) + data)
                 case {"refused": why} if why in get_args(Why):
-                    # one that ran out of memory may not have all of it back
+                    # it may not have released all memory
                     self.is_idle = why != "memory"
                     raise MediaRefused(why, size=_size(message.get("size")))
                 case _:
                     yield message
 
     def kill(self) -> None:
-        """End it, whatever it does."""
+        """Kill it."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            # what was not sent need not be
+            # drop unsent data
             with suppress(OSError):
                 _opened(pipe).close()
 
@@ -151,7 +151,7 @@ class ProbeProcess:
         try:
             return json.loads(line)
         except ValueError:
-            # it has died of what it read: libraries that run out of memory may end a process
+            # it crashed: libraries may abort when out of memory
             raise MediaRefused("unreadable" if line else "memory") from None
 
     def _bytes(self, length: int, limits: ProbeLimits) -> bytes:
@@ -161,7 +161,7 @@ class ProbeProcess:
         return data
 
     def _watched(self, take: Callable[[IO[bytes]], bytes], seconds: float, more_bytes: int | None) -> bytes:
-        """What comes out of it, as long as it takes no longer, and no more memory, than it may."""
+        """Read its output within the limits of time and memory."""
         has_answered = threading.Event()
         ended_for: list[Why] = []
         until = time.monotonic() + seconds
@@ -190,18 +190,18 @@ class ProbeProcess:
         return taken
 
     def _is_too_large(self, more_bytes: int | None) -> bool:
-        """Never where the process limits itself."""
+        """Memory is not checked if the process limits itself."""
         return not LIMITS_MEMORY and more_bytes is not None and memory_of(self.pid) > self._own_bytes + more_bytes
 
     def _send(self, data: bytes) -> None:
-        # one that is dead is noticed when its answer is read
+        # a dead process is noticed when its answer is read
         with suppress(OSError):
             _opened(self._process.stdin).write(data)
             _opened(self._process.stdin).flush()
 
 
 class _Idle:
-    """Processes that wait for the next file: starting one takes longer than most files do."""
+    """Idle processes for reuse: starting one takes longer than most files."""
 
     def __init__(self) -> None:
         self._waiting: list[ProbeProcess] = []
@@ -221,13 +221,13 @@ _IDLE = _Idle()
 
 
 def probe(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
-    """Look into a file in a process of its own."""
+    """Probe a file in a separate process."""
     with _taken() as process:
         return process.probe(kind, size=size, limits=limits, read=read)
 
 
 def draw(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:
-    """Make what can be shown in place of a file, in a process of its own."""
+    """Draw poster and preview in a separate process."""
     with _taken() as process:
         return process.draw(kind, size=size, limits=limits, read=read)
 
@@ -245,7 +245,7 @@ def _taken() -> Iterator[ProbeProcess]:
 
 
 def _with_piece(drawn: Drawn, name: Any, extension: Any, data: bytes) -> Drawn:
-    """What it says to be a picture or a film begins like one, or is not taken."""
+    """Check that a piece starts with the signature of its type."""
     at, mark = MARKS.get((name, extension), (0, b""))
     if not mark or data[at : at + len(mark)] != mark:
         raise MediaRefused("unreadable")
@@ -254,7 +254,7 @@ def _with_piece(drawn: Drawn, name: Any, extension: Any, data: bytes) -> Drawn:
 
 
 def _pause(until: float) -> float:
-    """Until the next look at a process: where it limits its own memory, only at the end of its time."""
+    """Seconds until the next memory check; the whole timeout if the process limits itself."""
     left = max(0.0, until - time.monotonic())
     return left if LIMITS_MEMORY else min(left, LOOK_SECONDS)
 

@@ -1,4 +1,4 @@
-"""A file elsewhere as a seekable one, of which only what is asked for is read."""
+"""A remote file as a seekable file object that reads ranges on demand."""
 
 import io
 import os
@@ -14,19 +14,16 @@ class RangedFile(io.RawIOBase):
         self._position = 0
 
     def readable(self) -> bool:
-        """Whether it can be read."""
         return True
 
     def seekable(self) -> bool:
-        """Whether the position can be set."""
         return True
 
     def tell(self) -> int:
-        """Return the position."""
         return self._position
 
     def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
-        """Set the position; it may be past the end."""
+        """Set the position, possibly past the end."""
         base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
         if base + offset < 0:
             raise OSError("This is before the first byte.")
@@ -34,7 +31,7 @@ class RangedFile(io.RawIOBase):
         return self._position
 
     def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # all that BufferedReader gives
-        """Fill the buffer from the position on, less at the end."""
+        """Fill the buffer, or less at the end."""
         wanted = min(len(buffer), self._size - self._position)
         if wanted <= 0:
             return 0

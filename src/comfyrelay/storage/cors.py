@@ -1,4 +1,4 @@
-"""Which pages of other origins a browser lets speak to a bucket."""
+"""CORS rules of an S3 bucket."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,7 +16,7 @@ OUR_RULE = "comfyrelay"
 
 
 def allow_origins(client: "S3Client", bucket: str, origins: Sequence[str]) -> None:
-    """Let pages of these origins upload and download; rules that others made stay."""
+    """Allow pages of these origins to upload and download, keeping existing rules."""
     rule: CORSRuleTypeDef = {
         "ID": OUR_RULE,
         "AllowedOrigins": origins,

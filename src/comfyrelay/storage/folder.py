@@ -1,4 +1,4 @@
-"""Objects as files in a folder; blocking, for use in threads."""
+"""Objects as files in a folder. Calls block: use it in threads."""
 
 import contextlib
 import errno
@@ -25,7 +25,7 @@ PIECE_BYTES = 1024 * 1024
 
 
 class Folder:
-    """A folder that is made when first needed; no path leads out of it."""
+    """A folder that is created on first use; no path escapes it."""
 
     def __init__(self, root: Path) -> None:
         self._root = Path(extended_path(root.absolute()))
@@ -39,7 +39,7 @@ class Folder:
                 raise no_object(path) from None
 
     def begin(self, path: str, start: int, size: int) -> tuple[BinaryIO, bytes]:
-        """Open an object for reading, and read a first piece of it."""
+        """Open an object and read its first chunk."""
         file = self.open(path)
         try:
             with disk(path):
@@ -50,12 +50,12 @@ class Folder:
             raise
 
     def read(self, path: str) -> bytes:
-        """Return a whole object, or raise `NotFound`."""
+        """Return an object, or raise `NotFound`."""
         with self.open(path) as file, disk(path):
             return file.read()
 
     def stat(self, path: str) -> ObjectStat | None:
-        """Return what is known of an object, if it is there."""
+        """Return metadata of an object, if it exists."""
         with disk(path):
             try:
                 found = self._locate(path).stat()
@@ -66,13 +66,13 @@ class Folder:
         return _stat(path, found)
 
     def file_of(self, path: str) -> Path | None:
-        """The file that an object is, if it is there."""
+        """Return the file of an object, if it exists."""
         with disk(path):
             file = self._locate(path)
             return file if file.is_file() else None
 
     def write(self, path: str, data: bytes) -> None:
-        """Store a whole object."""
+        """Store an object."""
         writer = self.writer(path)
         with disk(path):
             try:
@@ -84,16 +84,16 @@ class Folder:
                 raise
 
     def writer(self, path: str) -> ObjectWriter:
-        """Return what writes an object piece by piece."""
+        """Return a writer for an object."""
         return ObjectWriter(self._locate(path))
 
     def discard(self, writer: ObjectWriter) -> None:
-        """Leave nothing of an object that was not written to its end."""
+        """Delete an incomplete object."""
         writer.discard()
         self._prune(writer.target.parent)
 
     def copy(self, source: str, target: str) -> ObjectStat:
-        """Put an object under another name as well; a new one takes the place of a file and never changes it."""
+        """Link or copy an object; existing files are replaced, never modified."""
         origin, writer = self._locate(source), self.writer(target)
         with disk(target):
             try:
@@ -104,7 +104,7 @@ class Folder:
             except FileExistsError:
                 raise
             except OSError:
-                # not every file system has more than one name for a file
+                # not every file system supports hard links
                 self._copy_bytes(source, writer)
             return _stat(target, writer.target.stat())
 
@@ -118,7 +118,7 @@ class Folder:
             raise
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove objects, and the folders that this leaves empty."""
+        """Delete objects and folders that become empty."""
         for path in paths:
             file = self._locate(path)
             with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -126,7 +126,7 @@ class Folder:
             self._prune(file.parent)
 
     def scan(self, path: str) -> tuple[list[ObjectEntry], list[str]]:
-        """Return the objects directly in this folder, and the folders in it."""
+        """Return the objects and subfolders directly in this folder."""
         entries: list[ObjectEntry] = []
         folders: list[str] = []
         with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError), self._scan(path) as found:
@@ -141,8 +141,10 @@ class Folder:
         return entries, folders
 
     def sweep(self, path: str, *, older_than_seconds: float) -> tuple[int, list[str]]:
-        """Remove the uploads that a killed process left directly in this folder; returns how many, and the folders in
-        it. There may be a folder for each job, so nothing is asked of files that are left alone."""
+        """Delete uploads of killed processes directly in this folder. Returns their number and the subfolders.
+
+        There may be a folder per job, so other files are not even inspected.
+        """
         newest = time.time() - older_than_seconds
         removed = 0
         folders: list[str] = []

@@ -1,4 +1,4 @@
-"""Header values made of what users type: correctly encoded, and never with a line of their own."""
+"""Encode user text in HTTP headers; it can never inject another header."""
 
 import re
 from pathlib import PurePosixPath
@@ -7,17 +7,17 @@ from urllib.parse import quote
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media_types import ANYTHING, guess_media_type
 
-# Emoji take 12 characters each when encoded, and servers take some 8,000 in a header.
+# An emoji takes 12 encoded characters, and servers accept some 8,000 per header.
 MAX_NAME_LENGTH = 150
 
 _TOKEN = r"[A-Za-z0-9!#$&^_.+-]+"
 _CONTENT_TYPE = re.compile(rf'{_TOKEN}/{_TOKEN}(; ?{_TOKEN}=({_TOKEN}|"[ !#-\[\]-~]*"))*')
-# The characters that RFC 5987 leaves as they are, besides letters and digits.
+# Characters that RFC 5987 leaves unencoded, in addition to letters and digits.
 _ATTRIBUTE_CHARACTERS = "!#$&+-.^_`|~"
 
 
 def check_content_type(content_type: str) -> str:
-    """Return the content type, or refuse what is none."""
+    """Return the content type, or refuse an invalid one."""
     if len(content_type) > 255 or not _CONTENT_TYPE.fullmatch(content_type):
         raise InvalidInput(
             "This is not a content type.", errors={"content_type": f"{content_type[:100]!r} is not like image/png."}
@@ -26,21 +26,21 @@ def check_content_type(content_type: str) -> str:
 
 
 def servable_content_type(content_type: str | None) -> str | None:
-    """The type that a stored file is served under: one that is none makes nothing else unreadable."""
+    """The type to serve a stored file under, with a fallback for an invalid one."""
     if content_type is None or (len(content_type) <= 255 and _CONTENT_TYPE.fullmatch(content_type)):
         return content_type
     return ANYTHING
 
 
 def guess_content_type(path: str) -> str | None:
-    """Return the content type that an object's name suggests."""
+    """Guess the content type from an object's name."""
     return guess_media_type(PurePosixPath(path).name)
 
 
 def safe_filename(filename: str) -> str:
-    """Return a name that is safe to show and to save under: the last part of it, printable and not too long."""
+    """Return a safe display and file name: its last part, printable and of limited length."""
     last = filename.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    # what is not printable can split a header, or turn the order of letters around on the screen
+    # unprintable characters can split a header or reverse text direction
     name = "".join(filter(str.isprintable, last)).strip(" .") or "download"
     if len(name) <= MAX_NAME_LENGTH:
         return name
@@ -50,7 +50,7 @@ def safe_filename(filename: str) -> str:
 
 
 def content_disposition(filename: str) -> str:
-    """Return the header that makes a browser save a download under this name (RFC 6266)."""
+    """Return the header that makes browsers save a download under this name (RFC 6266)."""
     name = safe_filename(filename)
     ascii_name = "".join(letter if " " <= letter <= "~" and letter not in '"\\%' else "_" for letter in name)
     header = f'attachment; filename="{ascii_name}"'

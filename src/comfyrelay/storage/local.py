@@ -1,4 +1,4 @@
-"""Object storage in a local folder; its URLs lead to our own server."""
+"""Object storage in a local folder, with URLs of our own server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -25,9 +25,9 @@ SWEPT_AT_ONCE = 100
 
 
 class LocalObjects:
-    """Objects as files in a folder, which is made when first needed.
+    """Objects as files in a folder that is created on first use.
 
-    URLs are made only with a `base_url` and secrets: the first secret signs, all of them verify.
+    URLs need a `base_url` and secrets: the first secret signs, all of them verify.
     """
 
     def __init__(
@@ -46,27 +46,23 @@ class LocalObjects:
             raise ConfigurationError(f"A secret for signed URLs needs at least {SHORTEST_SECRET} characters.")
 
     async def put(self, path: str, data: bytes) -> None:
-        """Store the data; readers see the old object or the new one, never a part."""
-        # whoever gives up and removes it must not find it written after that
+        # not cancellable: a caller that deletes it after a timeout must not find it written later
         await in_thread(partial(self._folder.write, path, data))
 
     async def get(self, path: str) -> bytes:
-        """Return the data, or raise `NotFound`."""
         return await asyncio.to_thread(self._folder.read, path)
 
     async def exists(self, path: str) -> bool:
-        """Whether there is an object at this path."""
         return await self.stat(path) is not None
 
     async def stat(self, path: str) -> ObjectStat | None:
-        """Return what is known of the object, if it is there; its content type is guessed from its name."""
+        """Return metadata of the object, if it exists; its content type is guessed from its name."""
         return await asyncio.to_thread(self._folder.stat, path)
 
     async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the data, or a part of it, in pieces."""
         check_range(start, length)
         size = PIECE_BYTES if length is None else min(PIECE_BYTES, length)
-        # most files are one piece: going to a thread and back costs more than reading it
+        # most files are one chunk, and a thread costs more than reading it
         file, piece = await in_thread(partial(self._folder.begin, path, start, size))
         try:
             remaining = length
@@ -82,23 +78,20 @@ class LocalObjects:
             file.close()
 
     async def file_of(self, path: str) -> Path | None:
-        """Where the object is on this machine's disk, if it is there: to be linked to, and never to be changed."""
+        """The object's file on this machine, if it exists: to link to, never to modify."""
         return await asyncio.to_thread(self._folder.file_of, path)
 
     async def copy(self, source: str, target: str) -> ObjectStat:
-        """Copy the object as it is at this moment, without copying its bytes where the disk can do so."""
+        """Copy the object, as a hard link where possible."""
         return await in_thread(partial(self._folder.copy, source, target))
 
     async def remove(self, path: str) -> None:
-        """Remove the object; nothing happens when there is none."""
         await self.remove_many([path])
 
     async def remove_many(self, paths: Iterable[str]) -> None:
-        """Remove all these objects; missing ones are fine."""
         await asyncio.to_thread(self._folder.remove, tuple(paths))
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectEntry]:
-        """Yield the objects below this folder, in no order."""
         waiting = [prefix]
         while waiting:
             entries, folders = await asyncio.to_thread(self._folder.scan, waiting.pop())
@@ -109,7 +102,6 @@ class LocalObjects:
     async def sign_upload(
         self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
     ) -> SignedUpload:
-        """Return a URL that takes one object of this type, and of this size where it is known."""
         if size is not None and max_size is not None and size > max_size:
             raise InvalidInput(f"The upload is too large: at most {max_size} bytes are allowed.")
         grant = UrlGrant(
@@ -129,7 +121,6 @@ class LocalObjects:
     async def sign_download(
         self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
     ) -> str:
-        """Return a URL that gives the object, saved under a name where one is given."""
         if content_type is not None:
             check_content_type(content_type)
         grant = UrlGrant(
@@ -149,7 +140,7 @@ class LocalObjects:
     async def receive(
         self, path: str, *, size: int | None = None, max_size: int | None = None
     ) -> AsyncIterator[Receiver]:
-        """Take an object piece by piece; it is there when the block ends well, and nothing is left when it does not."""
+        """Receive an object in chunks. It appears when the block ends without an error; otherwise nothing is left."""
         writer = self._folder.writer(path)
         receiver = Receiver(writer, path=path, size=size, max_size=max_size)
         try:
@@ -164,11 +155,11 @@ class LocalObjects:
             raise
 
     async def sweep(self, *, older_than_seconds: float) -> int:
-        """Remove the parts of uploads that a killed process left behind; returns how many."""
+        """Delete the incomplete uploads of killed processes. Returns their number."""
         waiting, removed = [""], 0
 
         def some() -> int:
-            """As many as do not keep a thread for long: to go to it and back for each costs more than to look."""
+            """Scan in batches: switching to a thread costs more than one check."""
             found = 0
             for _ in range(min(len(waiting), SWEPT_AT_ONCE)):
                 here, folders = self._folder.sweep(waiting.pop(), older_than_seconds=older_than_seconds)
@@ -181,13 +172,12 @@ class LocalObjects:
         return removed
 
     async def origin(self) -> str | None:
-        """None: our own server serves them, by whatever name it was reached."""
+        """None: our own server serves them under any of its names."""
 
     async def ensure_cors(self, origins: Sequence[str]) -> None:
-        """Nothing to do: our own server answers to pages of others as its settings say."""
+        """Nothing to do: our own server's settings decide."""
 
     async def check(self) -> None:
-        """Raise when objects cannot be stored here."""
         await asyncio.to_thread(self._folder.check)
 
     def _expiry(self, ttl_seconds: float) -> int:

@@ -1,4 +1,4 @@
-"""Object storage behind one small port."""
+"""The object storage interface."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
@@ -19,8 +19,8 @@ __all__ = ["LocalObjects", "ObjectEntry", "ObjectStat", "ObjectStore", "SignedUp
 class ObjectStore(Protocol):
     """Bytes under relative paths (`tenants/7/inputs/a.png`).
 
-    A path that could lead elsewhere raises `InvalidInput`; a store that cannot be reached `StorageUnavailable`; one
-    that is set up wrongly `ConfigurationError`.
+    Raises `InvalidInput` for a path that could escape the store, `StorageUnavailable` if the store is unreachable, and
+    `ConfigurationError` if it is misconfigured.
     """
 
     async def put(self, path: str, data: bytes) -> None:
@@ -30,60 +30,57 @@ class ObjectStore(Protocol):
         """Return the data, or raise `NotFound`."""
         ...
 
-    async def exists(self, path: str) -> bool:
-        """Whether there is an object at this path."""
-        ...
+    async def exists(self, path: str) -> bool: ...
 
     async def stat(self, path: str) -> ObjectStat | None:
-        """Return what is known of the object, if it is there."""
+        """Return metadata of the object, if it exists."""
         ...
 
     def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the data, or a part of it, in pieces; the first step raises `NotFound` when there is none."""
+        """Yield the data or a range in chunks; the first step raises `NotFound` if it is missing."""
         ...
 
     async def copy(self, source: str, target: str) -> ObjectStat:
-        """Copy inside the store, as it is at this moment, and return what is known of the copy; `NotFound` when there
-        is nothing to copy.
+        """Copy inside the store and return metadata of the copy, or raise `NotFound`.
 
-        What is put at `source` later does not change the copy.
+        Later changes of `source` do not affect the copy.
         """
         ...
 
     async def remove(self, path: str) -> None:
-        """Remove the object; nothing happens when there is none."""
+        """Delete the object, if it exists."""
 
     async def remove_many(self, paths: Iterable[str]) -> None:
-        """Remove all these objects; missing ones are fine."""
+        """Delete these objects; missing ones are ignored."""
 
     def list(self, prefix: str = "") -> AsyncIterator[ObjectEntry]:
-        """Yield the objects below this folder (all of them without one), in no order."""
+        """Yield the objects below this folder, or all, unordered."""
         ...
 
     async def sign_upload(
         self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
     ) -> SignedUpload:
-        """Return a URL that takes one object of this type, and of this size where it is known.
+        """Return a URL that accepts one object of this type, and of this size if given.
 
-        Only our own server holds an upload to `max_size`; S3 cannot, so look at the size when it is there.
+        Only our own server enforces `max_size`; with S3, check the size after the upload.
         """
         ...
 
     async def sign_download(
         self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
     ) -> str:
-        """Return a URL that gives the object; with a file name, browsers save it under that name."""
+        """Return a URL for the object; with a file name, browsers save it under that name."""
         ...
 
     async def origin(self) -> str | None:
-        """The origin of its URLs; none where our own server serves them."""
+        """The origin of its URLs; `None` if our own server serves them."""
         ...
 
     async def ensure_cors(self, origins: Sequence[str]) -> None:
-        """Let pages of these origins upload and download."""
+        """Allow pages of these origins to upload and download."""
 
     async def check(self) -> None:
-        """Raise when the store cannot be used, saying why."""
+        """Raise an error that says why the store is unusable."""
 
 
 def open_objects(
@@ -93,7 +90,7 @@ def open_objects(
     secrets: Iterable[str] = (),
     clock: Callable[[], datetime] = utc_now,
 ) -> ObjectStore:
-    """Open the object storage at this URL; a local folder needs the rest to make URLs of its own."""
+    """Open the object storage at this URL; a local folder needs the other arguments to sign URLs."""
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
@@ -113,7 +110,7 @@ def _folder(url: str) -> Path:
 
 
 def _open_bucket(parts: SplitResult, clock: Callable[[], datetime]) -> ObjectStore:
-    # the URL is not repeated in the messages: it may hold a secret
+    # the messages omit the URL: it may contain a secret
     if not parts.netloc:
         raise ConfigurationError("An S3 URL for object storage must name a bucket: s3://bucket/prefix.")
     if "@" in parts.netloc or ":" in parts.netloc:
@@ -123,7 +120,7 @@ def _open_bucket(parts: SplitResult, clock: Callable[[], datetime]) -> ObjectSto
             "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL."
         )
     require("s3")
-    # boto3 takes 0.2 s to import, and who stores in a folder never needs it
+    # boto3 takes 0.2 s to import, and local storage does not need it
     from comfyrelay.storage.s3 import S3Objects  # noqa: PLC0415
 
     return S3Objects(parts.netloc, unquote(parts.path), clock=clock)

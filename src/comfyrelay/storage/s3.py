@@ -1,4 +1,4 @@
-"""Object storage in an S3 bucket, of AWS or of any server that speaks S3."""
+"""Object storage in an S3 bucket, at AWS or a compatible server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
@@ -26,15 +26,15 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 PIECE_BYTES = 1024 * 1024
-# both are limits of S3
+# limits of S3
 LONGEST_TTL_SECONDS = 7 * 24 * 3600
 REMOVED_AT_ONCE = 1000
-# Many stores copy no more than 5 GB at once, and one that is asked for much may answer too late.
+# Many stores copy at most 5 GB at once, and large requests may time out.
 COPYING = TransferConfig(multipart_threshold=1024**3, multipart_chunksize=256 * 1024**2)
 
 
 class S3Objects:
-    """Objects under a prefix of a bucket. Pre-signed URLs live no longer than the credentials that signed them."""
+    """Objects under a prefix of a bucket. Pre-signed URLs expire no later than the credentials that signed them."""
 
     def __init__(
         self,
@@ -51,22 +51,18 @@ class S3Objects:
         self._client = connect(endpoint_url=endpoint_url, region=region)
 
     async def put(self, path: str, data: bytes) -> None:
-        """Store the data; readers see the old object or the new one, never a part."""
         key, kind = self._key(path), guess_content_type(path) or "application/octet-stream"
         await self._call(
             path, lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ContentType=kind)
         )
 
     async def get(self, path: str) -> bytes:
-        """Return the data, or raise `NotFound`."""
         return b"".join([piece async for piece in self.stream(path)])
 
     async def exists(self, path: str) -> bool:
-        """Whether there is an object at this path."""
         return await self.stat(path) is not None
 
     async def stat(self, path: str) -> ObjectStat | None:
-        """Return what is known of the object, if it is there."""
         key = self._key(path)
         try:
             head = await asyncio.to_thread(lambda: self._client.head_object(Bucket=self._bucket, Key=key))
@@ -79,10 +75,9 @@ class S3Objects:
         )
 
     async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the data, or a part of it, in pieces."""
         check_range(start, length)
         if length == 0:
-            # S3 has no way to ask for nothing
+            # S3 cannot return an empty range
             if not await self.exists(path):
                 raise no_object(path)
             return
@@ -97,7 +92,7 @@ class S3Objects:
             body.close()
 
     async def copy(self, source: str, target: str) -> ObjectStat:
-        """Copy the object as it is at this moment; its bytes do not leave the store."""
+        """Copy the object inside the store."""
         origin: CopySourceTypeDef = {"Bucket": self._bucket, "Key": self._key(source)}
         key = self._key(target)
         await self._call(source, lambda: self._client.copy(origin, self._bucket, key, Config=COPYING))
@@ -106,18 +101,15 @@ class S3Objects:
         return made
 
     async def remove(self, path: str) -> None:
-        """Remove the object; nothing happens when there is none."""
         key = self._key(path)
         await self._call(path, lambda: self._client.delete_object(Bucket=self._bucket, Key=key))
 
     async def remove_many(self, paths: Iterable[str]) -> None:
-        """Remove all these objects; missing ones are fine."""
         keys = iter([self._key(path) for path in paths])
         while batch := tuple(islice(keys, REMOVED_AT_ONCE)):
             await self._remove(batch)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectEntry]:
-        """Yield the objects below this folder, in no order."""
         arguments: dict[str, Any] = {
             "Bucket": self._bucket,
             "Prefix": f"{self._key(prefix)}/" if prefix else self._prefix,
@@ -135,9 +127,9 @@ class S3Objects:
     async def sign_upload(
         self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
     ) -> SignedUpload:
-        """Return a URL that takes one object of this type, and of this size where it is known.
+        """Return a URL that accepts one object of this type, and of this size if given.
 
-        S3 cannot hold an upload to a largest size: where the size is not known, look at it afterwards.
+        S3 cannot enforce a maximum: if the size is unknown, check it after the upload.
         """
         if size is not None and max_size is not None and size > max_size:
             raise InvalidInput(f"The upload is too large: at most {max_size} bytes are allowed.")
@@ -151,7 +143,6 @@ class S3Objects:
     async def sign_download(
         self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
     ) -> str:
-        """Return a URL that gives the object, saved under a name where one is given."""
         parameters: dict[str, Any] = {}
         if filename is not None:
             parameters["ResponseContentDisposition"] = content_disposition(filename)
@@ -160,17 +151,15 @@ class S3Objects:
         return await self._sign("get_object", path, parameters, ttl_seconds)
 
     async def origin(self) -> str | None:
-        """The origin of its URLs, as they are signed: whether the bucket is a part of the name is for boto3 to say."""
+        """The origin of its URLs as signed: boto3 decides whether the bucket is part of the host name."""
         parts = urlsplit(await self.sign_download("origin", ttl_seconds=60))
         return f"{parts.scheme}://{parts.netloc}"
 
     async def ensure_cors(self, origins: Sequence[str]) -> None:
-        """Let pages of these origins upload and download; rules that others made stay."""
         await self._call("", lambda: allow_origins(self._client, self._bucket, origins))
 
     async def check(self) -> None:
-        """Raise when the bucket cannot be used."""
-        # a listing, because the answer to a HEAD has no body that tells a wrong bucket from a wrong key
+        # a listing, because the answer to HEAD has no body to tell a wrong bucket from a wrong key
         await self._call("", lambda: self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1))
 
     async def _open(self, path: str, start: int, length: int | None) -> "GetObjectOutputTypeDef | None":
@@ -197,7 +186,7 @@ class S3Objects:
         if ttl_seconds > LONGEST_TTL_SECONDS:
             raise ConfigurationError("A pre-signed URL of S3 lives for seven days at most.")
         parameters |= {"Bucket": self._bucket, "Key": self._key(path)}
-        # in a thread, because the credentials may have to be renewed first
+        # in a thread, because credentials may need renewal
         return await self._call(
             path,
             lambda: self._client.generate_presigned_url(operation, Params=parameters, ExpiresIn=ceil(ttl_seconds)),

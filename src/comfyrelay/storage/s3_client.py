@@ -1,4 +1,4 @@
-"""The connection to S3: credentials, region and endpoint by the usual AWS names."""
+"""S3 client with the standard AWS settings for credentials, region and endpoint."""
 
 import os
 from functools import cache
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 
 
 def connect(*, endpoint_url: str | None, region: str | None) -> "S3Client":
-    """Return a client, which threads may share; nothing is sent yet."""
+    """Return a thread-safe client; nothing is sent yet."""
     endpoint = endpoint_url or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL") or None
-    # boto3 itself looks only at AWS_DEFAULT_REGION
+    # boto3 only reads AWS_DEFAULT_REGION
     region = region or os.environ.get("AWS_REGION") or None
     try:
         core = botocore.session.get_session()
@@ -38,7 +38,7 @@ def connect(*, endpoint_url: str | None, region: str | None) -> "S3Client":
 
 @cache
 def _loader(search_path: str | None) -> Loader:
-    """Parses the service description once per process: that takes longer than the rest of making a client."""
+    """Parses the service description once per process, which takes longer than the rest."""
     return create_loader(search_path)
 
 
@@ -49,9 +49,9 @@ def _config(*, own_server: bool) -> Config:
         read_timeout=30,
         retries={"mode": "standard", "total_max_attempts": 3},
         max_pool_connections=50,
-        # newer checksums than MD5 are unknown to many S3 servers, and a pre-signed upload cannot have them
+        # many S3 servers only know MD5, and a pre-signed upload cannot carry newer checksums
         request_checksum_calculation="when_required",
         response_checksum_validation="when_required",
-        # `virtual` makes boto3 sign for the bucket's region; other servers rarely have a name for each bucket
+        # `virtual` makes boto3 sign for the bucket's region; other servers rarely have a host name per bucket
         s3={"addressing_style": "path" if own_server else "virtual"},
     )

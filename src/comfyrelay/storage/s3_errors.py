@@ -1,4 +1,4 @@
-"""What an S3 server, or the way to it, has to say, as our own errors."""
+"""Translate S3 errors."""
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -22,17 +22,17 @@ _TEMPORARY = {"429", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingExce
 
 
 def error_code(error: Exception) -> str:
-    """Return the code of an answer, which is only the HTTP status where the answer has no body."""
+    """Return the error code, which is only the HTTP status if the answer has no body."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
 def is_missing(error: Exception) -> bool:
-    """Whether the object is not there."""
+    """Whether the object does not exist."""
     return error_code(error) in _MISSING
 
 
 def translate(error: BotoCoreError | ClientError, *, bucket: str, path: str) -> ComfyRelayError:
-    """Return the error that says what is wrong, and what to do about it."""
+    """Return our error that says what is wrong and what to do."""
     if isinstance(error, ClientError):
         return _translate_answer(error, bucket=bucket, path=path)
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
@@ -41,7 +41,7 @@ def translate(error: BotoCoreError | ClientError, *, bucket: str, path: str) -> 
             "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a profile or a role."
         )
     if isinstance(error, ConnectionError | HTTPClientError | IncompleteReadError):
-        # users may read this, and where we store is none of their business; the cause has the address
+        # users may read this, so it omits the address; the cause has it
         return StorageUnavailable(f"The S3 server cannot be reached ({type(error).__name__}).")
     return ConfigurationError(f"S3 cannot be used as it is configured: {error}")
 

@@ -1,4 +1,4 @@
-"""URLs that carry their own permission: what may be done with one object, until when, signed with a secret."""
+"""Signed URLs: what may be done with one object, and until when."""
 
 import hashlib
 import hmac
@@ -12,13 +12,13 @@ from urllib.parse import quote, urlencode
 
 from comfyrelay.errors import Forbidden, InvalidInput
 
-# 15 digits hold every size and every time, and their conversion takes no time
+# 15 digits hold every size and time, and convert quickly
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UrlGrant:
-    """What the holder of a URL may do. `expires` is in seconds since 1970; a GET grant allows HEAD too."""
+    """What the holder of a URL may do. `expires` is in seconds since 1970; GET includes HEAD."""
 
     method: Literal["GET", "PUT"]
     path: str
@@ -29,7 +29,7 @@ class UrlGrant:
     filename: str | None = None
 
     def check_upload(self, *, content_type: str | None, content_length: int | None) -> None:
-        """Refuse an upload whose headers are not the granted ones; without a length, it shows when it ends."""
+        """Refuse an upload whose headers do not match; without a length it is checked at its end."""
         if content_type != self.content_type:
             raise Forbidden(f"This URL takes {self.content_type}, not {content_type or 'data without a content type'}.")
         if content_length is None:
@@ -41,7 +41,7 @@ class UrlGrant:
 
 
 def sign(grant: UrlGrant, *, secret: str) -> str:
-    """Return the query string that makes a URL of this grant."""
+    """Return the query string of a signed URL."""
     fields = {
         "expires": grant.expires,
         "type": grant.content_type,
@@ -66,7 +66,7 @@ def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequenc
         filename=query.get("name"),
     )
     given = query.get("signature", "").encode(errors="replace")
-    # all of them, so that the time taken does not tell which secret it was
+    # compare with all, so that the time does not reveal which secret matched
     matches = [hmac.compare_digest(given, _signature(grant, secret).encode()) for secret in secrets]
     if not any(matches):
         raise _invalid()
@@ -95,7 +95,7 @@ def _number(query: Mapping[str, str], key: str) -> int | None:
 
 
 def _signature(grant: UrlGrant, secret: str) -> str:
-    # JSON keeps the fields apart; the first one keeps this from being a signature of anything else
+    # JSON separates the fields; the first one is a domain separator
     message = json.dumps(
         [
             "comfyrelay files 1",

@@ -1,4 +1,4 @@
-"""Work in threads that is over when its waiter goes on."""
+"""Run blocking calls in threads, surviving cancellation."""
 
 import asyncio
 import contextvars
@@ -10,12 +10,14 @@ T = TypeVar("T")
 
 
 async def in_thread(function: Callable[[], T], threads: Executor | None = None) -> T:
-    """Run it in a thread, a common one or one of these. A cancellation waits for it, so that nothing is
-    cleaned up under its hands."""
+    """Run a function in a thread of the common pool or of `threads`.
+
+    A cancellation waits for it, so that its files are not removed while it uses them.
+    """
     work = asyncio.get_running_loop().run_in_executor(threads, contextvars.copy_context().run, function)
     try:
         return await asyncio.shield(work)
     except asyncio.CancelledError:
-        # nobody is left to hear how it ended
+        # its result is dropped
         await asyncio.gather(work, return_exceptions=True)
         raise

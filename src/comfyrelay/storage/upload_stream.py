@@ -1,4 +1,4 @@
-"""An upload as it comes in: no larger than allowed, and as large as announced."""
+"""Limit the size of an incoming upload."""
 
 from functools import partial
 
@@ -9,7 +9,7 @@ from comfyrelay.storage.writer import ObjectWriter
 
 
 class Receiver:
-    """Takes the pieces of one object."""
+    """Receives the chunks of one object."""
 
     def __init__(self, writer: ObjectWriter, *, path: str, size: int | None, max_size: int | None) -> None:
         self._writer = writer
@@ -19,7 +19,6 @@ class Receiver:
         self.received = 0
 
     async def write(self, piece: bytes) -> None:
-        """Take the next piece."""
         self.received += len(piece)
         if self._limit is not None and self.received > self._limit:
             raise InvalidInput(f"The upload is too large: at most {self._limit} bytes are allowed.")
@@ -27,6 +26,6 @@ class Receiver:
             await in_thread(partial(self._writer.write, piece))
 
     def check_complete(self) -> None:
-        """Raise when less came than was announced."""
+        """Raise an error if the upload is shorter than announced."""
         if self._size is not None and self.received != self._size:
             raise InvalidInput(f"The upload ended after {self.received} of {self._size} bytes.")

@@ -1,4 +1,4 @@
-"""What object storage answers."""
+"""Values returned by object storage."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ObjectStat:
-    """What is known of an object without reading it."""
+    """Metadata of an object."""
 
     size: int
     content_type: str | None
@@ -26,7 +26,7 @@ class ObjectEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignedUpload:
-    """How one object may be uploaded, by whoever holds this; `headers` must be sent as they are."""
+    """A signed upload; `headers` must be sent unchanged."""
 
     url: str
     method: Literal["PUT"] = "PUT"

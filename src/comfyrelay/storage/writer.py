@@ -1,4 +1,4 @@
-"""One object on its way to a local folder, which is made for it."""
+"""Write an object to a local folder."""
 
 from pathlib import Path
 from typing import BinaryIO
@@ -8,20 +8,20 @@ from comfyrelay.system.permissions import FILE_MODE, FOLDER_MODE
 
 
 class ObjectWriter(FileWriter):
-    """A stored object survives a power cut, and only our own user can read it."""
+    """The stored object survives a power failure, and only our user can read it."""
 
     def __init__(self, target: Path) -> None:
         super().__init__(target, mode=FILE_MODE, is_durable=True)
 
     def open(self) -> BinaryIO:
-        """Make the folder and the part."""
+        """Create the folder and the temporary file."""
         missed: OSError = FileNotFoundError(self.target.parent)
         for _ in range(100):
             try:
                 self.target.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
                 return super().open()
-            # whoever removes the last object of a folder removes the folder too, maybe right now: then it was not
-            # there for the file, nor, between two looks of `mkdir`, there as a folder
+            # Deleting the last object of a folder deletes the folder, possibly right now: retry if it vanished between
+            # `mkdir` and `open`.
             except (FileNotFoundError, FileExistsError) as error:
                 missed = error
         raise missed

@@ -1,1 +1,1 @@
-"""The web app as it was built, and the pages around it."""
+"""The built web app and the pages around it."""

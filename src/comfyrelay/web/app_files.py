@@ -1,4 +1,4 @@
-"""The web app: files that `ui/build.py` has made, served from this server alone."""
+"""Serve the built web app."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
@@ -13,13 +13,12 @@ from comfyrelay.web.desk import BARE_HEADERS
 
 APP = Path(__file__).parent / "app"
 NOT_BUILT = Path(__file__).parent / "static" / "not-built.html"
-# What people open: each is the same app, which shows what its address says. Some have a page that names what they need,
-# so that browsers fetch it at once.
+# Addresses that users open. All serve the same app; some have a page with preload hints.
 PAGES = {
     **{"": "queue", "create": "create", "queue": "queue", "gallery": "gallery", "jobs": "job", "kit": "index"},
     **dict.fromkeys(("studio", "wallet", "console", "sign-in", "sign-up", "reset", "setup"), "index"),
 }
-# Whoever asks for these knows what to do with an error.
+# API clients get errors, not pages.
 OF_PROGRAMS = ("/api/", "/files/", "/assets/")
 TYPES = {
     ".css": "text/css",
@@ -27,16 +26,16 @@ TYPES = {
     ".svg": "image/svg+xml",
     ".woff2": "font/woff2",
 }
-# Stands in the page where each answer has a number of its own.
+# Placeholder of the nonce in the page.
 NONCE = "__NONCE__"
-# What the app writes down of the theme that was chosen in this browser.
+# Cookie with the theme chosen in this browser.
 THEME_COOKIE = "comfyrelay_theme"
 THEMES = ("dark", "light")
-# A file in `assets` has the hash of its content in its name.
+# Files in `assets` have their content hash in their name.
 FOR_EVER = "public, max-age=31536000, immutable"
-# Asked again each time, so that a newer version is never mixed with files of the old one.
+# Revalidated each time, so that versions are never mixed.
 AGAIN = "no-cache"
-# Finds the origins, beside this server's own, that files of jobs come from and go to.
+# Returns the origins, in addition to this server, that job files come from.
 Origins = Callable[[Request], Awaitable[Sequence[str]]]
 
 
@@ -45,7 +44,7 @@ async def _only_ours(_request: Request) -> Sequence[str]:
 
 
 class _Answer(TypedDict):
-    """What a response is made of; no two requests share one."""
+    """Parts of a response, not shared between requests."""
 
     content: bytes
     media_type: str
@@ -53,15 +52,15 @@ class _Answer(TypedDict):
 
 
 def is_page(path: str) -> bool:
-    """Whether people open this address, and no program."""
+    """Whether users, not programs, open this address."""
     return _area(path) in PAGES
 
 
 def make_router(*, app: Path = APP, storage_origins: Origins = _only_ours) -> APIRouter:
-    """The routes of the app. Files of jobs are shown from the server itself, and from these origins."""
+    """The routes of the app. Job files may come from these origins, too."""
     router = APIRouter(include_in_schema=False)
 
-    # what has its hash in its name is read once; all of it is about a megabyte
+    # hashed files are read once; together about a megabyte
     kept: dict[tuple[str, bool], _Answer] = {}
 
     async def page(request: Request) -> Response:
@@ -87,7 +86,7 @@ def make_router(*, app: Path = APP, storage_origins: Origins = _only_ours) -> AP
 
 
 async def nowhere(request: Request, *, app: Path = APP, storage_origins: Origins = _only_ours) -> Response | None:
-    """What somebody who opens an address that does not exist sees: the app, which says so. Nothing for a program."""
+    """The page for an unknown address: the app, which says so. `None` for programs."""
     asks_for_a_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
     if not asks_for_a_page or request.url.path.startswith(OF_PROGRAMS):
         return None
@@ -102,7 +101,7 @@ def _page(app: Path, name: str, request: Request, origins: Sequence[str], *, sta
     headers = {"Content-Security-Policy": policy(nonce, origins), "Cache-Control": AGAIN}
     theme = request.cookies.get(THEME_COOKIE)
     if theme in THEMES:
-        # who chose one sees no flash of the other, and no script need run before the first paint
+        # set on the server, so that no other theme flashes and no script blocks the first paint
         found = found.replace("<html", f'<html data-theme="{theme}"', 1)
     return HTMLResponse(found.replace(NONCE, nonce), status_code=status_code, headers=headers)
 
@@ -116,7 +115,7 @@ def _text(place: Path) -> str | None:
 
 
 def policy(nonce: str, storage_origins: Sequence[str] = ()) -> str:
-    """What a browser may load for the app: nothing inline but styles that carry the number of this answer."""
+    """Content security policy: no inline code except styles with this response's nonce."""
     files = " ".join(["'self'", "blob:", *storage_origins])
     return "; ".join(
         [
@@ -124,7 +123,7 @@ def policy(nonce: str, storage_origins: Sequence[str] = ()) -> str:
             "script-src 'self'",
             f"style-src 'self' 'nonce-{nonce}'",
             "font-src 'self'",
-            # blob: is a file that was chosen and is shown before it is sent
+            # blob: previews of chosen files before their upload
             f"img-src {files}",
             f"media-src {files}",
             " ".join(["connect-src 'self'", *storage_origins]),
@@ -138,11 +137,11 @@ def policy(nonce: str, storage_origins: Sequence[str] = ()) -> str:
 
 def _file(folder: Path, name: str, caching: str, *, may_be_smaller: bool = False) -> _Answer:
     place = folder / name
-    # one folder without others in it, so a name with a way to elsewhere is none of its files
+    # a flat folder, so a name with a path matches none of its files
     if place.parent != folder or place.suffix not in TYPES or not place.is_file():
         raise HTTPException(404, "There is no such page.")
     headers = {"Cache-Control": caching, "Vary": "Accept-Encoding"}
-    # compressed when it was built
+    # compressed at build time
     smaller = place.with_name(f"{name}.gz")
     if may_be_smaller and smaller.is_file():
         place, headers["Content-Encoding"] = smaller, "gzip"

@@ -1,4 +1,4 @@
-"""The pages of a desk that nobody had to sign in for: each is one file, which loads no other."""
+"""Pages of a desk that need no session; each is a single file."""
 
 from collections.abc import Mapping
 from html import escape
@@ -7,7 +7,7 @@ from pathlib import Path
 from fastapi.responses import HTMLResponse, Response
 
 FILES = Path(__file__).parent / "static"
-# For pages that nobody had to sign in for: nothing is loaded, and nothing is kept.
+# For pages without a session: nothing is loaded or cached.
 BARE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -16,7 +16,7 @@ BARE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-# A form is sent to this server alone; with no referrer at all a browser would not say that it is its own.
+# Forms post to this server only; without a referrer, browsers would not send the origin.
 FORM_HEADERS = {
     **BARE_HEADERS,
     "Content-Security-Policy": BARE_HEADERS["Content-Security-Policy"].replace(
@@ -28,16 +28,16 @@ SIGN_IN_PATH = "/sign-in"
 
 
 def closed_page() -> Response:
-    """What somebody without a session is shown: how to get one."""
+    """Explain how to get a session."""
     return HTMLResponse((FILES / "closed.html").read_text("utf-8"), status_code=401, headers=BARE_HEADERS)
 
 
 def sign_in_page(problem: str = "", *, status_code: int = 401, headers: Mapping[str, str] | None = None) -> Response:
-    """What somebody without a session is shown where a password opens the page."""
+    """Ask for the password."""
     page = (FILES / "sign-in.html").read_text("utf-8").replace("<!-- problem -->", escape(problem))
     return HTMLResponse(page, status_code=status_code, headers={**FORM_HEADERS, **(headers or {})})
 
 
 def opened_page() -> Response:
-    """On to the page itself."""
+    """Redirect to the app."""
     return HTMLResponse((FILES / "opened.html").read_text("utf-8"), headers=BARE_HEADERS)
