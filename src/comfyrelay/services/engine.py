@@ -30,7 +30,7 @@ from comfyrelay.services.jobs.submission.accept import StageOf
 from comfyrelay.services.jobs.submission.rerun import Vary
 from comfyrelay.services.jobs.submission.resolve import Check
 from comfyrelay.services.jobs.submission.reuse import OnReused
-from comfyrelay.services.jobs.views.events import Events
+from comfyrelay.services.jobs.views.events import JobEvents
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
@@ -108,7 +108,7 @@ class Engine:
         context = ServiceContext(
             settings=settings, databases=self.databases, objects=self.objects, notify_channel=self.notify_channel
         )
-        events = Events(self.databases)
+        events = JobEvents(self.databases)
         self.outbox = Outbox(context, on_applied=self._applied, on_ended=self._ended)
         self.accounts = Accounts(context)
         self.catalogue = Catalogue(
@@ -126,7 +126,7 @@ class Engine:
             is_worker_starting=self._hooks.is_worker_starting,
             why_here=self._why_here,
             on_leased=self._leased,
-            on_moved=partial(self._changed, "dispatches"),
+            on_transition=partial(self._changed, "dispatches"),
         )
         self.fleet = WorkerServices(
             context,
@@ -193,7 +193,7 @@ class Engine:
 
     async def stop(self) -> None:
         await self.queue.polls.stop()
-        self.queue.stops.close()
+        self.queue.stop_requests.close()
         self.jobs.events.close()
         self.jobs.live.close()
         self.operations.live.close()

@@ -161,7 +161,7 @@ async def test_an_output_that_is_too_large_is_refused_and_removed(scenario: Scen
     else:
         assert await scenario.put(data) == 200
     problem = problem_of(await scenario.complete(data), 422)
-    assert problem["errors"]["output"] == "The output is too large: it has 5001 bytes, and at most 5000 are allowed."
+    assert problem["errors"]["output"] == "The output is too large: 5001 bytes, but at most 5000 are allowed."
     assert await scenario.there() == {}
     await scenario.put(png())
     assert (await scenario.complete(png())).status_code == 200
@@ -173,7 +173,7 @@ async def test_an_output_is_of_the_kind_that_was_promised(scenario: Scenario) ->
     await scenario.put(file.getvalue())
     for told in ("text/html", "video/mp4", "image/svg+xml", "application/json"):
         problem = problem_of(await scenario.complete(file.getvalue(), mime_type=told), 422)
-        assert problem["errors"]["output"] == f"The output is {told}, but this job makes image/png."
+        assert problem["errors"]["output"] == f"The output is {told}, but this workflow creates image/png."
     for told in ("image", "image/png\nx: y", "a" * 201):
         problem_of(await scenario.complete(file.getvalue(), mime_type=told), 422)
     # another format of the same kind is as good
@@ -227,7 +227,7 @@ async def test_a_complete_that_is_repeated_after_a_crash_finds_its_way(scenario:
         await scenario.api.engine.queue.outputs.complete(scenario.report(png("blue")))
     scenario.api.engine.databases.central.crash = None
     # as in another process, which remembers nothing; the copy is there, and the upload as well
-    scenario.api.engine.queue.handover._handed.clear()
+    scenario.api.engine.queue.lease_payloads._known.clear()
     assert sorted((await scenario.there()).values()) == ["output", "upload"]
     for _ in range(2):
         assert (await scenario.complete(png("blue"))).status_code == 200

@@ -15,7 +15,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import worker as wire
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.services.queue.heartbeats import Heartbeat, HeartbeatResult
-from comfyrelay.services.queue.lease_payload import Handover
+from comfyrelay.services.queue.lease_payload import LeasePayloads
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Boundary
@@ -448,7 +448,7 @@ class TestHeartbeat:
         job = await poll(worker)
         assert job is not None
         # as at another server, which has not handed this lease over
-        api.engine.queue.handover = Handover(
+        api.engine.queue.lease_payloads = LeasePayloads(
             api.engine.databases, api.engine.objects, ttl_seconds=900, max_output_bytes=1000, max_output_files=1
         )
         answer = await worker.post("/api/worker/heartbeat", lease_of(job))
@@ -462,7 +462,7 @@ class TestHeartbeat:
         async with asyncio.TaskGroup() as group:
             body = {**lease_of(job), "wait_seconds": 30}
             waiting = group.create_task(worker.post("/api/worker/heartbeat", body))
-            await until(lambda: api.engine.queue.stops.waiting)
+            await until(lambda: api.engine.queue.stop_requests.waiting)
             await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
         assert waiting.result()["stop"] == "cancel"
 
@@ -474,7 +474,7 @@ class TestHeartbeat:
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
-        api.engine.queue.stops._tick_seconds = 10 * PATIENCE_SECONDS
+        api.engine.queue.stop_requests._tick_seconds = 10 * PATIENCE_SECONDS
         beat = api.engine.queue.heartbeats.beat
 
         async def beat_and_cancel(given: Heartbeat) -> HeartbeatResult:
@@ -511,7 +511,7 @@ class TestSettling:
         assert job is not None
         for body in (lease_of(job), {**lease_of(job), **output()}):
             problem = problem_of(await worker.call("POST", "/api/worker/complete", body), 422)
-            assert "There is no output" in problem["errors"]["output"]
+            assert "The output is missing" in problem["errors"]["output"]
         await upload(api, job)
         await worker.post("/api/worker/complete", {**lease_of(job), **output()})
 
@@ -520,7 +520,7 @@ class TestSettling:
         [
             (PICTURE, {"size": len(PICTURE) + 1, "mime_type": "image/png"}, "bytes, not"),
             (b"not a picture", {"size": 13, "mime_type": "image/png"}, "not a readable image"),
-            (PICTURE, {"size": len(PICTURE), "mime_type": "video/mp4"}, "but this job makes image/png"),
+            (PICTURE, {"size": len(PICTURE), "mime_type": "video/mp4"}, "but this workflow creates image/png"),
         ],
     )
     async def test_an_output_that_is_not_what_was_said_is_refused(

@@ -181,7 +181,7 @@ async def test_a_batch_of_which_nothing_is_left_is_not_run_again(desk: OpenDesk)
     async with owner_http(desk.ready.url) as http:
         gone = {"filter": {"batch_id": batch.id}, "action": "delete"}
         (await http.post("/api/ai-jobs/bulk", json=gone)).raise_for_status()
-        refusals = {"again": "This batch has no jobs left to run again.", "move": "Nothing of this batch is waiting."}
+        refusals = {"again": "This batch has no jobs left to run again.", "move": "No item of this batch is waiting."}
         for verb, body in {"again": {}, "move": {"to": "top"}}.items():
             answer = await http.post(f"/api/batches/{batch.id}/{verb}", json=body)
             assert (answer.status_code, answer.json()["detail"]) == (409, refusals[verb])

@@ -13,7 +13,7 @@ from tests.support.world import Desk, World, submit_batch
 
 
 async def why(world: World, job: JobRecord) -> Waiting:
-    return await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+    return await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
 
 
 async def keep_busy(desk: Desk, *, seconds: float | None = None) -> None:
@@ -81,7 +81,7 @@ async def test_a_job_on_which_every_worker_failed_waits_until_the_first_may_try_
     assert (waiting.reason, waiting.workers) == (Reason.BLOCKED, 1)
     assert waiting.until == world.clock.now + timedelta(seconds=60)
     assert waiting.expected_start_seconds == 60
-    assert waiting.text == "Every worker with this workflow failed on it recently; the next try is after 12:01:00 UTC."
+    assert waiting.text == "Every worker with this workflow failed on it recently. The next attempt is at 12:01:00 UTC."
     await world.advance(60)
     assert (await why(world, job)).reason is Reason.STARTING
 
@@ -106,7 +106,7 @@ async def test_a_job_behind_others_knows_its_place_and_when_it_may_start(world: 
     assert [each.reason for each in waiting] == [Reason.BUSY] * 3
     assert [each.position for each in waiting] == [1, 2, 3]
     assert [each.expected_start_seconds for each in waiting] == [30, 60, 90]
-    assert waiting[1].text == "Position 2. 1 worker is busy. It should start in about 60 s."
+    assert waiting[1].text == "Position 2. The worker is busy. Expected to start in about 60 s."
 
 
 async def test_without_experience_there_is_a_place_but_no_guess(world: World) -> None:
@@ -114,7 +114,7 @@ async def test_without_experience_there_is_a_place_but_no_guess(world: World) ->
     await keep_busy(desk)
     waiting = await why(world, await desk.submit())
     assert (waiting.reason, waiting.position, waiting.expected_start_seconds) == (Reason.BUSY, 1, None)
-    assert waiting.text == "Position 1. 1 worker is busy."
+    assert waiting.text == "Position 1. The worker is busy."
 
 
 async def test_more_workers_shorten_the_wait(world: World) -> None:
@@ -127,7 +127,7 @@ async def test_more_workers_shorten_the_wait(world: World) -> None:
     await world.advance(1)
     waiting = await why(world, await desk.submit())
     assert (waiting.position, waiting.workers, waiting.expected_start_seconds) == (2, 2, 30)
-    assert waiting.text == "Position 2. All 2 workers are busy. It should start in about 30 s."
+    assert waiting.text == "Position 2. Both workers are busy. Expected to start in about 30 s."
 
 
 async def test_a_higher_priority_and_other_workflows_of_the_same_workers_are_ahead(world: World) -> None:
@@ -168,7 +168,7 @@ async def test_a_paused_job_waits_to_be_resumed(world: World) -> None:
     job = await desk.submit()
     await world.engine.queue.control.pause(desk.user.tenant_id, job.id, mode=PauseMode.NOW)
     waiting = await why(world, job)
-    assert (waiting.reason, waiting.text) == (Reason.PAUSED, "Paused. Resume it to let it run.")
+    assert (waiting.reason, waiting.text) == (Reason.PAUSED, "Paused. Resume the job to run it.")
 
 
 async def test_a_delayed_job_waits_for_its_time(world: World) -> None:
@@ -177,7 +177,7 @@ async def test_a_delayed_job_waits_for_its_time(world: World) -> None:
     waiting = await why(world, job)
     assert waiting.reason is Reason.NOT_BEFORE
     assert waiting.until == world.clock.now + timedelta(seconds=600)
-    assert waiting.text == "Not before 12:10:00 UTC, in 10 min."
+    assert waiting.text == "Starts at 12:10:00 UTC at the earliest, in 10 min."
     await world.advance(600)
     await world.engine.fleet.workers.record_seen([desk.worker])
     assert (await why(world, job)).reason is Reason.STARTING
@@ -191,7 +191,7 @@ async def test_a_job_whose_database_is_down_waits_for_it(world: World) -> None:
         raise DatabaseUnavailable(name=shard)
     waiting = await why(world, job)
     assert waiting.reason is Reason.SHARD_DOWN
-    assert waiting.text == "The database that holds this job cannot be reached right now."
+    assert waiting.text == "The database that stores this job is unreachable right now."
     with world.engine.databases.watched(shard):
         pass
     assert (await why(world, job)).reason is Reason.STARTING
@@ -209,10 +209,10 @@ async def test_a_job_that_runs_or_has_ended_is_not_waiting(world: World) -> None
     desk = await world.desk()
     job, leased = await desk.leased()
     waiting = await why(world, job)
-    assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "It is not waiting: it is processing.")
+    assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "Not waiting: the job is processing.")
     await world.complete(leased)
     waiting = await why(world, job)
-    assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "It is not waiting: it is completed.")
+    assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "Not waiting: the job is completed.")
 
 
 async def test_a_job_that_is_only_fetched_is_next_after_what_its_worker_runs(world: World) -> None:
@@ -224,7 +224,7 @@ async def test_a_job_that_is_only_fetched_is_next_after_what_its_worker_runs(wor
     waiting = await why(world, job)
     assert (waiting.reason, waiting.position) == (Reason.BUSY, 1)
     assert waiting.expected_start_seconds == pytest.approx(40, abs=1)
-    assert waiting.text == "Position 1. Its worker is busy. It should start in about 40 s."
+    assert waiting.text == "Position 1. Its worker is busy. Expected to start in about 40 s."
 
 
 async def test_another_tenants_job_is_not_found(world: World) -> None:
@@ -232,4 +232,4 @@ async def test_another_tenants_job_is_not_found(world: World) -> None:
     job = await desk.submit()
     other = await world.user()
     with pytest.raises(NotFound):
-        await world.engine.queue.waiting.of_job(other.tenant_id, job.id)
+        await world.engine.queue.wait_reasons.of_job(other.tenant_id, job.id)

@@ -1,7 +1,6 @@
-"""Outputs where a person looks for them, under names that say what they are.
+"""Copy outputs to the user's output folder under readable names.
 
-Where the output folder is on the disk of the queue's own storage, a file there is the stored one under a second name:
-it takes its room once. On another disk it is a copy.
+On the disk of the object storage the copy is a hard link and needs no extra space.
 """
 
 import asyncio
@@ -36,8 +35,7 @@ log = structlog.get_logger(__name__)
 
 
 class Copies:
-    """One folder for each batch below `root`; jobs of no batch are in `root` itself. `umask` says who may read them, if
-    not that of this process."""
+    """One folder per batch below `root`; jobs without a batch go to `root`. `umask` overrides that of the process."""
 
     def __init__(self, engine: Engine, root: Path, *, umask: int | None = None) -> None:
         self._engine = engine
@@ -73,8 +71,10 @@ class Copies:
     async def keep_reused(
         self, job: NewJobRecord, batch_label: str | None, output: UploadedOutput
     ) -> dict[str, Any] | None:
-        """The same for a job that is answered with a copy of another's output. Returns what is to be noted of it; a
-        desk that is killed before it is leaves a file that is nobody's."""
+        """Copy the reused output of another job. Returns the names to record.
+
+        A desk that is killed before they are recorded leaves an orphaned file.
+        """
         objects = self._engine.objects
         if not isinstance(objects, LocalObjects):
             return None
@@ -92,13 +92,13 @@ class Copies:
         return {COPIES: [copied.relative_to(self._root).as_posix()]}
 
     async def _stored(self, lease: Lease) -> Path | None:
-        """The output in the queue's own storage, where that is on this machine: later it gets its name by a link."""
+        """The output in object storage, if it is local, to be linked."""
         objects = self._engine.objects
         if not isinstance(objects, LocalObjects):
             return None
         with suppress(ComfyRelayError):
-            handed = await self._engine.queue.handover.of_lease(lease.dispatch_id, lease.job.lease_token)
-            return await objects.file_of(handed.upload_path)
+            payload = await self._engine.queue.lease_payloads.of_lease(lease.dispatch_id, lease.job.lease_token)
+            return await objects.file_of(payload.upload_path)
         return None
 
     async def _place(self, lease: Lease) -> Path:
@@ -116,14 +116,14 @@ class Copies:
             return self._root / name
         folder = snapshot.output_folder
         if folder is None:
-            # a label is no path, whatever is in it
+            # a label is not a path
             folder = f"{plain(batch_label or '') or 'batch'} {job.batch_id[-8:]}"
         place = self._root / folder
         return place / readable_name(job.label or "", seed, job.item_no + 1, suffix, room=_room(place))
 
 
 def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
-    """Remove what was put below the output folder for a job. What a script saved elsewhere is its user's."""
+    """Delete a job's copies. Files that a script saved elsewhere belong to the user."""
     removed, left = [], []
     for path in copies_of(root, attempts):
         try:
@@ -134,20 +134,20 @@ def remove_copies(root: Path, attempts: Iterable[Attempt]) -> RemovedFiles:
             continue
         removed.append(str(path))
         with suppress(OSError):
-            # its batch's folder, when it was the last in it
+            # the batch folder, if it is empty now
             if path.parent != root:
                 path.parent.rmdir()
     return RemovedFiles(removed=removed, left=left)
 
 
 def copies_of(root: Path, attempts: Iterable[Attempt]) -> list[Path]:
-    """The files below the output folder that belong to a job, as far as they are there."""
+    """Existing files below the output folder that belong to a job."""
     named = dict.fromkeys(root / text for attempt in attempts for text in (attempt.about or {}).get(COPIES, ()))
     return [path for path in named if path.is_file() and path.resolve().is_relative_to(root.resolve())]
 
 
 def folder_name(wanted: str, *, field: str = "output_folder") -> str:
-    """A folder below the output folder. `InvalidInput`, by the name of the `field`, for one that is elsewhere."""
+    """Return a folder name below the output folder, or raise `InvalidInput` for this `field`."""
     parts = wanted.replace("\\", "/").split("/")
     if not wanted.strip() or wanted.startswith(("/", "~", "\\")) or ".." in parts or ":" in wanted or "\0" in wanted:
         raise InvalidInput(
@@ -157,7 +157,7 @@ def folder_name(wanted: str, *, field: str = "output_folder") -> str:
 
 
 def _room(folder: Path) -> int:
-    """For a name; several outputs of a job are numbered, the same name twice is marked, and parts are named like it."""
+    """Space for a name, minus the suffixes for several outputs, duplicates and temporary files."""
     return max_name_length(folder) - len(" 0123abcd_99.part.")
 
 
@@ -179,8 +179,7 @@ def put_file(source: Path, place: Path, umask: int | None) -> None:
 
 
 def copy_file(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
-    """A file of its own, which a person may change; returns where it is. What is there stays, and a copy that was made
-    before and is as it was is not made again."""
+    """Make a copy that the user may change. Existing files are kept; an unchanged earlier copy is reused."""
     _make_folder(place.parent, umask)
     place = next(each for each in _names(place, of_whom) if _is_free(each) or _is_copy(source, each))
     if _is_free(place):
@@ -189,14 +188,14 @@ def copy_file(source: Path, place: Path, of_whom: str, umask: int | None) -> Pat
 
 
 def _names(place: Path, of_whom: str) -> Iterator[Path]:
-    """As it is wanted, with whose it is, and then as many others as it takes."""
+    """The wanted name, then with the owner's id, then with a counter."""
     yield place
     yield place.with_name(f"{place.stem} {of_whom}{place.suffix}")
     yield from (place.with_name(f"{place.stem} {of_whom} ({n}){place.suffix}") for n in count(2))
 
 
 def _is_free(place: Path) -> bool:
-    # also a link that leads nowhere is somebody's
+    # a dangling link counts as taken
     return not os.path.lexists(place)
 
 
@@ -209,7 +208,7 @@ def _is_copy(source: Path, place: Path) -> bool:
 
 
 def _put(source: Path, place: Path, umask: int | None, *, may_link: bool) -> None:
-    # in a person's folder a desk that is killed leaves no more than one part for each file
+    # a killed desk leaves at most one temporary file per output in the user's folder
     part = place.with_name(f".{place.name}.part")
     files.remove(part, missing_ok=True)
     with part_of(place, part=part):
@@ -217,7 +216,7 @@ def _put(source: Path, place: Path, umask: int | None, *, may_link: bool) -> Non
             shutil.copyfile(source, part)
         if umask is not None:
             part.chmod(0o666 & ~umask)
-    # of two names of one file a rename removes neither
+    # renaming between two links of one file removes neither
     files.remove(part, missing_ok=True)
 
 
@@ -225,7 +224,7 @@ def _linked(source: Path, part: Path) -> bool:
     try:
         os.link(source, part)
     except OSError:
-        # another disk, or one that has one name for a file only
+        # another disk, or one without hard links
         return False
     return True
 

@@ -1,4 +1,4 @@
-"""Workers: who there is and what each may do. They register themselves; nobody is made or assigned by hand."""
+"""Workers. They register themselves; none is created or assigned by hand."""
 
 from typing import Annotated
 
@@ -16,7 +16,7 @@ from comfyrelay.server.http.parameters import AnyId, Limit, NumberCursor, PlaceC
 from comfyrelay.server.http.problems import may_answer
 
 router = admin_router("/workers")
-# A worker that waits for a job is let go, and one that runs one beats at least this often.
+# A parked poll is released, and a worker with a job sends heartbeats at least this often.
 LOGS_WITHIN_SECONDS = 30.0
 SORTS = f"{', '.join(WorkerSort)}; with `-` before it, the other way round"
 Sort = Annotated[str, Query(pattern=f"^-?({'|'.join(WorkerSort)})$", description=SORTS)]
@@ -34,8 +34,8 @@ async def list_workers(
     limit: Limit = 50,
     cursor: PlaceCursor = None,
 ) -> Answer[wire.WorkerPage]:
-    """Workers by their names; `fleet` is the slug of a fleet, `search` words of which each is a part of an id, a name,
-    a fleet, a GPU, a version or a workflow that it runs. `counts` are by state, whichever state is asked for."""
+    """Workers by name. `fleet` is the slug of a fleet. Each word of `search` must be part of an id, a name, a fleet, a
+    GPU, a version or an assigned workflow. `counts` are by state, without the filter by state."""
     found = await context.engine.fleet.views.workers(
         fleet_slug=fleet,
         stage=stage,
@@ -50,36 +50,36 @@ async def list_workers(
     return Answer(data=wire.WorkerPage(items=items, next_cursor=found.next_cursor, counts=dict(found.counts)))
 
 
-# A worker's id may hold slashes, so it takes what is left of the path: longer paths come first.
+# A worker id may contain slashes, so it matches the rest of the path: longer paths come first.
 @router.get("/{worker_id:path}/audit-logs", responses=may_answer(404, 422))
 async def list_worker_audit_logs(
     worker_id: WorkerId, context: ContextOf, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.AuditEntry]]:
-    """What a worker did and what was done to it, newest first; also of one that has left."""
+    """The audit log of a worker, newest first, also after it has deregistered."""
     page = await context.engine.operations.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
     return page_of(page, wire.AuditEntry.of)
 
 
 @router.get("/{worker_id:path}/logs", responses={202: {"model": Answer[wire.WorkerLogs]}, **may_answer(404, 422)})
 async def worker_logs(worker_id: WorkerId, response: Response, context: ContextOf) -> Answer[wire.WorkerLogs]:
-    """The last lines of a worker's log. Asking for them is what makes it send them: 202 until it has; ask every few
-    seconds while you look."""
-    found = await context.engine.queue.worker_logs.last(worker_id)
+    """The last lines of a worker's log. The request makes the worker send them: 202 until they have arrived. Poll every
+    few seconds."""
+    found = await context.engine.queue.worker_logs.read_last(worker_id)
     if found.received_at is None:
         response.status_code = status.HTTP_202_ACCEPTED
     data = wire.WorkerLogs.of(found, worker_id=worker_id, within_seconds=LOGS_WITHIN_SECONDS)
-    return Answer(data=data, message="OK" if found.received_at else "The worker is asked for its log.")
+    return Answer(data=data, message="OK" if found.received_at else "The log was requested from the worker.")
 
 
 @router.get("/{worker_id:path}", responses=may_answer(404, 422))
 async def get_worker(worker_id: WorkerId, context: ContextOf) -> Answer[wire.WorkerDetails]:
-    """A worker with its workflows, which follow from its fleet, its blocks, and what it says it has."""
+    """A worker with its workflows, which follow from its fleet, its blocks, and its reported capabilities."""
     return Answer(data=await _worker(context, worker_id))
 
 
 @router.post("/{worker_id:path}/approve", responses=may_answer(404, 422))
 async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
-    """Let a worker that was revoked work again."""
+    """Approve a revoked worker again."""
     await context.engine.fleet.workers.set_approved(worker_id, is_approved=True, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Approved.")
@@ -87,7 +87,7 @@ async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 
 @router.post("/{worker_id:path}/revoke", responses=may_answer(404, 422))
 async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
-    """Shut a worker out. Its leases are requeued without penalty, and what it still reports of them is refused."""
+    """Revoke a worker. Its leases are requeued without penalty, and later reports for them are refused."""
     await context.engine.fleet.workers.set_approved(worker_id, is_approved=False, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Revoked.")
@@ -95,21 +95,21 @@ async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -
 
 @router.post("/{worker_id:path}/drain", responses=may_answer(404, 422))
 async def drain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
-    """Let a worker finish what it has and give it nothing new."""
+    """Let a worker finish its jobs, and give it no new ones."""
     await context.engine.fleet.workers.set_draining(worker_id, is_draining=True, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="Draining.")
 
 
 @router.post("/{worker_id:path}/undrain", responses=may_answer(404, 422))
 async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
-    """Give a draining worker jobs again."""
+    """Give a draining worker new jobs again."""
     await context.engine.fleet.workers.set_draining(worker_id, is_draining=False, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="No longer draining.")
 
 
 @router.post("/{worker_id:path}/rotate-token", responses=may_answer(404, 422))
 async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.RotatedToken]:
-    """Give a worker another token, shown this once. The old one works nowhere any more after 5 seconds."""
+    """Issue a new token for a worker. It is shown only once. The old token ends within 5 seconds."""
     token = await context.engine.fleet.workers.rotate_token(worker_id, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=wire.RotatedToken(worker_id=worker_id, token=token), message="The old token is no longer valid.")

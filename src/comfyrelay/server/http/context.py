@@ -101,7 +101,7 @@ class Context:
     async def stop_waiting(self) -> None:
         """Answer all parked requests, so that the server can stop."""
         self.stopping.set()
-        self.engine.queue.stops.close()
+        self.engine.queue.stop_requests.close()
         self.engine.jobs.events.close()
         self.engine.jobs.live.close()
         self.engine.operations.live.close()

@@ -1,4 +1,4 @@
-"""The worker protocol: ten calls, by workers that can only reach out."""
+"""The worker API: ten requests, for workers that only make outgoing connections."""
 
 import asyncio
 import random
@@ -30,19 +30,19 @@ from comfyrelay.wakeup import Wakeup
 T = TypeVar("T")
 # As proxies log it.
 CLIENT_CLOSED_REQUEST = 499
-# A poll that waits is answered with nothing after this share of its time at the earliest.
+# A parked poll gets an empty response after this share of its time at the earliest.
 SHORTEST_SHARE = 0.5
-# What EC2 answers at `dynamic/instance-identity/rsa2048`, without line breaks.
+# The response of EC2 at `dynamic/instance-identity/rsa2048`, without line breaks.
 IDENTITY_HEADER = "X-Instance-Identity"
 _BYTES = {"type": "string", "format": "binary"}
 router = Router(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
 
 
 async def _with_fleet_secret(request: Request, context: Context) -> None:
-    """For which stage and worker it may register, the body says."""
+    """Check the secret; the body has the stage and the worker."""
     _count_try(request, context)
     secret, owner = request.headers.get("X-Fleet-Secret", ""), context.owner
-    # all of them, so that the time taken says nothing
+    # compare all, so that the time reveals nothing
     opened = [context.secrets.accepts(stage, secret) for stage in context.secrets.fleet]
     is_own = owner is not None and owner.is_worker(secret)
     if True in opened or is_own:
@@ -53,7 +53,7 @@ async def _with_fleet_secret(request: Request, context: Context) -> None:
 
 
 def _count_try(request: Request, context: Context) -> None:
-    """Once for a request, though its secret is compared before a large body is read and again after."""
+    """Once per request, although the secret is compared before and after a large body is read."""
     if not hasattr(request.state, "is_counted"):
         context.registrations.check(address_of(request))
         request.state.is_counted = True
@@ -74,8 +74,8 @@ async def register(
     x_fleet_secret: Annotated[str, Header()] = "",
     x_instance_identity: Annotated[str, Header()] = "",
 ) -> Answer[wire.WouldRegister] | Answer[wire.Registered]:
-    """Join a fleet, with its secret, or as an EC2 instance with its identity document. The token is shown this once;
-    whoever missed it registers again with the same `registration_key`. A dry run only says what would happen."""
+    """Join a fleet, with its secret, or as an EC2 instance with its identity document. The token is shown only once; a
+    worker that missed it registers again with the same `registration_key`. A dry run registers nothing."""
     _count_try(request, context)
     is_own = _is_own_worker(context, body.worker_id, x_fleet_secret)
     identity = None
@@ -91,9 +91,9 @@ async def register(
         response.status_code = status.HTTP_200_OK
         return Answer(data=await _try_to_register(context, body), message="Nothing was registered.")
     if is_own:
-        # it finds back whatever became of its token; a lease that it held under the old one is nobody's
+        # the desk's worker may have lost its token; its leases under the old token end
         with suppress(NotFound):
-            await context.engine.fleet.workers.deregister(body.worker_id, reason="registered anew")
+            await context.engine.fleet.workers.deregister(body.worker_id, reason="registered again")
         context.forget_worker(body.worker_id)
     token = secrets.token_hex(32)
     registered = await context.engine.fleet.workers.register(
@@ -114,11 +114,11 @@ async def register(
 async def poll(
     body: wire.PollRequest, request: Request, context: ContextOf, worker: PollingWorker
 ) -> Answer[wire.PollAnswer]:
-    """Ask for a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it lives."""
+    """Request a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it is valid."""
     if body.worker_id != worker.worker_id:
         raise Forbidden("This token belongs to another worker.")
     if worker.protocol < wire.OLDEST_PROTOCOL:
-        # the server is newer than its registration; what it holds, it may still finish
+        # the server is newer than its registration; the worker may still finish its leases
         raise Unauthorized(_too_old(worker.protocol))
     wish = LeaseRequest(
         **body.fields(but=("worker_id", "warm_workflow_hashes", "capabilities", "devices", "wait_seconds")),
@@ -139,7 +139,7 @@ async def poll(
     answer = await _unless_gone(request, _lease(context, wish, 0.0 if wants_logs else wait_seconds))
     is_looked_at = wants_logs or logs.should_request(worker.worker_id)
     data = answer.model_copy(update={"wants_logs": is_looked_at})
-    return Answer(data=data, message="Here is a job." if answer.job else "There is nothing to do.")
+    return Answer(data=data, message="Here is a job." if answer.job else "There is no job.")
 
 
 @router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
@@ -147,7 +147,7 @@ async def poll(
 async def heartbeat(
     body: wire.HeartbeatRequest, request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.HeartbeatAnswer]:
-    """Extend a lease and learn whether to stop; with `wait_seconds`, wait until there is a reason to."""
+    """Extend a lease, and get stop requests; with `wait_seconds`, wait for one."""
     given = Heartbeat(
         dispatch_id=body.dispatch_id,
         lease_token=body.lease_token,
@@ -157,7 +157,7 @@ async def heartbeat(
     )
     _note_devices(context, worker, body.devices)
     wait_seconds = min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS)
-    # before the first look, so that nothing is missed between it and the wait
+    # before the first check, so that no signal is missed between it and the wait
     logs = context.engine.queue.worker_logs
     with context.engine.queue.stop_requests.watching(body.dispatch_id) as wakeup, logs.waking(worker.worker_id, wakeup):
         answer = await context.engine.queue.heartbeats.beat(given)
@@ -169,19 +169,19 @@ async def heartbeat(
     )
     wants_logs = logs.should_request(worker.worker_id)
     data = wire.HeartbeatAnswer.of(answer, urls=urls, wants_logs=wants_logs, **await _preview(context, body))
-    return Answer(data=data, message="Stop." if answer.stop else "Go on.")
+    return Answer(data=data, message="Stop." if answer.stop else "Continue.")
 
 
 async def _wait(
     context: Context, request: Request, body: wire.HeartbeatRequest, wakeup: Wakeup, seconds: float
 ) -> None:
-    """Until there is something to hear: to stop, or that somebody watches whom it does not know of."""
+    """Wait for a stop request, or for a new viewer of previews."""
     if body.preview_seconds is None:
         await _unless_gone(request, wakeup.wait(seconds))
         return
     previews = context.engine.queue.previews
     job_id = (await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)).job_id
-    # the same wakeup for both, and before the look
+    # one wakeup for both, and before the check
     with previews.waking(job_id, wakeup):
         patience = previews.patience(job_id, sends_for=body.preview_seconds)
         await _unless_gone(request, wakeup.wait(min(seconds, patience)))
@@ -190,8 +190,8 @@ async def _wait(
 async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, Any]:
     if body.preview_seconds is None:
         return {}
-    handed = await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)
-    offer = await context.engine.queue.previews.offer(handed.tenant_id, handed.job_id, body.lease_token)
+    lease = await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)
+    offer = await context.engine.queue.previews.offer(lease.tenant_id, lease.job_id, body.lease_token)
     if offer is None:
         return {}
     return {"preview_url": offer.url, "preview_headers": offer.headers, "preview_seconds": offer.seconds}
@@ -200,8 +200,8 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
 @router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
 @large_body(authenticate_worker)
 async def complete(body: wire.CompleteRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """The job is done and its output uploaded. 422 when the output is not there or not readable: the lease is kept."""
-    # how its name ends is not up to the worker
+    """Complete the job; its output is uploaded. 422 if the output is missing or unreadable: the lease stays valid."""
+    # the worker does not choose the file extension
     output = SettledOutput(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
     report = _report(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
     return _settled(await context.engine.queue.outputs.complete(report))
@@ -210,7 +210,7 @@ async def complete(body: wire.CompleteRequest, context: ContextOf, worker: Curre
 @router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
 @large_body(authenticate_worker)
 async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """The job failed; without a `fault` that is final. With `worker` it is tried elsewhere, if attempts are left."""
+    """Fail the job; final without a `fault`. With the fault `worker` it is retried elsewhere, if attempts are left."""
     return await _settle(
         context,
         worker,
@@ -227,7 +227,7 @@ async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker
 @router.post("/requeue", responses=may_answer(401, 403, 404, 422, 503))
 @large_body(authenticate_worker)
 async def requeue(body: wire.RequeueRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """Give a job back without penalty: the machine goes away, or the server asked for it."""
+    """Return a job without penalty: the machine shuts down, or the server requested it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
 
 
@@ -235,7 +235,7 @@ async def requeue(body: wire.RequeueRequest, context: ContextOf, worker: Current
 async def has_definitions(
     body: wire.HasDefinitions, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.KnownDefinitions]:
-    """Say which definitions of nodes the worker has, by their hash, and learn whether to send them."""
+    """Report the hash of the node definitions. The response says whether to send them."""
     is_known = await context.engine.catalogue.node_definitions.register(worker.worker_id, body.sha256)
     message = "They are known." if is_known else "They are not known here: send them."
     return Answer(data=wire.KnownDefinitions(is_known=is_known), message=message)
@@ -250,23 +250,23 @@ async def has_definitions(
 async def send_definitions(
     sha256: Annotated[str, Path(pattern=wire.SHA256)], request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.KnownDefinitions]:
-    """Send what ComfyUI answers at `/object_info`, compressed with gzip."""
+    """Send the response of ComfyUI at `/object_info`, compressed with gzip."""
     await context.engine.catalogue.node_definitions.store(
         worker.worker_id, sha256, await read_body(request, send_definitions)
     )
-    return Answer(data=wire.KnownDefinitions(is_known=True), message="They are kept.")
+    return Answer(data=wire.KnownDefinitions(is_known=True), message="Stored.")
 
 
 @router.post("/logs", responses=may_answer(401, 403, 422, 503))
 async def send_logs(body: wire.LogsRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.KeptLogs]:
-    """Send the last lines of the worker's log, when an answer has said that they are wanted."""
-    await context.engine.queue.worker_logs.keep(worker.worker_id, body.lines)
+    """Send the last lines of the worker's log, after a response has requested them."""
+    await context.engine.queue.worker_logs.store(worker.worker_id, body.lines)
     return Answer(data=wire.KeptLogs(lines=len(body.lines)), message="Thank you.")
 
 
 @router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))
 async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Released]:
-    """Leave the fleet; any lease that is still held is requeued."""
+    """Leave the fleet. Leases that are still held are requeued."""
     released = await context.engine.fleet.workers.deregister(worker.worker_id, reason=body.reason)
     context.forget_worker(worker.worker_id)
     return Answer(data=wire.Released(released=released), message="Deregistered.")
@@ -279,7 +279,7 @@ def _note_devices(context: Context, worker: Worker, devices: list[wire.Device] |
 
 
 def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
-    """Whether it is a worker in this process; their names are nobody else's."""
+    """Whether it is a worker in this process. No other worker may use their names."""
     owner = context.owner
     if owner is None or worker_id not in owner.worker_ids:
         return False
@@ -314,7 +314,7 @@ async def _lease(context: Context, wish: LeaseRequest, wait_seconds: float) -> w
 
 
 def _spread(wait_seconds: float) -> float:
-    """A little less, at random: workers that came together, as after a restart, must not come together for ever."""
+    """Slightly less, at random, so that workers that started together do not keep polling together."""
     return wait_seconds * random.uniform(SHORTEST_SHARE, 1)
 
 
@@ -322,7 +322,7 @@ async def _settle(
     context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any
 ) -> Answer[wire.SettledAnswer]:
     report = _report(context, worker, body, verb, **more)
-    # the decision stands once the queue has it; the shard is updated behind the answer
+    # the decision is final once the queue has it; the shard is updated after the response
     return _settled(await context.engine.queue.settle.report(report, wait_for_tenant=False))
 
 
@@ -341,7 +341,7 @@ def _settled(settlement: Settlement) -> Answer[wire.SettledAnswer]:
 
 
 async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do something that may take long; when the caller hangs up, stop and undo it."""
+    """Run a long operation; if the caller disconnects, stop and undo it."""
     doing = asyncio.create_task(work)
     gone = asyncio.create_task(_hung_up(request))
     try:
@@ -352,7 +352,7 @@ async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
             doing.cancel()
     await asyncio.wait({doing})
     if doing.cancelled():
-        # nobody hears this
+        # the caller has disconnected
         raise HTTPException(CLIENT_CLOSED_REQUEST, "The caller hung up.")
     return doing.result()
 

@@ -6,8 +6,8 @@ from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs.batches import Batches
-from comfyrelay.services.jobs.bulk import Bulk
-from comfyrelay.services.jobs.clearing import Clearing
+from comfyrelay.services.jobs.bulk import BulkActions
+from comfyrelay.services.jobs.clearing import QueueClearing
 from comfyrelay.services.jobs.ended_jobs import EndedJobsReader
 from comfyrelay.services.jobs.removal import OnRemoved, Removals
 from comfyrelay.services.jobs.saved_views import SavedViewService
@@ -15,18 +15,18 @@ from comfyrelay.services.jobs.submission.accept import Acceptance, StageOf
 from comfyrelay.services.jobs.submission.rerun import Vary
 from comfyrelay.services.jobs.submission.resolve import Check, JobDefaults, Resolver
 from comfyrelay.services.jobs.submission.reuse import STRAY_SECONDS, OnReused, Reuse
-from comfyrelay.services.jobs.submission.submit import Submit
+from comfyrelay.services.jobs.submission.submit import JobSubmission
 from comfyrelay.services.jobs.test_runs import TestRuns
 from comfyrelay.services.jobs.uploads import Uploads
 from comfyrelay.services.jobs.views.estimate import Estimates
-from comfyrelay.services.jobs.views.events import Events
-from comfyrelay.services.jobs.views.jobs import Views
-from comfyrelay.services.jobs.views.live import Live
+from comfyrelay.services.jobs.views.events import JobEvents
+from comfyrelay.services.jobs.views.jobs import JobViews
+from comfyrelay.services.jobs.views.live import LiveUpdates
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import QueueOverview
 from comfyrelay.services.jobs.views.posters import PendingPosters
-from comfyrelay.services.jobs.views.recent import Recent
-from comfyrelay.services.jobs.views.units import Units
+from comfyrelay.services.jobs.views.recent import RecentOutputs
+from comfyrelay.services.jobs.views.units import QueueUnits
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 from comfyrelay.settings import Settings
@@ -42,7 +42,7 @@ class Jobs:
         catalogue: Catalogue,
         queue: Queue,
         *,
-        events: Events,
+        events: JobEvents,
         limit_of: Callable[[str], Awaitable[int | None]],
         checks: Mapping[WorkflowKind, Check],
         sends_notifications: bool = False,
@@ -76,7 +76,7 @@ class Jobs:
             on_files_used=self.pending_posters.wakeup,
         )
         allow_private = settings.webhook_allow_private
-        self.submit = Submit(databases, self.resolve, self.accept, reuse, vary=vary, allow_private=allow_private)
+        self.submit = JobSubmission(databases, self.resolve, self.accept, reuse, vary=vary, allow_private=allow_private)
         self.test_runs = TestRuns(databases, self.submit)
         self.removal = Removals(databases, objects, on_removed=on_removed)
         self.uploads = Uploads(
@@ -98,15 +98,15 @@ class Jobs:
             vary=vary,
             allow_private=allow_private,
         )
-        self.bulk = Bulk(databases, queue.control, self.submit, self.batches, self.removal, defaults=defaults)
+        self.bulk = BulkActions(databases, queue.control, self.submit, self.batches, self.removal, defaults=defaults)
         self._add_views(context, queue, events, stage_of)
 
-    def _add_views(self, context: ServiceContext, queue: Queue, events: Events, stage_of: StageOf | None) -> None:
+    def _add_views(self, context: ServiceContext, queue: Queue, events: JobEvents, stage_of: StageOf | None) -> None:
         settings, databases, objects = context.settings, context.databases, context.objects
         ttl_seconds = settings.presigned_ttl_seconds
         self.media = MediaViews(databases, objects, ttl_seconds=ttl_seconds)
-        self.views = Views(databases, objects, queue.waiting, self.media, ttl_seconds=ttl_seconds)
-        self.recent = Recent(databases, self.media)
+        self.views = JobViews(databases, objects, queue.wait_reasons, self.media, ttl_seconds=ttl_seconds)
+        self.recent = RecentOutputs(databases, self.media)
         self.overview = QueueOverview(databases, objects, ttl_seconds=ttl_seconds)
         self.estimates = Estimates(
             databases,
@@ -117,11 +117,11 @@ class Jobs:
             stage=settings.stage,
             stage_of=stage_of,
         )
-        self.clearing = Clearing(databases)
+        self.clearing = QueueClearing(databases)
         self.saved_views = SavedViewService(databases)
-        self.units = Units(databases, self.batches, queue.waiting, self.media)
+        self.units = QueueUnits(databases, self.batches, queue.wait_reasons, self.media)
         self.events = events
-        self.live = Live(databases, self.views, self.batches, self.overview, context.notify_channel)
+        self.live = LiveUpdates(databases, self.views, self.batches, self.overview, context.notify_channel)
         self.ended_jobs = EndedJobsReader(databases)
 
 

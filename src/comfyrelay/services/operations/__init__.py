@@ -41,7 +41,7 @@ class Operations:
             retention_days=settings.retention_days,
             unused_upload_hours=settings.unused_upload_hours,
         )
-        self.inspection = Inspection(databases, queue.control, jobs.submit, queue.waiting)
+        self.inspection = Inspection(databases, queue.control, jobs.submit, queue.wait_reasons)
         self.measures = Measures(databases)
         self.readiness = Readiness(databases, objects)
         own = urlsplit(settings.base_url)

@@ -11,7 +11,6 @@ from comfyrelay.domain.records.jobs import DispatchFilter, JobRecord, ListedDisp
 from comfyrelay.domain.records.workers import AuditRecord, LeaseAttempt
 from comfyrelay.errors import DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.submission.submit import Submit
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import JobControl
 from comfyrelay.services.queue.wait_reasons import WaitReasons
@@ -68,7 +67,7 @@ class DispatchHistory:
 
 
 class Inspection:
-    def __init__(self, databases: Databases, control: JobControl, submit: Submit, waiting: WaitReasons) -> None:
+    def __init__(self, databases: Databases, control: JobControl, submit: JobSubmission, waiting: WaitReasons) -> None:
         self._databases = databases
         self._control = control
         self._submit = submit

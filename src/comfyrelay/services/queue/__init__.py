@@ -1,4 +1,4 @@
-"""The dispatch queue: leases are taken, kept alive, settled, stopped and reaped here."""
+"""The dispatch queue: lease, extend, settle, stop and reap dispatches."""
 
 from collections.abc import Callable, Sequence
 from datetime import timedelta
@@ -12,18 +12,18 @@ from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue.control import JobControl
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.demand import Demand
-from comfyrelay.services.queue.graph_building import Building
+from comfyrelay.services.queue.graph_building import GraphBuilder
 from comfyrelay.services.queue.heartbeats import HeartbeatService
-from comfyrelay.services.queue.lease_payload import Handover
+from comfyrelay.services.queue.lease_payload import LeasePayloads
 from comfyrelay.services.queue.leasing import Leasing
 from comfyrelay.services.queue.outputs import Outputs
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.queue.posters import Posters
 from comfyrelay.services.queue.previews import PreviewService
 from comfyrelay.services.queue.reaper import Reaper
-from comfyrelay.services.queue.settle import Settle
-from comfyrelay.services.queue.stop_requests import Stops
-from comfyrelay.services.queue.wait_reasons import WhyWaiting
+from comfyrelay.services.queue.settle import SettleService
+from comfyrelay.services.queue.stop_requests import StopRequests
+from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.services.queue.worker_logs import WorkerLogService
 from comfyrelay.settings import Settings
 
@@ -38,43 +38,45 @@ class Queue:
         graphs: Graphs,
         *,
         comfyui_away: Callable[[str], Sequence[str]],
-        is_worker_coming: Callable[[str], bool],
+        is_worker_starting: Callable[[str], bool],
         why_here: Callable[[int], str | None],
         on_leased: Callable[[Sequence[Dispatch]], None],
-        on_moved: Callable[[], None],
+        on_transition: Callable[[], None],
     ) -> None:
         settings, databases, delivery = context.settings, context.databases, outbox.delivery
         ttl = timedelta(seconds=settings.lease_ttl_seconds)
-        self.stops = Stops(databases)
+        self.stop_requests = StopRequests(databases)
         self.previews = PreviewService(context.objects, context.notify_channel)
         self.decisions = Decisions(
             databases,
             delivery,
             context.notify_channel,
-            self.stops,
+            self.stop_requests,
             self.previews,
             policy=context.failover,
-            on_moved=on_moved,
+            on_transition=on_transition,
         )
         self.leasing = Leasing(
             databases,
             delivery,
-            Building(databases, self.decisions, graphs, deferral=timedelta(seconds=settings.retry_backoff_seconds)),
+            GraphBuilder(databases, self.decisions, graphs, deferral=timedelta(seconds=settings.retry_backoff_seconds)),
             ttl=ttl,
             warm=_warm_policy(settings),
             worker_stale_seconds=settings.worker_stale_seconds,
             on_leased=on_leased,
         )
         self.demand = Demand(databases, self.decisions, worker_stale_seconds=settings.worker_stale_seconds)
-        self.settle = Settle(databases, self.decisions, delivery, worker_stale_seconds=settings.worker_stale_seconds)
-        self.handover = _handover(context)
+        self.settle = SettleService(
+            databases, self.decisions, delivery, worker_stale_seconds=settings.worker_stale_seconds
+        )
+        self.lease_payloads = _lease_payloads(context)
         self.polls = Polls(self.leasing, self.demand, self.settle, context.notify_channel)
-        self.worker_logs = WorkerLogService(databases, context.notify_channel, on_asked=self.polls.let_go)
+        self.worker_logs = WorkerLogService(databases, context.notify_channel, on_request=self.polls.release_poll)
         self.heartbeats = HeartbeatService(databases, ttl=ttl)
         self.posters = Posters(_probes(settings), context.objects, seconds=settings.poster_seconds)
         self.outputs = Outputs(
             databases,
-            self.handover,
+            self.lease_payloads,
             self.settle,
             context.objects,
             _probes(settings),
@@ -90,11 +92,11 @@ class Queue:
             waiting=self.polls.waiting,
             grace=timedelta(seconds=settings.late_seconds),
         )
-        self.waiting = WhyWaiting(
+        self.wait_reasons = WaitReasons(
             databases,
             worker_stale_seconds=settings.worker_stale_seconds,
             comfyui_away=comfyui_away,
-            is_worker_coming=is_worker_coming,
+            is_worker_starting=is_worker_starting,
             why_here=why_here,
         )
 
@@ -104,8 +106,8 @@ def _warm_policy(settings: Settings) -> WarmPolicy:
     return WarmPolicy(lookahead_rows=settings.warm_lookahead_rows, longest_wait=longest_wait)
 
 
-def _handover(context: ServiceContext) -> Handover:
-    return Handover(
+def _lease_payloads(context: ServiceContext) -> LeasePayloads:
+    return LeasePayloads(
         context.databases,
         context.objects,
         ttl_seconds=context.settings.lease_url_ttl_seconds,

@@ -1,4 +1,4 @@
-"""What users and operators ask of jobs: cancel, pause, resume, priority, order. Central first, then the tenant."""
+"""Cancel, pause, resume, prioritise and move jobs and batches."""
 
 from collections.abc import Sequence, Set
 from datetime import datetime
@@ -27,7 +27,7 @@ class JobControl:
         self._recovery = recovery
 
     async def cancel(self, tenant_id: str, job_id: str, *, reason: str | None = None) -> JobRecord:
-        """With a `reason` where it is not its user who wants it."""
+        """Cancel a job. `reason` is given if it is not the user who cancels."""
         return await self._on_job(tenant_id, job_id, "cancel", _cancel_for(reason))
 
     async def pause(self, tenant_id: str, job_id: str, *, mode: PauseMode = PauseMode.AFTER) -> JobRecord:
@@ -43,7 +43,7 @@ class JobControl:
         return await self._on_batch(tenant_id, batch_id, "cancel", _cancel)
 
     async def pause_batch(self, tenant_id: str, batch_id: str, *, mode: PauseMode = PauseMode.AFTER) -> int:
-        """`after` stops what is queued and lets what runs finish; `now` interrupts it and puts it back."""
+        """Pause the queued items. `after` lets running ones finish; `now` interrupts and requeues them."""
         return await self._on_batch(tenant_id, batch_id, "pause", _pause(mode))
 
     async def resume_batch(self, tenant_id: str, batch_id: str) -> int:
@@ -53,7 +53,7 @@ class JobControl:
         return await self._on_batch(tenant_id, batch_id, "priority", _set_priority(priority))
 
     async def cancel_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        """Many jobs with one statement; those that have ended, or are not the tenant's, are left out."""
+        """Cancel many jobs in one statement; skip finished jobs and jobs of other tenants."""
         return await self._on_jobs(tenant_id, job_ids, "cancel", _cancel)
 
     async def pause_jobs(self, tenant_id: str, job_ids: Sequence[str], *, mode: PauseMode = PauseMode.AFTER) -> int:
@@ -66,8 +66,7 @@ class JobControl:
         return await self._on_jobs(tenant_id, job_ids, "priority", _set_priority(priority))
 
     async def move(self, tenant_id: str, job_id: str, to: MoveTo | NextTo) -> bool:
-        """Move a waiting job among its tenant's own jobs of the same priority, also beside one of them, or a batch, by
-        its id; returns whether its place changed."""
+        """Move a waiting job among its tenant's jobs of the same priority; return whether its place changed."""
         job = await self._ensure_dispatch(tenant_id, job_id)
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, tenant_id, [job.id])).get(job.id)
@@ -76,7 +75,7 @@ class JobControl:
         return await self._move(tenant_id, {dispatch.id: dispatch.priority}, to)
 
     async def move_jobs(self, tenant_id: str, job_ids: Sequence[str], to: MoveTo) -> int:
-        """Move those that wait together, keeping their order; returns how many they are, or 0 where all stay."""
+        """Move the waiting jobs together, keeping their order; return their number, or 0 if none changed its place."""
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             found = (await dispatches.by_job(tx, tenant_id, job_ids)).values()
@@ -84,17 +83,17 @@ class JobControl:
         return len(waiting) if waiting and await self._move(tenant_id, waiting, to) else 0
 
     async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo | NextTo) -> bool:
-        """Move a batch's waiting items together, keeping their order; returns whether their places changed."""
+        """Move a batch's waiting items together, keeping their order; return whether their places changed."""
         await self._require_batch(tenant_id, batch_id)
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             waiting = await dispatches.waiting_of_batch(tx, tenant_id, batch_id)
         if not waiting:
-            raise Conflict("Nothing of this batch is waiting.")
+            raise Conflict("No item of this batch is waiting.")
         return await self._move(tenant_id, waiting, to)
 
     async def _move(self, tenant_id: str, moving: dict[int, int], to: MoveTo | NextTo) -> bool:
-        target = to if isinstance(to, MoveTo) else await self._beside(tenant_id, to, set(moving.values()))
+        target = to if isinstance(to, MoveTo) else await self._resolve_target(tenant_id, to, set(moving.values()))
 
         async def work(tx: Tx) -> bool:
             has_moved = False
@@ -102,7 +101,7 @@ class JobControl:
                 places = await dispatches.places(tx, tenant_id, priority)
                 chosen = {id_ for id_, its in moving.items() if its == priority}
                 if not isinstance(target, MoveTo) and target.ids.isdisjoint(place.id for place in places):
-                    # those of another priority; or it has begun to run
+                    # the target has another priority, or has started
                     continue
                 if not isinstance(target, MoveTo) and target.ids <= chosen:
                     continue
@@ -113,8 +112,8 @@ class JobControl:
 
         return await self._databases.central.run(TransactionStep.MOVE, work)
 
-    async def _beside(self, tenant_id: str, to: NextTo, priorities: Set[int]) -> Before | After:
-        """What waits of a job or a batch of the tenant's, of one of these priorities."""
+    async def _resolve_target(self, tenant_id: str, to: NextTo, priorities: Set[int]) -> Before | After:
+        """Find the waiting dispatches of the target job or batch; one must have one of these priorities."""
         async with self._databases.central.read() as tx:
             job = (await dispatches.by_job(tx, tenant_id, [to.id])).get(to.id)
             found = await dispatches.waiting_of_batch(tx, tenant_id, to.id)
@@ -122,9 +121,9 @@ class JobControl:
             found = {job.id: job.priority}
         where = "after" if to.is_after else "before"
         if not found:
-            raise Conflict(f"What it should be moved {where} does not wait: it runs, has ended, or is not there.")
+            raise Conflict(f"The job or batch to move it {where} is not waiting: it is running, finished or deleted.")
         if priorities.isdisjoint(found.values()):
-            raise Conflict(f"What it should be moved {where} has another priority: give both the same one first.")
+            raise Conflict(f"The job or batch to move it {where} has another priority. Give both the same one first.")
         return After(set(found)) if to.is_after else Before(set(found))
 
     async def _on_job(self, tenant_id: str, job_id: str, verb: str, judge: Judge) -> JobRecord:
@@ -138,13 +137,13 @@ class JobControl:
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             now = await jobs.get(tx, tenant_id, job_id) or job
-        # one that the queue never had, because its workflow was deleted first
+        # a job that was never queued, because its workflow was deleted first
         if not decided.found and now.status in TERMINAL_JOB and not _is_done(verb, now):
             raise Conflict(f"This job is already {now.status}.")
         return now
 
     async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, judge: Judge) -> int:
-        """One statement moves all items, one entry holds their updates; returns how many were moved."""
+        """Apply the verb to all items in one transaction with one outbox entry; return how many changed."""
         await self._require_batch(tenant_id, batch_id)
         return await self._on_many(tenant_id, dispatches.of_batch(tenant_id, batch_id), verb, judge)
 
@@ -152,7 +151,7 @@ class JobControl:
         return await self._on_many(tenant_id, dispatches.among(tenant_id, job_ids), verb, judge)
 
     async def _on_many(self, tenant_id: str, which: Condition, verb: str, judge: Judge) -> int:
-        # Jobs whose dispatches have not been made yet must not slip past the verb.
+        # Queue pending submissions first, so that the verb applies to them too.
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         return len((await self._decisions.decide(TransactionStep.CONTROL, which, judge, by=verb)).transitions)
 
@@ -196,5 +195,5 @@ def _set_priority(priority: int) -> Judge:
 
 
 def _is_done(verb: str, ended: Dispatch | JobRecord) -> bool:
-    """Asking for what has already happened is not an error."""
+    """Canceling a canceled job is not an error."""
     return verb == "cancel" and ended.status in (DispatchStatus.CANCELED, JobStatus.CANCELED)

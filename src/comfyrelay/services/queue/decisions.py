@@ -1,4 +1,4 @@
-"""Every decision about dispatches: lock them, judge each, write what follows, then wake and deliver."""
+"""Decide about dispatches: lock them, judge each, write the transitions, then notify and deliver."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -22,7 +22,7 @@ from comfyrelay.errors import Fault
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.previews import PreviewService
-from comfyrelay.services.queue.stop_requests import Stops
+from comfyrelay.services.queue.stop_requests import StopRequests
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit, catalogue
@@ -41,7 +41,7 @@ _STOP_REQUESTS = {JobEventType.CANCEL_REQUESTED, JobEventType.PAUSE_REQUESTED}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Details:
-    """What a worker reports beside the end, for the job's history."""
+    """What a worker reports with the end of a lease, for the job's history."""
 
     provider_job_id: str | None = None
     output: UploadedOutput | None = None
@@ -55,7 +55,7 @@ NO_DETAILS = Details()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecidedTransition:
-    """A transition, the verb that brought it about, and what was reported beside it."""
+    """A transition, the verb that caused it, and the reported details."""
 
     transition: Transition
     by: str
@@ -64,12 +64,12 @@ class DecidedTransition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """What a transaction locked and decided, to be announced once it is committed."""
+    """What a transaction locked and decided, to be announced after the commit."""
 
     found: Mapping[int, Dispatch] = field(default_factory=dict)
     transitions: Sequence[Transition] = ()
     entries: Sequence[OutboxEntry] = ()
-    # whether something can be leased that could not be before
+    # whether a dispatch became available for leasing
     has_work: bool = False
 
 
@@ -79,29 +79,29 @@ class Decisions:
         databases: Databases,
         delivery: OutboxDelivery,
         notify_channel: NotifyChannel,
-        stops: Stops,
+        stop_requests: StopRequests,
         previews: PreviewService,
         *,
         policy: FailoverPolicy,
-        on_moved: Callable[[], None],
+        on_transition: Callable[[], None],
     ) -> None:
-        """`on_moved` is called when dispatches have moved of which no row tells but their own."""
+        """`on_transition` is called after transitions that leave no audit entry."""
         self._databases = databases
         self._delivery = delivery
         self._notify_channel = notify_channel
-        self._stops = stops
+        self._stop_requests = stop_requests
         self._previews = previews
         self._policy = policy
-        self._on_moved = on_moved
+        self._on_transition = on_transition
 
     async def decide(self, step: TransactionStep, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
-        """Lock, judge and write in a transaction of its own, and announce it."""
+        """Lock, judge and write in a separate transaction, and announce the result."""
         decided = await self._databases.central.run(step, lambda tx: self.decide_in(tx, which, judge, by=by, post=post))
         await self.announce(decided)
         return decided
 
     async def decide_in(self, tx: Tx, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
-        """Lock, judge and write in a transaction of the caller's, who announces it after the commit."""
+        """Lock, judge and write in the caller's transaction. The caller announces the result after the commit."""
         found, now = await dispatches.lock(tx, which)
         decisions = [
             DecidedTransition(transition=transition, by=by)
@@ -120,10 +120,11 @@ class Decisions:
         has_blocks: bool = True,
         post: bool = True,
     ) -> Decided:
-        """Write the transitions of locked dispatches with all that follows from them.
+        """Write the transitions of locked dispatches with leases, audit, blocks and outbox entries.
 
-        Without `has_blocks`, none of their workers has a failure to its name, so there is none to clear. Without
-        `post`, the shard knows of the transitions already, and nothing is learned from them."""
+        `has_blocks` is false if no block of these workers exists that a success could clear. `post` is false if the
+        shard has the result already: then no update is sent, and blocks and timings stay unchanged.
+        """
         if not decisions:
             return Decided(found=found)
         transitions = [each.transition for each in decisions]
@@ -143,17 +144,17 @@ class Decisions:
         )
 
     async def announce(self, decided: Decided) -> None:
-        """After the commit: wake whom it concerns, and deliver it to the shards."""
-        await self.settled(decided)
-        self._stops.wake(transition.before.id for transition in decided.transitions if _stops(transition))
+        """After the commit: wake workers and pollers, and deliver the updates to the shards."""
+        await self.notify_settled(decided)
+        self._stop_requests.wake(transition.before.id for transition in decided.transitions if _stops(transition))
         await self._delivery.deliver(decided.entries)
 
-    async def settled(self, decided: Decided) -> None:
-        """After the commit, where whoever held the leases knows of it: wake pollers, and forget what was seen."""
-        self._previews.ended(decided.transitions)
-        # the end of a lease is in the audit
+    async def notify_settled(self, decided: Decided) -> None:
+        """After the commit, if the workers know that their leases ended: wake pollers and remove previews."""
+        self._previews.remove_ended(decided.transitions)
+        # ended leases have an audit entry
         if any(transition.lease_outcome is None for transition in decided.transitions):
-            self._on_moved()
+            self._on_transition()
         if decided.has_work:
             await self._notify_channel.notify()
 
@@ -162,12 +163,12 @@ class Decisions:
         ids = await self._databases.central.run(
             TransactionStep.RECALL, lambda tx: dispatches.recall_prefetched(tx, which)
         )
-        self._stops.wake(ids)
+        self._stop_requests.wake(ids)
         return len(ids)
 
 
 def _stops(transition: Transition) -> bool:
-    """Whether the worker that holds the lease should know of it at once."""
+    """Whether to wake the worker that holds the lease."""
     return transition.lease_outcome is not None or transition.event_type in _STOP_REQUESTS
 
 
@@ -211,7 +212,7 @@ def _audit_entry(decision: DecidedTransition, now: datetime) -> NewAuditEntry:
 async def _update_blocks(
     tx: Tx, ended: Sequence[Transition], *, policy: FailoverPolicy, now: datetime, has_blocks: bool
 ) -> None:
-    """A worker's fault counts against the pair of worker and workflow hash; a success clears it."""
+    """Count worker faults of a (worker, workflow hash) pair; clear them after a success."""
     failed = [m for m in ended if m.lease_outcome is Outcome.FAILED and m.fault is Fault.WORKER]
     succeeded = {_pair(m): m for m in ended if m.lease_outcome is Outcome.COMPLETED}
     events: list[NewAuditEntry] = []

@@ -1,4 +1,4 @@
-"""What is queued, who of those that wait could take it, and what busy workers hold that an idle one could run now."""
+"""Find queued dispatches, idle workers that could run them, and leased ones that idle workers could run instead."""
 
 from collections.abc import Collection, Sequence
 
@@ -9,14 +9,14 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central.queue import blocks, demand, dispatches, memory, missing_requirements
 from comfyrelay.store.database import Tx
 
-# So many of each kind are read; when they are gone, the next ones are.
+# Queued dispatches read per kind; the next ones are read when these are leased.
 QUEUED_AT_ONCE = 32
-# A job that is about to begin where it is would only be moved.
+# Do not recall a job that may be about to start.
 RECALL_AFTER_SECONDS = 5.0
 
 
 class Demand:
-    """Reads that lock nothing: the claim checks everything once more, and locks."""
+    """Reads without locks. Leasing locks the rows and checks everything again."""
 
     def __init__(self, databases: Databases, decisions: Decisions, *, worker_stale_seconds: float) -> None:
         self._databases = databases
@@ -24,28 +24,28 @@ class Demand:
         self._stale_seconds = worker_stale_seconds
 
     async def queued(self) -> list[QueuedDispatch]:
-        """What could be leased now, the first of each kind. One statement."""
+        """The first dispatches of each kind that could be leased now."""
         async with self._databases.central.read() as tx:
             return await demand.queued(tx, most=QUEUED_AT_ONCE, down_shards=self._databases.down())
 
     async def free_slots(self, waiting: Sequence[LeaseRequest], queued: Sequence[QueuedDispatch]) -> dict[str, int]:
-        """Which of those who wait may run some of it, and how many free slots each has."""
+        """Free slots by worker, for the waiting workers that may run some of `queued`."""
         async with self._databases.central.read() as tx:
             return await _free_slots(tx, waiting, {each.kind for each in queued})
 
     async def prefetched(self) -> list[ReclaimableDispatch]:
-        """What busy workers have held for a while without beginning it."""
+        """Dispatches that busy workers have held for a while without starting them."""
         async with self._databases.central.read() as tx:
             return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
 
     async def recall(self, prefetched: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> int:
-        """ClaimRequest for prefetched jobs back that those who are idle could run now; returns for how many."""
+        """Reclaim prefetched jobs that idle workers could run now; return how many."""
         async with self._databases.central.read() as tx:
             wanted = await _wanted(tx, prefetched, idle, stale_seconds=self._stale_seconds)
         return await self._decisions.recall(dispatches.numbered(wanted)) if wanted else 0
 
     async def late(self, waiting: Sequence[LeaseRequest]) -> list[int]:
-        """Of the leases past their end, those whose jobs somebody who waits could run now."""
+        """Ids of dispatches with an expired lease that a waiting worker could run now."""
         if not waiting:
             return []
         async with self._databases.central.read() as tx:

@@ -1,4 +1,4 @@
-"""Building what a lease is to run: the workflow's graph with the job's values in it."""
+"""Build the graph of each leased dispatch from its workflow and the job's values."""
 
 import asyncio
 from collections import defaultdict
@@ -29,17 +29,17 @@ LONGEST_DEFERRAL = timedelta(minutes=5)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LeasedDispatch:
-    """A lease and all that its worker needs, but for the pre-signed URLs."""
+    """A lease with everything its worker needs except the pre-signed URLs."""
 
     dispatch: Dispatch
-    snapshot: JobPayload
+    payload: JobPayload
     graph: Graph
     output_path: str
-    # how many more its worker could have been given, as far as was looked
+    # how many more candidates the worker had in this round
     more_waiting: int = 0
-    # where it runs, its models stay loaded
+    # whether to keep the workflow's models loaded
     keep_loaded: bool = False
-    # the memory of the largest GPU that was too small for its workflow
+    # memory of the largest GPU that was too small for its workflow
     ran_out_bytes: int | None = None
 
     @property
@@ -52,7 +52,7 @@ class LeasedDispatch:
         return self.dispatch.id
 
 
-class Building:
+class GraphBuilder:
     def __init__(self, databases: Databases, decisions: Decisions, graphs: Graphs, *, deferral: timedelta) -> None:
         self._databases = databases
         self._decisions = decisions
@@ -66,37 +66,39 @@ class Building:
         pinned: Set[int] = frozenset(),
         ran_out: Mapping[tuple[int, str], int] = MappingProxyType({}),
     ) -> dict[int, LeasedDispatch]:
-        """Build what each lease is to run. One that cannot be built now goes back; one that never can be fails. The
-        models of workflows that are `pinned` stay loaded; those in `ran_out`, by id and hash, did not fit into a GPU
-        of this size."""
+        """Build the graph of each lease. Defer a job that cannot be built now; fail one that never can be.
+
+        `pinned` are workflows whose models stay loaded. `ran_out` is the size of the largest GPU that was too small,
+        by workflow id and hash.
+        """
         by_shard: dict[str, list[Dispatch]] = defaultdict(list)
         for each in leased:
             by_shard[each.shard].append(each)
         built: dict[int, LeasedDispatch] = {}
-        hopeless: dict[int, str] = {}
+        unbuildable: dict[int, str] = {}
         later: dict[int, str] = {}
         payloads = await asyncio.gather(*(self._payloads(shard, found) for shard, found in by_shard.items()))
         for (shard, found), known in zip(by_shard.items(), payloads, strict=True):
             for dispatch in found:
                 if known is None:
-                    later[dispatch.id] = f"The shard {shard!r} cannot be read."
+                    later[dispatch.id] = f"The shard {shard!r} is unreachable."
                 elif dispatch.tenant_job_id not in known:
-                    hopeless[dispatch.id] = "The job no longer exists."
+                    unbuildable[dispatch.id] = "The job no longer exists."
                 else:
                     try:
-                        snapshot = JobPayload.from_json(known[dispatch.tenant_job_id])
-                        job = await self._leased_job(dispatch, snapshot)
+                        payload = JobPayload.from_json(known[dispatch.tenant_job_id])
+                        job = await self._leased_job(dispatch, payload)
                         built[dispatch.id] = replace(
                             job,
                             keep_loaded=dispatch.workflow_id in pinned,
                             ran_out_bytes=ran_out.get((dispatch.workflow_id, dispatch.workflow_hash)),
                         )
                     except (NotFound, GraphError, KeyError, TypeError) as error:
-                        hopeless[dispatch.id] = f"The workflow cannot be built: {error}"
+                        unbuildable[dispatch.id] = f"The workflow cannot be built: {error}"
                     except OSError as error:
                         later[dispatch.id] = f"The workflow cannot be read: {error}"
-        if hopeless or later:
-            await self._put_back({each.id: each for each in leased}, hopeless, later)
+        if unbuildable or later:
+            await self._return_leases({each.id: each for each in leased}, unbuildable, later)
         return built
 
     async def _payloads(self, shard: str, found: Sequence[Dispatch]) -> dict[str, Any] | None:
@@ -107,36 +109,36 @@ class Building:
         except DatabaseUnavailable:
             return None
         except Exception:
-            # Whatever it is, the leases must not be left to expire: nobody knows of them yet.
+            # Defer on any error: no worker knows of these leases yet, so they would only expire.
             log.exception("lease.payloads_failed", shard=shard)
             return None
 
-    async def _leased_job(self, dispatch: Dispatch, snapshot: JobPayload) -> LeasedDispatch:
-        graph = await self._graphs.get(snapshot.graph_path)
+    async def _leased_job(self, dispatch: Dispatch, payload: JobPayload) -> LeasedDispatch:
+        graph = await self._graphs.get(payload.graph_path)
         assert dispatch.lease_token is not None
         return LeasedDispatch(
             dispatch=dispatch,
-            snapshot=snapshot,
-            graph=replace_placeholders(graph, snapshot.values),
+            payload=payload,
+            graph=replace_placeholders(graph, payload.values),
             output_path=upload_path(
                 tenant_id=dispatch.tenant_id,
                 job_id=dispatch.tenant_job_id,
                 lease_token=dispatch.lease_token,
-                extension=snapshot.output_extension,
+                extension=payload.output_extension,
             ),
         )
 
-    async def _put_back(
-        self, leased: Mapping[int, Dispatch], hopeless: Mapping[int, str], later: Mapping[int, str]
+    async def _return_leases(
+        self, leased: Mapping[int, Dispatch], unbuildable: Mapping[int, str], later: Mapping[int, str]
     ) -> None:
         def judge(dispatch: Dispatch, now: datetime) -> Transition | None:
             if not lifecycle.holds_lease(dispatch, leased[dispatch.id].lease_token or ""):
                 return None
-            if dispatch.id in hopeless:
-                return lifecycle.fail_permanently(dispatch, error=hopeless[dispatch.id], now=now)
+            if dispatch.id in unbuildable:
+                return lifecycle.fail_permanently(dispatch, error=unbuildable[dispatch.id], now=now)
             return lifecycle.defer(
                 dispatch, reason=later[dispatch.id], now=now, base=self._deferral, longest=LONGEST_DEFERRAL
             )
 
-        log.warning("lease.not_built", hopeless=dict(hopeless), later=dict(later))
-        await self._decisions.decide(TransactionStep.DEFER, [*hopeless, *later], judge, by="build")
+        log.warning("lease.build_failed", failed=dict(unbuildable), deferred=dict(later))
+        await self._decisions.decide(TransactionStep.DEFER, [*unbuildable, *later], judge, by="build")

@@ -1,4 +1,4 @@
-"""Heartbeats: a lease is extended, progress rides along, and the answer says whether to stop."""
+"""Extend leases by heartbeats, store progress and logs, and return stop requests."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
@@ -48,11 +48,11 @@ class HeartbeatService:
         return await self._group.call(heartbeat)
 
     async def beat_many(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatResult | Exception]:
-        """Extend many leases in one statement. Of two heartbeats of one lease, the later one's progress counts."""
+        """Extend many leases in one statement. The last progress report of a lease counts."""
         newest: dict[tuple[int, str, str | None], Beat] = {}
         for each in heartbeats:
             key = (each.dispatch_id, each.lease_token, each.worker_id)
-            # One that brings no progress does not undo what another brought.
+            # A heartbeat without progress does not overwrite an earlier report.
             if each.progress is not None or key not in newest:
                 newest[key] = Beat(
                     dispatch_id=each.dispatch_id,
@@ -69,10 +69,10 @@ class HeartbeatService:
             for each in await self._databases.central.run(TransactionStep.HEARTBEAT, work)
         }
         held = [_held(each, extended.get((each.dispatch_id, each.lease_token))) for each in heartbeats]
-        await self._keep_logs(heartbeats, held)
+        await self._store_logs(heartbeats, held)
         return [_answer(each) for each in held]
 
-    async def _keep_logs(self, heartbeats: Sequence[Heartbeat], held: Sequence[BeatAnswer | None]) -> None:
+    async def _store_logs(self, heartbeats: Sequence[Heartbeat], held: Sequence[BeatAnswer | None]) -> None:
         lines: dict[str, list[dict[str, Any]]] = defaultdict(list)
         for heartbeat, answer in zip(heartbeats, held, strict=True):
             if answer is not None:
@@ -96,12 +96,12 @@ class HeartbeatService:
                     TransactionStep.HEARTBEAT_LOGS, lambda tx: jobs.add_logs(tx, lines)
                 )
         except DatabaseUnavailable:
-            # A lease must not be lost for the sake of its log lines.
+            # Losing log lines is better than losing the lease.
             log.warning("heartbeat.logs_lost", shard=shard, lines=len(lines))
 
 
 def _held(heartbeat: Heartbeat, extended: BeatAnswer | None) -> BeatAnswer | None:
-    """The lease that a heartbeat speaks of; one of another worker's does not count."""
+    """The extended lease, unless another worker holds it."""
     if extended is None or heartbeat.worker_id not in {None, extended.worker_id}:
         return None
     return extended

@@ -1,4 +1,4 @@
-"""What a worker gets with a lease besides the graph: pre-signed URLs, made again when they grow old."""
+"""Sign the download and upload URLs of a lease, and renew them before they expire."""
 
 import asyncio
 from collections import OrderedDict
@@ -17,13 +17,13 @@ from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.tenant import jobs
 
 T = TypeVar("T")
-# Leases that this process remembers having handed over; one that it does not is looked up.
-MOST_REMEMBERED = 20_000
+# Leases cached by this process; others are looked up.
+MAX_CACHED = 20_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignedUrls:
-    """Where to fetch the inputs, and where to put the output, with which headers and of what size at most."""
+    """URLs for the inputs and the output of a lease, with the upload headers and limits."""
 
     output_url: str
     output_headers: Mapping[str, str]
@@ -34,16 +34,16 @@ class SignedUrls:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Handed:
-    """A lease as far as its files are concerned."""
+class LeasePayload:
+    """The job payload of a lease and the path of its upload."""
 
     tenant_id: str
     job_id: str
-    snapshot: JobPayload
+    payload: JobPayload
     upload_path: str
 
 
-class Handover:
+class LeasePayloads:
     def __init__(
         self,
         databases: Databases,
@@ -58,27 +58,27 @@ class Handover:
         self._ttl_seconds = ttl_seconds
         self._max_output_bytes = max_output_bytes
         self._max_output_files = max_output_files
-        self._handed: OrderedDict[str, Handed] = OrderedDict()
+        self._known: OrderedDict[str, LeasePayload] = OrderedDict()
         self._signed_at: OrderedDict[str, float] = OrderedDict()
 
     async def urls(self, job: LeasedDispatch) -> SignedUrls:
-        """URLs for a lease that is being handed over."""
-        handed = _handed(job.dispatch, job.snapshot, job.lease_token)
-        _remember(self._handed, job.lease_token, handed)
-        return await self._sign(job.lease_token, handed)
+        """Sign URLs for a new lease."""
+        lease = _lease_payload(job.dispatch, job.payload, job.lease_token)
+        _cache(self._known, job.lease_token, lease)
+        return await self._sign(job.lease_token, lease)
 
     async def fresh_urls(self, dispatch_id: int, lease_token: str, *, at_once: bool = False) -> SignedUrls | None:
-        """New URLs when the old ones have lived half of their time, or are not known here, or are asked for."""
+        """Sign new URLs if half of their lifetime is over, if another process signed them, or if `at_once`."""
         signed_at = self._signed_at.get(lease_token)
         now = asyncio.get_running_loop().time()
         if not at_once and signed_at is not None and now - signed_at < self._ttl_seconds / 2:
             return None
         return await self._sign(lease_token, await self.of_lease(dispatch_id, lease_token))
 
-    async def of_lease(self, dispatch_id: int, lease_token: str) -> Handed:
-        """What was handed over with a lease, here or by another process; `LeaseLost` when there is no such lease."""
-        if (handed := self._handed.get(lease_token)) is not None:
-            return handed
+    async def of_lease(self, dispatch_id: int, lease_token: str) -> LeasePayload:
+        """The payload of a lease; raises `LeaseLost` if it does not exist."""
+        if (lease := self._known.get(lease_token)) is not None:
+            return lease
         async with self._databases.central.read() as tx:
             dispatch = await dispatches.of_lease(tx, dispatch_id, lease_token)
         if dispatch is None:
@@ -87,24 +87,24 @@ class Handover:
             payloads = await jobs.payloads(tx, [dispatch.tenant_job_id])
         if dispatch.tenant_job_id not in payloads:
             raise LeaseLost
-        snapshot = JobPayload.from_json(payloads[dispatch.tenant_job_id])
-        handed = _handed(dispatch, snapshot, lease_token)
-        _remember(self._handed, lease_token, handed)
-        return handed
+        payload = JobPayload.from_json(payloads[dispatch.tenant_job_id])
+        lease = _lease_payload(dispatch, payload, lease_token)
+        _cache(self._known, lease_token, lease)
+        return lease
 
-    async def _sign(self, lease_token: str, handed: Handed) -> SignedUrls:
+    async def _sign(self, lease_token: str, lease: LeasePayload) -> SignedUrls:
         ttl = self._ttl_seconds
         upload = await self._objects.sign_upload(
-            handed.upload_path,
-            content_type=handed.snapshot.output_mime_type,
+            lease.upload_path,
+            content_type=lease.payload.output_mime_type,
             max_size=self._max_output_bytes,
             ttl_seconds=ttl,
         )
         assets = {
-            each.key: await self._objects.sign_download(each.path, ttl_seconds=ttl) for each in handed.snapshot.assets
+            each.key: await self._objects.sign_download(each.path, ttl_seconds=ttl) for each in lease.payload.assets
         }
-        primary = handed.snapshot.primary_input
-        _remember(self._signed_at, lease_token, asyncio.get_running_loop().time())
+        primary = lease.payload.primary_input
+        _cache(self._signed_at, lease_token, asyncio.get_running_loop().time())
         return SignedUrls(
             output_url=upload.url,
             output_headers=upload.headers,
@@ -115,18 +115,18 @@ class Handover:
         )
 
 
-def _handed(dispatch: Dispatch, snapshot: JobPayload, lease_token: str) -> Handed:
+def _lease_payload(dispatch: Dispatch, payload: JobPayload, lease_token: str) -> LeasePayload:
     path = upload_path(
         tenant_id=dispatch.tenant_id,
         job_id=dispatch.tenant_job_id,
         lease_token=lease_token,
-        extension=snapshot.output_extension,
+        extension=payload.output_extension,
     )
-    return Handed(tenant_id=dispatch.tenant_id, job_id=dispatch.tenant_job_id, snapshot=snapshot, upload_path=path)
+    return LeasePayload(tenant_id=dispatch.tenant_id, job_id=dispatch.tenant_job_id, payload=payload, upload_path=path)
 
 
-def _remember(kept: OrderedDict[str, T], key: str, value: T) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > MOST_REMEMBERED:
-        kept.popitem(last=False)
+def _cache(cache: OrderedDict[str, T], key: str, value: T) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > MAX_CACHED:
+        cache.popitem(last=False)

@@ -1,4 +1,4 @@
-"""Leasing: handing queued dispatches to the workers that ask."""
+"""Lease queued dispatches to polling workers."""
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,7 @@ from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.decisions import block_event
-from comfyrelay.services.queue.graph_building import Building, LeasedDispatch
+from comfyrelay.services.queue.graph_building import GraphBuilder, LeasedDispatch
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import audit
@@ -47,9 +47,9 @@ class LeaseRequest:
     prefetch: int = 0
     request_id: str | None = None
     warm_workflow_hashes: frozenset[str] = frozenset()
-    # Of the token that the worker showed; one that is not its own any more gets nothing.
+    # Hash of the worker token of the request, which may be outdated.
     token_hash: str | None = None
-    # What it says it runs, which may be more than it was given here.
+    # Jobs it reports as running, which may be more than its leases.
     current_load: int = 0
 
     def free_slots(self, max_concurrency: int, leases: int) -> int:
@@ -63,18 +63,18 @@ class LeaseRequest:
 
 @dataclass(kw_only=True, slots=True)
 class _Leased:
-    """What one leasing transaction gave out, by the position of the request."""
+    """The result of one leasing transaction, by the index of the request."""
 
     dispatches: dict[int, list[Dispatch]] = field(default_factory=lambda: defaultdict(list))
     granted: list[Dispatch] = field(default_factory=list)
     refused: dict[int, ComfyRelayError] = field(default_factory=dict)
-    # how many more were in sight that nobody was given
+    # candidates that were granted to no worker
     left: dict[int, int] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
     entries: list[OutboxEntry] = field(default_factory=list)
-    # the workflows whose models stay loaded
+    # workflows whose models stay loaded
     pinned: frozenset[int] = frozenset()
-    # by workflow id and hash, the memory of the largest GPU that was too small
+    # memory of the largest GPU that was too small, by workflow id and hash
     ran_out: Mapping[memory.OversizedWorkflow, int] = field(default_factory=dict)
 
 
@@ -83,14 +83,14 @@ class Leasing:
         self,
         databases: Databases,
         delivery: OutboxDelivery,
-        building: Building,
+        building: GraphBuilder,
         *,
         ttl: timedelta,
         warm: WarmPolicy,
         worker_stale_seconds: float,
         on_leased: Callable[[Sequence[Dispatch]], None],
     ) -> None:
-        """`on_leased` is handed what was leased just now; it must not take time, nor raise."""
+        """`on_leased` is called with new leases; it must return quickly and not raise."""
         self._databases = databases
         self._delivery = delivery
         self._building = building
@@ -107,9 +107,9 @@ class Leasing:
         return answer or []
 
     async def lease_many(self, requests: Sequence[LeaseRequest]) -> list[list[LeasedDispatch] | ComfyRelayError | None]:
-        """Serve many workers at once, in the order of their requests; a request id sent twice is one request.
+        """Serve many workers in one transaction, in the order of their requests. Equal request ids count once.
 
-        `None` is for a request id whose lease has ended: nothing will ever come of it, so nobody should wait.
+        The answer is `None` if the lease of a request id has already ended, so that the worker does not wait for it.
         """
         distinct: dict[tuple[str, str | int], LeaseRequest] = {}
         keys = [(each.worker_id, each.request_id or index) for index, each in enumerate(requests)]
@@ -120,7 +120,7 @@ class Leasing:
         return [answers[key] for key in keys]
 
     def take_pollers(self) -> list[str]:
-        """The workers that polled since these were last taken."""
+        """Return the workers that polled since the last call."""
         pollers, self._pollers = self._pollers, set()
         return sorted(pollers)
 
@@ -130,7 +130,7 @@ class Leasing:
         try:
             leased = await self._databases.central.run(TransactionStep.LEASE, lambda tx: self._lease(tx, requests))
         except Conflict:
-            # The same request id was served by another server in between: now its lease is there to be found.
+            # Another server has just served the same request id; the second attempt finds its lease.
             leased = await self._databases.central.run(TransactionStep.LEASE, lambda tx: self._lease(tx, requests))
         self._delivery.delay(leased.entries)
         if leased.granted:
@@ -172,14 +172,14 @@ class Leasing:
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
             open_claims = unserved_claims(open_claims, candidates, routing.grants)
-        if leased.dispatches and any(each.is_any_outgrown for each in facts.values()):
+        if leased.dispatches and any(each.is_any_oversized for each in facts.values()):
             every = {dispatch.workflow_id for found in leased.dispatches.values() for dispatch in found}
             leased.ran_out = await memory.ran_out(tx, every)
         leased.entries = await _post_starts(tx, leased.granted)
         return leased
 
     async def _answer_repeats(self, tx: Tx, requests: Sequence[LeaseRequest], leased: _Leased) -> set[int]:
-        """A request id that was served before gets the same lease while it lives, and nothing once it has ended."""
+        """Answer a repeated request id with the same lease, or with nothing if the lease has ended."""
         named = {
             (each.worker_id, each.request_id): index
             for index, each in enumerate(requests)
@@ -203,7 +203,7 @@ class Leasing:
         self, tx: Tx, requests: Sequence[LeaseRequest], facts: Mapping[str, WorkerFacts], leased: _Leased
     ) -> None:
         missing = {r.worker_id for r in requests} - facts.keys()
-        # Not found may also mean that another server holds the row this moment; that is no reason to refuse.
+        # A missing row may be locked by another server, so check whether the worker exists before refusing.
         known = await claims.known_workers(tx, missing) if missing else set()
         for index, request in enumerate(requests):
             fact = facts.get(request.worker_id)
@@ -213,7 +213,7 @@ class Leasing:
             elif fact is not None and not fact.is_approved:
                 leased.refused[index] = Forbidden(f"The worker {request.worker_id!r} is not approved.")
             elif fact is not None and request.token_hash not in {None, fact.token_hash}:
-                leased.refused[index] = Unauthorized("This worker token is not valid any more: register again.")
+                leased.refused[index] = Unauthorized("This worker token is no longer valid. Register again.")
 
     async def _grant(
         self, tx: Tx, requests: Sequence[LeaseRequest], grants: Sequence[Grant], leased: _Leased, now: datetime
@@ -221,7 +221,7 @@ class Leasing:
         transitions = []
         for each in grants:
             key = each.claim.key
-            # A request id names one lease; a request for many gets its id on the first.
+            # A request id identifies one lease: the first of the request.
             request_id = requests[key].request_id if key not in leased.dispatches else None
             transition = lifecycle.lease(
                 each.dispatch,
@@ -234,7 +234,7 @@ class Leasing:
             )
             transitions.append(transition)
             leased.dispatches[key].append(transition.after)
-        # not through `Decisions`: the claim has locked and judged them, and each table takes all in one statement
+        # bypass `Decisions`: the rows are locked and judged already, and each table takes one statement
         taken = [transition.after for transition in transitions]
         await dispatches.write_leased(tx, taken)
         await leases.begin(tx, taken)
@@ -252,7 +252,7 @@ async def _post_starts(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
 
 
 async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: datetime) -> None:
-    """As the cooldown passes, the pair is forgotten and free again, and that is recorded."""
+    """Delete blocks whose cooldown is over, and record it."""
     due = [
         worker.worker_id
         for worker in facts.values()
@@ -266,7 +266,7 @@ async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: 
 def _claims(
     requests: Sequence[LeaseRequest], facts: Mapping[str, WorkerFacts], *, skip: set[int], now: datetime
 ) -> list[Claim]:
-    made = []
+    found = []
     promised: dict[str, int] = {}
     for index, request in enumerate(requests):
         fact = facts.get(request.worker_id)
@@ -284,8 +284,8 @@ def _claims(
         )
         if claim.slots > 0:
             promised[fact.worker_id] = promised.get(fact.worker_id, 0) + claim.slots
-            made.append(claim)
-    return made
+            found.append(claim)
+    return found
 
 
 def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> Entitlement:

@@ -1,7 +1,7 @@
-"""All waiting polls of a process are served together: idle workers cost no database queries.
+"""Serve all waiting polls of a process together, so that idle workers cost no database queries.
 
-Work is searched for when a poll comes in, on a wakeup, and at a tick while somebody waits, should every wakeup be lost.
-When many wait, it is first found out what is queued and who could take it, and leases are taken for those only.
+The queue is read when a poll arrives, on a wakeup, and at every tick while polls are parked, because wakeups may be
+lost. If many polls are parked, only polls that could take a queued dispatch try to lease.
 """
 
 import asyncio
@@ -17,21 +17,20 @@ from comfyrelay.errors import ComfyRelayError, LeaseLost
 from comfyrelay.services.queue.demand import QUEUED_AT_ONCE, Demand
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest, Leasing
-from comfyrelay.services.queue.settle import Settle
+from comfyrelay.services.queue.settle import SettleService
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 1.0
-# For so many, leases are tried without finding out first who could take something: it would cost more than it saves.
+# Up to this many polls try to lease without a check whether they could: the check would cost more than it saves.
 FEW = 16
-# A poll that follows one which timed out is first tried within so many ticks, together with others; until then it
-# waits like all that are parked.
-FOLLOWER_TICKS = 10
-# So many are checked first when only some can take what is queued.
+# A worker that polls again right after a timeout is parked, and tried together with others after this many ticks.
+REPOLL_TICKS = 10
+# Size of the first group of parked polls to check; later groups are twice as large.
 CHECKED_FIRST = 64
-# A worker that was answered with nothing is still one that waits, also between two polls and if its polls do not wait.
+# A worker counts as waiting for this long after an empty answer, so also between two polls.
 UNSERVED_SECONDS = 30.0
 
 
@@ -47,7 +46,7 @@ class Polls:
         self,
         leasing: Leasing,
         demand: Demand,
-        settle: Settle,
+        settle: SettleService,
         notify_channel: NotifyChannel,
         *,
         tick_seconds: float = TICK_SECONDS,
@@ -59,19 +58,19 @@ class Polls:
         self._tick_seconds = tick_seconds
         self._new: list[_Poll] = []
         self._parked: dict[_Poll, None] = {}
-        # Polls of workers whose last one has just timed out: they are tried together, after a few ticks.
-        self._followers: list[_Poll] = []
+        # Parked polls of workers whose last poll has just timed out.
+        self._repolls: list[_Poll] = []
         self._timed_out_at: dict[str, float] = {}
-        # By worker, its last poll if that was answered with nothing, and when.
+        # By worker, its last poll and the time of the empty answer.
         self._unserved: dict[str, tuple[LeaseRequest, float]] = {}
-        # Dispatches that nobody who waits here can take; they are offered once more at the next tick.
+        # Dispatches that no parked poll could take; they are offered again at the next tick.
         self._unplaced: set[int] = set()
         self._task: asyncio.Task[None] | None = None
         self._watcher: asyncio.Task[None] | None = None
-        # There is something to do: a new poll, a wake-up or a tick.
+        # Notified by a new poll, a wakeup or a tick.
         self._due = Wakeup()
         self._is_woken = False
-        self._tick_at = self._followers_at = 0.0
+        self._tick_at = self._repolls_at = 0.0
         self._may_recall = False
         self._is_stopping = False
 
@@ -80,14 +79,14 @@ class Polls:
         return len(self._parked)
 
     def waiting(self) -> list[LeaseRequest]:
-        """Of each worker that wants a job and has got none here, what it asked for."""
+        """The last request of each worker that waits for a job in this process."""
         oldest = _now() - UNSERVED_SECONDS
         self._unserved = {worker: (request, at) for worker, (request, at) in self._unserved.items() if at > oldest}
         parked = {each.request.worker_id: each.request for each in self._parked if not each.answer.done()}
         return list(({worker: request for worker, (request, _) in self._unserved.items()} | parked).values())
 
     async def poll(self, request: LeaseRequest, *, wait_seconds: float = 0.0) -> list[LeasedDispatch]:
-        """Leases for the request; with `wait_seconds`, wait that long for one to come."""
+        """Lease dispatches for the request; wait up to `wait_seconds` for the first."""
         poll = _Poll(request=request, answer=asyncio.get_running_loop().create_future(), waits=wait_seconds > 0)
         self._add(poll, wait_seconds)
         try:
@@ -98,18 +97,18 @@ class Polls:
         except TimeoutError:
             return self._time_out(poll)
         except asyncio.CancelledError:
-            # The caller hung up. If a lease was on its way, nobody will ever know of it: give it back.
-            poll.answer.add_done_callback(self._give_back)
+            # The client disconnected. Requeue a lease that is being granted, because no worker will know of it.
+            poll.answer.add_done_callback(self._requeue_answer)
             self._withdraw(poll)
             raise
 
-    def let_go(self, worker_id: str) -> None:
-        """Answer a worker that waits with nothing: there is something else for it to hear."""
+    def release_poll(self, worker_id: str) -> None:
+        """Answer a worker's parked polls with nothing, because the response has another message for it."""
         for poll in [each for each in self._parked if each.waits and each.request.worker_id == worker_id]:
             self._answer(poll, [])
 
     async def stop(self) -> None:
-        """Answer every parked poll with nothing, and stop. Leases that are being granted are still handed over."""
+        """Answer every parked poll with nothing, and stop. Leases that are being granted are still delivered."""
         self._is_stopping = True
         self._due.notify()
         if self._task is not None:
@@ -124,10 +123,10 @@ class Polls:
 
     def _add(self, poll: _Poll, wait_seconds: float) -> None:
         self._unserved.pop(poll.request.worker_id, None)
-        if self._is_follower(poll) and wait_seconds > FOLLOWER_TICKS * self._tick_seconds:
-            # Whatever was queued since then has given a wakeup, or is found at the tick.
+        if self._is_repoll(poll) and wait_seconds > REPOLL_TICKS * self._tick_seconds:
+            # A job queued since the timeout sent a wakeup, or is found at the tick.
             self._parked[poll] = None
-            self._followers.append(poll)
+            self._repolls.append(poll)
         else:
             self._new.append(poll)
             self._due.notify()
@@ -135,23 +134,23 @@ class Polls:
             self._task = asyncio.create_task(self._run())
             self._task.add_done_callback(self._after_run)
 
-    def _is_follower(self, poll: _Poll) -> bool:
+    def _is_repoll(self, poll: _Poll) -> bool:
         timed_out_at = self._timed_out_at.pop(poll.request.worker_id, None)
         return timed_out_at is not None and _now() - timed_out_at < self._tick_seconds
 
     def _after_run(self, task: asyncio.Task[None]) -> None:
-        """Those who wait must know when the loop has failed: they would wait for ever."""
+        """Fail all polls if the loop failed, so that they do not wait forever."""
         if not task.cancelled() and (error := task.exception()) is not None:
-            log.error("polls.died", error=repr(error))
+            log.error("polls.crashed", error=repr(error))
             for poll in self._drop_all():
                 poll.answer.set_exception(error)
 
     def _drop_all(self) -> list[_Poll]:
-        """Everybody who waits for an answer; from now on nobody does."""
+        """Remove and return all unanswered polls."""
         waiting = [each for each in (*self._new, *self._parked) if not each.answer.done()]
         self._new.clear()
         self._parked.clear()
-        self._followers.clear()
+        self._repolls.clear()
         return waiting
 
     async def _run(self) -> None:
@@ -162,7 +161,7 @@ class Polls:
                 await self._wait()
 
     async def _wait(self) -> None:
-        """Until a new poll, a wake-up, or the tick."""
+        """Wait for a new poll, a wakeup or the tick."""
         if self._watcher is None or self._watcher.done():
             self._watcher = asyncio.create_task(self._watch())
         await self._due.wait()
@@ -173,9 +172,10 @@ class Polls:
         self._due.notify()
 
     async def _serve(self) -> None:
-        """Try new polls; those that wait are tried only when there may be something new.
+        """Try new polls, and parked polls if there may be new work.
 
-        A poll that would prefetch is tried together with all that wait: whoever is idle goes first."""
+        A poll with prefetch is tried together with all parked polls, so that idle workers go first.
+        """
         new, self._new = self._new, []
         self._parked.update(dict.fromkeys(new))
         is_woken, self._is_woken = self._is_woken, False
@@ -198,12 +198,12 @@ class Polls:
                 self._answer(poll, [])
 
     def _tick(self, new: list[_Poll]) -> None:
-        """What was put off until now."""
+        """Reset the per-tick state and release the postponed polls."""
         self._tick_at = _now() + self._tick_seconds
-        if _now() >= self._followers_at:
-            self._followers_at = _now() + FOLLOWER_TICKS * self._tick_seconds
-            new += self._followers
-            self._followers = []
+        if _now() >= self._repolls_at:
+            self._repolls_at = _now() + REPOLL_TICKS * self._tick_seconds
+            new += self._repolls
+            self._repolls = []
             self._may_recall = True
         self._unplaced.clear()
         self._timed_out_at = {
@@ -211,7 +211,7 @@ class Polls:
         }
 
     async def _place(self) -> None:
-        """Bring what is queued to those who wait; whoever is idle then may have what a busy one only holds."""
+        """Offer queued dispatches to parked polls, then reclaim prefetched ones for workers that stay idle."""
         if queued := await self._queued():
             await self._offer_to_able(queued)
         if self._may_recall:
@@ -221,20 +221,20 @@ class Polls:
     async def _recall(self) -> None:
         prefetched = await self._demand.prefetched()
         idle = [each.request for each in self._parked if not each.answer.done()]
-        # not all each time: nearly always anybody would do, or nobody
+        # a sample is enough: usually either every idle worker could run them, or none
         some = random.sample(idle, min(len(idle), CHECKED_FIRST))
         if prefetched and some:
             await self._demand.recall(prefetched, some)
 
     async def _offer_to_able(self, queued: list[QueuedDispatch]) -> None:
-        """Offer it to those who wait, to no more of them than are needed."""
+        """Offer dispatches to as few parked polls as needed."""
         busy: list[_Poll] = []
         async for free, others in self._able(queued):
             busy += others
             queued = await self._offer(queued, free, may_prefetch=False)
             if not queued:
                 return
-        # Only now is it known that nobody idle remains.
+        # No idle worker is left, so busy ones may prefetch.
         queued = await self._offer(queued, busy, may_prefetch=True)
         self._unplaced.update(each.id for each in queued)
 
@@ -246,8 +246,10 @@ class Polls:
         return [each for each in queued if each.only_worker is None or each.only_worker in here]
 
     async def _able(self, queued: Sequence[QueuedDispatch]) -> AsyncIterator[tuple[list[_Poll], list[_Poll]]]:
-        """Those who may run some of it: with a free slot, and without one but ready to prefetch. Warm ones first, then
-        those who have waited longest. Ever more are checked, because mostly the first can take it."""
+        """Yield groups of polls that may run some of `queued`: with a free slot, and only for prefetch.
+
+        Warm workers come first, then the longest waiting. Groups grow, because usually the first one suffices.
+        """
         providers, hashes = {each.provider for each in queued}, {each.workflow_hash for each in queued}
         polls = [each for each in self._parked if not providers.isdisjoint(each.request.providers)]
         polls.sort(key=lambda each: each.request.warm_workflow_hashes.isdisjoint(hashes))
@@ -264,17 +266,17 @@ class Polls:
     async def _offer(
         self, queued: list[QueuedDispatch], polls: Sequence[_Poll], *, may_prefetch: bool
     ) -> list[QueuedDispatch]:
-        """Take leases for these, for ever more of them, until nothing remains; what does remain."""
+        """Lease for growing groups of polls until nothing is queued; return what remains."""
         start, size = 0, len(queued) + FEW
         while queued and start < len(polls):
             some, start, size = polls[start : start + size], start + size, 2 * size
             served = await self._lease(some, may_prefetch=may_prefetch)
-            # What was queued since then has given a wakeup of its own.
+            # Jobs queued in the meantime have sent their own wakeup.
             queued = await self._queued() if served < len(queued) or len(queued) >= QUEUED_AT_ONCE else []
         return queued
 
     async def _lease(self, polls: Iterable[_Poll], *, may_prefetch: bool = True) -> int:
-        """Take leases for these; how many of them got one."""
+        """Lease for these polls; return how many got a lease."""
         open_ = [each for each in polls if not each.answer.done()]
         if not open_:
             return 0
@@ -296,18 +298,18 @@ class Polls:
             asyncio.get_running_loop().create_task(self._release(answer))
 
     def _fail(self, polls: Iterable[_Poll], error: Exception) -> None:
-        """Polls that wait go on waiting through a failure, until the next tick."""
+        """Keep waiting polls parked until the next tick; fail the others."""
         log.warning("polls.failed", error=repr(error))
-        self._followers_at = 0.0
+        self._repolls_at = 0.0
         for poll in polls:
             if poll.waits:
-                self._followers.append(poll)
+                self._repolls.append(poll)
             elif not poll.answer.done():
                 self._parked.pop(poll, None)
                 poll.answer.set_exception(error)
 
     def _time_out(self, poll: _Poll) -> list[LeasedDispatch]:
-        """Time is up. A lease that was granted this very moment is still handed over."""
+        """Withdraw the poll, unless a lease was granted at the last moment."""
         if poll.answer.done():
             return poll.answer.result()
         self._withdraw(poll)
@@ -320,7 +322,7 @@ class Polls:
         if not poll.answer.done():
             poll.answer.cancel()
 
-    def _give_back(self, answer: "asyncio.Future[list[LeasedDispatch]]") -> None:
+    def _requeue_answer(self, answer: "asyncio.Future[list[LeasedDispatch]]") -> None:
         if not answer.cancelled() and answer.exception() is None and answer.result():
             asyncio.get_running_loop().create_task(self._release(answer.result()))
 

@@ -1,7 +1,7 @@
-"""Posters and short previews: made of a stored file by the processes that read media, and put beside it.
+"""Create posters and short previews of stored files, next to them.
 
-Nothing waits for them for long, and nothing fails for want of one. Their names follow from that of the file, so that
-whoever removes it removes them, and one that was put there by a process that died then is never lost sight of.
+They are optional: no job fails without them, or waits long for them. Their paths are derived from the file's path, so
+they are removed with the file even if the process that created them crashed.
 """
 
 import asyncio
@@ -21,8 +21,8 @@ log = structlog.get_logger(__name__)
 
 class Posters:
     def __init__(self, probes: Probes, objects: ObjectStore, *, seconds: float) -> None:
-        """`seconds` is the longest that an output waits for its own, whatever they wait for. The `probes` are not those
-        that check outputs: nobody waits there for somebody else's poster."""
+        """An output waits at most `seconds` for its poster. `probes` must not be the ones that check outputs, so that
+        no check waits for a poster."""
         self._probes = probes
         self._objects = objects
         self._seconds = seconds
@@ -30,37 +30,36 @@ class Posters:
     async def of_output(
         self, path: str, info: MediaInfo, *, mime_type: str, size: int, head: bytes = b""
     ) -> MediaFacts:
-        """What is known of an output that was checked. Never raises: what takes too long here is left for later."""
-        found = _found(info)
+        """Create poster and preview of a checked output. Never raises; if it takes too long, it is left for later."""
+        found = _facts(info)
         if media_kind(mime_type) not in ("image", "video"):
             return found
         try:
             async with asyncio.timeout(self._seconds):
-                return await self._drawn(found, path, mime_type=mime_type, size=size, head=head)
+                return await self._draw(found, path, mime_type=mime_type, size=size, head=head)
         except (InvalidInput, NotFound) as error:
-            log.info("poster.not_made", path=path, problem=error.detail)
+            log.info("poster.skipped", path=path, problem=error.detail)
             return found
         except Exception as error:
             log.warning("poster.postponed", path=path, error=repr(error))
             return replace(found, undrawn=True)
 
     async def of_stored(self, path: str, *, mime_type: str) -> MediaFacts:
-        """What can be found out about a file that nobody has looked into. `InvalidInput` when it is no such media."""
+        """Inspect a stored file and create poster and preview. Raises `InvalidInput` if it is not media of its type."""
         if (stat := await self._objects.stat(path)) is None:
             raise NotFound(f"There is no object at {path!r}.")
         info = await self._probes.probe(self._objects, path, mime_type=mime_type, subject="file", size=stat.size)
         try:
-            return await self._drawn(_found(info), path, mime_type=mime_type, size=stat.size)
+            return await self._draw(_facts(info), path, mime_type=mime_type, size=stat.size)
         except InvalidInput as error:
-            log.info("poster.not_made", path=path, problem=error.detail)
-            return _found(info)
+            log.info("poster.skipped", path=path, problem=error.detail)
+            return _facts(info)
 
-    async def _drawn(self, found: MediaFacts, path: str, *, mime_type: str, size: int, head: bytes = b"") -> MediaFacts:
+    async def _draw(self, found: MediaFacts, path: str, *, mime_type: str, size: int, head: bytes = b"") -> MediaFacts:
         drawn = await self._probes.draw(self._objects, path, mime_type=mime_type, size=size, head=head)
-        return found if drawn is None else await self._put(found, path, drawn)
+        return found if drawn is None else await self._store(found, path, drawn)
 
-    async def _put(self, found: MediaFacts, path: str, drawn: Drawn) -> MediaFacts:
-        """They are there before anybody is told of them."""
+    async def _store(self, found: MediaFacts, path: str, drawn: Drawn) -> MediaFacts:
         poster, preview = drawn.poster, drawn.preview
         async with asyncio.TaskGroup() as group:
             if poster is not None:
@@ -72,5 +71,5 @@ class Posters:
         )
 
 
-def _found(info: MediaInfo) -> MediaFacts:
+def _facts(info: MediaInfo) -> MediaFacts:
     return MediaFacts(width=info.width, height=info.height, seconds=info.duration_seconds)

@@ -1,7 +1,7 @@
-"""Previews of jobs that run: who is watched, where a worker puts its pictures, and the newest of each job.
+"""Live previews of running jobs, sent only while a user watches.
 
-That somebody looks is a mark in the memory of each process: said once here, it goes to the others by the wake-up
-channel, and is forgotten by itself. The pictures go to object storage, and no database knows of them.
+Each process remembers for a few seconds which jobs are watched, and tells the others through the notify channel.
+Workers upload preview images to object storage; no database stores them.
 """
 
 import asyncio
@@ -27,21 +27,21 @@ from comfyrelay.wakeup import Wakeup, WakeupsByKey
 T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
-# Whoever asks for a picture watches for so long.
+# A job counts as watched for this long after a request for its preview.
 WATCHED_SECONDS = 10.0
-# Who goes on asking is told of again after so long: the others must not forget it meanwhile.
-TELL_SECONDS = 3.0
-# Several pages that look at one job make one request to storage.
+# Interval at which this process tells the others that a job is still watched.
+PUBLISH_SECONDS = 3.0
+# Several pages that watch one job share one read from storage for this long.
 SHARED_SECONDS = 0.4
-# How long a URL works, and after which part of that another is made.
+# Lifetime of an upload URL; it is renewed after half of it.
 URL_SECONDS = 300.0
-MOST_REMEMBERED = 20_000
-WORD = "watched:"
+MAX_CACHED = 20_000
+TOPIC = "watched:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewOffer:
-    """Where a worker may put previews, and for how long somebody is known to look."""
+    """Where a worker may upload previews, and for how many more seconds the job is watched."""
 
     url: str
     headers: Mapping[str, str]
@@ -49,7 +49,7 @@ class PreviewOffer:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Picture:
+class PreviewImage:
     data: bytes
     tag: str
 
@@ -58,42 +58,42 @@ class PreviewService:
     def __init__(self, objects: ObjectStore, notify_channel: NotifyChannel) -> None:
         self._objects = objects
         self._notify_channel = notify_channel
-        # by job, until when somebody watches; and when the others were told
+        # by job, until when it is watched, and when that was last published
         self._until: OrderedDict[str, float] = OrderedDict()
-        self._told_at: dict[str, float] = {}
+        self._published_at: dict[str, float] = {}
         self._waiting: WakeupsByKey[str] = WakeupsByKey()
         self._offers: OrderedDict[str, tuple[float, PreviewOffer]] = OrderedDict()
-        # jobs that were watched, so that a picture may be there
+        # jobs that were watched, so a preview may exist
         self._watched: OrderedDict[str, None] = OrderedDict()
-        self._read: dict[str, tuple[float, asyncio.Future[Picture | None]]] = {}
+        self._read: dict[str, tuple[float, asyncio.Future[PreviewImage | None]]] = {}
         self._removing: set[asyncio.Task[None]] = set()
         notify_channel.on_word(self._on_word)
 
     def watch(self, job_id: str) -> None:
-        """Somebody looks at a job: whoever has it is to hear of it."""
+        """Note that a user watches a job, and tell the process that serves its worker."""
         now = _now()
-        if now - self._told_at.get(job_id, -inf) >= TELL_SECONDS:
-            self._told_at[job_id] = now
-            self._notify_channel.publish(f"{WORD}{job_id}")
+        if now - self._published_at.get(job_id, -inf) >= PUBLISH_SECONDS:
+            self._published_at[job_id] = now
+            self._notify_channel.publish(f"{TOPIC}{job_id}")
         else:
-            self._mark(job_id)
+            self._mark_watched(job_id)
 
     def seconds_left(self, job_id: str) -> float:
-        """For how long somebody is known to look at it."""
+        """For how many more seconds the job counts as watched."""
         return max(0.0, self._until.get(job_id, 0.0) - _now())
 
     def waking(self, job_id: str, wakeup: Wakeup) -> AbstractContextManager[None]:
-        """Give this wakeup when somebody begins to look at a job."""
+        """Notify this wakeup when a user starts watching the job."""
         return self._waiting.waiting(job_id, wakeup)
 
     def patience(self, job_id: str, *, sends_for: float) -> float:
-        """How long a heartbeat may wait until its worker must hear of previews, if it goes on to send them so long."""
+        """How long a heartbeat may wait before its worker needs a new offer; it sends previews for `sends_for` more."""
         if not self.seconds_left(job_id):
             return inf
         return max(1.0, sends_for / 2) if sends_for > 0 else 0.0
 
     async def offer(self, tenant_id: str, job_id: str, lease_token: str) -> PreviewOffer | None:
-        """Where the holder of a lease puts previews, if somebody watches."""
+        """Where the worker of a lease may upload previews; `None` if no user watches."""
         if not (left := self.seconds_left(job_id)):
             return None
         now = _now()
@@ -103,11 +103,11 @@ class PreviewService:
                 preview_path(tenant_id, job_id), content_type=TYPE, max_size=MOST_BYTES, ttl_seconds=URL_SECONDS
             )
             known = PreviewOffer(url=upload.url, headers=upload.headers, seconds=0.0)
-            _remember(self._offers, lease_token, (now, known))
+            _cache(self._offers, lease_token, (now, known))
         return PreviewOffer(url=known.url, headers=known.headers, seconds=left)
 
-    async def newest(self, tenant_id: str, job_id: str) -> Picture | None:
-        """The newest picture; `None` when there is none, or when what is there is none."""
+    async def newest(self, tenant_id: str, job_id: str) -> PreviewImage | None:
+        """The newest preview; `None` if there is none or it is not a valid image."""
         now = _now()
         read_at, reading = self._read.get(job_id, (-inf, None))
         if reading is None or now - read_at > SHARED_SECONDS:
@@ -116,17 +116,17 @@ class PreviewService:
             self._read[job_id] = (now, reading)
         return await asyncio.shield(reading)
 
-    async def _newest(self, tenant_id: str, job_id: str) -> Picture | None:
+    async def _newest(self, tenant_id: str, job_id: str) -> PreviewImage | None:
         path = preview_path(tenant_id, job_id)
         try:
-            # S3 takes what it is given, so no more than this is looked at
+            # S3 does not limit the size of an upload, so limit the read
             data = b"".join([each async for each in self._objects.stream(path, length=MOST_BYTES + 1)])
         except NotFound:
             return None
-        return Picture(data=data, tag=f'"{sha256(data).hexdigest()[:32]}"') if is_preview(data) else None
+        return PreviewImage(data=data, tag=f'"{sha256(data).hexdigest()[:32]}"') if is_preview(data) else None
 
-    def ended(self, transitions: Iterable[Transition]) -> None:
-        """Leases have ended: what was seen of them is of no use any more."""
+    def remove_ended(self, transitions: Iterable[Transition]) -> None:
+        """Remove the previews of ended leases in the background."""
         for transition in transitions:
             job_id = transition.before.tenant_job_id
             if transition.lease_outcome is None or job_id not in self._watched:
@@ -138,11 +138,11 @@ class PreviewService:
             task.add_done_callback(self._removing.discard)
 
     async def idle(self) -> None:
-        """Wait until nothing is being removed."""
+        """Wait for pending removals."""
         await asyncio.gather(*self._removing)
 
     async def sweep(self, *, older_than_seconds: float) -> int:
-        """Remove the pictures that nobody has replaced for so long: their worker is gone, or nobody looks."""
+        """Remove previews that were not replaced for this long; return how many."""
         before = utc_now() - timedelta(seconds=older_than_seconds)
         old = [each.path async for each in self._objects.list(PREVIEWS) if each.modified_at <= before]
         if old:
@@ -153,22 +153,22 @@ class PreviewService:
         try:
             await self._objects.remove(path)
         except ComfyRelayError as error:
-            # it is found by retention
-            log.info("previews.not_removed", why=error.detail)
+            # retention removes it later
+            log.info("preview.removal_failed", why=error.detail)
 
     def _on_word(self, word: str) -> None:
-        if word.startswith(WORD):
-            self._mark(word.removeprefix(WORD))
+        if word.startswith(TOPIC):
+            self._mark_watched(word.removeprefix(TOPIC))
 
-    def _mark(self, job_id: str) -> None:
+    def _mark_watched(self, job_id: str) -> None:
         now = _now()
         was_watched = self._until.get(job_id, 0.0) > now
         self._until[job_id] = now + WATCHED_SECONDS
         self._until.move_to_end(job_id)
         while (oldest := next(iter(self._until))) and self._until[oldest] <= now:
             del self._until[oldest]
-            self._told_at.pop(oldest, None)
-        _remember(self._watched, job_id, None)
+            self._published_at.pop(oldest, None)
+        _cache(self._watched, job_id, None)
         if not was_watched:
             self._waiting.notify(job_id)
 
@@ -177,8 +177,8 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def _remember(kept: OrderedDict[str, T], key: str, value: T) -> None:
-    kept[key] = value
-    kept.move_to_end(key)
-    if len(kept) > MOST_REMEMBERED:
-        kept.popitem(last=False)
+def _cache(cache: OrderedDict[str, T], key: str, value: T) -> None:
+    cache[key] = value
+    cache.move_to_end(key)
+    if len(cache) > MAX_CACHED:
+        cache.popitem(last=False)

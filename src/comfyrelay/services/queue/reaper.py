@@ -1,7 +1,7 @@
-"""The reaper ends leases whose workers fell silent, and dispatches that nobody may lease any more.
+"""Expire leases without heartbeats, and fail dispatches without attempts left.
 
-A lease past its end is late: its holder may still speak, until a worker waits that could run the job, or the grace is
-over. Who waits is known to the process where it waits, so each process ends what its own pollers could run.
+The worker of an expired lease may still report until the grace period is over or an idle worker could run the job.
+Each process knows only its own polls, so it expires the leases of jobs that its own pollers could run.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -33,7 +33,7 @@ class Reaper:
         waiting: Callable[[], Sequence[LeaseRequest]],
         grace: timedelta,
     ) -> None:
-        """`waiting` are the polls of workers that have got nothing; `grace` is how long a lease may be late."""
+        """`waiting` returns the polls of idle workers; `grace` is how long an expired lease may still be settled."""
         self._databases = databases
         self._decisions = decisions
         self._demand = demand
@@ -41,7 +41,7 @@ class Reaper:
         self._grace = grace
 
     async def run_once(self) -> int:
-        """Reap until nothing is due; returns how many dispatches were moved."""
+        """Reap until nothing is due; return how many dispatches changed."""
         wanted = await self._demand.late(self._waiting())
         reaped = await self._reap(wanted, wanted=wanted) if wanted else 0
         while True:
@@ -50,9 +50,9 @@ class Reaper:
                     *await dispatches.expired(tx, grace_seconds=self._grace.total_seconds(), limit=AT_ONCE),
                     *await dispatches.exhausted(tx, limit=AT_ONCE),
                 ]
-            moved = await self._reap(due) if due else 0
-            reaped += moved
-            if moved < AT_ONCE:
+            count = await self._reap(due) if due else 0
+            reaped += count
+            if count < AT_ONCE:
                 return reaped
 
     async def _reap(self, due: Sequence[int], *, wanted: Collection[int] = ()) -> int:
@@ -61,8 +61,8 @@ class Reaper:
             expired = lifecycle.expire(dispatch, now=now, grace=self._grace, has_idle_worker=has_idle_worker)
             return expired or lifecycle.fail_exhausted(dispatch, now=now)
 
-        # Finding and reaping are two steps: a heartbeat may have come in between, so each is judged once more.
+        # Each dispatch is judged again under lock, because a heartbeat may have arrived since it was found.
         decided = await self._decisions.decide(TransactionStep.REAP, due, judge, by="reap")
         if decided.transitions:
-            log.info("reaper.reaped", count=len(decided.transitions), wanted=len(wanted))
+            log.info("leases.expired", count=len(decided.transitions), wanted=len(wanted))
         return len(decided.transitions)

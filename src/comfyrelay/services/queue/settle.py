@@ -1,7 +1,7 @@
-"""Settling: what the holder of a lease says about its dispatch, fenced by the lease token.
+"""Settle leases: complete, fail or requeue a dispatch, fenced by the lease token.
 
-Completion and failure are decided in the central database, in one transaction with the entry for the shard; the
-shard then writes job, attempt, event, tokens, video and output in one transaction of its own.
+The central database decides, in one transaction with the outbox entry for the shard. The shard then writes job,
+attempt, event, tokens, video and output in its own transaction.
 """
 
 import asyncio
@@ -33,21 +33,23 @@ class Verb(StrEnum):
     REQUEUE = "requeue"
 
 
-# Only these are answered again; a repeated requeue finds its lease ended, like everybody else's.
+# A repeated report with one of these verbs gets the same answer; a repeated requeue gets `LeaseLost`.
 _REPEATABLE = {Verb.COMPLETE, Verb.FAIL}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettledOutput:
-    """The output as the worker describes it, or as it was found. `file_id` is that of the copy that counts; without
-    one it is what the lease uploaded, which is then up to whoever calls the engine."""
+    """The output as the worker describes it, or as it was found.
+
+    `file_id` identifies the accepted copy. Without it, the lease's upload itself is the output, unchecked.
+    """
 
     size: int
     mime_type: str
     extension: str
     sha256: str | None = None
     metadata: dict[str, Any] | None = None
-    # all that it said of it
+    # the worker's description, unchanged
     sent: dict[str, Any] | None = None
     file_id: str | None = None
     media: MediaFacts = NOTHING_FOUND
@@ -55,7 +57,7 @@ class SettledOutput:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """One call of a worker about a lease it holds."""
+    """A worker's report about the end of its lease."""
 
     verb: Verb
     dispatch_id: int
@@ -63,23 +65,23 @@ class Report:
     worker_id: str | None = None
     provider_job_id: str | None = None
     seed: int | None = None
-    # how long after it was leased its run began, by a clock that only goes forward
+    # seconds between lease and start of the run, by a monotonic clock
     began_after_seconds: float | None = None
     about: dict[str, Any] | None = None
     output: SettledOutput | None = None
     fault: Fault = Fault.JOB
     error: str = ""
-    # what kind of error it is, as `errors` names them
+    # error code from `errors`
     code: str | None = None
     reason: str = ""
     retry_after_seconds: float = 0.0
-    # of a job that ran out of memory with a GPU to itself: what that GPU has
+    # memory of the GPU on which the job ran out of memory, if it was alone there
     gpu_bytes: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settlement:
-    """The answer to a report: the state the dispatch came to. A repeat is answered alike, and changes nothing."""
+    """The answer to a report: the dispatch's new status. A repeated report gets the same answer and changes nothing."""
 
     dispatch_id: int
     status: str
@@ -88,7 +90,7 @@ class Settlement:
 
 @dataclass(kw_only=True, slots=True)
 class _SettleBatch:
-    """What one transaction decided."""
+    """The result of one settling transaction."""
 
     answers: list[Settlement | Exception]
     # by report, the shard of its dispatch
@@ -101,7 +103,7 @@ class _SettleBatch:
         return [each for each in self.decided.transitions if each.hold is not None]
 
 
-class Settle:
+class SettleService:
     def __init__(
         self, databases: Databases, decisions: Decisions, delivery: OutboxDelivery, *, worker_stale_seconds: float
     ) -> None:
@@ -173,17 +175,18 @@ class Settle:
         )
 
     async def report(self, report: Report, *, wait_for_tenant: bool = True) -> Settlement:
-        """One report; those that arrive together are decided together.
+        """Settle one report; concurrent reports share a transaction.
 
-        The decision stands, and is answered for, once the central database has committed it with its entry. A worker
-        need not wait until the shard has it as well, unless that falls behind."""
+        The decision is final once the central database has committed it with its outbox entry. Without
+        `wait_for_tenant`, the call waits for the shard only if delivery is behind.
+        """
         settlement, delivery = await self._group.call(report)
         if delivery is not None and (wait_for_tenant or self._delivery.is_behind):
             await self._delivery.wait_for(delivery)
         return settlement
 
     async def report_many(self, reports: Sequence[Report]) -> list[Settlement | Exception]:
-        """Many reports in one call; each has its own answer."""
+        """Settle many reports in one transaction; each has its own answer."""
         batch = await self._decide(reports)
         await self._delivery.deliver(batch.decided.entries)
         return batch.answers
@@ -202,13 +205,16 @@ class Settle:
         batch = await self._databases.central.run(TransactionStep.SETTLE, lambda tx: self._settle(tx, reports))
         for failure in batch.holds:
             await self._hold_rest(failure)
-        # Whoever reports knows that its lease has ended: there is nobody to stop.
-        await self._decisions.settled(batch.decided)
+        # The reporting workers know that their leases ended, so none needs a stop request.
+        await self._decisions.notify_settled(batch.decided)
         return batch
 
     async def _hold_rest(self, failure: Transition) -> None:
-        """In a transaction of its own, so that nobody waits for another's rows while holding some, and before the
-        failure is answered: its worker asks for the next job then. If a crash comes first, the next failure does it."""
+        """Hold the rest of the batch.
+
+        In a separate transaction, to avoid deadlocks between settlements, and before the answer, because the worker
+        then polls for the next job. After a crash in between, the next failure of the batch holds it.
+        """
         failed, reason = failure.after, failure.hold
         assert failed.batch_id is not None
         assert reason is not None
@@ -233,8 +239,8 @@ class Settle:
             batch.shards[index] = dispatch.shard
             if dispatch.id not in decisions and _is_holder(dispatch, report):
                 began_at = lifecycle.began_at(dispatch, after_seconds=report.began_after_seconds, now=now)
-                decided = await self._ran_out(tx, dispatch, report, now, began_at)
-                transition = _charged(decided or _transition(dispatch, report, now, began_at), report, now, began_at)
+                decided = await self._run_out_of_memory(tx, dispatch, report, now, began_at)
+                transition = _charge(decided or _transition(dispatch, report, now, began_at), report, now, began_at)
                 transition = await _with_hold(tx, transition, report)
                 details = _details(dispatch, report, began_at)
                 decisions[dispatch.id] = DecidedTransition(transition=transition, by=report.verb, details=details)
@@ -254,12 +260,13 @@ class Settle:
         )
         return batch
 
-    async def _ran_out(
+    async def _run_out_of_memory(
         self, tx: Tx, dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None
     ) -> Transition | None:
-        """A job that had a GPU to itself and not enough memory; what that teaches is kept. Nothing of any other."""
-        is_it = report.verb is Verb.FAIL and report.code == OutOfMemory.code and report.gpu_bytes
-        if not is_it or report.gpu_bytes is None or dispatch.provider != Provider.SELF_HOSTED:
+        """Handle a job that ran out of memory alone on a GPU, and record the GPU's size; `None` for other reports."""
+        if report.verb is not Verb.FAIL or report.code != OutOfMemory.code or not report.gpu_bytes:
+            return None
+        if dispatch.provider != Provider.SELF_HOSTED:
             return None
         await memory.note(tx, dispatch, report.gpu_bytes)
         return lifecycle.run_out_of_memory(
@@ -274,7 +281,7 @@ class Settle:
         )
 
     async def _answer_repeats(self, tx: Tx, undecided: dict[int, Report], batch: _SettleBatch) -> None:
-        """An accepted complete or fail, reported once more with the same token, is answered like the first time."""
+        """Answer a repeated complete or fail with the same token like the first one."""
         if not undecided:
             return
         past = await leases.by_token(tx, {each.lease_token for each in undecided.values()})
@@ -311,14 +318,14 @@ def _transition(dispatch: Dispatch, report: Report, now: datetime, began_at: dat
     return transition
 
 
-def _charged(transition: Transition, report: Report, now: datetime, began_at: datetime | None) -> Transition:
-    """What is given back without having begun costs nothing: its worker says when it began, if it did."""
+def _charge(transition: Transition, report: Report, now: datetime, began_at: datetime | None) -> Transition:
+    """Charge the run time. A requeued job without a reported start costs nothing."""
     has_run = report.began_after_seconds is not None or transition.lease_outcome in {Outcome.COMPLETED, Outcome.FAILED}
     return lifecycle.charge(transition, ran_from=began_at if has_run else None, now=now)
 
 
 async def _with_hold(tx: Tx, transition: Transition, report: Report) -> Transition:
-    """A failure that the rest of its batch would share holds it."""
+    """Mark a failure that holds the rest of its batch."""
     failed = transition.after
     if failed.status != DispatchStatus.FAILED or failed.batch_id is None or not can_hold_batch(report.code):
         return transition

@@ -1,6 +1,6 @@
-"""Heartbeats that wait: one look a second for all of them finds out who is to stop.
+"""Wake waiting heartbeats when their lease has ended or has a stop request.
 
-What this process decides wakes them at once; what another one decides, within the second.
+Decisions of this process wake them at once. Decisions of other processes are found by one query per second.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 TICK_SECONDS = 1.0
 
 
-class Stops:
+class StopRequests:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds
@@ -31,7 +31,7 @@ class Stops:
 
     @contextlib.contextmanager
     def watching(self, dispatch_id: int) -> Iterator[Wakeup]:
-        """A wakeup, given when a lease has ended or is to stop; the next heartbeat says which."""
+        """Yield a wakeup that is notified when the lease has ended or should stop; the next heartbeat says which."""
         wakeup = Wakeup()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._watch())
@@ -39,12 +39,11 @@ class Stops:
             yield wakeup
 
     def wake(self, dispatch_ids: Iterable[int]) -> None:
-        """These are to stop, or have ended."""
         for dispatch_id in dispatch_ids:
             self._waiting.notify(dispatch_id)
 
     def close(self) -> None:
-        """Wake everybody who waits."""
+        """Wake all waiting heartbeats."""
         self.wake(list(self._waiting))
         if self._task is not None:
             self._task.cancel()
@@ -60,5 +59,5 @@ class Stops:
             async with self._databases.central.read() as tx:
                 self.wake(await dispatches.to_stop(tx, list(self._waiting)))
         except Exception:
-            # the next tick may succeed; whoever waits is answered when time is up at the latest
-            log.warning("stops.failed", exc_info=True)
+            # the next tick may succeed; otherwise the heartbeats time out
+            log.warning("stop_requests.read_failed", exc_info=True)

@@ -1,4 +1,4 @@
-"""Why is it waiting?"""
+"""Explain why jobs are waiting."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import replace
@@ -29,7 +29,7 @@ from comfyrelay.store.central.workers import slots, workers
 from comfyrelay.store.database import Tx
 
 
-class WhyWaiting:
+class WaitReasons:
     def __init__(
         self,
         databases: Databases,
@@ -39,13 +39,16 @@ class WhyWaiting:
         is_worker_starting: Callable[[str], bool],
         why_here: Callable[[int], str | None],
     ) -> None:
-        """`comfyui_away` says why no server of a stage can be used, where its only worker is in this process;
-        `is_worker_starting`, whether that has yet to register. `why_here` is why a job that waits for longer than it
-        accepts was not sent to the cloud."""
+        """The callables describe the desk's own worker and bursting.
+
+        `comfyui_away` says why no ComfyUI of a stage is available, if its only worker is in this process, and
+        `is_worker_starting` whether that worker has yet to register. `why_here` says why a job that waits longer than
+        its user accepts was not moved to the cloud.
+        """
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
         self._comfyui_away = comfyui_away
-        self._is_worker_coming = is_worker_starting
+        self._is_worker_starting = is_worker_starting
         self._why_here = why_here
 
     async def of_job(self, tenant_id: str, job_id: str) -> Waiting:
@@ -55,14 +58,14 @@ class WhyWaiting:
         return found[job_id]
 
     async def of_jobs(self, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Waiting]:
-        """By job, of those that are in the queue. What is the same of several is asked for once."""
+        """Explain by job; jobs that are not in the queue are left out. Equal jobs share their queries."""
         explained: dict[str, Waiting] = {}
         async with self._databases.central.read() as tx:
             found = await dispatches.of_jobs(tx, [(tenant_id, each) for each in job_ids])
-            alike: dict[tuple[Any, ...], dict[str, Dispatch]] = {}
+            groups: dict[tuple[Any, ...], dict[str, Dispatch]] = {}
             for job_id, each in found.items():
                 if each.status in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
-                    same = (
+                    key = (
                         each.workflow_id,
                         each.stage,
                         each.provider,
@@ -70,20 +73,20 @@ class WhyWaiting:
                         each.effect_id,
                         each.only_worker,
                     )
-                    alike.setdefault(same, {})[job_id] = each
-                elif (fetched := await _only_fetched(tx, each)) is not None:
-                    explained[job_id] = fetched
+                    groups.setdefault(key, {})[job_id] = each
+                elif (prefetched := await _explain_if_prefetched(tx, each)) is not None:
+                    explained[job_id] = prefetched
                 else:
                     status = JOB_STATUS_OF[DispatchStatus(each.status)]
-                    explained[job_id] = Waiting(reason=Reason.NOT_WAITING, text=f"It is not waiting: it is {status}.")
-            for some in alike.values():
-                for job_id, waiting in (await self._of(tx, some)).items():
+                    explained[job_id] = Waiting(reason=Reason.NOT_WAITING, text=f"Not waiting: the job is {status}.")
+            for group in groups.values():
+                for job_id, waiting in (await self._explain_group(tx, group)).items():
                     text = await self._with_burst(tx, found[job_id], waiting.text)
                     explained[job_id] = replace(waiting, text=text)
         return explained
 
     async def _with_burst(self, tx: Tx, dispatch: Dispatch, text: str) -> str:
-        """Where it waits may be where nobody expects it: first comes why."""
+        """Add why the job was moved to the cloud or back, or why it was not."""
         if dispatch.status != DispatchStatus.QUEUED:
             return text
         if dispatch.has_burst:
@@ -93,9 +96,9 @@ class WhyWaiting:
         why_here = self._why_here(dispatch.id)
         return text if why_here is None else f"{text} {why_here}"
 
-    async def _of(self, tx: Tx, alike: Mapping[str, Dispatch]) -> dict[str, Waiting]:
-        """Why these wait, which run the same in the same place."""
-        dispatch = next(iter(alike.values()))
+    async def _explain_group(self, tx: Tx, group: Mapping[str, Dispatch]) -> dict[str, Waiting]:
+        """Explain dispatches of the same workflow, stage and provider, by job."""
+        dispatch = next(iter(group.values()))
         able = await workers.serving(
             tx,
             dispatch.workflow_id,
@@ -108,16 +111,16 @@ class WhyWaiting:
         is_ours = dispatch.provider == Provider.SELF_HOSTED
         unmet = await missing_requirements.of_hash(tx, dispatch.workflow_hash) if is_ours else {}
         ids = [each.worker_id for each in able]
-        # one that a worker was chosen for is tried there, however small its GPU
-        is_spared = is_ours and dispatch.only_worker is None
-        ran_out = await memory.ran_out_on(tx, dispatch.workflow_id, dispatch.workflow_hash) if is_spared else None
+        # a job that is pinned to a worker is tried there even if its GPU is too small
+        checks_memory = is_ours and dispatch.only_worker is None
+        ran_out = await memory.ran_out_on(tx, dispatch.workflow_id, dispatch.workflow_hash) if checks_memory else None
         small: set[str] = set()
         if ran_out is not None:
             oversized = await memory.oversized(tx, ids, stale_seconds=self._worker_stale_seconds)
-            this = (dispatch.workflow_id, dispatch.workflow_hash)
-            small = {worker_id for worker_id, workflows in oversized.items() if this in workflows}
+            workflow = (dispatch.workflow_id, dispatch.workflow_hash)
+            small = {worker_id for worker_id, workflows in oversized.items() if workflow in workflows}
         shared = await workers.workflows_of(tx, ids)
-        serving = [
+        candidates = [
             CandidateWorker(
                 slots=each.max_concurrency,
                 leases=each.leases,
@@ -127,25 +130,25 @@ class WhyWaiting:
             )
             for each in able
         ]
-        ahead = await _ahead(tx, list(alike.values()), shared)
+        ahead = await _ahead(tx, list(group.values()), shared)
         seconds_per_job = await self._seconds_per_job(tx, dispatch, shared)
         now = await dispatches.now(tx)
-        coming = await _coming(tx, dispatch, {each.worker_id for each in able}) if is_ours else NO_STARTING_MACHINES
+        starting = await _starting_machines(tx, dispatch, set(ids)) if is_ours else NO_STARTING_MACHINES
         return {
             job_id: explain_wait(
                 is_paused=each.status == DispatchStatus.PAUSED,
                 available_at=each.available_at,
                 shard_is_down=each.shard in self._databases.down(),
                 comfyui_away=self._comfyui_away(each.stage),
-                workers=serving,
+                workers=candidates,
                 ahead=ahead.get(each.id, 0),
                 seconds_per_job=seconds_per_job,
                 now=now,
-                machines=coming,
+                machines=starting,
                 ran_out_bytes=ran_out,
-                is_worker_starting=self._is_worker_coming(each.stage),
+                is_worker_starting=self._is_worker_starting(each.stage),
             )
-            for job_id, each in alike.items()
+            for job_id, each in group.items()
         }
 
     async def _seconds_per_job(self, tx: Tx, dispatch: Dispatch, shared: list[int]) -> float | None:
@@ -156,32 +159,33 @@ class WhyWaiting:
         return mean
 
 
-async def _only_fetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
-    """Of what a worker has fetched while another runs there; `None` for all else."""
+async def _explain_if_prefetched(tx: Tx, dispatch: Dispatch) -> Waiting | None:
+    """Explain a prefetched dispatch that its worker has not started; `None` for any other."""
     if not dispatch.is_leased or not dispatch.is_prefetch or dispatch.worker_id is None:
         return None
     held, now = await slots.held_by(tx, [dispatch.worker_id])
-    fetched = [each.job_id for each in held if each.is_prefetched]
-    if dispatch.tenant_job_id not in fetched:
+    prefetched = [each.job_id for each in held if each.is_prefetched]
+    if dispatch.tenant_job_id not in prefetched:
         return None
     usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
-    before = fetched.index(dispatch.tenant_job_id)
+    before = prefetched.index(dispatch.tenant_job_id)
     left = [each.seconds_left(usual[each.workflow_id], now) for each in held if not each.is_prefetched]
     return explain_prefetched(
         running_seconds_left=left,
-        before=[usual[each.workflow_id] for each in held if each.job_id in fetched[:before]],
+        before=[usual[each.workflow_id] for each in held if each.job_id in prefetched[:before]],
     )
 
 
-async def _ahead(tx: Tx, alike: Sequence[Dispatch], shared: Sequence[int]) -> dict[int, int]:
-    if len(alike) == 1:
-        return {alike[0].id: await dispatches.ahead_of(tx, alike[0], shared)}
-    ids, first = [each.id for each in alike], alike[0]
+async def _ahead(tx: Tx, group: Sequence[Dispatch], shared: Sequence[int]) -> dict[int, int]:
+    """By dispatch, how many dispatches are ahead of it."""
+    if len(group) == 1:
+        return {group[0].id: await dispatches.ahead_of(tx, group[0], shared)}
+    ids, first = [each.id for each in group], group[0]
     return await dispatches.ahead_of_each(tx, ids, stage=first.stage, provider=first.provider, workflow_ids=shared)
 
 
-async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> StartingMachines:
-    """Machines that are starting for the workflow, or why none is. Workers that are `known` have started."""
+async def _starting_machines(tx: Tx, dispatch: Dispatch, known: Set[str]) -> StartingMachines:
+    """Machines that are starting for the workflow, or why none is launched. `known` workers have started."""
     fleets = [
         each
         for each in await observations.fleets_with(tx, dispatch.workflow_id, stage=dispatch.stage)
@@ -198,17 +202,20 @@ async def _coming(tx: Tx, dispatch: Dispatch, known: Set[str]) -> StartingMachin
             if machine.registered_at is None and machine.ending_at is None:
                 left.append(seconds_left(boot, (now - machine.ordered_at).total_seconds()))
         if fleet.machine_spec.provider is MachineProviderName.KUBERNETES:
-            left += await _pods_coming(tx, fleet, known, now)
+            left += await _starting_pods(tx, fleet, known, now)
     if left:
         return StartingMachines(boot_seconds_left=left)
-    # each of them has one, or somebody would launch
+    # a fleet without a limit may still launch one
     limits = [limit for each in fleets if (limit := await _limit(tx, each)) is not None]
     return StartingMachines(limit=limits[0]) if len(limits) == len(fleets) else NO_STARTING_MACHINES
 
 
-async def _pods_coming(tx: Tx, fleet: FleetRecord, known: Set[str], now: datetime) -> list[float]:
-    """Of a cluster only who tells it its number sees the pods: those that started when it last told another, and those
-    that it asked for then."""
+async def _starting_pods(tx: Tx, fleet: FleetRecord, known: Set[str], now: datetime) -> list[float]:
+    """Seconds until the starting pods of a cluster are ready.
+
+    Only the autoscaler sees the pods, so they come from its last decision: pods that were starting, and pods it
+    requested.
+    """
     last = await decisions.latest(tx, fleet.id)
     if last is None or fleet.scaling_spec.is_paused or fleet.scaling_spec.is_dry_run:
         return []
@@ -218,12 +225,12 @@ async def _pods_coming(tx: Tx, fleet: FleetRecord, known: Set[str], now: datetim
         for each in last.seen.get("machines", ())
         if each["state"] == MachineState.BOOTING and each["id"] not in known
     ]
-    asked_for = sum(each["count"] for each in last.launch)
-    return [seconds_left(each, ago) for each in (*seconds, *asked_for * [last.seen["boot_seconds"]])]
+    requested = sum(each["count"] for each in last.launch)
+    return [seconds_left(each, ago) for each in (*seconds, *requested * [last.seen["boot_seconds"]])]
 
 
 async def _limit(tx: Tx, fleet: FleetRecord) -> str | None:
-    """What the last decision said that it was kept from more by."""
+    """The limit that the last autoscaling decision ran into, if any."""
     if fleet.scaling_spec.is_paused:
         return "the fleet is paused"
     last = await decisions.latest(tx, fleet.id)

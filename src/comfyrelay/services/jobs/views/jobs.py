@@ -19,7 +19,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
 from comfyrelay.services.jobs.views.overview import JOB_STATUS, status_filter
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.queue.wait_reasons import WhyWaiting
+from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue, library
@@ -76,12 +76,12 @@ class VideoView:
     processed_file_url: str | None
 
 
-class Views:
+class JobViews:
     def __init__(
         self,
         databases: Databases,
         objects: ObjectStore,
-        waiting: WhyWaiting,
+        waiting: WaitReasons,
         media_views: MediaViews,
         *,
         ttl_seconds: float,

@@ -85,5 +85,5 @@ class PendingPosters:
         try:
             return await self._makers.of_stored(file.path, mime_type=file.mime_type)
         except (ConfigurationError, InvalidInput, NotFound) as error:
-            log.info("poster.not_made", path=file.path, problem=error.detail)
+            log.info("poster.skipped", path=file.path, problem=error.detail)
             return NOTHING_FOUND

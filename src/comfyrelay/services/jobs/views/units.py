@@ -16,7 +16,7 @@ from comfyrelay.services.jobs.views.jobs import find_workflow_ids
 from comfyrelay.services.jobs.views.media import MediaViews, ShownMedia
 from comfyrelay.services.jobs.views.overview import JOB_STATUS
 from comfyrelay.services.paging import Listed, listed
-from comfyrelay.services.queue.wait_reasons import WhyWaiting
+from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.tenant import jobs, overview, units
@@ -104,8 +104,8 @@ class _UnitRows:
         return means.get((workflow_id, effect_id or durations.ALL), means.get((workflow_id, durations.ALL)))
 
 
-class Units:
-    def __init__(self, databases: Databases, batches: Batches, waiting: WhyWaiting, media_views: MediaViews) -> None:
+class QueueUnits:
+    def __init__(self, databases: Databases, batches: Batches, waiting: WaitReasons, media_views: MediaViews) -> None:
         self._databases = databases
         self._batches = batches
         self._waiting = waiting
@@ -128,7 +128,7 @@ class Units:
         if sort is QueueSort.QUEUE and section != "ended":
             line = [each for each in (*order.running, *order.waiting) if among is None or each in among]
             line = await self._with_status(tenant_id, line, order, wanted.status)
-            begin = _place_after(line, after)
+            begin = _start_index(line, after)
             line = line[begin:]
             found = await self._views(tenant_id, line[: limit + 1], order, wanted)
             if len(line) > limit:
@@ -373,7 +373,7 @@ def _parse_cursor(cursor: str | None) -> tuple[str, str | None]:
     return section, after or None
 
 
-def _place_after(line: Sequence[Unit], after: str | None) -> int:
+def _start_index(line: Sequence[Unit], after: str | None) -> int:
     """Index after `after`, a position and the id of the unit there. If the unit has left the queue, step back by one:
     better show a unit twice than skip one."""
     if after is None:

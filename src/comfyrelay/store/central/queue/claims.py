@@ -51,7 +51,7 @@ class WorkerFacts(NamedTuple):
     # workflows that need more memory than it has, and that another worker can run
     oversized: tuple[memory.OversizedWorkflow, ...]
     # whether any workflow has run out of memory on any GPU
-    is_any_outgrown: bool
+    is_any_oversized: bool
     # whether a queued dispatch is pinned to it
     is_chosen: bool
     now: datetime
@@ -81,10 +81,10 @@ async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: floa
             lacks.setdefault(worker_id, []).append(workflow_hash)
     if any(row.oversized for row in locked):
         oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)
-    for worker_id, *plain, assigned, pinned, _blocks_there, _has_missing, is_any_outgrown, is_chosen, now in locked:
+    for worker_id, *plain, assigned, pinned, _blocks_there, _has_missing, is_any_oversized, is_chosen, now in locked:
         its_lacks, its_blocks = tuple(lacks.get(worker_id, ())), blocks.get(worker_id, {})
         its_ids, too_large = (_ids(assigned), _ids(pinned)), tuple(sorted(oversized.get(worker_id, ())))
-        flags = (bool(is_any_outgrown), bool(is_chosen))
+        flags = (bool(is_any_oversized), bool(is_chosen))
         facts[worker_id] = WorkerFacts._make(
             (worker_id, *plain, *its_ids, its_blocks, its_lacks, too_large, *flags, now)
         )
