@@ -1,4 +1,4 @@
-"""A server to call: the application over fresh databases and object storage, with everybody who may call it."""
+"""The API over fresh databases and object storage, with callers for each role."""
 
 import asyncio
 import re
@@ -27,20 +27,20 @@ SECRETS = Secrets(
     fleet={"production": [FLEET_SECRET, "an-older-secret-of-production"], "staging": ["fleet-secret-of-staging"]},
     signing=["a-signing-secret-of-the-tests"],
 )
-# What runs more often than this is part of what users see.
+# Loops with a shorter interval run as usual: users see their results.
 SOON_SECONDS = 1.0
 PASSWORD = "correct horse battery"
-# by whether files are kept locally, and so served
+# by whether files are local and therefore served
 _worked_out: dict[bool, list[BaseRoute]] = {}
 
 
 @dataclass
 class Caller:
-    """Somebody who calls the API."""
+    """A client of the API."""
 
     http: httpx.AsyncClient
     headers: Mapping[str, str] = field(default_factory=dict)
-    # the account behind it, if it is a user's
+    # the account, if the caller is a user
     user: User | None = None
 
     async def call(self, method: str, path: str, body: Any = None, **options: Any) -> httpx.Response:
@@ -50,7 +50,7 @@ class Caller:
         return await self.http.request(method, path, headers=headers, **options)
 
     async def get(self, path: str, **options: Any) -> Any:
-        """The data of a good answer."""
+        """The data of a successful response."""
         return data_of(await self.call("GET", path, **options))
 
     async def post(self, path: str, body: Any = None, **options: Any) -> Any:
@@ -60,13 +60,13 @@ class Caller:
 def data_of(response: httpx.Response) -> Any:
     assert response.is_success, f"{response.status_code} {response.text}"
     answer = response.json()
-    # messages are for people: none has the name of a class in it
+    # messages are for people and contain no class names
     assert not re.search(r"\b\w+\.[A-Z]", answer["message"]), answer["message"]
     return answer["data"]
 
 
 def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:
-    """The problem details of an answer that is expected to be one."""
+    """The problem details of a response with this status."""
     assert response.status_code == status, f"{response.status_code} {response.text}"
     assert response.headers["content-type"] == "application/problem+json"
     found: dict[str, Any] = response.json()
@@ -77,7 +77,7 @@ def problem_of(response: httpx.Response, status: int) -> dict[str, Any]:
 
 @dataclass
 class Api:
-    """`anybody` is not signed in; others are made with the methods."""
+    """`anybody` is not signed in; the methods create other callers."""
 
     context: Context
     clock: Clock
@@ -116,23 +116,22 @@ class Api:
         return Caller(self.anybody.http, {"Authorization": f"Bearer {answer['token']}"})
 
     async def stop_loops(self) -> None:
-        """From here on nothing happens behind the test's back."""
+        """Stop all background loops."""
         for loop in self.engine._loops:
             loop.cancel()
         await asyncio.gather(*self.engine._loops, return_exceptions=True)
 
 
 def _reuse_routes(app: FastAPI, *, is_local: bool) -> None:
-    """Every application has the same routes, and FastAPI takes longer to work them out than most tests take."""
+    """Use the routes of the first application: FastAPI takes 30 ms to prepare them."""
     routes = app.router.routes
     ready = _worked_out.setdefault(is_local, [*routes])
-    # `/openapi.json` and the like are the application's own
+    # plain routes such as `/openapi.json` belong to their application
     routes[:] = [own if isinstance(own, Route) else first for own, first in zip(routes, ready, strict=True)]
 
 
 async def _later(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """What tidies up now and then looks for the first time after a while: in databases that are new there is nothing,
-    and all of it together takes longer than most tests do."""
+    """Delay the first run of slow loops: new databases have nothing to clean up, and it takes longer than most tests."""
     if seconds > SOON_SECONDS:
         await asyncio.sleep(seconds)
     await _every(name, seconds, work)

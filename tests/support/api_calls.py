@@ -1,4 +1,4 @@
-"""What users and workers do in the tests of the user API: upload, submit, run, follow."""
+"""Calls of users and workers: upload, submit, run, read events."""
 
 import asyncio
 import contextlib
@@ -28,7 +28,7 @@ def png(colour: str = "red") -> bytes:
 async def upload(
     user: Caller, data: bytes | None = None, *, name: str = "cat.png", mime_type: str = "image/png"
 ) -> str:
-    """A file that has arrived; returns its id."""
+    """Upload a file and return its id."""
     data = png() if data is None else data
     body = {"mime_type": mime_type, "size": len(data), "original_filename": name}
     begun = await user.post("/api/videos/uploads", body)
@@ -38,13 +38,13 @@ async def upload(
 
 
 async def submit(user: Caller, effect_id: int, **more: Any) -> Any:
-    """A new job."""
+    """Submit a job."""
     body = {"effect_id": effect_id, "idempotency_key": f"key-{next(_NUMBERS)}", **more}
     return await user.post("/api/ai-jobs", body)
 
 
 async def lease(worker: Caller, worker_id: str = "gpu-1") -> Any:
-    """The next job for a worker."""
+    """Lease the next job of a worker."""
     job = (await worker.post("/api/worker/poll", {"worker_id": worker_id}))["job"]
     assert job is not None
     return job
@@ -55,7 +55,7 @@ def lease_of(job: Any) -> dict[str, Any]:
 
 
 async def complete(api: Api, worker: Caller, job: Any, data: bytes | None = None) -> None:
-    """Upload an output, and wait until the tenant's side knows that the job is done."""
+    """Upload an output and wait until the shard has the result."""
     data = png("blue") if data is None else data
     sent = await worker.http.put(job["output_url"], content=data, headers=job["output_headers"])
     assert sent.status_code == 200, sent.text
@@ -70,7 +70,7 @@ async def fail(api: Api, worker: Caller, job: Any, error: str = "It broke.") -> 
 
 
 async def run(api: Api, user: Caller, worker: Caller, effect_id: int, **more: Any) -> Any:
-    """A job that is completed."""
+    """Submit and complete a job."""
     job = await submit(user, effect_id, **more)
     await complete(api, worker, await lease(worker))
     return await user.get(f"/api/ai-jobs/{job['id']}")
@@ -87,7 +87,7 @@ class Said:
 
 @dataclass
 class Stream:
-    """An open stream of events. What the application sends is read as it comes, which httpx cannot do."""
+    """An open stream of events. Reads each message as it is sent, which httpx's ASGI transport cannot do."""
 
     status: int
     headers: httpx.Headers
@@ -141,13 +141,13 @@ def follow(user: Caller, job_id: str, *, last_event_id: int | None = None) -> Ab
 
 
 def follow_all(user: Caller, *, last_event_id: str | None = None) -> AbstractAsyncContextManager[Stream]:
-    """Follow all that changes for a user."""
+    """Follow all changes of a user."""
     return open_stream(user, "/api/events", last_event_id=last_event_id)
 
 
 @asynccontextmanager
 async def open_stream(user: Caller, path: str, *, last_event_id: int | str | None = None) -> AsyncIterator[Stream]:
-    """A stream of events; at the end of the block the client hangs up."""
+    """A stream of events; the client disconnects at the end of the block."""
     app: Any = cast(httpx.ASGITransport, user.http._transport).app
     headers = {**user.headers, **({} if last_event_id is None else {"Last-Event-ID": str(last_event_id)})}
     scope = {

@@ -1,4 +1,4 @@
-"""AWS for the tests of fleets: moto's server, with what it lacks in front of it."""
+"""A moto server behind a proxy that adds what moto lacks."""
 
 import os
 from collections.abc import Iterator
@@ -52,7 +52,7 @@ def shared_clients() -> Iterator[None]:
 
 @pytest.fixture
 def proxy(moto_behind_proxy: Proxy, shared_clients: None, monkeypatch: pytest.MonkeyPatch) -> Proxy:
-    """An empty account that every client finds; keys that mean nothing, and nothing of the machine's own."""
+    """An empty account, with test keys and no configuration of the machine in the environment."""
     moto_behind_proxy.reset()
     for name, value in {
         "AWS_ENDPOINT_URL": moto_behind_proxy.url,

@@ -1,4 +1,4 @@
-"""The account that fleets are made in, and what a fleet needs before it is made."""
+"""An AWS account and what a fleet needs in it."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,14 +24,14 @@ TYPES = (
 
 
 class Account:
-    """The account as somebody sees it who asks AWS himself."""
+    """Reads and prepares the account without the code under test."""
 
     def __init__(self, proxy: Proxy, clients: dict[str, Any]) -> None:
         self.proxy = proxy
         self._clients = clients
 
     def client(self, service: str) -> Any:
-        # to make one takes a tenth of a second
+        # creating a client takes 0.1 s
         if service not in self._clients:
             session = boto3.session.Session(aws_access_key_id="test", aws_secret_access_key="test", region_name=REGION)
             make: Any = session.client
@@ -39,7 +39,7 @@ class Account:
         return self._clients[service]
 
     def clear(self) -> None:
-        """Without what fleets have there. Moto could forget everything, but then takes a second to begin again."""
+        """Remove the resources of fleets. A full reset of moto takes a second."""
         scaling, ec2, ssm, budgets = map(self.client, ("autoscaling", "ec2", "ssm", "budgets"))
         for group in scaling.describe_auto_scaling_groups()["AutoScalingGroups"]:
             scaling.delete_auto_scaling_group(AutoScalingGroupName=group["AutoScalingGroupName"], ForceDelete=True)
@@ -95,7 +95,7 @@ async def planned(fleet: ProviderFleet, *, secret: str = SECRET) -> Sequence[Cha
 
 
 async def provisioned(fleet: ProviderFleet, *, secret: str = SECRET) -> list[tuple[Action, str]]:
-    """Make it, and return what was done."""
+    """Provision the fleet and return the steps."""
     changes = await planned(fleet, secret=secret)
     await apply(changes)
     return [(each.action, each.resource) for each in changes]

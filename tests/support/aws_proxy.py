@@ -1,4 +1,4 @@
-"""AWS as far as moto's server does not play it: a server on a socket that stands in front of it.
+"""A proxy in front of moto's server that adds the AWS behaviour moto lacks.
 
 Machines come up when they are let (`let_boot`), capacity runs out (`have_capacity`), and calls are throttled or cut
 off. It refuses a desired number above the maximum and filters with too many values, keeps Spot quotas and scaling
@@ -32,7 +32,7 @@ OVER_QUOTA = (
     "Could not launch Spot Instances. MaxSpotInstanceCountExceeded - Max spot instance count exceeded. Launching EC2 "
     "instance failed."
 )
-# moto knows nothing of them, or not in all of their answers
+# missing in moto or in some of its responses
 REMEMBERED = ("DefaultInstanceWarmup", "CapacityRebalance")
 
 Answer = tuple[int, str, bytes]
@@ -69,12 +69,12 @@ class Proxy:
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
 
     def reset(self) -> None:
-        """As at the beginning, but for what moto has."""
-        # operations by name, as often as they came
+        """Reset the proxy, but not moto."""
+        # number of calls by operation
         self.calls: Counter[str] = Counter()
         self.throttled = 0
         self.is_cut_off = False
-        # virtual CPUs, by the code of the quota; one that is not here was never raised from what AWS begins with
+        # vCPU quotas by code; others have the default of AWS
         self.quotas: dict[str, float] = {}
         self.default_quota = 0.0
         self._booted: set[str] = set()
@@ -97,17 +97,17 @@ class Proxy:
             thread.join()
 
     def let_boot(self, group: str) -> None:
-        """What was launched there, and what will be, is in service."""
+        """Put current and future instances in service."""
         with self._lock:
             self._booted.add(group)
 
     def have_capacity(self, group: str, machines: int, *, why: str | None = NO_CAPACITY) -> None:
-        """There are no more than so many machines to be had. Without a reason the group is still looking for them."""
+        """Limit the capacity. Without a reason, the group keeps waiting for capacity."""
         with self._lock:
             self._capacity[group] = (machines, why)
 
     def find_capacity(self, group: str) -> None:
-        """There is plenty again: what the group wanted all the time comes."""
+        """Remove the limit and launch the pending instances."""
         with self._lock:
             self._capacity.pop(group, None)
             if (desired := self._desired.pop(group, None)) is not None:
@@ -149,7 +149,7 @@ class Proxy:
         group = form["AutoScalingGroupName"]
         for each in (self._desired, self._said, self._activities):
             each.pop(group, None)
-        # moto keeps them for the next group of this name
+        # moto keeps them for the next group with this name
         for describe, key, delete in (
             ("DescribePolicies", "PolicyName", "DeletePolicy"),
             ("DescribeLifecycleHooks", "LifecycleHookName", "DeleteLifecycleHook"),
@@ -211,7 +211,7 @@ class Proxy:
         return status, kind, ElementTree.tostring(root)
 
     def _put_scaling_policy(self, form: dict[str, str], headers: Mapping[str, str]) -> Answer:
-        """Moto does not answer with the name that it has given."""
+        """Moto does not return the name."""
         status, kind, content = self._pass_on(headers, urlencode(form).encode())
         root = ElementTree.fromstring(content)
         result = root.find(_tag("PutScalingPolicyResult"))

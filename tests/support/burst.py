@@ -1,4 +1,4 @@
-"""A burst whose jobs may go to Comfy Cloud when they would wait for too long."""
+"""A workflow whose jobs may run on Comfy Cloud if they would wait too long."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,14 +12,14 @@ from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from tests.support.world import World
 
-# A job takes 60 s as long as nothing is known of it: 6,000 millionths in the cloud.
+# The default estimate of a job is 60 s, which costs 6,000 millionths in the cloud.
 PRICE = 100
 EXPECTED = 6_000
 
 
 @dataclass(kw_only=True)
 class BurstScenario:
-    """A workflow that may run anywhere, a worker of ours that is busy for 60 s, and one that speaks to the cloud."""
+    """A workflow for any provider, a worker that is busy for 60 s, and a cloud worker."""
 
     world: World
     user: User

@@ -1,4 +1,4 @@
-"""What tests of the page do again and again: look for something, drop files, and let the simulator misbehave."""
+"""Drive the web app in Chromium."""
 
 import asyncio
 import base64
@@ -21,11 +21,11 @@ from tests.support.world import PATIENCE_SECONDS
 
 __all__ = ["PROMPT_GRAPH", "PageDriver", "open_chromium", "open_page"]
 
-# The first has no windows, and no pages of its own in them: a page takes half the time.
+# The headless shell needs half the time of the others.
 NAMES = ("chromium-headless-shell", "chromium", "chromium-browser", "google-chrome")
 PATIENCE_MS = PATIENCE_SECONDS * 1000
 
-# A prompt, a seed and a size; its checkpoint cannot be loaded, so it fails when it runs.
+# Has a prompt, a seed and a size. Its checkpoint does not exist, so its jobs fail.
 PROMPT_GRAPH: dict[str, Any] = {
     "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "broken.safetensors"}},
     "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lake", "clip": ["1", 1]}},
@@ -61,7 +61,7 @@ _DROP = """(files) => {
   }
 }"""
 
-# The page looks every second: no test need wait that long.
+# Poll faster than the page, which polls every second.
 _OFTEN = "{ const every = window.setInterval; window.setInterval = (work, ms) => every(work, ms / 5); }"
 
 
@@ -80,7 +80,7 @@ class PageDriver:
 
     @property
     def units(self) -> Locator:
-        """Batches, and jobs without one, in the queue."""
+        """Batches and single jobs in the queue."""
         return self.page.locator("[data-entry]")
 
     @property
@@ -92,16 +92,16 @@ class PageDriver:
 
     @property
     def error(self) -> Locator:
-        """The card that says why a job failed."""
+        """The error card of a job."""
         return self.page.get_by_role("main").get_by_role("alert")
 
     @property
     def actions(self) -> Locator:
-        """What can be done with the job that is open."""
+        """The actions of the open job."""
         return self.page.get_by_role("group", name="Job", exact=True)
 
     def chip(self, status: str, count: int | None = None) -> Locator:
-        """What shows only jobs of this status, and says how many there are."""
+        """The filter for a status, with its count."""
         wanted = r"[\d,]+" if count is None else f"{count:,}"
         return self.page.get_by_role("button", name=re.compile(f"^{status} ?{wanted}$"))
 
@@ -114,21 +114,21 @@ class PageDriver:
         await expect(self.page.get_by_role("link", name="Queue", exact=True).last).to_be_visible()
 
     async def status_is(self, word: str) -> None:
-        """Of the job whose page is open."""
+        """Expect this status of the open job."""
         await expect(self.page.locator("main header").get_by_text(word, exact=True)).to_be_visible()
 
     async def do(self, label: str, verb: str) -> None:
-        """By the menu of something in the queue."""
+        """Choose an item from the menu of a queue entry."""
         await self.page.get_by_role("button", name=f"More for {label}", exact=True).click()
         await self.page.get_by_role("menuitem", name=verb, exact=True).click()
 
     async def let_go(self) -> None:
-        """What was deleted can be taken back until its message is gone: close it."""
+        """Close the undo message of a deletion."""
         message = self.page.get_by_role("listitem").filter(has_text="will be deleted")
         await message.get_by_role("button", name="Close").click()
 
     async def choose(self, workflow: str) -> Locator:
-        """Its form, in Create."""
+        """Open the form of a workflow in Create."""
         await self.page.goto("/create")
         listed = self.page.get_by_role("navigation", name="Workflows")
         await listed.get_by_role("link", name=workflow).click()
@@ -138,17 +138,17 @@ class PageDriver:
 
     @property
     def plan(self) -> Locator:
-        """What will be made, beside a form."""
+        """The summary next to a form."""
         return self.page.get_by_label("What will be made")
 
     async def add(self, button: str = "Add job", *, count: int = 1) -> None:
-        """Press the button of the form, and wait until it says that this was done."""
+        """Submit the form and wait for the confirmation."""
         await self.plan.get_by_role("button", name=button).click()
         said = f"Added {count} job{'s' if count > 1 else ''}."
         await expect(self.page.get_by_text(said, exact=True).first).to_be_visible()
 
     async def misbehave(self, name: str, **fields: Any) -> None:
-        """Let the simulator do so, by its own control route."""
+        """Inject a fault into the simulator through its control route."""
         answer = await self.http.post(f"{self.comfyui}/simulator/misbehave", json={"name": name, **fields})
         answer.raise_for_status()
 
@@ -156,7 +156,7 @@ class PageDriver:
         (await self.http.delete(f"{self.comfyui}/simulator/misbehave")).raise_for_status()
 
     async def ended(self, job_id: str) -> Any:
-        """The job, once it has ended; its events end with it."""
+        """Wait until the job has ended."""
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
             self.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events,
@@ -166,7 +166,7 @@ class PageDriver:
         return await self.call("GET", f"/api/ai-jobs/{job_id}")
 
     async def until_running(self, job_id: str) -> None:
-        """Until it has told of its progress: until then it may only have been fetched."""
+        """Wait for progress: without it the job may only be prefetched."""
         async with (
             asyncio.timeout(PATIENCE_SECONDS),
             self.http.stream("GET", f"/api/ai-jobs/{job_id}/events", timeout=None) as events,
@@ -177,7 +177,7 @@ class PageDriver:
         raise AssertionError("It ended before it had begun.")
 
     async def tidy(self) -> None:
-        """The simulator is well, nothing runs any more, and there is no job, and no workflow that was added."""
+        """Clear faults, jobs and added workflows."""
         await self.behave()
         await self.call("POST", "/api/ai-jobs/bulk", {"action": "cancel", "filter": {}})
         for status in ("processing", "queued"):
@@ -204,7 +204,7 @@ class PageDriver:
         return str(made["file"]["id"])
 
     async def submit(self, *labels: str) -> list[str]:
-        """Jobs that invert the sample, with these labels, in this order; their ids."""
+        """Submit jobs that invert the sample, with these labels; returns their ids."""
         file_id = await self.upload()
         return [(await self.call("POST", "/api/ai-jobs", _job(file_id, each)))["id"] for each in labels]
 
@@ -228,7 +228,7 @@ async def open_chromium() -> AsyncIterator[Browser]:
         )
     # Chromium's sandbox does not work for root
     arguments = ["--no-sandbox"] if os.geteuid() == 0 else []
-    # a busy machine is slow, and no test is about that
+    # a busy machine is slow, not wrong
     expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
         browser = await playwright.chromium.launch(executable_path=found, args=arguments)
@@ -240,7 +240,7 @@ ANY_AREA = re.compile("/(queue|create)")
 
 
 async def until(page: Page, expression: str) -> None:
-    """Until this is so in the page. Playwright's own wait asks from inside of it, which the app's policy forbids."""
+    """Wait for a condition in the page. The content security policy forbids Playwright's own wait."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not await page.evaluate(expression):  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -248,21 +248,21 @@ async def until(page: Page, expression: str) -> None:
 
 @asynccontextmanager
 async def open_page(chromium: Browser, url: str, *, lands: re.Pattern[str] = ANY_AREA) -> AsyncIterator[PageDriver]:
-    """The page, just opened, where it `lands`. Whatever it complains of in the console fails the test."""
+    """Open the page and expect it at `lands`. An error in the console fails the test."""
     page = await chromium.new_page(viewport={"width": 1280, "height": 800}, base_url=url)
     page.set_default_timeout(PATIENCE_MS)
     await page.add_init_script(_OFTEN)
     complaints: list[str] = []
 
     def heard(message: ConsoleMessage) -> None:
-        # the browser itself reports answers such as 404 and 422, which a test may be about
+        # the browser reports responses such as 404 and 422, which a test may expect
         if message.type == "error" and "Failed to load resource" not in message.text:
             complaints.append(message.text)
 
     page.on("console", heard)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     async with PageDriver.at(page, url) as driver:
-        # as people do: by a link, which leads to the page
+        # open the page by its link, as users do
         await page.goto((await driver.call("POST", "/api/desk/links"))["url"])
         await page.wait_for_url(lands)
         yield driver

@@ -1,4 +1,4 @@
-"""A real server on a socket, with a user and a worker, and the command as people call it."""
+"""A server on a socket with a user and a worker, and commands that call it."""
 
 import asyncio
 import os
@@ -41,7 +41,7 @@ class Site:
 
     @property
     def env(self) -> dict[str, str]:
-        """The environment of a command that speaks to this server."""
+        """The environment of a command that calls this server."""
         clean = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         return {**clean, "COMFYRELAY_URL": self.url, "COMFYRELAY_TOKEN": self.token, "COLUMNS": "160", "TERM": "xterm"}
 
@@ -69,7 +69,7 @@ async def site(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[S
         token = user.headers["Authorization"].removeprefix("Bearer ")
         async with Client(url, token=token) as client:
             yield Site(api, url, user, worker, effect_id, client)
-        # streams that are still open end by themselves, not by being waited for
+        # do not wait for open streams
         await api.context.stop_waiting()
         server.should_exit = True
         await serving

@@ -1,4 +1,4 @@
-"""The simulator install as a ComfyUI that somebody has on their disk: a folder with `main.py`, and its command line."""
+"""A fake ComfyUI installation: a folder whose `main.py` runs the simulator."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ now = json.loads((here / "behaviour.json").read_text("utf-8"))
 print(f"Starting on {os.environ.get('CUDA_VISIBLE_DEVICES')} at {args.port}", flush=True)
 life = {"pid": os.getpid(), "port": args.port, "argv": sys.argv[1:], "environment": dict(os.environ), "children": []}
 if now.get("child"):
-    # in a session of its own, as a custom node may start one
+    # in its own session, as a custom node may do
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"], start_new_session=True)
     life["children"].append(child.pid)
 with (here / "lives.jsonl").open("a") as lives:
@@ -119,7 +119,7 @@ _OPTIONS = '"--user-directory" "--database-url" "--base-directory"'
 
 
 class FakeInstall:
-    """`is_plain` is whether it only answers that it is there, which takes no time to start."""
+    """`is_plain`: only answer health checks, which starts faster."""
 
     def __init__(self, folder: Path, *, is_plain: bool = False) -> None:
         self.folder = folder
@@ -147,16 +147,16 @@ class FakeInstall:
 
     @property
     def living(self) -> list[int]:
-        """Processes of all lives, and of what they started, that are still there."""
+        """Running processes of all starts and their children."""
         known = [pid for life in self.lives for pid in (life["pid"], *life["children"])]
         return [pid for pid in known if is_living(pid)]
 
     def fault(self) -> None:
-        """The newest life has a fault of the GPU, and says so."""
+        """Report a GPU fault in the newest process."""
         os.kill(self.lives[-1]["pid"], signal.SIGUSR1)
 
     def kill(self) -> None:
-        """As kill -9 does, to the newest life."""
+        """Kill the newest process."""
         os.kill(self.lives[-1]["pid"], signal.SIGKILL)
 
     def care(self, *, per_gpu: int | str = 1, arguments: Sequence[str] = ("--cpu",), mps: str = "off") -> Care:
@@ -170,7 +170,7 @@ class FakeInstall:
 
 
 async def until_at_work(install: FakeInstall, count: int) -> None:
-    """Wait until so many of its lives have a run."""
+    """Wait until this many processes run a job."""
     async with asyncio.timeout(PATIENCE_SECONDS), httpx.AsyncClient() as http:
         while True:
             running = 0

@@ -1,4 +1,4 @@
-"""`comfyrelay …` as people call it: a process with words, output, errors and an exit code."""
+"""Run `comfyrelay` commands as processes."""
 
 import asyncio
 import os
@@ -12,7 +12,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @dataclass
 class CommandResult:
-    """How a command ended."""
+    """The exit code and output of a command."""
 
     code: int
     out: str
@@ -28,7 +28,7 @@ class RunningCommand:
     err: asyncio.StreamReader
 
     async def ended(self) -> CommandResult:
-        """Its end, with what was not read of its output."""
+        """Wait for the exit; returns the unread output."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             out, err, code = await asyncio.gather(self.out.read(), self.err.read(), self.process.wait())
         return CommandResult(code, out.decode(), err.decode())

@@ -1,4 +1,4 @@
-"""deploy/ as Docker would read it: instructions of Dockerfiles, and the compose file with its variables filled in."""
+"""Parse the Dockerfiles and the compose file of deploy/."""
 
 import json
 import re
@@ -29,13 +29,13 @@ def of_kind(path: Path, kind: str) -> list[str]:
 
 
 def words_of(path: Path) -> list[str]:
-    """What a container of this image runs when it is told nothing else."""
+    """The default command of the image."""
     [entry], [command] = of_kind(path, "ENTRYPOINT"), of_kind(path, "CMD")
     return [*json.loads(entry), *json.loads(command)]
 
 
 def environment_of(path: Path) -> dict[str, str]:
-    """What its last stage sets."""
+    """The variables of the last stage."""
     return dict(each.split("=", maxsplit=1) for each in shlex.split(of_kind(path, "ENV")[-1]))
 
 
@@ -49,7 +49,7 @@ def variables() -> set[str]:
 
 
 def composed(values: Mapping[str, str]) -> dict[str, Any]:
-    """Values are put in after the file was read, as Compose does."""
+    """Substitute variables after parsing, as Compose does."""
     found: dict[str, Any] = _filled(yaml.safe_load(COMPOSE.read_text("utf-8")), values)
     return found
 

@@ -1,4 +1,4 @@
-"""A process that dies at a chosen moment, and the healing after it."""
+"""Crash at a chosen transaction, and recover."""
 
 from dataclasses import dataclass
 
@@ -10,20 +10,20 @@ from comfyrelay.store.database import Boundary
 from tests.support.world import OUTPUT, Crash, World
 
 JANITOR = "janitor"
-# Longer than any lease, block or deferral lasts.
+# Longer than any lease, block or deferral.
 LONG_SECONDS = 3600.0
 ROUNDS = 20
 
 
 @dataclass
 class CrashPoint:
-    """Whether and where a process died."""
+    """Whether the crash happened."""
 
     came: bool = False
 
 
 def crash_at(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> CrashPoint:
-    """Die at this boundary of the n-th such step. From then on nothing commits until the world is restarted."""
+    """Crash at this boundary of the n-th such step. Nothing commits until the world is restarted."""
     death = CrashPoint()
     passed = 0
 
@@ -40,7 +40,7 @@ def crash_at(world: World, step: str, boundary: Boundary, *, nth: int = 1) -> Cr
 
 
 async def drain(world: World) -> None:
-    """Finish what is under way, let lost leases expire, resume what is paused, and complete all that is left."""
+    """Deliver the outbox, expire lost leases, resume paused jobs and complete all jobs."""
     await _employ_janitor(world)
     for _ in range(ROUNDS):
         await world.relay()
@@ -57,7 +57,7 @@ async def drain(world: World) -> None:
 
 
 async def _employ_janitor(world: World) -> None:
-    """A worker that may run everything."""
+    """Add a worker that may run every workflow."""
     async with world.engine.databases.central.read() as tx:
         slugs = list((await tx.scalars(select(central.workflows.c.slug))).all())
     if slugs:

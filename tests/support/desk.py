@@ -1,4 +1,4 @@
-"""A desk in the test's own loop, with the simulator, and somebody who uses it."""
+"""A desk with the simulator in the event loop of the test, and its client."""
 
 import asyncio
 import atexit
@@ -33,7 +33,7 @@ class OpenDesk:
     desk: Desk
 
     async def ended(self, job_id: str) -> Job:
-        """Wait for a job's end."""
+        """Wait until the job has ended."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for _event in self.client.events(job_id):
                 pass
@@ -44,9 +44,9 @@ def make_desk(folder: Path, *, is_new: bool = False, **desk: object) -> Desk:
     if not is_new:
         copy_initial_data(folder)
     if "comfyui_url" not in desk:
-        # nothing of what these tests add is meant for a ComfyUI
+        # without a ComfyUI, run on the simulator
         desk = {"simulator": True, **desk}
-    # how long a ComfyUI that failed is left alone is no matter of these tests
+    # do not wait for a ComfyUI that failed
     settings = Settings(data_dir=folder, port=free_port(), block_cooldown_seconds=0.2)
     return Desk(settings=settings, desk=DeskSettings.model_validate(desk))
 
@@ -58,7 +58,7 @@ async def open_desk(desk: Desk) -> AsyncIterator[OpenDesk]:
 
 
 def copy_initial_data(folder: Path) -> None:
-    """What the first start makes is copied, unless it is there: it takes as long as all the rest of a start."""
+    """Copy the data of a first start, which takes half the time of a start."""
     if not (folder / ".furnished").exists():
         shutil.copytree(_furnished(), folder, dirs_exist_ok=True)
 
@@ -75,7 +75,7 @@ def _furnished() -> Path:
             await engine.databases.upgrade()
             await create_initial_data(engine, settings)
 
-    # a loop of its own: that of the test runs already
+    # in a thread: the loop of the test is running
     thread = threading.Thread(target=lambda: asyncio.run(first_start()))
     thread.start()
     thread.join()
@@ -85,7 +85,7 @@ def _furnished() -> Path:
 
 @pytest.fixture
 def fast_reconnect(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A ComfyUI that is away is looked for several times a second, and not every few seconds."""
+    """Look for an unreachable ComfyUI several times a second."""
     often = MemberTimings(health_interval_seconds=10.0, first_backoff_seconds=0.1, last_backoff_seconds=0.2)
     monkeypatch.setattr(servers, "MemberTimings", lambda **_given: often)
 

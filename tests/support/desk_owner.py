@@ -1,4 +1,4 @@
-"""Who owns a desk, as plain HTTP has it."""
+"""Call a desk as its owner with plain HTTP."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from comfyrelay.system.owner_secret import pass_for
 
 
 def owner_http(url: str, **options: Any) -> httpx.AsyncClient:
-    """Calls of the desk's owner, without the ways of our own client."""
+    """An HTTP client with the secret of the owner."""
     found = pass_for(url)
     assert found is not None, f"No desk of ours runs at {url}."
     headers = {"Authorization": f"Bearer {found.secret}"}

@@ -80,14 +80,14 @@ class Metadata:
         return datetime.now(UTC) + timedelta(seconds=self.clock_seconds)
 
     def interrupt(self, *, seconds: float = 120.0, action: str = "terminate") -> None:
-        """The Spot notice: the instance goes in so many seconds, by this server's clock."""
+        """Announce a Spot interruption in `seconds`, by the clock of this server."""
         self.arm(SPOT, {"action": action, "time": _stamp(self.now() + timedelta(seconds=seconds))})
 
     def recommend_rebalance(self) -> None:
         self.arm(REBALANCE, {"noticeTime": _stamp(self.now())})
 
     def end_by_group(self) -> None:
-        """The Auto Scaling group ends the instance."""
+        """Announce the termination by the Auto Scaling group."""
         self.arm(LIFECYCLE, "Terminated")
 
     def arm(self, path: str, said: str | dict[str, Any]) -> None:
@@ -100,7 +100,7 @@ class Metadata:
         self._tokens.clear()
 
     async def until_asked(self, path: str, times: int = 1) -> None:
-        """Wait until a path has been answered so many more times."""
+        """Wait until a path was requested `count` more times."""
         goal = self.asked[path] + times
         await self.until(lambda: self.asked[path] >= goal)
 

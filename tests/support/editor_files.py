@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-# Just what a conversion reads of a server's definitions.
+# The part of the node definitions that a conversion reads.
 DEFINITIONS: dict[str, Any] = {
     "EmptyImage": {
         "input": {

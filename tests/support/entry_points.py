@@ -1,4 +1,4 @@
-"""Whether what containers are told to run, and with which variables, is what there is."""
+"""Check that containers run existing commands with known variables."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -18,12 +18,12 @@ VARIABLES = frozenset(
         *(f"{model.model_config['env_prefix']}{name}".upper() for model in _MODELS for name in model.model_fields),
     }
 )
-# what others read: boto3, PostgreSQL, Python, pip
+# read by boto3, PostgreSQL, Python and pip
 OTHERS = re.compile(r"(AWS|PG|POSTGRES|PYTHON|PIP|S3)_?[A-Z0-9_]*|PATH|HOME")
 
 
 def parse(words: Sequence[str]) -> str:
-    """The command that these words after `comfyrelay` call; an error where the real one has it."""
+    """Parse the arguments of `comfyrelay`; fails as the command would."""
     command: Any = typer.main.get_command(app)
     left, name = list(words), "comfyrelay"
     while left and not left[0].startswith("-") and left[0] in getattr(command, "commands", {}):

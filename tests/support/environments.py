@@ -1,4 +1,4 @@
-"""Environments that hold the wheel and what it asks for, and nothing else.
+"""Virtual environments with only the wheel and its dependencies.
 
 What is installed here anyway is linked into them, file by file: no network, and seconds instead of minutes.
 """
@@ -20,7 +20,7 @@ from comfyrelay.settings import ENV_PREFIX
 from tests.support.paths import ROOT
 
 NAME = "comfyrelay"
-# What the environment of the tests must not lend: settings, and modules that are not installed there.
+# Not inherited from the environment of the tests.
 _OWN = (ENV_PREFIX, "AWS_", "PYTHON")
 
 
@@ -34,7 +34,7 @@ class Wheel:
         self._requirements = found.get_all("Requires-Dist", [])
 
     def direct(self, extra: str) -> set[str]:
-        """What an extra asks for itself, or through another extra of ours."""
+        """Direct requirements of an extra, including those of our other extras."""
         found = set()
         for each in map(Requirement, self._requirements):
             if each.marker is not None and each.marker.evaluate({"extra": extra}):
@@ -42,7 +42,7 @@ class Wheel:
         return found
 
     def needs(self, extras: Iterable[str] = ()) -> dict[str, Distribution]:
-        """Everything that is installed with these extras, by name."""
+        """All packages that these extras install, by name."""
         needed: dict[str, Distribution] = {}
         done: set[tuple[str, str]] = set()
         to_do = [(NAME, extra) for extra in ("", *extras)]
@@ -66,7 +66,7 @@ def _that_apply(texts: Iterable[str], extra: str) -> Iterator[Requirement]:
 
 
 def build_wheel(folder: Path) -> Wheel:
-    """Once; the next time it is there."""
+    """Build the wheel once per run."""
     for path in folder.glob("*.whl"):
         return Wheel(path)
     words = (sys.executable, "-m", "hatchling", "build", "--target", "wheel", "--directory", str(folder))
@@ -76,7 +76,7 @@ def build_wheel(folder: Path) -> Wheel:
 
 
 class Environment:
-    """A virtual environment with the wheel, some of its extras, and what those need; made once, as the wheel is."""
+    """A virtual environment with the wheel and some extras, created once per run."""
 
     def __init__(self, folder: Path, wheel: Wheel, *extras: str) -> None:
         self._bin = folder / "bin"
@@ -91,7 +91,7 @@ class Environment:
         for each in wheel.needs(extras).values():
             _link(each, packages)
         self._pip("install", "--no-index", "--no-deps", str(wheel.path))
-        # all that the wheel asks for is there, in the right version
+        # all requirements are installed in the right version
         self._pip("check")
 
     def environ(self, **more: str) -> dict[str, str]:
@@ -121,7 +121,7 @@ class Environment:
 
 def _link(from_here: Distribution, packages: Path) -> None:
     for each in from_here.files or []:
-        # not the commands, which stand elsewhere
+        # without scripts, which have other paths
         if ".." not in each.parts:
             place = packages / each
             place.parent.mkdir(parents=True, exist_ok=True)

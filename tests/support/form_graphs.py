@@ -1,4 +1,4 @@
-"""Graphs as people export them: still images, image to video, video to video."""
+"""Exported graphs: still images, image to video, video to video."""
 
 from typing import Any
 
@@ -27,7 +27,7 @@ TEXT = ["STRING", {"multiline": True}]
 SIDES: dict[str, Any] = {"positive": ["CONDITIONING"], "negative": ["CONDITIONING"]}
 PAIR = ("positive", "negative", "latent")
 
-# What a server with the usual packs of nodes says, as far as the graphs below need it.
+# Node definitions of common node packs, as far as these graphs need them.
 OBJECT_INFO: dict[str, Any] = {
     "UNETLoader": definition("Load Diffusion Model", unet_name=[["wan2.2_t2v_high_noise.safetensors"]]),
     "EmptyHunyuanLatentVideo": definition(width=whole(16, step=16), height=whole(16, step=16), length=whole(1, step=4)),
@@ -85,7 +85,7 @@ SDXL: Graph = {
     "9": node("SaveImage", "Save Image", filename_prefix="ComfyUI", images=["8", 0]),
 }  # fmt: skip
 
-# Two samplers for one noise, the second of which adds none; node 97 comes after what needs it.
+# Two samplers, the second adds no noise. Node 97 comes after the nodes that use it.
 WAN: Graph = {
     "84": node("CLIPLoader", "Load CLIP", clip_name="umt5.safetensors", type="wan"),
     "85": node(
@@ -114,7 +114,7 @@ WAN: Graph = {
     ),
 }  # fmt: skip
 
-# Wan 2.2: a model for much noise and one for little, each with its sampler; they change over in the middle.
+# Wan 2.2: a model for high noise and one for low noise, each with its sampler.
 WAN_22: Graph = {
     "37": node("UNETLoader", "Load Diffusion Model", unet_name="wan2.2_t2v_high_noise.safetensors"),
     "56": node("UNETLoader", "Load Diffusion Model", unet_name="wan2.2_t2v_low_noise.safetensors"),
@@ -218,7 +218,7 @@ VIDEO_TO_VIDEO: Graph = {
     ),
 }  # fmt: skip
 
-# Guider, noise and sampler are nodes of their own; the prompt is written in a node of its own, too.
+# Guider, noise, sampler and prompt are separate nodes.
 FLUX: Graph = {
     "6": node("CLIPTextEncode", text=["50", 0], clip=["11", 0]),
     "11": node("DualCLIPLoader", clip_name1="t5.safetensors", clip_name2="clip_l.safetensors", type="flux"),

@@ -1,4 +1,4 @@
-"""What must always hold, and what must hold once nothing is under way.
+"""Invariants that always hold, and those that hold once the system is idle.
 
 A snapshot of all databases is taken as plain `Facts`; each rule is a function of facts that lists what breaks it, so
 that a rule can be tried on a state that no database would let itself be brought into.
@@ -35,7 +35,7 @@ SETTLEMENTS = frozenset({TransactionType.JOB_CONSUME, TransactionType.JOB_REFUND
 
 
 class Broken(AssertionError):
-    """Something that must hold does not."""
+    """An invariant is violated."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +107,7 @@ class TransactionFact:
 
 @dataclass(kw_only=True)
 class Facts:
-    """Everything that the rules look at, in all databases."""
+    """The rows of all databases that the invariants check."""
 
     dispatches: Sequence[DispatchFact] = ()
     leases: Sequence[LeaseFact] = ()
@@ -141,13 +141,13 @@ class Facts:
 
 @dataclass
 class Seen:
-    """What earlier snapshots held of the same world: some rules are about how things may change."""
+    """Earlier facts of the same world, for invariants about changes."""
 
     dispatches: dict[int, DispatchFact] = field(default_factory=dict)
     jobs: dict[str, JobFact] = field(default_factory=dict)
     ended: dict[str, LeaseFact] = field(default_factory=dict)
     transactions: dict[tuple[str, int], TransactionFact] = field(default_factory=dict)
-    # The epoch at which a cancel was first seen to be asked for.
+    # The epoch at which a cancel request was first seen.
     cancels: dict[int, int] = field(default_factory=dict)
 
     def note(self, facts: Facts) -> None:
@@ -196,7 +196,7 @@ def epoch_and_version_only_grow(facts: Facts, seen: Seen) -> Iterable[str]:
             yield f"dispatch {each.id} went back from {before} to {each}"
 
 
-# Queue 3: only the current lease speaks.
+# Queue 3: only the current lease counts.
 
 
 def an_ended_lease_stays_as_it_ended(facts: Facts, seen: Seen) -> Iterable[str]:
@@ -225,14 +225,14 @@ def leases_stay_within_the_limit(facts: Facts) -> Iterable[str]:
             yield f"dispatch {each.id} was leased {len(leases[each.id])} times, {free} of them without penalty"
 
 
-# Queue 5: nobody gets a job that they are not entitled to.
+# Queue 5: a worker only gets jobs that it is entitled to.
 
 
 def every_lease_is_entitled(facts: Facts) -> Iterable[str]:
     dispatches = {each.id: each for each in facts.dispatches}
     for lease in facts.leases:
         dispatch = dispatches.get(lease.dispatch_id)
-        # A worker that has been deregistered says nothing about what it once was entitled to.
+        # the entitlements of a deregistered worker are unknown
         if dispatch is None or lease.worker_id not in facts.entitled:
             continue
         stage, workflows = facts.entitled[lease.worker_id]
@@ -332,7 +332,7 @@ def every_burst_is_written_down_once(facts: Facts) -> Iterable[str]:
         yield f"the dispatch {dispatch_id}, which does not exist, went to the cloud"
 
 
-# Across 1: a step writes its outbox rows with its business rows, so whatever differs is under way.
+# Across 1: a step writes its outbox rows with its business rows, so every difference is in the outbox.
 
 
 def whatever_differs_is_under_way(facts: Facts) -> Iterable[str]:
@@ -354,7 +354,7 @@ def whatever_differs_is_under_way(facts: Facts) -> Iterable[str]:
 
 
 def a_dispatch_has_a_job(facts: Facts) -> Iterable[str]:
-    """The tenant goes first at submit: a dispatch without a job was never asked for."""
+    """Submission writes the shard first, so every dispatch has a job."""
     known = {each.id for each in facts.jobs}
     for each in facts.dispatches:
         if each.tenant_job_id not in known:
@@ -450,7 +450,7 @@ def every_job_has_ended(facts: Facts) -> Iterable[str]:
 
 
 def broken(facts: Facts, rules: Iterable[Rule], *, seen: Seen | None = None) -> list[str]:
-    """What breaks the rules, each under the rule's name; with `seen`, also what changed as it may not."""
+    """Violations by invariant; with `seen`, also forbidden changes."""
     found = [f"{rule.__name__}: {text}" for rule in rules for text in rule(facts)]
     if seen is not None:
         found += [f"{rule.__name__}: {text}" for rule in CHANGES for text in rule(facts, seen)]
@@ -459,14 +459,14 @@ def broken(facts: Facts, rules: Iterable[Rule], *, seen: Seen | None = None) -> 
 
 
 async def check_always(world: World, seen: Seen) -> Facts:
-    """True at every snapshot, whatever has just crashed."""
+    """Invariants that hold at any time, also after a crash."""
     facts = await look(world)
     _raise(broken(facts, ALWAYS, seen=seen))
     return facts
 
 
 async def check_agreed(world: World) -> Facts:
-    """True once nothing is under way: both databases tell the same story, and the reconciler thinks so too."""
+    """Invariants that hold once the outbox is empty: the databases agree, and the reconciler finds nothing."""
     facts = await look(world)
     _raise(broken(facts, (*ALWAYS, *QUIET)))
     report = await world.engine.operations.reconciler.run()
@@ -475,7 +475,7 @@ async def check_agreed(world: World) -> Facts:
 
 
 async def check_quiet(world: World) -> Facts:
-    """True once everything is healed and drained: besides, every accepted job has ended."""
+    """Invariants that hold once the queue is drained: every accepted job has also ended."""
     facts = await check_agreed(world)
     _raise(broken(facts, [every_job_has_ended]))
     return facts
@@ -491,7 +491,7 @@ async def look(world: World) -> Facts:
 
 
 async def look_at(databases: Databases) -> Facts:
-    """All databases, read one after the other: nothing may be running meanwhile."""
+    """Read all databases, one after the other; nothing may run at the same time."""
     facts = Facts()
     await _look_at_central(databases.central, facts)
     jobs: list[JobFact] = []

@@ -1,4 +1,4 @@
-"""Leases as a control plane hands them over, and object storage on a real port that does what a test says."""
+"""Lease payloads, and an object storage server that tests control."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from comfyrelay.worker.lease import Lease
 
 
 def make_lease(number: int = 17, **more: Any) -> Lease:
-    """Any field of the job, of what it runs, or of the lease itself may be given."""
+    """Any field of the job or the lease may be given."""
     payload: dict[str, Any] = {
         "workflow": {},
         "assets": [],
@@ -51,7 +51,7 @@ def make_lease(number: int = 17, **more: Any) -> Lease:
 
 
 def make_asset(key: str, *, content: bytes | None = None, **more: Any) -> AssetDownload:
-    """With its content it is an effect asset, known by its hash; without, a user's own file."""
+    """With content: an effect asset with a hash. Without: a file of the user."""
     fields = {
         "placeholder": f"__{key}__",
         "download_url": "http://127.0.0.1:9/none",
@@ -85,7 +85,7 @@ async def hanging_up(request: web.Request) -> web.Response:
 
 @dataclass(kw_only=True)
 class Storage:
-    """Keeps what is put and gives what it has; `answers` go first, one for each request."""
+    """Stores objects. `answers` override the next responses, one per request."""
 
     server: TestServer
     files: dict[str, bytes] = field(default_factory=dict)
@@ -99,7 +99,7 @@ class Storage:
         return str(self.server.make_url(f"/{name}"))
 
     def urls(self, *names: str, headers: dict[str, str] | None = None) -> Urls:
-        """Each asset's key is its name here."""
+        """URLs of the assets; the key of an asset is its name."""
         return Urls(
             input_url=None,
             output_url=self.url("output"),
@@ -119,7 +119,7 @@ class Storage:
             if request.method == "PUT":
                 self.files[name] = await request.read()
                 return web.Response()
-            # the others get a chance to come at the same time
+            # let other requests arrive at the same time
             await asyncio.sleep(0.01)
             return web.Response(body=self.files[name]) if name in self.files else web.Response(status=404)
         finally:

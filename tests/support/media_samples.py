@@ -1,4 +1,4 @@
-"""Small media files, made when asked for."""
+"""Small media files."""
 
 import io
 import struct
@@ -20,14 +20,14 @@ RATE = 48000
 def image(kind: str, size: tuple[int, int] = (64, 48), *, frames: int = 1) -> bytes:
     pictures = [Image.effect_noise(size, 20 + each).convert("RGB") for each in range(frames)]
     file = io.BytesIO()
-    # only where there is more than one, because JPEG and BMP know no such option
+    # only for several frames: JPEG and BMP have no such option
     more = {"save_all": True, "append_images": pictures[1:]} if frames > 1 else {}
     pictures[0].save(file, kind, **more)
     return file.getvalue()
 
 
 def png_that_claims(width: int, height: int) -> bytes:
-    """A small PNG whose header speaks of a huge picture."""
+    """A small PNG whose header claims a huge image."""
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + b"".join(
         struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
@@ -36,21 +36,21 @@ def png_that_claims(width: int, height: int) -> bytes:
 
 
 def webp_that_claims(width: int, height: int) -> bytes:
-    """34 bytes that speak of a huge picture."""
+    """34 bytes that claim a huge image."""
     bits = (width - 1) | (height - 1) << 14
     body = b"VP8L" + struct.pack("<IBI", 14, 0x2F, bits) + bytes(9)
     return b"RIFF" + struct.pack("<I", 4 + len(body)) + b"WEBP" + body
 
 
 def gif_of(frames: int) -> bytes:
-    """Small, and takes long to go through."""
+    """A small GIF that takes long to decode."""
     screen = b"GIF89a" + struct.pack("<HHBBB", 1, 1, 0x80, 0, 0) + bytes(3) + b"\xff\xff\xff"
     frame = b"\x2c" + struct.pack("<HHHHB", 0, 0, 1, 1, 0) + b"\x02\x02\x44\x01\x00"
     return screen + frame * frames + b"\x3b"
 
 
 def png_with_text(size: int) -> bytes:
-    """A small picture with a text of this many bytes, packed."""
+    """A small PNG with a compressed text of this many bytes."""
     data = image("PNG")
     text = b"Comment\0\0" + zlib.compress(bytes(size))
     chunk = struct.pack(">I", len(text)) + b"zTXt" + text + struct.pack(">I", zlib.crc32(b"zTXt" + text))

@@ -1,4 +1,4 @@
-"""A provider of machines in memory, and a fleet that it serves: what the loop is tried with."""
+"""A machine provider in memory, and a fleet for tests of the autoscaling loop."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ async def _nothing(_orders: Sequence[MachineOrder]) -> None: ...
 
 @dataclass
 class MemoryProvider:
-    """Makes a machine for each key once. `before` is called at the beginning of each launch, `after` at its end."""
+    """Launches one machine per key. `before` and `after` are called around each launch."""
 
     can_launch: bool = True
     there: dict[str, Observed] = field(default_factory=dict)
@@ -83,7 +83,7 @@ class MemoryProvider:
 
 @dataclass
 class Fleets:
-    """A world with a fleet that a provider serves, and the loop over it. Nothing happens but what the test calls for."""
+    """A world with a fleet and its autoscaling loop, which only runs when the test calls it."""
 
     world: World
     provider: MemoryProvider
@@ -93,7 +93,7 @@ class Fleets:
     user: Any
 
     async def submit(self, jobs: int = 1) -> None:
-        # as somebody new: one user may have only a few jobs at once
+        # a new user each time: a user may have only a few active jobs
         user = await self.world.user()
         for _ in range(jobs):
             await self.world.submit(user, self.effect)
@@ -111,7 +111,7 @@ class Fleets:
         await self.decide()
 
     async def boot(self, fleet: str | None = None) -> list[str]:
-        """Every machine that is there becomes a worker."""
+        """Register every machine as a worker."""
         async with self.world.engine.databases.central.read() as tx:
             known = {row.worker_id for row in await tx.execute(select(workers.c.worker_id))}
         made = [each.id for each in self.provider.there.values() if each.id not in known]
@@ -120,7 +120,7 @@ class Fleets:
         return made
 
     async def pass_time(self, seconds: float) -> None:
-        """Workers are heard of all the while."""
+        """Advance the clock while workers send heartbeats."""
         await self.world.advance(seconds)
         async with self.world.engine.databases.central.read() as tx:
             names = [row.worker_id for row in await tx.execute(select(workers.c.worker_id))]
@@ -134,7 +134,7 @@ class Fleets:
         return await self.world.engine.scaling.machines.present(await self.record())
 
     async def orders(self) -> list[MachineRecord]:
-        """All that were ever ordered, the newest first."""
+        """All orders, newest first."""
         async with self.world.engine.databases.central.read() as tx:
             return await machines.newest(tx, (await self.record()).id, most=1000)
 
@@ -163,13 +163,13 @@ async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **
         effect=effect,
         user=await world.user(),
     )
-    # a machine for every two minutes of work: how policies weigh things is not tried here
+    # one machine per two minutes of work; policies have their own tests
     await found.change(machines={**MACHINES, **spec}, scaling={"policy": "cheap", **(scaling or {})})
     await lead(world)
     return found
 
 
 async def lead(world: World) -> None:
-    """For as long as the test takes."""
+    """Hold the leadership during the block."""
     world.engine.scaling.leadership.ttl_seconds = 1_000_000.0
     assert await world.engine.scaling.leadership.claim() is not None

@@ -1,4 +1,4 @@
-"""A TCP proxy in the test's own loop: the network between two processes, which tests can cut, hold and slow down."""
+"""A TCP proxy in the event loop of the test, which can cut, hold and slow down connections."""
 
 import asyncio
 import contextlib
@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 from tests.support.world import PATIENCE_SECONDS
 
 PIECE_BYTES = 64 * 1024
-# Of what httpx sends with files in it: there is nothing more to come.
+# The end of a multipart request of httpx.
 END_OF_FORM = b"--\r\n"
 _REQUEST = re.compile(rb"([A-Z]+ \S+) HTTP/1\.1\r\n")
 
@@ -19,7 +19,7 @@ _ERROR = b"HTTP/1.1 500 Internal Server Error\r\nContent-Length: 0\r\nConnection
 
 
 class Proxy:
-    """Forwards to one target, which need not be there yet, and may go and come back."""
+    """Forwards to one target, which may be unreachable at times."""
 
     def __init__(self, target: str) -> None:
         self._target = urlsplit(target)
@@ -36,7 +36,7 @@ class Proxy:
         self._answers_to_lose = 0
         self._news = asyncio.Condition()
         self.held = 0
-        # as `GET /path?query`, whether they were let through or not
+        # as `GET /path?query`, forwarded or not
         self.requests: list[str] = []
         self.delay_seconds = 0.0
         self.bytes_per_second: float | None = None
@@ -58,7 +58,7 @@ class Proxy:
         await asyncio.gather(*self._connections, return_exceptions=True)
 
     async def cut(self) -> None:
-        """End all connections at once, and refuse new ones."""
+        """Close all connections and refuse new ones."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -66,7 +66,7 @@ class Proxy:
             writer.transport.abort()
 
     async def restore(self) -> None:
-        """All is well again: connections are taken, nothing is held back."""
+        """Accept and forward everything again."""
         self.let_go()
         if self._server is None:
             self._server = await asyncio.start_server(self._accept, "127.0.0.1", self._port)
@@ -83,26 +83,26 @@ class Proxy:
         self._may_go.clear()
 
     def refuse(self, prefix: bytes) -> None:
-        """From now on, requests that begin so are answered with a 500, and get no further."""
+        """Answer requests with this prefix with a 500."""
         self._refused_prefix = prefix
 
     def lose_answers(self, prefix: bytes, count: int = 1) -> None:
-        """The next requests that begin so get through, and nobody hears what is answered: the connection ends."""
+        """Forward the next requests with this prefix, but close the connection instead of responding."""
         self._lost_prefix, self._answers_to_lose = prefix, count
 
     def let_go(self) -> None:
-        """Let through what was held back, and hold or refuse nothing more."""
+        """Forward held requests; hold and refuse no more."""
         self._refused_prefix = None
         self._held_prefix = None
         self._may_go.set()
 
     async def until_held(self, count: int = 1) -> None:
-        """Wait until so many requests are being held back."""
+        """Wait until `count` requests are held."""
         async with asyncio.timeout(PATIENCE_SECONDS), self._news:
             await self._news.wait_for(lambda: self.held >= count)
 
     def asked(self, prefix: str) -> int:
-        """How many requests have begun so."""
+        """Number of requests with this prefix."""
         return sum(each.startswith(prefix) for each in self.requests)
 
     async def until_asked(self, prefix: str, count: int = 1) -> None:
@@ -129,7 +129,7 @@ class Proxy:
         self._open |= both
         try:
             if self._server is None:
-                # it was cut in between
+                # cut in the meantime
                 return
             async with asyncio.TaskGroup() as group:
                 group.create_task(self._pump(reader, their_writer, back=writer, lost=lost))
@@ -156,7 +156,7 @@ class Proxy:
                     await self._look(piece)
                     if self._refused_prefix is not None and piece.startswith(self._refused_prefix):
                         back.write(_ERROR)
-                        # until the client hangs up, or it would not hear the answer
+                        # until the client disconnects
                         while await reader.read(PIECE_BYTES):
                             pass
                         break

@@ -1,4 +1,4 @@
-"""An operator's desk: an administrator, a user with tokens, an effect, and jobs in every state."""
+"""An administrator, a user with tokens, an effect, and jobs in every state."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -37,7 +37,7 @@ class OperatorScenario:
         return await self.admin.call(method, f"{ADMIN}{path}", body, **options)
 
     async def ids(self, **query: Any) -> list[str]:
-        """The jobs of a page of the queue."""
+        """Job ids of one page of the queue."""
         return [each["job_id"] for each in (await self.get("/dispatches", **query))["items"]]
 
     async def submit(self, **more: Any) -> JobRecord:

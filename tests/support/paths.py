@@ -1,4 +1,4 @@
-"""Paths that tests share, whatever their own depth in the tree."""
+"""Paths in the repository."""
 
 from pathlib import Path
 

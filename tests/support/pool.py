@@ -1,4 +1,4 @@
-"""Graphs that need no models, tickets, and ways to wait for what a pool tells."""
+"""Graphs without models, tickets, and helpers that wait for pool events."""
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -12,7 +12,7 @@ from comfyrelay.simulator import Simulator
 E = TypeVar("E", bound=PoolEvent)
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
-# A server that comes back is used at once, and is looked for often.
+# Retry unreachable servers often.
 QUICK = MemberTimings(reconnect_grace_seconds=0.01, first_backoff_seconds=0.02, last_backoff_seconds=0.1)
 
 

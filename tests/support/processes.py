@@ -1,4 +1,4 @@
-"""Commands as real processes, with what they said."""
+"""`comfyrelay` processes with their logs."""
 
 import asyncio
 import json
@@ -13,7 +13,7 @@ from comfyrelay.settings import ENV_PREFIX
 from tests.support import forked_commands
 from tests.support.world import PATIENCE_SECONDS
 
-# What a test's own environment must not lend to a process.
+# Not inherited by the process.
 _OWN = (ENV_PREFIX, "AWS_")
 
 
@@ -57,13 +57,13 @@ class Service:
         self.process.send_signal(signal_number)
 
     async def kill(self) -> None:
-        """As kill -9 does."""
+        """Send SIGKILL."""
         if self.is_running:
             self.process.kill()
         await self.ended()
 
     async def ended(self, *, seconds: float = PATIENCE_SECONDS) -> int:
-        """Wait for the end; returns the exit code."""
+        """Wait for the exit; returns the exit code."""
         async with asyncio.timeout(seconds):
             return await self.process.wait()
 
@@ -71,7 +71,7 @@ class Service:
         return self._log.read_text(errors="replace") if self._log.exists() else ""
 
     def said(self, event: str, **fields: Any) -> list[dict[str, Any]]:
-        """The events of this name that it has logged, in all its lives, with these fields."""
+        """Logged events with this name and these fields, of all starts."""
         found = []
         for line in self.text().splitlines():
             if not line.startswith("{"):
@@ -79,7 +79,7 @@ class Service:
             try:
                 entry = json.loads(line)
             except ValueError:
-                # the last line may be half written
+                # the last line may be incomplete
                 continue
             if entry.get("event") == event and fields.items() <= entry.items():
                 found.append(entry)
@@ -87,14 +87,14 @@ class Service:
 
     async def until_said(self, event: str, *, count: int = 1, seconds: float = PATIENCE_SECONDS, **fields: Any) -> None:
         async with asyncio.timeout(seconds):
-            # another process writes the file, and cannot tell
+            # another process writes the file: poll it
             while len(self.said(event, **fields)) < count:
                 assert self.is_running, f"{self.name} has ended:\n{self.text()[-4000:]}"
                 await asyncio.sleep(0.02)
 
 
 async def run_command(*command: str, environment: Mapping[str, str], log: Path) -> tuple[int, str]:
-    """Run a command to its end; its exit code, and what it printed."""
+    """Run a command; returns its exit code and output."""
     service = Service(command[0], *command, environment=environment, log=log)
     before = len(service.text())
     await service.start()

@@ -1,4 +1,4 @@
-"""What every provider must do that can launch machines.
+"""Tests that every machine provider must pass.
 
 Its tests make a `Site`, where machines are made as a test wants it, and inherit:
 
@@ -34,37 +34,37 @@ STAGE = "staging"
 
 
 class Site(ABC):
-    """Where machines are made. Until `boot`, what is launched stays pending."""
+    """The cloud behind a provider. Launched machines stay pending until `boot`."""
 
     @abstractmethod
     def provider(self) -> MachineProvider:
-        """A new one, which remembers nothing of the others: as after a crash."""
+        """A new provider without state, as after a crash."""
 
     @abstractmethod
     async def fleet(self, slug: str = FLEET, *, stage: str = STAGE, max_machines: int = MAX_MACHINES) -> ProviderFleet:
-        """A fleet with everything that must be there before its first launch; the same words are the same fleet."""
+        """A fleet that is ready for its first launch; the same arguments give the same fleet."""
 
     @abstractmethod
     async def existing(self, fleet: ProviderFleet) -> int:
-        """How many machines were made for it and are not gone, counted without the provider."""
+        """Number of existing machines, counted without the provider."""
 
     @abstractmethod
     async def boot(self, fleet: ProviderFleet) -> None:
-        """Let what was launched, and what will be, come up."""
+        """Boot current and future machines."""
 
     @abstractmethod
     async def refuse(self, fleet: ProviderFleet) -> RefusalKind:
-        """From now on nothing can be launched; this is what the provider has to call it."""
+        """Refuse launches; returns the expected kind of refusal."""
 
     @abstractmethod
     async def cut_off(self) -> None:
-        """From now on nobody can be asked for anything."""
+        """Make the cloud unreachable."""
 
 
 class ThrottledSite(Site):
     @abstractmethod
     async def throttle(self, calls: int) -> None:
-        """So many of the next calls are answered with "not so fast"."""
+        """Throttle the next calls."""
 
 
 @asynccontextmanager
@@ -81,7 +81,7 @@ def orders(*keys: str) -> list[MachineOrder]:
 
 
 async def until(is_so: Callable[[], Awaitable[bool]], *, patience_seconds: float = PATIENCE_SECONDS) -> None:
-    """Machines come and go by themselves, and tell nobody."""
+    """Poll: machines send no notifications."""
     async with asyncio.timeout(patience_seconds):
         while not await is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -90,7 +90,7 @@ async def until(is_so: Callable[[], Awaitable[bool]], *, patience_seconds: float
 async def until_observed(
     provider: MachineProvider, fleet: ProviderFleet, count: int, state: ObservedState | None = None
 ) -> list[Observed]:
-    """What is there, ending ones aside, once it is so many, all in this state."""
+    """Wait until this many machines are in this state; ignores terminating ones."""
     found: list[Observed] = []
 
     async def is_so() -> bool:
@@ -104,14 +104,14 @@ async def until_observed(
 async def launched(
     provider: MachineProvider, fleet: ProviderFleet, *keys: str, before: int = 0
 ) -> tuple[LaunchResult, list[Observed]]:
-    """Launch a machine for each key, next to those of before, and see them all."""
+    """Launch a machine per key and wait until all are observed."""
     result = await provider.launch(fleet, orders(*keys), total=before + len(keys))
     assert not result.refused
     return result, await until_observed(provider, fleet, before + len(keys))
 
 
 async def gone(site: Site, provider: MachineProvider, fleet: ProviderFleet, *, left: Sequence[str]) -> None:
-    """Wait until these and only these are left, and see that nothing came in the place of others."""
+    """Wait until only these machines are left and none was replaced."""
     remaining = {each.id for each in await until_observed(provider, fleet, len(left))}
     assert remaining == set(left)
 
@@ -122,7 +122,7 @@ async def gone(site: Site, provider: MachineProvider, fleet: ProviderFleet, *, l
 
 
 class ProviderContract:
-    """Tests ask for `site`, which who inherits this makes."""
+    """A subclass defines the fixture `site`."""
 
     @pytest.fixture
     async def provider(self, site: Site) -> AsyncIterator[MachineProvider]:
@@ -314,7 +314,7 @@ class ProviderContract:
 
 
 class ThrottledContract(ProviderContract):
-    """For sites that say "not so fast": who is told so tries again, or tells it."""
+    """For clouds that throttle: a throttled call is retried or reported."""
 
     async def test_a_launch_that_was_throttled_is_made_or_told_and_can_be_repeated(
         self, site: Site, provider: MachineProvider

@@ -1,4 +1,4 @@
-"""Scripts of the contract to be run, and what was heard of them."""
+"""Run user scripts and record their messages."""
 
 import asyncio
 import textwrap
@@ -33,7 +33,7 @@ def job(**changes: Any) -> ScriptJob:
 
 
 class ScriptRun:
-    """Runs a script and keeps what is heard of it."""
+    """Runs a script and records its messages."""
 
     def __init__(
         self, settings: ScriptSettings, log_path: Path, *, umask: int | None = None, **environment: str
@@ -72,12 +72,12 @@ def is_alive(pid: int) -> bool:
         stat = Path(f"/proc/{pid}/stat").read_text(errors="replace")
     except OSError:
         return False
-    # a zombie has ended; in a container nobody may reap it
+    # a zombie has exited; a container may have no process that reaps it
     return stat.rpartition(")")[2].split()[0] not in ("Z", "X")
 
 
 async def until(is_so: Callable[[], bool]) -> None:
-    """Other processes cannot tell us, so they are looked at."""
+    """Poll a condition of other processes."""
     async with asyncio.timeout(WAIT_SECONDS):
         while not is_so():  # noqa: ASYNC110
             await asyncio.sleep(0.02)

@@ -1,4 +1,4 @@
-"""Real server processes, to be talked to over a socket and to be killed."""
+"""Server processes on a socket, which tests can kill."""
 
 import asyncio
 import contextlib
@@ -33,15 +33,15 @@ class ServerProcess:
         return self._log.read().decode()
 
     async def kill(self) -> None:
-        """As kill -9 does."""
+        """Send SIGKILL."""
         self.process.kill()
         await self.process.wait()
 
 
 @cache
 def _ports() -> Iterator[int]:
-    """Below those that systems give to whoever asks for any, or a connection could take one between its being found
-    free and its being listened on; and to each process of a run its own."""
+    """A port range per test process, below the ephemeral ports: a connection could take one of those before the server
+    listens."""
     worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw")) % 20
     own = range(11_000 + 1_000 * worker, 12_000 + 1_000 * worker)
     begin = os.getpid() % len(own)
@@ -90,7 +90,7 @@ async def _answers(process: Process | forked_commands.ForkedProcess, http: httpx
         try:
             await http.get("/healthz")
         except httpx.ConnectError:
-            # nothing tells from outside when a port opens
+            # poll until the port is open
             await asyncio.sleep(0.05)
         else:
             return

@@ -27,7 +27,7 @@ class SimulatedGpus:
     ) -> None:
         self.most = 0
         self.added = 0
-        # why no more can be started, if that is so
+        # the reason why no more can be started, if any
         self.refusal: str | None = None
         self._pool = pool
         self._gpus = {KEY: gpus} if isinstance(gpus, SimulatedGpuOptions) else gpus
@@ -57,7 +57,7 @@ class SimulatedGpus:
         await self._end(self._processes[gpu_key].pop(url))
 
     async def kill(self, gpu_key: str, url: str) -> None:
-        """As a crash: it is to be started again, and is not yet."""
+        """Crash a simulator; `start_again` restarts it."""
         process = self._processes[gpu_key][url]
         process.kill()
         await process.communicate()
@@ -87,7 +87,7 @@ class SimulatedGpus:
 
 
 def picture(seed: int, *, steps: int = 2, **more: Any) -> Graph:
-    """A picture that is sampled, so that it costs the gpu's memory and time."""
+    """A graph that samples, so it uses memory and time of the GPU."""
     sampler = {"seed": seed, "steps": steps, "cfg": 7.0, "sampler_name": "euler", "scheduler": "normal", "denoise": 1.0}
     links = {"model": ["1", 0], "positive": ["2", 0], "negative": ["2", 0], "latent_image": ["3", 0]}
     return {

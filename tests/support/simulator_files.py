@@ -1,8 +1,8 @@
-"""Where the recordings of a real ComfyUI are."""
+"""Recordings of a ComfyUI server."""
 
 from pathlib import Path
 
 from comfyrelay.simulator import nodes
 
-# the simulator describes its nodes with it, so it comes with the package
+# part of the package: the simulator uses it as its node definitions
 OBJECT_INFO_RECORDED = Path(nodes.__path__[0]) / "object_info.json"

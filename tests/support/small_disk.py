@@ -1,11 +1,11 @@
-"""A disk that can really be full: a mount of its own, in memory, whose size can be changed while files are open."""
+"""A small disk in memory that tests can fill: a tmpfs mount whose size can change while files are open."""
 
 import os
 import subprocess
 from contextlib import suppress
 from pathlib import Path
 
-# Others may write between looking how much is in use and making that the size.
+# Other processes may write between reading the usage and setting the size.
 TRIES = 20
 
 
@@ -16,14 +16,14 @@ class SmallDisk:
         self.is_mounted = False
 
     def mount(self) -> bool:
-        """Whether it could be mounted: mostly only root may."""
+        """Whether it was mounted, which usually only root may do."""
         with suppress(OSError):
             command = ["mount", "-t", "tmpfs", "-o", f"size={self._size_bytes}", "comfyrelay-tests", str(self.folder)]
             self.is_mounted = subprocess.run(command, check=False, capture_output=True).returncode == 0
         return self.is_mounted
 
     def fill(self) -> None:
-        """From now on not one block is free."""
+        """Use up all free blocks."""
         for _ in range(TRIES):
             found = os.statvfs(self.folder)
             if self._resize((found.f_blocks - found.f_bfree) * found.f_frsize):
@@ -34,7 +34,7 @@ class SmallDisk:
         assert self._resize(self._size_bytes), f"{self.folder} cannot be made larger"
 
     def unmount(self) -> None:
-        """Also when a process that is about to end still has a file open."""
+        """Lazily: an exiting process may still have a file open."""
         if self.is_mounted:
             subprocess.run(["umount", "--lazy", str(self.folder)], check=True)
             self.is_mounted = False

@@ -1,4 +1,4 @@
-"""A real S3 server, and a small HTTP server for local files that does what ours does."""
+"""An S3 server, and an HTTP server for local files."""
 
 import re
 import subprocess
@@ -32,11 +32,11 @@ def serve_s3(folder: Path) -> Iterator[str]:
     command = [
         *(f"{sysconfig.get_path('scripts')}/rclone", "serve", "s3", str(folder), "--config", ""),
         *("--auth-key", f"{ACCESS_KEY},{SECRET_KEY}", "--addr", "127.0.0.1:0"),
-        # pages of any server of a test may upload, as a bucket with our rule lets ours
+        # allow uploads from every origin, as the CORS rule of our buckets does for the server
         *("--allow-origin", "*"),
     ]
     said = folder.with_suffix(".log")
-    # into a file: from a pipe nobody would read, and a full one would stop the server
+    # into a file: a full pipe would block the server
     with said.open("wb") as log, subprocess.Popen(command, stderr=log) as process:
         try:
             while (found := re.search(r"http://[\d.]+:\d+", said.read_text(encoding="utf-8"))) is None:
@@ -49,7 +49,7 @@ def serve_s3(folder: Path) -> Iterator[str]:
 
 @dataclass(kw_only=True)
 class Clock:
-    """The present time, until `later_seconds` says otherwise."""
+    """The current time plus `later_seconds`."""
 
     later_seconds: float = 0
 
@@ -59,7 +59,7 @@ class Clock:
 
 @asynccontextmanager
 async def serve_files(root: Path, *, clock: Clock) -> AsyncIterator[LocalObjects]:
-    """Serve the URLs of a local store on a real port."""
+    """Serve the URLs of a local store on a port."""
     app = web.Application(client_max_size=1024**3)
     server = TestServer(app)
     stores: list[LocalObjects] = []

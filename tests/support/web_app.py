@@ -1,4 +1,4 @@
-"""The web app as people have it: built, opened by a link, in a real browser that hears what it complains of."""
+"""The built web app in a browser, with its console errors and requests."""
 
 import fcntl
 from collections.abc import AsyncIterator, Iterator
@@ -44,32 +44,32 @@ class Screen:
 DESKTOP = Screen("desktop", 1440, 900)
 PHONE = Screen("phone", 390, 844, is_phone=True)
 
-# What the policy forbids is reported in the console, except where a report would be too often: the event never is.
+# The console reports policy violations, but drops repeated ones; the event reports all.
 POLICY = """addEventListener("securitypolicyviolation", (event) =>
   console.error(`policy: ${event.effectiveDirective} forbids ${event.blockedURI} ${event.sample}`));"""
-# Two frames, so that what the last answer has changed is on the screen.
+# Two frames: the last response is then rendered.
 _FRAMES = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(() => done())))"
-# Streams never end, and media is loaded while it plays.
+# Event streams stay open, and media loads while it plays.
 _ENDLESS = ("eventsource", "media")
 
 
 @dataclass(slots=True)
 class Heard:
-    """Of one page: what it complained of, and every address that it asked for."""
+    """Console errors and requested URLs of a page."""
 
     complaints: list[str] = field(default_factory=list)
     addresses: list[str] = field(default_factory=list)
     under_way: set[Request] = field(default_factory=set)
 
     def elsewhere(self, url: str) -> list[str]:
-        """What was asked of anybody but the server at `url`."""
+        """Requests to other servers than `url`."""
         own = urlsplit(url).netloc
         asked = (urlsplit(each) for each in self.addresses)
         return [each.geturl() for each in asked if each.scheme != "blob" and each.netloc != own]
 
 
 def build_app() -> None:
-    """Build it, unless nothing has changed; processes that test side by side wait for the one that does."""
+    """Build the app if it changed; parallel test processes wait for one build."""
     with _lock():
         run_path(str(UI / "build.py"))["build"]()
 
@@ -85,11 +85,11 @@ def _lock() -> Iterator[None]:
 async def open_context(
     chromium: Browser, url: str, *, theme: Theme = "dark", screen: Screen = DESKTOP
 ) -> AsyncIterator[BrowserContext]:
-    """A browser of its own, in which the owner of the desk at `url` is signed in."""
+    """A browser context in which the owner of the desk at `url` is signed in."""
     context = await chromium.new_context(
         base_url=url,
         color_scheme=theme,
-        # what fades in has not its colours yet
+        # animations would give wrong colours
         reduced_motion="reduce",
         viewport={"width": screen.width, "height": screen.height},
         is_mobile=screen.is_phone,
@@ -108,7 +108,7 @@ async def open_context(
 
 
 def hearing(page: Page) -> Heard:
-    """Listen to all that a page says and asks for from now on."""
+    """Record console errors and requests of a page."""
     heard = Heard()
 
     def said(message: ConsoleMessage) -> None:
@@ -123,15 +123,15 @@ def hearing(page: Page) -> Heard:
     page.on("console", said)
     page.on("pageerror", lambda error: heard.complaints.append(str(error)))
     page.on("request", asked)
-    # not the method itself: Playwright marks what it is given
+    # a function: Playwright sets attributes on the handler
     page.on("requestfinished", lambda request: heard.under_way.discard(request))  # noqa: PLW0108
     page.on("requestfailed", lambda request: heard.under_way.discard(request))  # noqa: PLW0108
     return heard
 
 
 async def settled(page: Page, heard: Heard) -> None:
-    """Wait until the area is there, and has all that it asked for."""
-    # not by its role, which it has not while a dialog is open
+    """Wait until the area is visible and all requests are done."""
+    # not by role: an open dialog hides it
     await expect(page.locator("main :is(h1, h2, h3)").first).to_be_visible()
     quiet = 0
     while quiet < 3:

@@ -1,4 +1,4 @@
-"""A server on a socket that hears of the ends of jobs, and answers as it is told."""
+"""A server that receives webhooks and answers as configured."""
 
 import asyncio
 from collections.abc import AsyncIterator, Mapping
@@ -14,11 +14,11 @@ from tests.support.world import PATIENCE_SECONDS
 @dataclass
 class Receiver:
     url: str
-    # What to answer, one after the other, and 204 from then on.
+    # Status codes of the next responses; 204 after them.
     statuses: list[int] = field(default_factory=list)
     answer: bytes = b""
     headers: Mapping[str, str] = field(default_factory=dict)
-    # Nobody is answered until it is set.
+    # Responses wait until it is set.
     free: asyncio.Event = field(default_factory=asyncio.Event)
     heard: list[tuple[dict[str, str], str]] = field(default_factory=list)
     _news: asyncio.Condition = field(default_factory=asyncio.Condition)

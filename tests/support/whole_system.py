@@ -37,12 +37,12 @@ FLEET = "home"
 COST = 7
 TOKENS = 1_000
 ENDED = ("completed", "failed", "canceled")
-# Requests of a worker, as the proxies see them begin.
+# Prefixes of worker requests, as the proxies see them.
 DOWNLOAD = b"GET /"
 UPLOAD = b"PUT /"
 COMPLETE = b"POST /api/worker/complete"
 
-# Pauses that tests would only wait for.
+# Shorter pauses for tests.
 SERVER_CONSTANTS = {(demand, "RECALL_AFTER_SECONDS"): 0.5, (polls, "FOLLOWER_TICKS"): 1}
 WORKER_CONSTANTS = {
     (agent, "SIGN_OFF_SECONDS"): 1.0,
@@ -70,7 +70,7 @@ class System:
     server: Service
     settings: Mapping[str, str]
     http: httpx.AsyncClient
-    # between workers and the server, and between everybody and the files
+    # between workers and the server, and between all processes and the files
     api: Proxy
     files: Proxy
     simulator: Simulator
@@ -78,7 +78,7 @@ class System:
     user_token: str = ""
     workers: list[Service] = field(default_factory=list)
     simulators: list[Simulator] = field(default_factory=list)
-    # contents that may stay on a ComfyUI: they belong to effects
+    # files of effects, which may stay on a ComfyUI
     assets: list[bytes] = field(default_factory=list)
     _workflows: list[str] = field(default_factory=list)
     _submitted: list[str] = field(default_factory=list)
@@ -98,7 +98,7 @@ class System:
         overrides: Mapping[str, Any] | None = None,
         **more: Any,
     ) -> int:
-        """An effect that the fleet runs: an image is inverted, unless something else is asked for."""
+        """An effect of the fleet; it inverts an image by default."""
         graph = invert_file("{{INPUT}}") if graph is None else graph
         body = {"slug": slug, "graph": graph, "properties": list(properties), **_IMAGE, **more}
         await self.admin("POST", "/workflows", body)
@@ -113,7 +113,7 @@ class System:
         return effect_id
 
     async def plain_effect(self, slug: str = "plain", **more: Any) -> int:
-        """An effect without a file of the user's."""
+        """An effect without an input file."""
         graph = invert()
         graph["1"]["inputs"]["color"] = "{{COLOR}}"
         return await self.effect(slug, graph, properties=[COLOR], **more)
@@ -129,7 +129,7 @@ class System:
         )
 
     async def asset(self, content: bytes, *, name: str = "logo.png", mime_type: str = "image/png") -> str:
-        """A file for effects; returns its path."""
+        """Upload an effect asset; returns its path."""
         body = {"mime_type": mime_type, "size": len(content), "original_filename": name}
         begun = await self.admin("POST", "/assets", body)
         await self._put(begun, content)
@@ -153,7 +153,7 @@ class System:
         return made
 
     async def checked(self, *words: str, worker_id: str = "gpu-1", **settings: Any) -> tuple[int, str]:
-        """What `comfyrelay worker check` ends with and says, with the settings that a worker would have."""
+        """Run `comfyrelay worker check` with the settings of a worker; returns its exit code and output."""
         environment = self._environment(worker_id, **settings)
         return await run_command("worker", "check", *words, environment=environment, log=self.folder / "check.log")
 
@@ -186,14 +186,14 @@ class System:
         }
 
     async def started(self, worker_id: str = "gpu-1", **settings: Any) -> Service:
-        """A worker that is registered."""
+        """Start a worker and wait until it is registered."""
         worker = self.worker(worker_id, **settings)
         await worker.start()
         await worker.until_said("worker.registered")
         return worker
 
     async def restart_server(self) -> None:
-        """As a deployment does it: told to stop, and started again at the same place."""
+        """Stop the server gracefully and start it again."""
         self.server.send(signal.SIGTERM)
         assert await self.server.ended() == 0
         await self.start_server()
@@ -206,7 +206,7 @@ class System:
                 try:
                     await self.http.get("/healthz")
                 except httpx.TransportError:
-                    # nothing tells from outside when a port opens
+                    # poll until the port is open
                     await asyncio.sleep(0.05)
                 else:
                     return
@@ -239,7 +239,7 @@ class System:
         return job_id
 
     async def image(self, effect_id: int) -> str:
-        """A job with a picture that nobody else has."""
+        """Submit a job with a unique image."""
         colour = f"#{next(self._numbers):06x}"
         return await self.submit(effect_id, png(colour))
 
@@ -250,7 +250,7 @@ class System:
         return await self.user("GET", f"/ai-jobs/{job_id}")
 
     async def until(self, job_id: str, *statuses: str, seconds: float = PATIENCE_SECONDS) -> Any:
-        """Wait until a job is in one of these states; it is returned."""
+        """Wait until a job is in one of these states."""
         job: Any = None
         try:
             async with asyncio.timeout(seconds):
@@ -268,7 +268,7 @@ class System:
             raise AssertionError(f"The job did not become {' or '.join(statuses)}: {job}") from None
 
     async def completed(self, job_id: str, *, seconds: float = PATIENCE_SECONDS) -> bytes:
-        """Wait for a job's end; returns its one output."""
+        """Wait until a job is completed; returns its output."""
         job = await self.until(job_id, "completed", seconds=seconds)
         [output] = job["outputs"]
         async with httpx.AsyncClient() as http:
@@ -278,18 +278,18 @@ class System:
         return answer.content
 
     async def lease_of(self, job_id: str) -> Any:
-        """The dispatch of a job, as the operator sees it."""
+        """The dispatch of a job."""
         [found] = (await self.admin("GET", f"/dispatches?search={job_id}"))["items"]
         return found
 
     async def until_leased(self, job_id: str, *, by: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # the server knows, and tells only when asked
+            # poll: the server sends no event
             while (await self.lease_of(job_id))["worker_id"] != by:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
     async def until_running(self, simulator: Simulator | None = None, *, prompts: int = 1) -> None:
-        """Wait until a ComfyUI has been given so many prompts."""
+        """Wait until a ComfyUI has received `count` prompts."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while (simulator or self.simulator).log.prompts_queued < prompts:  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
@@ -304,10 +304,10 @@ class System:
             while ((await self.job(job_id))["progress"] or {}).get("phase") != phase:  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
-    # what must hold after every test
+    # checks after every test
 
     async def check(self) -> None:
-        """Stop everybody politely; then nothing may be left behind, and everything must agree."""
+        """Stop all processes; then no files may be left, and all databases must agree."""
         for worker in self.workers:
             if worker.is_running:
                 worker.send(signal.SIGTERM)
@@ -318,12 +318,12 @@ class System:
         await self.reconcile()
 
     async def reconcile(self) -> None:
-        """Queue, jobs and ledger agree."""
+        """Check that queue, jobs and ledger agree."""
         async with self._engine() as engine:
             assert (await engine.operations.reconciler.run()).findings == []
 
     async def expire_lease(self, job_id: str) -> None:
-        """As if nobody had heard of its worker for long."""
+        """Expire the lease of a job."""
         async with self._engine() as engine:
             await execute(
                 engine.databases.central,
@@ -332,7 +332,7 @@ class System:
             )
 
     async def silence(self, worker_id: str) -> None:
-        """As if nobody had heard of it for an hour."""
+        """Set the last contact of a worker to an hour ago."""
         async with self._engine() as engine:
             await execute(
                 engine.databases.central,
@@ -341,7 +341,7 @@ class System:
             )
 
     def _engine(self) -> Engine:
-        """The server's databases, from here."""
+        """The databases of the server."""
         return Engine(
             Settings(
                 data_dir=Path(self.settings["DATA_DIR"]),
@@ -351,7 +351,7 @@ class System:
         )
 
     def left_on_worker(self) -> list[Path]:
-        """Files under way, leases held, and halves of downloads: none of them after the work."""
+        """Leftover files, leases and partial downloads of workers."""
         root = self.folder / "worker"
         found = [each for each in root.rglob("*") if each.is_file()]
         return [
@@ -361,12 +361,12 @@ class System:
         ]
 
     def left_on_comfyui(self, simulator: Simulator) -> list[Path]:
-        """What is in ComfyUI's folders, but for files of effects."""
+        """Files in the folders of ComfyUI, except those of effects."""
         found = [each for kind in ("input", "output", "temp") for each in (simulator.folder / kind).rglob("*")]
         return [each for each in found if each.is_file() and each.read_bytes() not in self.assets]
 
     async def _check_charges(self) -> None:
-        """Every job that has ended was paid for once, or not at all."""
+        """Check that every job was charged at most once."""
         kinds = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
         booked = Counter(
             (each["job_id"], each["type"]) for each in (await self.user("GET", "/wallet?limit=200"))["transactions"]
@@ -386,7 +386,7 @@ class System:
 
 @dataclass(frozen=True)
 class Populated:
-    """What a server keeps, with all those in it who call it."""
+    """The data folder of a server, and its users."""
 
     folder: Path
     admin_token: str
@@ -394,7 +394,7 @@ class Populated:
 
 
 async def populate(folder: Path) -> Populated:
-    """What each system on SQLite begins with."""
+    """The initial data of a system on SQLite."""
     async with open_system(folder, {}, quiet=True) as system:
         system.server.send(signal.SIGTERM)
         assert await system.server.ended() == 0
@@ -426,14 +426,14 @@ async def open_system(
         own = {
             "DATA_DIR": str(folder / "server"),
             "PORT": str(port),
-            # files that the server keeps itself go by its address
+            # local files are served by the server
             "PUBLIC_URL": server_url if s3 else files.url,
             "FLEET_SECRETS": json.dumps(SECRETS.fleet),
             "SIGNING_SECRETS": json.dumps(SECRETS.signing),
             "REAPER_INTERVAL_SECONDS": "0.2",
             "REQUESTS_PER_MINUTE": "1000",
             "MAX_ACTIVE_JOBS_PER_USER": "200",
-            # a block would keep the next attempt from the only worker there is
+            # a block would exclude the only worker from the next attempt
             "BLOCK_COOLDOWN_SECONDS": "0",
             **databases,
             **(settings or {}),

@@ -1,4 +1,4 @@
-"""Commands on a system other than Linux: on that system itself, and on Linux as far as Linux can play Windows."""
+"""Run commands on Windows, and on Linux with simulated Windows behaviour."""
 
 import os
 import signal
@@ -10,21 +10,21 @@ from pathlib import Path
 from comfyrelay.settings import ENV_PREFIX
 
 WITHOUT_POSIX = Path(__file__).with_name("without_posix")
-# What is read or written without naming an encoding is an error there.
+# Fail on file access without an encoding.
 PYTHON = (sys.executable, "-X", "warn_default_encoding")
 
 if sys.platform == "win32":
-    # a process by itself hears no Ctrl-C there
+    # a process in its own group gets no Ctrl-C there
     GROUP, CTRL_C, CTRL_BREAK = subprocess.CREATE_NEW_PROCESS_GROUP, signal.CTRL_BREAK_EVENT, signal.CTRL_BREAK_EVENT
 elif sys.platform == "linux":
-    # as it is played
+    # simulated
     GROUP, CTRL_C, CTRL_BREAK = 0, signal.SIGINT, signal.SIGQUIT
 else:
     GROUP, CTRL_C, CTRL_BREAK = 0, signal.SIGINT, signal.SIGTERM
 
 
 def environment(root: Path, **variables: str) -> Mapping[str, str]:
-    """For a process below whose `root` names are as on Windows."""
+    """The environment of a process for which file names under `root` behave as on Windows."""
     ours = {key: value for key, value in os.environ.items() if not key.startswith(ENV_PREFIX)}
     playing = {"PYTHONPATH": str(WITHOUT_POSIX), "TESTS_WINDOWS_ROOT": str(root)} if sys.platform == "linux" else {}
     return {**ours, **playing, **variables}

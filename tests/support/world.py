@@ -1,4 +1,4 @@
-"""A small world to test in: an engine over fresh databases, with a clock that the test sets."""
+"""An engine over fresh databases, with a clock that the test sets."""
 
 import asyncio
 import os
@@ -39,7 +39,7 @@ from comfyrelay.store.tenant import history, jobs, ledger
 from comfyrelay.store.tenant.history import Position
 from comfyrelay.store.tenant.library import media
 
-# How long a test waits for what must come: far longer than a busy machine takes. Only a failure waits to the end.
+# Timeout of every wait: far longer than a busy machine needs. Only failures reach it.
 PATIENCE_SECONDS = float(os.environ.get("TESTS_PATIENCE_SECONDS", "120"))
 START = datetime(2026, 1, 1, 12, 0, 0, tzinfo=UTC)
 OUTPUT = SettledOutput(size=3, mime_type="video/mp4", extension="mp4", sha256="abc")
@@ -58,7 +58,7 @@ PROMPT = {
 
 
 class Crash(BaseException):
-    """A process that dies: nothing in it gets to clean up, so nothing may catch it."""
+    """A crash of the process: no `except Exception` may catch it."""
 
 
 class Clock(Protocol):
@@ -69,7 +69,7 @@ class Clock(Protocol):
 
 
 class Backend(Protocol):
-    """Where the databases of a world come from."""
+    """Creates the databases of a world."""
 
     name: str
 
@@ -108,7 +108,7 @@ LANGUAGE sql STABLE AS $$ SELECT now + make_interval(secs => seconds) FROM test_
 """
 
 
-# Who changes the schema of a database spoils it for others.
+# A database with a changed schema cannot be used again.
 WATCHED_SCHEMA = """
 CREATE TABLE test_revision AS TABLE alembic_version;
 CREATE TABLE test_changes (tag text);
@@ -149,7 +149,7 @@ END $$;
 
 @contextmanager
 def memory_folder() -> Iterator[Path]:
-    """A folder in memory, where there is one: no test is about the disk, which others may keep busy."""
+    """A folder in memory, if the system has one: tests need not wait for the disk."""
     memory = Path("/dev/shm")
     with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-", dir=memory if memory.is_dir() else None) as folder:
         yield Path(folder)
@@ -181,13 +181,13 @@ class SqliteBackend:
 
 
 class PostgresBackend:
-    """Databases are copies of templates. Each is cleaned after use and serves again, which is far quicker than another
-    copy; one that was given another schema, or has grown, is dropped."""
+    """Databases are copies of templates. A used database is cleaned and used again, which is far faster than a copy. One
+    with a changed schema or much data is dropped."""
 
     name = "postgresql"
 
     def __init__(self, url: str, *, real_clock: bool = False) -> None:
-        """`url` has `{}` where the name of a database goes."""
+        """`url` has `{}` for the name of the database."""
         self._url = url
         self._real_clock = real_clock
         self._has_templates = False
@@ -244,8 +244,8 @@ class PostgresBackend:
 
 
 async def _clean(connection: asyncpg.Connection) -> bool:
-    """Make a database as it was when it was copied; whether that could be done."""
-    # whoever has it open still has been left over, and may not have let go of its locks yet
+    """Reset a database to its template; returns whether that was possible."""
+    # terminate leftover connections, which may hold locks
     while await connection.fetchval(LEFT_OVER):  # noqa: ASYNC110  (the server tells nobody)
         await asyncio.sleep(0.001)
     if not await connection.fetchval(IS_CLEANABLE):
@@ -268,7 +268,7 @@ class World:
     users: list[User] = field(default_factory=list)
     _numbers: int = 0
 
-    # making things
+    # create records
 
     def number(self) -> int:
         self._numbers += 1
@@ -325,7 +325,7 @@ class World:
             worker=worker,
         )
 
-    # doing things
+    # actions
 
     async def submit(self, user: User, effect: EffectRecord, *, key: str | None = None, **values: Any) -> JobRecord:
         item = ItemRequest(
@@ -372,22 +372,22 @@ class World:
         await self.clock.set(self.clock.now + timedelta(seconds=seconds))
 
     async def expire(self) -> int:
-        """Let every lease be late for as long as it may be, and reap; returns how many dispatches were moved."""
+        """Expire every lease and run the reaper; returns the number of dispatches it moved."""
         settings = self.engine.settings
         await self.advance(settings.lease_ttl_seconds + settings.late_seconds)
         return await self.engine.queue.reaper.run_once()
 
     async def settled(self) -> None:
-        """Wait until nothing is being delivered behind anybody's back."""
+        """Wait until background deliveries are done."""
         await self.engine.outbox.delivery.idle()
 
     async def relay(self) -> None:
-        """Finish everything that is under way, whatever its age."""
+        """Deliver everything in the outbox."""
         await self.settled()
         await self.engine.outbox.recovery.run_once(grace_seconds=0)
 
     def crash_on(self, step: str, boundary: Boundary) -> list[str]:
-        """Die, once, at this boundary of this step; the list tells whether it came to that."""
+        """Crash once at this boundary of this step; the list says whether it happened."""
         crashed: list[str] = []
 
         async def crash(at: str, where: Boundary) -> None:
@@ -403,7 +403,7 @@ class World:
             database.crash = crash
 
     async def restart(self, hooks: Hooks | None = None) -> Engine:
-        """The process is dead and another one starts: all that was only in memory is lost, and nothing is armed."""
+        """Start a new engine, as after a crash: everything in memory is lost."""
         dying = asyncio.all_tasks() - {asyncio.current_task()}
         for task in dying:
             task.cancel()
@@ -415,7 +415,7 @@ class World:
         )
         return self.engine
 
-    # looking at things
+    # read records
 
     async def job(self, job: JobRecord) -> JobRecord:
         async with (await self.engine.databases.shard_of(job.tenant_id)).read() as tx:
@@ -479,7 +479,7 @@ class Desk:
         return await self.world.submit(self.user, self.effect, **values)
 
     async def leased(self, **values: Any) -> tuple[JobRecord, LeasedDispatch]:
-        """A job that the worker has just leased."""
+        """Submit a job and lease it."""
         job = await self.submit(**values)
         leased = await self.world.lease(self.worker)
         assert leased is not None
@@ -508,7 +508,7 @@ async def open_world(
             "database_url": central_url,
             "shards": shard_urls,
             "database_pool_size": 5,
-            # whoever is told of something listens on this machine, or nobody does
+            # webhook receivers listen on this machine
             "webhook_allow_private": True,
             **settings,
         }
@@ -517,20 +517,20 @@ async def open_world(
         try:
             yield world
         finally:
-            # Not the first engine: the world may have been restarted.
+            # the current engine: the world may have been restarted
             await world.engine.stop()
 
 
-# More things to do in a world.
+# Helpers.
 
 
 def graph_of(model: str) -> dict[str, Any]:
-    """A graph like the others, with another model: another workflow hash."""
+    """The graph with another model, so with another workflow hash."""
     return {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": f"{model}.safetensors"}}}
 
 
 async def execute(database: Database, statement: str, **values: Any) -> list[Any]:
-    """Run a statement that no service would."""
+    """Run any statement."""
 
     async def work(tx: Tx) -> list[Any]:
         result = await tx.execute(text(statement), values)
@@ -542,7 +542,7 @@ async def execute(database: Database, statement: str, **values: Any) -> list[Any
 async def submit_many(
     world: World, user: User, effect: EffectRecord, count: int, *, priority: int = 0
 ) -> list[JobRecord]:
-    """A batch, which counts as one active job; its jobs in the order of the queue."""
+    """Submit a batch, which counts as one active job; returns its jobs in queue order."""
     request = BatchRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,
@@ -558,7 +558,7 @@ async def submit_many(
 
 @asynccontextmanager
 async def shard_down(world: World, name: str) -> AsyncIterator[None]:
-    """A shard that cannot be reached until the block ends."""
+    """Make a shard unreachable during the block."""
     shards = world.engine.databases.shards
     up = shards[name]
     url = up.url.set(database=str(Path(up.url.database or "").parent if up.dialect == "sqlite" else "nowhere"))
@@ -579,7 +579,7 @@ async def submit_batch(
     key: str | None = None,
     **values: Any,
 ) -> BatchState:
-    """A batch of these items, or of so many that are told apart by their prompts."""
+    """Submit a batch of these items, or of this many items with different prompts."""
     chosen = (
         [ItemRequest(input_payload={"prompt": f"item {n}"}) for n in range(items)] if isinstance(items, int) else items
     )
@@ -595,7 +595,7 @@ async def submit_batch(
 
 
 def queued_dispatch(**values: Any) -> Dispatch:
-    """A dispatch that nobody has leased yet, for rules that need no database."""
+    """A queued dispatch without a database."""
     dispatch = Dispatch(
         id=1,
         tenant_id="t",
