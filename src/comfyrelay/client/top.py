@@ -1,4 +1,4 @@
-"""`comfyrelay top`: the queue, who works, how far they are, and how the last jobs ended."""
+"""`comfyrelay top`: the queue, the workers and their progress, and the last finished jobs."""
 
 import asyncio
 import contextlib
@@ -19,8 +19,8 @@ from comfyrelay.client.client import LARGEST_PAGE, Client, Kind
 from comfyrelay.client.labels import Labels
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, NotFound
-from comfyrelay.protocol.desk import Now, Unit
-from comfyrelay.protocol.jobs import Batch, Job
+from comfyrelay.protocol.desk import Now
+from comfyrelay.protocol.jobs import Batch, Job, QueueUnit
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.system.terminal import END, keys
 from comfyrelay.text import printable
@@ -38,7 +38,7 @@ BATCHES = 6
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A row that something can be done with."""
+    """A row that the keys act on."""
 
     kind: Kind
     id: str
@@ -57,7 +57,7 @@ class NextUp:
 
 @dataclass(frozen=True, slots=True)
 class Busy:
-    """A worker, and how much it does."""
+    """A worker and its load."""
 
     name: str
     state: str
@@ -68,8 +68,8 @@ class Busy:
 
 @dataclass(frozen=True, kw_only=True)
 class TopView:
-    """Where there is no desk, counts stop at a page, and `more` names the states that have more than that; the order
-    of what waits is not known, and workers are told to administrators only."""
+    """Without a desk, counts stop at a page, and `more` names the states with more; the queue order is unknown, and
+    workers are only shown to administrators."""
 
     url: str
     counts: dict[str, int]
@@ -77,11 +77,11 @@ class TopView:
     waits_for: str | None
     comfyui_away: list[str]
     workers: list[Busy] | None
-    # of each GPU that more than one ComfyUI may share: why there are as many
+    # for each GPU that several ComfyUI may share: why that many
     gpus: list[str]
     running: list[Job]
     next: list[NextUp]
-    # those without a batch
+    # without a batch
     paused: list[Job]
     batches: list[Batch]
     outcomes: list[Job]
@@ -148,14 +148,14 @@ async def _gpus(client: Client) -> list[str]:
     try:
         found = await client.slots()
     except (Forbidden, NotFound):
-        # users do not see them, and an older server has none
+        # only administrators see them, and older servers have none
         return []
     shared = [each for each in found if each.on_gpu is not None and (each.packing or each.on_gpu > 1)]
     about = [f"{each.name}, {each.gpu or 'GPU'}: {each.packing or f'{each.on_gpu} on this GPU.'}" for each in shared]
     return list(dict.fromkeys(about))
 
 
-async def _coming(client: Client, unit: Unit, labels: Labels) -> NextUp:
+async def _coming(client: Client, unit: QueueUnit, labels: Labels) -> NextUp:
     if unit.is_batch:
         batch = await client.batch(unit.id)
         remaining = batch.total - batch.done
@@ -165,7 +165,7 @@ async def _coming(client: Client, unit: Unit, labels: Labels) -> NextUp:
 
 
 async def _why(client: Client, queued: Sequence[Job]) -> str | None:
-    """Why nothing runs although something waits; the oldest of them is as good as any, and is named."""
+    """Why nothing runs although jobs wait, from the oldest one."""
     oldest = queued[-1].id
     waiting = (await client.job(oldest)).waiting
     return f"job {render.short(oldest)}: {waiting.text}" if waiting else None
@@ -193,7 +193,7 @@ def shown(seen: TopView, now: datetime, chosen: Choice | None = None) -> Rendera
 
 
 def _mark(parts: Sequence[RenderableType], id_: str) -> None:
-    """Turn the colours of every row with this id around."""
+    """Invert the colours of every row with this id."""
     for table in parts:
         if isinstance(table, Table):
             for column in table.columns:
@@ -226,7 +226,7 @@ def _running(seen: TopView, now: datetime) -> RenderableType:
     table = render.grid("job", "", "", "since", "what")
     for each in seen.running:
         progress = Progress.from_report(each.progress)
-        # where its worker said so: it may have been fetched long before that
+        # from the worker's report, because it may have been prefetched long before
         began = progress.began_at or each.started_at
         table.add_row(
             render.short(each.id),
@@ -264,7 +264,7 @@ def _rule(title: str) -> Rule:
 
 
 async def watch(client: Client, console: Console, *, every_seconds: float) -> None:
-    """Show it until q or Ctrl-C, and do what the keys say. A server that is away is waited for."""
+    """Until q or Ctrl-C. Reconnects to a server that is unreachable."""
     labels, hands = Labels(client), Hands(client)
     seen: TopView | None = None
     view: RenderableType | None = None
@@ -282,7 +282,7 @@ async def watch(client: Client, console: Console, *, every_seconds: float) -> No
                 due = loop.time() + every_seconds
             if view is None and seen is not None:
                 view = shown(seen, utc_now(), hands.choose(seen))
-            # first: what does not fit on the screen is cut off below
+            # first, because the end may be cut off
             live.update(Group(hands.line, view or ""), refresh=True)
             with contextlib.suppress(TimeoutError):
                 for key in _split(await asyncio.wait_for(pressed.get(), due - loop.time())):
@@ -294,7 +294,7 @@ async def watch(client: Client, console: Console, *, every_seconds: float) -> No
 
 
 class Hands:
-    """What is chosen among the rows, and what the keys do with it."""
+    """The selected row, and the actions of the keys."""
 
     def __init__(self, client: Client) -> None:
         self._client = client
@@ -308,7 +308,7 @@ class Hands:
         return self._message
 
     def choose(self, seen: TopView) -> Choice | None:
-        """The same as before, wherever it is now; where it is gone, what has taken its place."""
+        """The same row at its new position; if it no longer exists, the row at its old position."""
         found = choices(seen)
         ids = [each.id for each in found]
         if self._chosen is not None and self._chosen.id in ids:
@@ -318,7 +318,7 @@ class Hands:
         return self._chosen
 
     async def press(self, key: str, seen: TopView | None) -> bool:
-        """Whether it may have changed something in the queue."""
+        """Whether the queue may have changed."""
         chosen, to_cancel, self._to_cancel = self._chosen, self._to_cancel, None
         self._message = Text(KEYS, style="dim")
         if seen is None or chosen is None:
@@ -357,7 +357,7 @@ class Hands:
 
 
 def choices(seen: TopView) -> list[Choice]:
-    """What can be chosen, each once, in the order in which it is shown."""
+    """The selectable rows, each once, in display order."""
     paused = {each.id for each in seen.batches if each.counts.get("paused")}
     found = [
         *(Choice("job", each.id) for each in seen.running),
@@ -370,5 +370,5 @@ def choices(seen: TopView) -> list[Choice]:
 
 
 def _split(keys: str) -> list[str]:
-    """Several may come at once; that of an arrow is three characters."""
+    """Several keys may arrive at once; an arrow key is three characters."""
     return [each.lower() for each in _KEY.findall(keys)] or [END]
