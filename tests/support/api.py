@@ -131,7 +131,7 @@ def _reuse_routes(app: FastAPI, *, is_local: bool) -> None:
 
 
 async def _later(name: str, seconds: float, work: Callable[[], Awaitable[object]]) -> None:
-    """Delay the first run of slow loops: new databases have nothing to clean up, and it takes longer than most tests."""
+    """Delay the first run of slow loops: it takes longer than most tests, and new databases need no cleanup."""
     if seconds > SOON_SECONDS:
         await asyncio.sleep(seconds)
     await _every(name, seconds, work)

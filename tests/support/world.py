@@ -181,8 +181,8 @@ class SqliteBackend:
 
 
 class PostgresBackend:
-    """Databases are copies of templates. A used database is cleaned and used again, which is far faster than a copy. One
-    with a changed schema or much data is dropped."""
+    """Databases are copies of templates. A used database is cleaned and used again, which is far faster than a copy.
+    One with a changed schema or much data is dropped."""
 
     name = "postgresql"
 
