@@ -1,4 +1,4 @@
-"""Where a desk listens, found out before anything that takes long."""
+"""Open the desk's sockets before any slow work."""
 
 import socket
 
@@ -11,15 +11,17 @@ LOOPBACK = "127.0.0.1"
 
 
 def require_free(settings: Settings) -> None:
-    """`ConfigurationError` where a desk has this folder already, or somebody else the port."""
+    """Raise `ConfigurationError` if another desk uses this folder, or another process the port."""
     refuse_second(settings.data_dir)
     for each in open_listeners(settings.host, settings.port):
         each.close()
 
 
 def open_listeners(host: str, port: int) -> list[socket.socket]:
-    """Where other machines find the desk, the owner's programs still find it at loopback: the first one. Nobody else
-    must listen there, for it is there that they send their pass."""
+    """Open the listening sockets, loopback first.
+
+    The owner's programs always connect over loopback and send their secret there, so no other process may listen on it.
+    """
     if is_loopback(host):
         return [listen(host, port)]
     own = listen(LOOPBACK, port)
@@ -27,7 +29,7 @@ def open_listeners(host: str, port: int) -> list[socket.socket]:
         return [own, listen(host, port)]
     except ConfigurationError:
         own.close()
-        # Linux lets nobody listen at all addresses and at one of them, so who has all of them has this one, too
+        # Linux refuses a second listener on an address that a wildcard listener covers
         if host != "0.0.0.0":
             raise
         return [listen(host, port)]

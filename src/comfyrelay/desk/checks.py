@@ -1,4 +1,4 @@
-"""What is right and wrong on this machine for a desk, each in a sentence that says what to do."""
+"""Check this machine for a desk; each result says what to do."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ from comfyrelay.system.platform import describe
 from comfyrelay.worker.check import ANSWERS, about_care, about_comfyui, about_installs
 
 GIB = 1024**3
-# Outputs of videos are large; below the first nothing can be expected to work.
+# Free space: below the first limit nothing works, below the second large outputs may not fit.
 LEAST_SPACE = GIB // 10
 LITTLE_SPACE = 5 * GIB
 
@@ -33,8 +33,7 @@ LITTLE_SPACE = 5 * GIB
 async def examine_own(
     settings: Settings, desk: DeskSettings, in_use: Sequence[str], *, script: Mapping[str, Any] | None
 ) -> AsyncIterator[CheckResult]:
-    """The same of the desk in this process, which knows what it was started with: for its own page. `in_use` is where
-    its ComfyUIs are."""
+    """Check the desk in this process for its own page. `in_use` are the URLs of its ComfyUIs."""
     yield about_python()
     for finding in about_folder(settings.data_dir, str(os.getpid())):
         yield finding
@@ -82,7 +81,7 @@ def about_folder(folder: Path, holder: str | None) -> Iterator[CheckResult]:
             yield fine(about, f"{folder} is in use by process {holder}.")
         else:
             try_sqlite(folder)
-            yield fine(about, f"{folder} can be used, and nobody uses it now.")
+            yield fine(about, f"{folder} is usable and not in use.")
     except ConfigurationError as error:
         yield broken(about, error.detail)
     free = free_bytes(place)
@@ -96,7 +95,7 @@ def about_folder(folder: Path, holder: str | None) -> Iterator[CheckResult]:
 
 
 async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -> CheckResult:
-    """`folder` is that of one which a desk has started."""
+    """`folder` is given for a managed ComfyUI."""
     place = desk.comfyui_url.index(url)
     folder = desk.comfyui_folders[place] if place < len(desk.comfyui_folders) else folder
     async with ComfyClient(url) as client:
@@ -108,7 +107,7 @@ async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -
 
 
 def about_script(table: Mapping[str, Any], data_dir: Path) -> CheckResult:
-    # folders that a desk makes by itself need not be there yet
+    # folders that a desk creates may not exist yet
     there = _nearest(data_dir)
     made = {"working_folder": str(there), "template_folder": str(there), "input_folder": str(there)}
     try:
@@ -119,7 +118,7 @@ def about_script(table: Mapping[str, Any], data_dir: Path) -> CheckResult:
 
 
 def _nearest(folder: Path) -> Path:
-    """The folder, or the one above it that is there."""
+    """The folder or its nearest existing parent."""
     return next(each for each in (folder, *folder.parents) if each.exists())
 
 

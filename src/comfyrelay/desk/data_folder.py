@@ -1,4 +1,4 @@
-"""The folder of the desk: on a disk where SQLite is safe, and used by one process."""
+"""The desk's data folder: on a disk where SQLite is safe, and used by one process."""
 
 import sqlite3
 from pathlib import Path
@@ -10,7 +10,7 @@ from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.owner_secret import running
 from comfyrelay.system.permissions import restrict_folder
 
-# Other machines, or the other side of a virtual machine, do not see SQLite's shared memory.
+# Other machines, or the host of a virtual machine, do not share SQLite's memory map.
 SHARED = frozenset(
     {
         *("9p", "drvfs", "virtiofs", "vboxsf", "prl_fs", "nfs", "nfs4", "cifs", "smb3", "smbfs", "afs", "afpfs"),
@@ -21,7 +21,7 @@ ADVICE = "Choose a folder on a disk of this machine with --data-dir or COMFYRELA
 
 
 def open_data_folder(folder: Path) -> FolderLock:
-    """Make and lock the folder; `ConfigurationError` says what is wrong with it."""
+    """Create and lock the folder. Raises `ConfigurationError` with the reason."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         restrict_folder(folder)
@@ -43,7 +43,7 @@ def open_data_folder(folder: Path) -> FolderLock:
 
 
 def refuse_second(folder: Path) -> None:
-    """`ConfigurationError` where a desk runs with this folder."""
+    """Raise `ConfigurationError` if a desk runs with this folder."""
     found = next((each for each in running() if each.data_dir.resolve() == folder.resolve()), None)
     if found is not None:
         raise ConfigurationError(
@@ -53,7 +53,7 @@ def refuse_second(folder: Path) -> None:
 
 
 def check_filesystem(folder: Path) -> None:
-    """`ConfigurationError` for a folder where SQLite would not be safe."""
+    """Raise `ConfigurationError` for a file system where SQLite is unsafe."""
     kind = filesystem_of(folder)
     if kind in SHARED:
         where = "a Windows drive" if kind in ("9p", "drvfs") else f"a network share ({kind})"
@@ -61,7 +61,7 @@ def check_filesystem(folder: Path) -> None:
 
 
 def try_sqlite(folder: Path) -> None:
-    """SQLite must be able to write ahead, and a second connection to see it."""
+    """Check that write-ahead logging works, and that a second connection sees the data."""
     path = folder / ".try.db"
     try:
         with sqlite3.connect(path) as one:

@@ -1,4 +1,4 @@
-"""Says in words what is right and wrong on this machine for a desk. Nothing is changed, and nothing is started."""
+"""`comfyrelay doctor`: check this machine for a desk, without changing or starting anything."""
 
 import asyncio
 import os
@@ -59,7 +59,7 @@ async def examine() -> AsyncIterator[CheckResult]:
     finding, in_use = await _about_port(settings, holder)
     yield finding
     if in_use:
-        # named on its command line, maybe, where no setting tells of it
+        # possibly from its command line, which no setting shows
         desk = desk.model_copy(update={"comfyui_url": in_use})
     if desk.care is not None:
         yield await about_care(desk.care)
@@ -73,7 +73,7 @@ async def examine() -> AsyncIterator[CheckResult]:
 
 
 def _of_running_desk(settings: Settings) -> Settings:
-    """The one that runs may have been given another port and folder on its command line."""
+    """A running desk may have another port and folder from its command line."""
     found = desk_meant(settings, choose_with="COMFYRELAY_PORT or COMFYRELAY_DATA_DIR")
     if found is None:
         return settings
@@ -94,7 +94,7 @@ async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
     urls = {"central": settings.central_url, **settings.shard_urls}
     missing = [name for name, url in urls.items() if not _may_exist(url)]
     if missing:
-        # to open one would make it
+        # opening would create it
         yield fine("databases", f"Not made yet: {', '.join(missing)}. The first start makes them.")
         return
     try:
@@ -112,7 +112,7 @@ async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
     except ComfyRelayError as error:
         yield broken("databases", error.detail)
     except Exception as error:
-        # a file that is no database, for one: whatever it is, somebody wants to know, and to hear the rest
+        # report any error, such as a file that is no database, and continue
         yield broken("databases", f"They cannot be read: {str(error).splitlines()[0]}.")
     finally:
         await databases.close()
@@ -124,7 +124,7 @@ def _may_exist(url: str) -> bool:
 
 
 async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckResult, list[str]]:
-    """Who is there; and of a desk, where its ComfyUIs are, unless everything is tried out on the simulator."""
+    """Find out what listens there; for a desk, return its ComfyUI URLs unless it only simulates."""
     about = f"desk {settings.base_url}"
     try:
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):

@@ -1,5 +1,7 @@
-"""Effects that every desk begins with. All but the one for a prompt need no models, so they run on any ComfyUI, and on
-the simulator."""
+"""Example effects of a new desk.
+
+All but the text-to-image one need no models and run on any ComfyUI and the simulator.
+"""
 
 import io
 import json
@@ -27,12 +29,12 @@ class Example:
     output_mime_type: str
 
 
-# Those that make a video scale to even sides: H.264 needs them.
+# Video examples scale to even sides, which H.264 needs.
 EXAMPLES = tuple(Example(**each) for each in json.loads(Path(__file__).with_name("examples.json").read_text("utf-8")))
 
 
 def sample_picture() -> bytes:
-    """A picture on which one sees whether something was done to it."""
+    """An image that shows clearly whether an effect changed it."""
     picture = Image.new("RGB", (512, 512), "#20304a")
     draw = ImageDraw.Draw(picture)
     for number, colour in enumerate(("#f2b134", "#ed553b", "#3caea3", "#f6f4e8")):
@@ -43,9 +45,9 @@ def sample_picture() -> bytes:
 
 
 def write_sample(folder: Path) -> Path:
-    """Put the sample where batches look for inputs, once; somebody may have removed it on purpose."""
+    """Put the sample into the input folder once; a user may have deleted it."""
     if not folder.exists():
-        # the folder appears with what is in it, or not at all
+        # the folder appears complete or not at all
         part = folder.with_name(f".{folder.name}.part")
         sample = part / "examples" / SAMPLE_NAME
         sample.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Links that open the page once: who follows one in time has a session."""
+"""Links that open the page once and start a session."""
 
 import secrets
 import time
@@ -11,16 +11,16 @@ PATH = "/open"
 
 
 class OneTimeLinks:
-    """Those that were handed out and not yet followed, in memory: a link does not outlive the desk."""
+    """Unused links, in memory: they do not survive a restart."""
 
     def __init__(self, url: str, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._url = url
         self._clock = clock
-        # by code, until when
+        # code → expiry
         self._open: dict[str, float] = {}
 
     def make(self) -> str:
-        """Another one."""
+        """Create a link."""
         while len(self._open) >= MOST_LINKS:
             del self._open[next(iter(self._open))]
         code = secrets.token_urlsafe(32)
@@ -28,5 +28,5 @@ class OneTimeLinks:
         return f"{self._url}{PATH}?link={code}"
 
     def redeem(self, code: str) -> bool:
-        """Whether it opens the page; after this it never does again."""
+        """Whether the code is valid; it is used up."""
         return self._open.pop(code, float("-inf")) > self._clock()

@@ -1,4 +1,4 @@
-"""Requests of a foreign page, or that came by a foreign name, are refused, whoever sends them."""
+"""Refuse requests from foreign pages (CSRF) and under foreign host names (DNS rebinding)."""
 
 import re
 import socket
@@ -16,12 +16,10 @@ WILDGPUS = ("0.0.0.0", "::")
 
 
 class LocalOnly:
-    """The browser must not be made to speak for the user: a page from elsewhere has another origin, and one that made
-    its name lead here (DNS rebinding) has another host."""
+    """A page from elsewhere has another origin, and one that rebound its name has another host."""
 
     def __init__(self, app: ASGIApp, *, names: Collection[str], own_addresses: bool) -> None:
-        """`own_addresses` is whether a request may also name the very address that it came to, which no name can be
-        made to look like."""
+        """`own_addresses`: whether a request may also name the address it arrived at, which cannot be rebound."""
         self._app = app
         self._names = frozenset(names)
         self._own_addresses = own_addresses
@@ -53,7 +51,7 @@ class LocalOnly:
 
 
 def own_names(settings: Settings, allowed: Collection[str] = ()) -> set[str]:
-    """How the desk may be called, with its port: as this machine calls itself, and by the names that are allowed."""
+    """Host names of the desk with its port: this machine's names and the allowed ones."""
     hosts = ["127.0.0.1", "localhost", "::1"]
     if is_loopback(settings.host):
         hosts.append(settings.host)
@@ -61,18 +59,18 @@ def own_names(settings: Settings, allowed: Collection[str] = ()) -> set[str]:
         here = socket.gethostname().lower()
         hosts += [here, f"{here.partition('.')[0]}.local"]
     names = {name for host in hosts for name in _at_port(host, settings.port)}
-    # a proxy in front has a port of its own, which browsers leave out where it is the usual one
+    # a proxy has its own port, which browsers omit if it is the default
     return names | {*allowed} | {f"{each}:{settings.port}" for each in allowed if not re.search(r":\d+$", each)}
 
 
 def address_here(host: str) -> str:
-    """The address at which other machines find this one, if it listens there."""
+    """The address at which other machines reach this one."""
     if host not in WILDGPUS:
         return host
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_DGRAM) as asked:
         try:
-            # nothing is sent: the system only says from which address it would be
+            # nothing is sent: the system only reports the source address
             asked.connect(("2001:db8::1" if ":" in host else "192.0.2.1", 9))
             return str(asked.getsockname()[0])
         except OSError:

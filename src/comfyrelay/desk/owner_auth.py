@@ -1,4 +1,4 @@
-"""Nobody but the owner of the desk, also of those who reach it from this very machine."""
+"""Admit only the owner of the desk, even among users of this machine."""
 
 from starlette.requests import HTTPConnection
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -12,11 +12,11 @@ from comfyrelay.web.app_files import is_page
 from comfyrelay.web.desk import SIGN_IN_PATH, closed_page, sign_in_page
 
 ADVICE = "This desk is its owner's alone: run `comfyrelay open` for the page, or send the owner's secret as a token."
-# Whether it is alive, and how a page gets its session.
+# Health checks, and the routes that create a session.
 OPEN = frozenset({"/healthz", "/readyz", LINK_PATH})
-# Here every call has a permission of its own: the token of a worker, or the signature of a URL.
+# Routes with their own credential: a worker token or a signed URL.
 OWN_PERMISSION = ("/api/worker/", "/files/")
-# What would outlive the password that let somebody in.
+# Routes whose result would outlive the password.
 NOT_BY_PASSWORD = ("/api/desk/links", "/api/tokens", "/rotate-token")
 NOT_BY_PASSWORD_ADVICE = (
     "A session by password makes no links and no tokens, for they would outlive the password: make them on the machine "
@@ -25,8 +25,7 @@ NOT_BY_PASSWORD_ADVICE = (
 
 
 class OwnerOnly:
-    """Every call needs the owner's secret, a session that was begun with it, or one that was begun with the password
-    which the desk has now."""
+    """Requires the owner's secret, a session created with it, or a session created with the current password."""
 
     def __init__(self, app: ASGIApp, *, context: Context, has_password: bool) -> None:
         self._app = app
@@ -60,7 +59,7 @@ class OwnerOnly:
     async def _is_owner(self, secret: str) -> bool:
         user = await self._context.user_of(secret) if secret else None
         assert self._context.owner is not None
-        # others may have had accounts here, from when anybody could make one
+        # other accounts may exist from an earlier version
         return user is not None and user.id == self._context.owner.user.id
 
     def _is_open(self, path: str) -> bool:

@@ -1,4 +1,4 @@
-"""The password of the page: how the owner gets in from another machine, such as a phone."""
+"""The page password, for signing in from other machines."""
 
 import asyncio
 import hashlib
@@ -16,13 +16,13 @@ from comfyrelay.system import atomic, files
 
 PASSWORD_FILE = "page-password"
 GUESSES_A_MINUTE = 10
-# From all addresses together: who is at home has many, and the owner needs few.
+# For all addresses together: a LAN has many, and the owner needs few attempts.
 ALL_GUESSES_A_MINUTE = 60
 _SESSION = "page, by password "
 
 
 def set_password(data_dir: Path, password: str) -> Path:
-    """Keep its hash, in a file for the owner alone."""
+    """Save its hash in a file for the owner only."""
     if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
         raise InvalidInput(f"The password must have at least {MIN_PASSWORD_LENGTH} characters.")
     path = data_dir / PASSWORD_FILE
@@ -35,7 +35,7 @@ def set_password(data_dir: Path, password: str) -> Path:
 
 
 def remove_password(data_dir: Path) -> bool:
-    """Whether there was one."""
+    """Remove it. Returns whether it existed."""
     try:
         files.remove(data_dir / PASSWORD_FILE)
     except FileNotFoundError:
@@ -50,7 +50,7 @@ def has_password(data_dir: Path) -> bool:
 
 
 def require_password(data_dir: Path, *, host: str) -> None:
-    """`ConfigurationError` with the command that sets one, where there is none."""
+    """Raise `ConfigurationError` with the command that sets one, if none is set."""
     if not has_password(data_dir):
         raise ConfigurationError(
             f"Others could reach the desk at {host}, so the page needs a password first. Set one with: "
@@ -59,20 +59,19 @@ def require_password(data_dir: Path, *, host: str) -> None:
 
 
 def is_by_password(session: str) -> bool:
-    """Whether a session of this name was begun with a password."""
+    """Whether a session with this name was created with a password."""
     return session.startswith(_SESSION)
 
 
 class Sessions:
-    """Which sessions are let in: one by password while that is the password of the desk, which is read anew each
-    time."""
+    """Validates sessions: one created with a password is valid while that password is."""
 
     def __init__(self, sign_in: SignIn, data_dir: Path) -> None:
         self._name_of = Cached(sign_in.token_name)
         self._data_dir = data_dir
 
     async def name_of(self, secret: str) -> str | None:
-        """What the session of this secret is called; none where it is let in no longer."""
+        """Name of the session with this secret, or `None` if it is no longer valid."""
         name = await self._name_of(secret) or ""
         if not is_by_password(name):
             return name
@@ -81,17 +80,17 @@ class Sessions:
 
 
 class Password:
-    """Read anew for each guess: it may be changed while the desk runs."""
+    """Read again for each attempt, because it may change while the desk runs."""
 
     def __init__(self, data_dir: Path) -> None:
         self._data_dir = data_dir
         self._guesses = RateLimit(GUESSES_A_MINUTE)
         self._all_guesses = RateLimit(ALL_GUESSES_A_MINUTE)
-        # hashing takes much memory, on purpose
+        # hashing needs much memory by design
         self._turn = asyncio.Lock()
 
     async def session_for(self, guess: str, *, address: str) -> str | None:
-        """What a session that was begun with it is called; nothing if it is wrong. `TooManyRequests` limits guesses."""
+        """Return the name for a session with this password, or `None` if it is wrong. Raises `TooManyRequests`."""
         self._guesses.check(address)
         self._all_guesses.check("all")
         async with self._turn:
@@ -99,7 +98,7 @@ class Password:
         return None if kept is None else _session(kept)
 
     async def end_sessions_of_others(self, sign_in: SignIn, user: User) -> None:
-        """Who signed in with an earlier password signs in again."""
+        """End sessions that were created with an earlier password."""
         kept = await asyncio.to_thread(_kept, self._data_dir)
         current = None if kept is None else _session(kept)
         for each in await sign_in.list_tokens(user):
@@ -111,7 +110,7 @@ class Password:
         try:
             is_right = kept is not None and passwords.HASHER.verify(guess, kept)
         except PwdlibError:
-            # a file that somebody wrote by hand
+            # a hand-written file
             is_right = False
         return kept if is_right else None
 

@@ -1,4 +1,4 @@
-"""Which of the desks that run here is meant, where no address says so."""
+"""Find the running desk that a command means."""
 
 from urllib.parse import urlsplit
 
@@ -8,9 +8,9 @@ from comfyrelay.system.owner_secret import RunningDesk, running
 
 
 def desk_meant(settings: Settings, *, choose_with: str) -> RunningDesk | None:
-    """The one with the port and the folder that are set; where neither is, the only one.
+    """Return the desk with the configured port and folder; if neither is set, the only one.
 
-    `ConfigurationError` names them when there are several, and what chooses one.
+    Raises `ConfigurationError` if several match.
     """
     given = settings.model_fields_set
     found = [

@@ -1,4 +1,4 @@
-"""What the desk needs to know beside the settings of the server: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
+"""Desk settings in addition to those of the server: `COMFYRELAY_DESK_…`, or `[desk]` in the file."""
 
 import re
 from pathlib import Path

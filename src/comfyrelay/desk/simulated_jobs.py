@@ -1,6 +1,7 @@
-"""Which jobs run on the built-in simulator: those that were added to try things out, and never one meant for ComfyUI.
+"""Decide which jobs run on the built-in simulator.
 
-A job keeps the choice that held when it was added: tries run at a stage of their own, where only the simulator works.
+The decision is made when a job is added. Simulated jobs have their own stage, where only the simulator works, so none
+is mixed up with jobs for ComfyUI.
 """
 
 from pathlib import Path
@@ -8,9 +9,9 @@ from pathlib import Path
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.desk import TryingOut
 
-# Beside the queue: this desk has had a ComfyUI once, and waits for it whenever it is away.
+# Next to the queue: marks that this desk has had a ComfyUI, and waits for it from then on.
 MARKER = ".comfyui-found"
-# What the simulator claims to have: beside models of its own, those that ComfyUI's first templates name.
+# Models that the simulator pretends to have, including those of ComfyUI's first templates.
 TRIED_MODELS = {
     "checkpoints": [
         "simulator.safetensors",
@@ -27,8 +28,10 @@ TRIED_MODELS = {
 
 
 class Trying:
-    """`is_chosen`: everything that is added is a try. Without a word only the examples are, and only until a ComfyUI
-    was found or named once."""
+    """`is_chosen`:
+
+    simulate all new jobs. By default only the examples are simulated, until a ComfyUI was found or configured once.
+    """
 
     def __init__(self, data_dir: Path, *, stage: Stage, is_chosen: bool, is_named: bool) -> None:
         self._marker = data_dir / MARKER
@@ -36,7 +39,7 @@ class Trying:
         self._has_comfyui = is_named or self._marker.exists()
         self.stage = stage
         self.tries_stage = Stage.STAGING if stage is Stage.PRODUCTION else Stage.PRODUCTION
-        # the ids of the workflows that a desk begins with
+        # ids of the example workflows
         self.examples: frozenset[int] = frozenset()
 
     @property
@@ -46,7 +49,7 @@ class Trying:
         return TryingOut.NOTHING if self._has_comfyui else TryingOut.EXAMPLES
 
     def note_comfyui(self) -> None:
-        """A ComfyUI is there: from now on it is waited for when it is away."""
+        """Record that a ComfyUI exists: from now on jobs wait for it."""
         self._has_comfyui = True
         self._marker.touch()
 

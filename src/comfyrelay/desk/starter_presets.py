@@ -1,4 +1,4 @@
-"""Presets that every desk begins with: quick to look at, good enough to choose from, and as good as it gets."""
+"""Presets of a new desk: draft, good and best."""
 
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -6,7 +6,7 @@ from typing import Any
 
 
 def _preset(name: str, *, steps: int, frames: int, megapixels: float) -> dict[str, Any]:
-    """By role, and for scripts by key. No width and height: they would bend what is not of their shape."""
+    """Values by role, and for scripts by key. Without sizes, which would distort other shapes."""
     return {"steps": steps, "length": frames, "megapixels": megapixels, "profile": name}
 
 

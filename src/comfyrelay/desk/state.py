@@ -1,4 +1,4 @@
-"""What the routes of a desk must know about it."""
+"""State of the desk for its routes."""
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
@@ -14,26 +14,26 @@ from comfyrelay.protocol.desk import CheckResult, NotSent, TryingOut
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeskState:
-    # those that the desk starts itself come and go
+    # managed ComfyUIs come and go
     find_comfyui: Callable[[], list[str]]
-    # of those, the ones that do not answer now
+    # unreachable ones
     comfyui_away: Callable[[], Sequence[str]]
-    # what `doctor` would say of it
+    # the checks of `doctor`
     examine: Callable[[], AsyncIterator[CheckResult]]
     trying: Trying
     data_dir: Path
     input_folder: Path
     output_folder: Path
-    # who may read what is put there, if not as this process says
+    # umask for the output folder, if not that of the process
     output_umask: int | None
-    # without their secrets
+    # without secrets
     notify_urls: Sequence[str]
     notify_on: Sequence[Occasion]
     not_sent: Collection[NotSent]
-    # `[desk.script]`, where there is one
+    # `[desk.script]`, if configured
     script: ScriptSettings | None
     links: OneTimeLinks
-    # opens the page, where other machines can reach it
+    # for sign-in from other machines, if they may connect
     password: Password | None
 
     @property
@@ -46,5 +46,5 @@ class DeskState:
 
     @property
     def own_folders(self) -> list[Path]:
-        """Where what runs have made may be read from."""
+        """Folders from which run files may be served."""
         return [self.output_folder, *(self.script.own_folders if self.script is not None else ())]

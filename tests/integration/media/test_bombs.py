@@ -210,7 +210,7 @@ async def test_a_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_re
     objects: LocalObjects, blocks: bytes
 ) -> None:
     data = b"GIF89a\x08\0\x08\0\0\0\0" + blocks
-    text = "The output is made of too many small blocks to be read: save it anew with another program."
+    text = "The output is made of too many small blocks to be read: save it again with another program."
     assert await refusal(objects, data, "image/gif") == text
 
 

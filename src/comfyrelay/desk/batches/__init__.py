@@ -1,1 +1,1 @@
-"""From folders and prompts to batches, and their outputs back into folders."""
+"""Expand folders and prompts into batches, and copy their outputs to folders."""

@@ -1,4 +1,4 @@
-"""From a few lists to the items of a batch: inputs × prompts × negative prompts × tries, each with its seed."""
+"""Expand lists into batch items: inputs × prompts × negative prompts × variations, each with a seed."""
 
 import itertools
 import random
@@ -14,20 +14,20 @@ from comfyrelay.text import excerpt, one_line
 
 __all__ = ["LARGEST_SEED", "MOST_ITEMS", "Mode", "PlannedItem", "SeedMode", "SeedPlan", "expand"]
 
-# ComfyUI's have 64 bits without a sign.
+# ComfyUI seeds are unsigned 64-bit integers.
 LARGEST_SEED = 2**64 - 1
-# Random ones stay below what JavaScript counts exactly, so that a page can show them and send them back.
+# Random seeds stay within JavaScript's exact integers, so that a page can show them and send them back.
 LARGEST_RANDOM_SEED = 2**53 - 1
-# Under which keys the values go, where the workflow does not say otherwise.
+# Default property keys.
 ROLES: Mapping[str, str] = MappingProxyType({each: each for each in ("prompt", "negative_prompt", "seed")})
 _LABEL_LENGTH = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SeedPlan:
-    """Every item the same seed; or one more from item to item, as in ComfyUI; or another one by chance.
+    """The same seed for every item, incremented per item as in ComfyUI, or random.
 
-    `largest` is that of the workflow's seed, where it is smaller than usual. After it, counting begins again at 0.
+    `largest` is the maximum of the workflow's seed, if smaller than usual; counting wraps to 0 after it.
     """
 
     mode: SeedMode = SeedMode.RANDOM
@@ -37,7 +37,7 @@ class SeedPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlannedItem:
-    """One job to be: its input file, the values of its properties, and a few words that tell it from the others."""
+    """A planned job: its input file, property values, and a label that distinguishes it."""
 
     input: Path | str | None
     payload: Mapping[str, Any] = field(default_factory=dict)
@@ -57,10 +57,10 @@ def expand(
     roles: Mapping[str, str] = ROLES,
     rng: random.Random | None = None,
 ) -> list[PlannedItem]:
-    """The items in the order of inputs, then prompts, negative prompts and tries; a list that is empty does not count.
+    """Return the items ordered by input, prompt, negative prompt and variation; empty lists are ignored.
 
-    `pairwise` takes input n with prompt n. `base` holds the values that all items have. `roles` says under which keys
-    the workflow takes prompt, negative prompt and seed, as `describe` tells them.
+    `pairwise` combines input n with prompt n. `base` holds values of all items. `roles` maps prompt, negative prompt
+    and seed to the workflow's property keys.
     """
     _check_count(len(inputs), len(prompts), len(negatives), tries, mode=mode)
     _check_roles(roles, prompt=bool(prompts), negative_prompt=bool(negatives), seed=seeds is not None)
@@ -120,7 +120,7 @@ def _seeds(plan: SeedPlan, rng: random.Random) -> Iterator[int]:
     used: set[int] = set()
     while True:
         seed = rng.randrange(count)
-        # the same seed twice would be the same picture twice
+        # an equal seed would repeat the image
         if seed not in used or len(used) == count:
             used.add(seed)
             yield seed

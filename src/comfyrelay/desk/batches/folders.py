@@ -1,4 +1,4 @@
-"""Files of a batch: inputs out of a folder, prompts out of a file, and readable names for what comes out."""
+"""Read batch inputs from folders and prompts from files, and build readable output names."""
 
 import re
 import unicodedata
@@ -10,7 +10,7 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.text import is_storable, natural
 
 MOST_PROMPT_BYTES = 16 * 1024 * 1024
-# Together with number, seed and suffix well below the 255 bytes that a name may have.
+# With number, seed and suffix this stays well below the 255 bytes of a file name.
 _LABEL_BYTES = 120
 _PARTS = re.compile(r"[\\/]")
 _SUFFIX = re.compile(r"\.?([A-Za-z0-9]{1,10})")
@@ -18,9 +18,9 @@ _RULE = "---"
 
 
 def inputs_in(root: Path, subdir: str = "") -> list[Path]:
-    """The media in a folder below `root`, in the order in which people count; hidden files and other folders are not.
+    """Return the media files in a folder below `root` in natural order, without hidden files and subfolders.
 
-    `subdir` comes with a request, so whatever would lead out of `root` is refused: `..`, absolute paths, and links.
+    `subdir` comes from a request, so paths that escape `root` are refused: `..`, absolute paths and links.
     """
     windows = PureWindowsPath(subdir)
     if "\0" in subdir or windows.drive or windows.root or ".." in _PARTS.split(subdir):
@@ -36,16 +36,15 @@ def inputs_in(root: Path, subdir: str = "") -> list[Path]:
                 raise _refused(f"{each.name!r} is a link that leads out of the input folder.")
         return sorted(filter(Path.is_file, found), key=lambda each: natural(each.name))
     except (OSError, RuntimeError, ValueError) as error:
-        # a link in a circle is a RuntimeError here, and a name that cannot be encoded a ValueError
+        # a link cycle is a RuntimeError, an unencodable name a ValueError
         why = (isinstance(error, OSError) and error.strerror) or "it is not the name of a folder"
         raise _refused(f"The folder {subdir or '.'!r} cannot be read: {why}.") from None
 
 
 def readable_name(label: str, seed: int | None, n: int, suffix: str, *, room: int = 255) -> str:
-    """A file name that says what is in the file, and that Windows takes, too: `0007_cat-a-red-fox_seed42.mp4`.
+    """Return a file name that describes its content and is valid on Windows: `0007_cat-a-red-fox_seed42.mp4`.
 
-    Names of different numbers differ, also where large and small letters are the same. The label is cut where the name
-    would have more characters than there is room for.
+    Names with different numbers differ even without regard to case. The label is truncated to fit into `room`.
     """
     found = _SUFFIX.fullmatch(suffix)
     number, sown = f"{n:04d}", "" if seed is None else f"seed{seed}"
@@ -55,16 +54,16 @@ def readable_name(label: str, seed: int | None, n: int, suffix: str, *, room: in
 
 
 def prompts_from(file: Path) -> list[str]:
-    """The prompts in a text file: one in each line; or, where a line is `---`, what stands between such lines.
+    """Read prompts from a text file: one per line, or blocks separated by `---` lines.
 
-    Empty ones do not count. The text is UTF-8, or UTF-16 with a byte order mark.
+    Empty prompts are skipped. The text is UTF-8, or UTF-16 with a byte order mark.
     """
     try:
         with file.open("rb") as opened:
             content = opened.read(MOST_PROMPT_BYTES + 1)
         if len(content) > MOST_PROMPT_BYTES:
             raise InvalidInput(f"The file {file} is too large for prompts: at most {MOST_PROMPT_BYTES} bytes.")
-        # editors and shells on Windows put a byte order mark in front, and some of them write UTF-16
+        # Windows editors and shells write byte order marks, and some write UTF-16
         text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except OSError as error:
         raise InvalidInput(f"The prompts cannot be read from {file}: {error.strerror}.") from None
@@ -72,7 +71,7 @@ def prompts_from(file: Path) -> list[str]:
         raise InvalidInput(f"The file {file} is not text in UTF-8.") from None
     if not is_storable(text):
         raise InvalidInput(f"The file {file} contains a character that cannot be stored.")
-    # not splitlines: that also splits at marks which may stand inside a prompt
+    # not splitlines: it also splits at characters that may occur in a prompt
     lines = re.split(r"\r\n|\r|\n", text)
     rules = [at for at, line in enumerate(lines) if line.strip() == _RULE]
     blocks = _between(lines, rules) if rules else lines
@@ -92,11 +91,11 @@ def _refused(why: str) -> InvalidInput:
 
 
 def _plain(label: str) -> str:
-    """Letters and digits of any script, and hyphens between them."""
+    """Letters and digits of any script, joined by hyphens."""
     letters = (
         letter if unicodedata.category(letter)[0] in "LMN" or letter == "_" else " "
         for letter in unicodedata.normalize("NFC", label)
     )
     words = "-".join("".join(letters).split())
-    # decode: what was cut in the middle of a letter is left out
+    # decoding drops a truncated character
     return words.encode()[:_LABEL_BYTES].decode(errors="ignore").strip("-")

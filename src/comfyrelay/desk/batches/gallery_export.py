@@ -1,4 +1,4 @@
-"""Outputs of the gallery that a person wants in a folder of their own, below the output folder."""
+"""Copy chosen outputs of the gallery into a folder below the output folder."""
 
 import asyncio
 import tempfile
@@ -26,8 +26,10 @@ class ExportResult:
 async def copy_chosen(
     engine: Engine, tenant_id: str, ids: Sequence[str], *, root: Path, folder: str, umask: int | None
 ) -> ExportResult:
-    """Put outputs into a folder below `root`, each under a readable name. What is there stays: another file of the same
-    name is put beside it. One that cannot be copied does not keep the others from it."""
+    """Copy outputs into a folder below `root` under readable names.
+
+    Existing files are kept: a copy gets another name. A failure does not stop the other copies.
+    """
     place = await asyncio.to_thread(_inside, root, folder)
     entries = await engine.gallery.zips.list_entries(tenant_id, ids, in_folders=False)
     done = ExportResult(folder=place)
@@ -55,14 +57,14 @@ def _inside(root: Path, wanted: str) -> Path:
 
 @asynccontextmanager
 async def _on_disk(objects: ObjectStore, made: GalleryOutput, root: Path) -> AsyncIterator[Path]:
-    """The stored file itself, where it is on this machine; else one that is fetched, and gone afterwards."""
+    """Yield the stored file if it is local, otherwise a temporary download."""
     if isinstance(objects, LocalObjects):
         stored = await objects.file_of(made.path)
         if stored is None:
             raise NotFound("The file is not in storage any more.")
         yield stored
         return
-    # on the disk that it goes to, which has the room or not
+    # on the target disk, so that a lack of space shows here
     await asyncio.to_thread(root.mkdir, parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=root, prefix=".copying-", ignore_cleanup_errors=True) as folder:
         fetched = Path(folder) / "output"

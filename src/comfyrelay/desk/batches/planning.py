@@ -1,4 +1,4 @@
-"""Which properties of a workflow are its prompt and its seed, and which seeds the items of a batch get."""
+"""Find the prompt and seed properties of a workflow, and plan the seeds of a batch."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from comfyrelay.domain.properties import Property, Role
 
 
 def roles_of(properties: Sequence[Property]) -> dict[str, str]:
-    """Under which keys a workflow takes them, each the first of its role."""
+    """Property keys by role, the first of each role."""
     wanted = (Role.PROMPT, Role.NEGATIVE_PROMPT)
     found = {str(each.role): each.key for each in reversed(properties) if each.role in wanted}
     seed = _seed_in(properties)
@@ -17,7 +17,7 @@ def roles_of(properties: Sequence[Property]) -> dict[str, str]:
 
 
 def seed_plan(properties: Sequence[Property], wanted: SeedPlan | None, given: Mapping[str, Any]) -> SeedPlan | None:
-    """Without a word about seeds, or by chance, each job draws its own when it is accepted, all that it has."""
+    """If no seed is given, or seeds are random, each job draws its seeds when it is accepted."""
     seed = _seed_in(properties)
     if wanted is None or (wanted.mode is SeedMode.RANDOM and seed is not None and seed.key not in given):
         return None
@@ -29,6 +29,6 @@ def seed_plan(properties: Sequence[Property], wanted: SeedPlan | None, given: Ma
 
 
 def _seed_in(properties: Sequence[Property]) -> Property | None:
-    """The one that every item gets another value of: by its name, else the first."""
+    """The seed property that varies per item: by name, otherwise the first."""
     seeds = [each for each in properties if each.is_seed]
     return next((each for each in seeds if each.key == "seed"), next(iter(seeds), None))

@@ -1,6 +1,6 @@
-"""Notifications when jobs end, through whatever apprise speaks: desktop, webhook, Telegram, mail and a hundred more.
+"""Notifications through apprise: desktop, webhooks, Telegram, mail and many more.
 
-The URLs hold passwords and tokens, and are never shown or logged: messages name the service, and of a webhook the host.
+URLs contain passwords and tokens and are never shown or logged: messages name the service, or the host of a webhook.
 """
 
 import asyncio
@@ -31,17 +31,17 @@ __all__ = [
 
 DESKTOP = "desktop://"
 _THIS_DESKTOP = pick(windows="windows://", macos="macosx://", others="dbus://")
-# Of other services, what stands for the host may be a token.
+# For other services the host part may be a token.
 _WEBHOOKS = frozenset({"form", "forms", "json", "jsons", "xml", "xmls"})
 _SHORTEST_SECRET = 3
 _LOGGERS = ("apprise", "urllib3.connectionpool")
-# Its own, so that services that do not answer leave the threads of others alone.
+# Its own threads, so that slow services do not block others.
 _THREADS = ThreadPoolExecutor(4, thread_name_prefix="notify")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Notification:
-    """`batch_id` is set when it is about a batch, so that those who asked for this batch are notified too."""
+    """`batch_id` is set for a batch, so that its subscribers are notified, too."""
 
     occasion: Occasion
     title: str
@@ -51,7 +51,7 @@ class Notification:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SendingFailure:
-    """`url` may be shown to anybody; `url_given` may not."""
+    """`url` is safe to show; `url_given` is not."""
 
     url: str
     why: str
@@ -60,7 +60,7 @@ class SendingFailure:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EndedNotice:
-    """A job that has ended: `name` is what a person calls it."""
+    """An ended job; `name` is its display name."""
 
     name: str
     status: str
@@ -70,8 +70,7 @@ class EndedNotice:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchNow:
-    """A batch as it is: its items by status, a retried one as its newest try; and, if the rest of it is held, why and
-    by which job's failure."""
+    """A batch: its items by status, counting the newest attempt of each, and why the rest is held, if it is."""
 
     id: str
     name: str
@@ -85,18 +84,20 @@ class BatchNow:
 
 
 class NotificationRules:
-    """Which ends call for a notification. A job by itself does; of a batch, only the end of its last item, or there
-    would be one for every item, and the failure that holds the rest; and so does an empty queue. What the user canceled
-    they know of."""
+    """Decides which ends trigger a notification.
+
+    A single job does. A batch does when its last item ends, and when a failure holds the rest. An empty queue does.
+    Cancellations do not.
+    """
 
     def __init__(self) -> None:
-        # when something was last notified, by batch, and for the whole queue under None
+        # time of the last notification, by batch; None is the whole queue
         self._notified_at: dict[str | None, datetime] = {}
-        # by batch, the failure that held it and was notified of
+        # by batch, the failure that held it and was notified
         self._held_by: dict[str, str | None] = {}
 
     def of_end(self, job: EndedNotice, batch: BatchNow | None, *, active: int, read_at: datetime) -> list[Notification]:
-        """`batch` and `active` (jobs that are queued or run) as they were at `read_at`, by the clock of the jobs."""
+        """`batch` and `active` (queued and running jobs) as of `read_at`, by the database's clock."""
         found = []
         if batch is None:
             found += _of_job(job)
@@ -104,7 +105,7 @@ class NotificationRules:
             if self._held_by.get(batch.id) == batch.held_by:
                 return []
             self._held_by[batch.id] = batch.held_by
-            # nothing runs now, and it is said why
+            # nothing runs now, and the notification says why
             return [_of_hold(batch, batch.held)]
         elif batch.is_over and self._is_new(batch.id, job, read_at):
             found += _of_batch(batch)
@@ -117,7 +118,7 @@ class NotificationRules:
         return found
 
     def _is_new(self, about: str | None, job: EndedNotice, read_at: datetime) -> bool:
-        """Several may end before the first of them is read: what was notified then holds for all of these."""
+        """Several jobs may end before the first is processed: one notification covers them."""
         notified_at = self._notified_at.get(about)
         if notified_at is not None and job.completed_at <= notified_at:
             return False
@@ -155,21 +156,21 @@ def _of_batch(batch: BatchNow) -> list[Notification]:
 
 
 class Notifier:
-    """`urls` are always notified, of the occasions in `events`."""
+    """`urls` are always notified of the occasions in `events`."""
 
     def __init__(self, urls: Sequence[str] = (), events: Collection[Occasion] = tuple(Occasion)) -> None:
         self._urls = tuple(urls)
         self._events = frozenset(events)
 
     async def notify(self, notification: Notification, urls_of_batch: Sequence[str] = ()) -> list[SendingFailure]:
-        """Those who always want to know, and those who asked for this batch, whatever became of it."""
+        """Notify the permanent URLs, and the subscribers of this batch for any outcome."""
         always = self._urls if notification.occasion in self._events else ()
         return await self.send(
             notification.title, notification.body, (*always, *(urls_of_batch if notification.batch_id else ()))
         )
 
     async def send(self, title: str, body: str, urls: Sequence[str]) -> list[SendingFailure]:
-        """Send to each URL, once; what could not be sent, and why. Takes seconds where nobody answers."""
+        """Send to each URL once. Returns the failures. Takes seconds if a service does not answer."""
         wanted = list(dict.fromkeys(urls))
         loop = asyncio.get_running_loop()
         found = await asyncio.gather(*(loop.run_in_executor(_THREADS, _send, each, title, body) for each in wanted))
@@ -181,7 +182,7 @@ class Notifier:
 
 
 def without_secrets(url: str) -> str:
-    """What a URL is about, for messages: `tgram://…`, `jsons://example.com/…`."""
+    """A URL for messages: `tgram://…`, `jsons://example.com/…`."""
     scheme, separator, _ = url.partition("://")
     if not separator or not re.fullmatch(r"[A-Za-z][A-Za-z0-9.+-]{0,30}", scheme):
         return "(not a URL)"
@@ -198,7 +199,7 @@ def without_secrets(url: str) -> str:
 
 
 def why_unusable(url: str) -> str | None:
-    """What is wrong with a URL, as far as that is seen without sending anything."""
+    """Return what is wrong with a URL, without sending anything."""
     import apprise
 
     real = _real(url)
@@ -211,8 +212,8 @@ def _real(url: str) -> str:
 
 
 def _send(url: str, title: str, body: str) -> str | None:
-    """Why it could not be sent, or nothing. Apprise waits on sockets, so this runs in a thread of its own."""
-    # a hundred services take a while to import, and most desks need none
+    """Return why it could not be sent, if so. Apprise blocks, so this runs in a thread."""
+    # apprise is slow to import, and most desks do not need it
     import apprise
 
     real = _real(url)
@@ -253,7 +254,7 @@ def _reason(url: str, warnings: Sequence[str]) -> str:
 
 
 def _scrubbed(text: str, url: str) -> str:
-    """Without any part of the URL that could be a secret; longest first, for one may hold another."""
+    """Remove URL parts that may be secrets, longest first."""
     shown = without_secrets(url)
     for secret in sorted(_parts(url), key=len, reverse=True):
         if len(secret) >= _SHORTEST_SECRET and secret not in shown:
@@ -269,7 +270,7 @@ def _parts(url: str) -> set[str]:
 
 
 class _LogCapture(logging.Filter):
-    """Keeps what is logged in this thread from every log, because it repeats parts of URLs, and remembers it."""
+    """Captures apprise's log lines in this thread and hides them, because they contain parts of URLs."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -279,7 +280,7 @@ class _LogCapture(logging.Filter):
     def filter(self, record: logging.LogRecord) -> bool:
         if record.thread != self._thread:
             return True
-        # its errors are about URLs that it does not understand; ours say that better
+        # its errors are about URLs it does not understand; our messages are clearer
         if record.name == "apprise" and record.levelno == logging.WARNING:
             self.warnings.append(record.getMessage())
         return False
@@ -287,7 +288,7 @@ class _LogCapture(logging.Filter):
 
 @contextmanager
 def _captured_warnings() -> Iterator[list[str]]:
-    """What apprise says in this thread, and nowhere else."""
+    """Capture apprise's log lines of this thread."""
     capture = _LogCapture()
     loggers = [logging.getLogger(name) for name in _LOGGERS]
     for each in loggers:

@@ -1,4 +1,4 @@
-"""From the ends of jobs to notifications, beside the work: nothing here can hold up a job, or make one fail."""
+"""Send notifications in the background; failures never affect a job."""
 
 import asyncio
 import contextlib
@@ -20,7 +20,7 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# How long a desk that stops waits for what is still to be sent.
+# How long a stopping desk waits for pending notifications.
 FLUSH_SECONDS = 5.0
 MOST_REMEMBERED = 10
 
@@ -37,7 +37,7 @@ class NotificationSender:
 
     @asynccontextmanager
     async def sending(self, engine: Engine, user: User) -> AsyncIterator[None]:
-        """Send while this is open; what has ended by its end is sent before it closes, if that does not take long."""
+        """Send inside the block, and briefly wait for pending notifications at its end."""
         task = asyncio.create_task(self._run(engine, user))
         try:
             yield
@@ -60,14 +60,14 @@ class NotificationSender:
             try:
                 await self._notify(engine, user, ended)
             except Exception:
-                # the next end is notified all the same
+                # the next end is notified anyway
                 log.exception("desk.notifying_failed")
             if not self._ended:
                 self._idle.set()
 
     async def _notify(self, engine: Engine, user: User, job_ids: Sequence[str]) -> None:
         ended = await engine.jobs.ended_jobs.load(user.tenant_id, user.id, job_ids)
-        # after the read, so that nothing that it found ended later than this
+        # read after the query, so that it is not earlier than any job found
         read_at = utc_now()
         for job in _notifiable(ended.jobs):
             batch = ended.batches.get(job.batch_id or "")
@@ -83,7 +83,7 @@ class NotificationSender:
 
 
 def _notifiable(jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:
-    """Of items of one batch that ended together only the last: a batch is notified of as a whole."""
+    """Keep only the last of several items of one batch that ended together."""
     last = {each.batch_id: each.id for each in jobs}
     return (each for each in jobs if each.batch_id is None or last[each.batch_id] == each.id)
 

@@ -1,1 +1,1 @@
-"""What only a desk serves."""
+"""Routes that only a desk has."""

@@ -1,4 +1,4 @@
-"""Batches from folders and lists: every input with every prompt, or in pairs, each with its own seed."""
+"""Batches from folders and lists."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -37,15 +37,14 @@ router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchPlan:
-    """What a batch is made of. `inputs` are files of the input folder, and ids of files that were uploaded; of a
-    script, folders."""
+    """Parts of a batch. `inputs` are files of the input folder or ids of uploads; for a script, folders."""
 
     effect_id: int | None
     target: Target
     inputs: Sequence[Path | str]
     expanded: Sequence[PlannedItem]
     preset: AppliedPreset
-    # of the files that were uploaded
+    # names of uploaded files
     names: Mapping[str, str]
 
     @property
@@ -53,7 +52,7 @@ class BatchPlan:
         return self.target.workflow.kind == WorkflowKind.SCRIPT
 
     def items(self, files: Mapping[Path | str, str], *, folder: str | None = None) -> list[ItemRequest]:
-        """`files` has the ids of the inputs."""
+        """`files` maps inputs to file ids."""
         return [
             ItemRequest(
                 input_payload=_of_folder(each) if self.is_script else each.payload,
@@ -71,7 +70,7 @@ async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, us
     """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""
     state: DeskState = request.app.state.desk
     engine = context.engine
-    # of what was asked for: seeds are drawn and files copied anew each time
+    # for idempotency, hash the request: seeds and copies differ each time
     asked = digest(body.model_dump(mode="json", exclude={"idempotency_key", "wait_for_missing", "reuse"}))
     if body.idempotency_key is not None:
         known = await engine.jobs.batches.find_known(
@@ -112,7 +111,7 @@ async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: 
     is_script = target.workflow.kind == WorkflowKind.SCRIPT
     if is_script and body.input_file_ids:
         raise InvalidInput(errors={"input_file_ids": "A script takes folders: name them in input_subdir."})
-    # a script goes through a folder by itself
+    # a script reads its folder itself
     inputs = list(body.folders) if is_script else await _inputs(body, state)
     preset = await _preset(body, target, context, user)
     base = {**preset.values, **body.values}
@@ -131,7 +130,7 @@ async def plan_of(body: NewDeskBatch, state: DeskState, context: Context, user: 
 
 
 def _check_urls(urls: Sequence[str]) -> None:
-    """Said now, not when the batch is done and nobody hears of it."""
+    """Check notification URLs now, not when the batch is done."""
     wrong = {
         f"notify_urls.{number}": f"{without_secrets(url)}: {why}"
         for number, url in enumerate(urls)
@@ -146,7 +145,7 @@ def _of_folder(item: PlannedItem) -> Mapping[str, Any]:
 
 
 def _label(item: PlannedItem, names: Mapping[str, str]) -> str:
-    """With the name of an uploaded file in place of its id."""
+    """Show the name of an uploaded file instead of its id."""
     if not isinstance(item.input, str):
         return item.label
     return item.label.replace(item.input, PurePath(names.get(item.input, "")).stem, 1).removeprefix(" · ")
@@ -174,7 +173,7 @@ async def _preset(body: NewDeskBatch, target: Target, context: Context, user: Us
 
 
 async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
-    """Files of the input folder, copied to where jobs find them; somebody may change them while the batch waits."""
+    """Copy input files to object storage; a user may change them while the batch waits."""
     taken = await context.engine.jobs.uploads.copy_local_files(
         user, [each for each in inputs if isinstance(each, Path)]
     )

@@ -1,4 +1,4 @@
-"""What only a desk serves: its page, and what the page must know about the machine."""
+"""Information about the desk for its page."""
 
 import asyncio
 from pathlib import Path
@@ -37,8 +37,7 @@ def add_desk_routes(app: FastAPI, state: DeskState) -> None:
 
 @router.get("/findings", responses=may_answer(401))
 async def findings(request: Request, _user: CurrentUser) -> Answer[CheckResults]:
-    """What `comfyrelay doctor` would say of this desk now: its folders, its disk, and each ComfyUI. That takes a
-    moment."""
+    """Run the checks of `comfyrelay doctor` for this desk. That takes a moment."""
     state: DeskState = request.app.state.desk
     found = [each async for each in state.examine()]
     path = config_path()
@@ -47,7 +46,7 @@ async def findings(request: Request, _user: CurrentUser) -> Answer[CheckResults]
 
 @router.get("/comfyui", responses=may_answer(401))
 async def comfyui(request: Request, _user: CurrentUser) -> Answer[ComfyuiProcesses]:
-    """Each ComfyUI that this desk has started itself, with what it said last."""
+    """Managed ComfyUI processes, with their last output."""
     state: DeskState = request.app.state.desk
     return Answer(data=ComfyuiProcesses(items=await asyncio.to_thread(_started, state.data_dir)))
 
@@ -61,7 +60,7 @@ def _started(data_dir: Path) -> list[ComfyuiProcess]:
 
 @router.get("", responses=may_answer(401))
 async def desk(request: Request, _user: CurrentUser) -> Answer[DeskInfo]:
-    """What this desk is made of."""
+    """Describe this desk."""
     state: DeskState = request.app.state.desk
     notifications = Notifications.of(urls=state.notify_urls, on=state.notify_on, not_sent=list(state.not_sent))
     script = SLUG if state.script is not None else None

@@ -1,4 +1,4 @@
-"""The workflow that a picture, a video or a sound carries, so that what made it can be run again."""
+"""The workflow embedded in an image, video or sound."""
 
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.user import Carried
@@ -15,6 +15,6 @@ router = Router(prefix="/api/desk/files", tags=["desk"], route_class=BodyRoute)
 
 @router.get("/{file_id}/workflow", responses=may_answer(401, 404, 422, 503))
 async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Carried]:
-    """What made a file that was uploaded, as far as ComfyUI wrote it there: as it ran, else as the editor had it."""
+    """Return the workflow that ComfyUI embedded in an uploaded file: as it ran, otherwise as the editor saved it."""
     file = await context.engine.jobs.uploads.find_file(user, file_id)
     return Answer(data=Carried(graph=await read_embedded_workflow(context.engine.objects, file.path)))

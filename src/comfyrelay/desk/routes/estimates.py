@@ -1,4 +1,4 @@
-"""What a batch would be, before it is added: how many jobs, how long, and what may not be meant."""
+"""Estimate a batch before it is added: number of jobs, duration and warnings."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -27,10 +27,10 @@ from comfyrelay.services.jobs.views.estimate import EstimateRequest
 from comfyrelay.storage.local import LocalObjects
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
-# Who looks through more of them?
+# Most warnings to list.
 MOST_NAMED = 60
 MOST_LOOKED_AT = 200
-# Sizes stand before the picture itself, in all but a few files.
+# Nearly all formats store the size within this many bytes.
 HEAD_BYTES = 64 * 1024
 
 
@@ -39,10 +39,10 @@ HEAD_BYTES = 64 * 1024
 async def estimate(
     body: wire.NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Estimate]:
-    """What this batch would be. Nothing is added or copied; what would be refused is refused here, too."""
+    """Estimate this batch. Nothing is added or copied; it fails like the real request."""
     state: DeskState = request.app.state.desk
     plan = await plan_of(body, state, context, user)
-    # files of the input folder go by their places: they are not stored yet
+    # files of the input folder are named by path: they are not stored yet
     files = {each: str(each) for each in plan.inputs}
     wanted = EstimateRequest(
         tenant_id=user.tenant_id,
@@ -102,7 +102,7 @@ def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:
             with place.open("rb") as file:
                 claim = claim_of(file.read(HEAD_BYTES))
         except OSError:
-            # whoever copies it will say so
+            # copying it will report the error
             continue
         if claim is not None:
             found.append(Shape(name=name, width=claim.width, height=claim.height))
@@ -110,7 +110,7 @@ def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:
 
 
 def _size(payload: Mapping[str, Any], plan: BatchPlan) -> tuple[int, int] | None:
-    """That of the result, where the workflow has one."""
+    """The shape of the result, if the workflow fixes it."""
     sides = []
     for role in (Role.WIDTH, Role.HEIGHT):
         prop = next((known for known in plan.target.properties if known.role is role), None)

@@ -1,4 +1,4 @@
-"""What the page asks for beside the user's API: the queue at a glance, and all that is known of one job."""
+"""Data for the page in addition to the user API: queue summary and job details."""
 
 import asyncio
 from typing import Annotated
@@ -26,7 +26,7 @@ from comfyrelay.services.jobs.views.overview import JobDetails
 from comfyrelay.storage.headers import content_disposition
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
-# More than anybody looks through; what comes later is in the lists.
+# Most entries of each kind; the lists have the rest.
 MOST_WAITING = 200
 MOST_WORKERS = 100
 AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
@@ -34,11 +34,11 @@ AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 
 @router.get("/now", responses=may_answer(401, 503))
 async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.Now]:
-    """Whether the worker is well, how many jobs are where, and what runs and comes next."""
+    """Whether the worker runs, counts of jobs, and what runs now and next."""
     state: DeskState = request.app.state.desk
     glance = await context.engine.jobs.overview.summary(user.tenant_id, limit=MOST_WAITING)
     workers = [each.worker for each in (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items]
-    # the one that works, of those in this process: ComfyUI's and the simulator's, which may both have jobs
+    # the worker with a job, of those for ComfyUI and the simulator
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
     busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))
     return Answer(
@@ -53,7 +53,7 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
 
 @router.get("/away", responses=may_answer(401))
 async def away(request: Request, _user: CurrentUser) -> Answer[wire.Away]:
-    """Which ComfyUI servers cannot be used, and why: what a page asks for again and again, so nothing is counted."""
+    """Unusable ComfyUI servers and why. The page polls it, so it counts nothing."""
     state: DeskState = request.app.state.desk
     return Answer(data=wire.Away.of(comfyui_away=list(state.comfyui_away())))
 
@@ -64,13 +64,13 @@ async def away(request: Request, _user: CurrentUser) -> Answer[wire.Away]:
     responses={200: {"description": "A picture", "content": {"image/png": {}}}, **may_answer(401)},
 )
 async def sample(_user: CurrentUser) -> Response:
-    """A picture for a first job."""
+    """An image for a first job."""
     return Response(sample_picture(), media_type="image/png")
 
 
 @router.get("/jobs/{job_id}", responses=may_answer(401, 404, 422, 503))
 async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.AboutJob]:
-    """What a job was made of, what was said when it failed, and each attempt."""
+    """The values of a job, its errors and its attempts."""
     about = await context.engine.jobs.overview.job_details(user.tenant_id, job_id)
     files = await asyncio.to_thread(_files, about, request)
     shown = [
@@ -103,7 +103,7 @@ async def run_file(
     context: ContextOf,
     user: CurrentUser,
 ) -> Response:
-    """One of the files that the run of a job made, by its place among them."""
+    """A file of a job's run, by number."""
     files = await asyncio.to_thread(
         _files, await context.engine.jobs.overview.job_details(user.tenant_id, job_id), request
     )

@@ -1,4 +1,4 @@
-"""The script that is configured, and what would be run, to be seen before it is."""
+"""The configured script and a preview of its command."""
 
 import asyncio
 
@@ -19,7 +19,7 @@ router = Router(prefix="/api/desk/script", tags=["desk"], route_class=BodyRoute)
 
 @router.get("", responses=may_answer(401, 404))
 async def script(request: Request, _user: CurrentUser) -> Answer[Script]:
-    """What is configured in `[desk.script]`."""
+    """The configuration in `[desk.script]`."""
     settings = _settings(request)
     return Answer(
         data=Script.of(
@@ -34,7 +34,7 @@ async def script(request: Request, _user: CurrentUser) -> Answer[Script]:
 
 @router.post("/preview", responses=may_answer(401, 403, 404, 422))
 async def preview(body: ScriptJob, request: Request, _user: CurrentUser) -> Answer[ScriptCommand]:
-    """The command that a job of these parameters would run. Nothing is run."""
+    """The command for these parameters. Nothing is run."""
     argv = await asyncio.to_thread(command_of, _settings(request), body)
     return Answer(data=ScriptCommand(argv=argv, command=shown(argv)))
 

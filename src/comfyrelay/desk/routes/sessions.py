@@ -1,4 +1,4 @@
-"""How the page gets its session: by a link that works once, or, from another machine, by the password."""
+"""Create page sessions: with a one-time link, or with the password."""
 
 from typing import Annotated
 from urllib.parse import parse_qs
@@ -25,7 +25,7 @@ TOO_MANY = "Too many guesses. Wait a minute, then try again."
 
 @router.post("/api/desk/links", tags=["desk"], status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403))
 async def add_link(request: Request, _user: CurrentUser) -> Answer[Link]:
-    """A link that opens the page in a browser, once."""
+    """Create a link that opens the page once."""
     state: DeskState = request.app.state.desk
     return Answer(data=Link(url=state.links.make(), seconds=int(LINK_SECONDS)), message="It works once.")
 
@@ -34,12 +34,12 @@ async def add_link(request: Request, _user: CurrentUser) -> Answer[Link]:
 async def follow_link(
     request: Request, context: ContextOf, link: Annotated[str, Query(max_length=100)] = ""
 ) -> Response:
-    """Begin a session in the browser that follows a link in time."""
+    """Create a session for a valid link."""
     state: DeskState = request.app.state.desk
     assert context.owner is not None
     if not state.links.redeem(link):
         user = await context.user_of(request.cookies.get(context.session_cookie, ""))
-        # a link that was followed before, in the browser that it opened
+        # a used link, opened again in the browser it was for
         return opened_page() if user is not None and user.id == context.owner.user.id else closed_page()
     return await _opened(request, context)
 
@@ -49,7 +49,7 @@ async def follow_link(
 async def sign_in(
     body: Annotated[bytes, Body(media_type="application/x-www-form-urlencoded")], request: Request, context: ContextOf
 ) -> Response:
-    """Begin a session in the browser of who knows the password."""
+    """Create a session for the correct password."""
     state: DeskState = request.app.state.desk
     if state.password is None:
         return closed_page()
@@ -69,7 +69,7 @@ def _password_in(body: bytes) -> str:
 
 async def _opened(request: Request, context: Context, session: str = "session") -> Response:
     assert context.owner is not None
-    # no redirect: after one that came from elsewhere, as a click in a mail does, a browser withholds a strict cookie
+    # no redirect: after a cross-site navigation, browsers withhold strict cookies
     response = opened_page()
     is_secure = request.url.scheme == "https"
     await begin_session(context, context.owner.user, response, samesite="strict", name=session, is_secure=is_secure)

@@ -1,7 +1,7 @@
-"""The shipped script of the contract: a template, a folder of inputs, a prompt; one run after the other.
+"""The shipped script: run a template for each file of a folder.
 
-What it prints is what `reading` understands: `[2/6] cat · try 1 · seed: 42`, `[2/6] 45% KSampler`,
-`[2/6] saved: /path/to/file.mp4`, and `Error: …` for what failed.
+Its output is what `output_parser` understands: `[2/6] cat · try 1 · seed: 42`, `[2/6] 45% KSampler`, `[2/6] saved:
+/path/to/file.mp4`, and `Error: …`.
 """
 
 import asyncio
@@ -39,12 +39,12 @@ from comfyrelay.errors import (
 )
 from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 
-# How many of the template's steps are taken: few for a first look, all for the real thing.
+# Share of the template's steps per profile: few for a draft, all for the final result.
 PROFILES = {"look-dev": 0.4, "medium": 0.7, "production": 1.0}
 _STEPS = ("steps", "start_at_step", "end_at_step")
-# After these the next item would fare no better.
+# After these errors the next item would fail, too.
 _HOPELESS = (GraphRefused, NotInstalled, RunInterrupted, ServerRefused, ServerUnreachable)
-# How far it is goes into a log when it is so much further, or after so long.
+# Progress is logged after this much progress or time.
 _MUCH = 0.1
 _LONG_SECONDS = 10.0
 
@@ -53,7 +53,7 @@ Write = Callable[[str], None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Order:
-    """What is asked for on the command line."""
+    """Command-line options."""
 
     template: Path
     input_root: Path
@@ -70,8 +70,10 @@ class Order:
 
 
 async def run_batch(comfy: ComfyClient, order: Order, *, write: Write, write_briefly: Write | None) -> int:
-    """Run everything; returns how many failed. `write_briefly` is for lines that the next one may replace; without it,
-    how far a run is is said now and then."""
+    """Run everything. Returns the number of failures.
+
+    `write_briefly` writes lines that the next one may replace; without it progress is logged now and then.
+    """
     graph = _with_profile(load_graph(order.template), order.profile)
     for (node, name), value in order.changes.items():
         set_input(graph, node, name, value)
@@ -92,14 +94,14 @@ async def run_batch(comfy: ComfyClient, order: Order, *, write: Write, write_bri
 
 
 class _Template:
-    """A graph, and where in it the values go that change from run to run."""
+    """A graph, and where the variable values go."""
 
     def __init__(self, graph: Graph, described: DescribedWorkflow) -> None:
         self._graph = graph
         self.roles = described.roles
         self.output_node_id = described.output_node_id
         self.properties = {each["key"]: each for each in described.properties}
-        # the input that the files of the folder go to; others keep what the template names
+        # the input for the folder's files; other inputs keep the template's values
         self.input = next((each for each in described.properties if each["is_primary_input"]), None)
         self._places = {
             key: [
@@ -120,7 +122,7 @@ class _Template:
 
 
 class _Run:
-    """One item on its way."""
+    """A running item."""
 
     def __init__(
         self,
@@ -151,7 +153,7 @@ class _Run:
         result = await self._comfy.run(
             graph,
             wanted=[self._template.output_node_id],
-            # a long video is no reason to stop it
+            # no timeout: videos may take long
             timeouts=RunTimeouts(run_seconds=None),
             on_event=self._on_event,
         )
@@ -224,7 +226,7 @@ def _items(template: _Template, order: Order, write: Write) -> list[PlannedItem]
 
 def _seeds(template: _Template, order: Order) -> SeedPlan | None:
     if (key := template.roles.get("seed")) is None:
-        # `expand` says that there is none to be set
+        # `expand` reports the missing role
         return SeedPlan() if order.randomize_seed or order.seed is not None else None
     seed = template.properties[key]
     return SeedPlan(
@@ -235,7 +237,7 @@ def _seeds(template: _Template, order: Order) -> SeedPlan | None:
 
 
 def _free_path(folder: Path, item: PlannedItem, number: int, file: OutputFile) -> Path:
-    """Nothing that is there already is overwritten."""
+    """Existing files are not overwritten."""
     suffix = Path(file.filename).suffix
     while (path := folder / readable_name(item.label, item.seed, number, suffix)).exists():
         number += 1

@@ -1,7 +1,7 @@
-"""The command line of a script job: what the configuration says, and what of a request may stand in it.
+"""Build the command line of a script job from the configuration and the request.
 
 `<python> <script> --wait --profile … --template-api … --input-subdir … --positive … [--negative …] [--tries n]
-[--randomize-seed] [extra args…]`, as a list of arguments. Nothing of it is ever read by a shell.
+[--randomize-seed] [extra args…]`, as an argument list. No shell is involved.
 """
 
 import os
@@ -19,9 +19,9 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
 from comfyrelay.text import is_storable, natural
 
-# Linux takes no longer argument than 128 KiB.
+# Linux limits an argument to 128 KiB.
 LONGEST_TEXT_BYTES = 100_000
-# What is said in a job's own fields cannot be said again: most scripts would take the last.
+# Options set by a job's own fields cannot be repeated: most scripts would use the last.
 CONTRACT = (
     "--wait",
     "--profile",
@@ -42,7 +42,7 @@ Profile = Annotated[str, StringConstraints(pattern=r"^[A-Za-z0-9][A-Za-z0-9 ._-]
 
 
 class ScriptSettings(BaseModel):
-    """`[desk.script]` in `comfyrelay.toml`; from nowhere else, for it says which programs are run here."""
+    """`[desk.script]` in `comfyrelay.toml`; never from another source, because it names programs to run."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
 
@@ -58,13 +58,13 @@ class ScriptSettings(BaseModel):
     default_profile: str | None = Field(
         None, description="the profile of a job that names none; the first when not set"
     )
-    arguments: list[str] = Field([], description="arguments that every call gets, before those of the job")
+    arguments: list[str] = Field([], description="arguments of every call, before the job's own")
     extra_options: dict[str, str] = Field(
         {"--seed": "[0-9]{1,20}"},
         description="options that a job may add → regular expression for their value; empty: a switch",
     )
     output_extension: Annotated[str, StringConstraints(pattern=r"^[a-z0-9]{1,10}$")] = Field(
-        "mp4", description="ending of the file that is a job's output; the script may save others beside it"
+        "mp4", description="extension of the file that is a job's output; the script may save further files"
     )
     environment: dict[str, str] = Field({}, repr=False, description="variables for the script")
     grace_seconds: Annotated[float, Field(ge=0, le=600)] = Field(
@@ -81,10 +81,10 @@ class ScriptSettings(BaseModel):
         if self.default_profile is not None and self.default_profile not in self.profiles:
             raise ValueError(f"default_profile: {self.default_profile!r} is not among the profiles")
         for name, pattern in self.extra_options.items():
-            # most scripts also take the beginning of an option
+            # most scripts also accept abbreviated options
             taken = next((option for option in CONTRACT if option.startswith(name)), None)
             if not _OPTION.fullmatch(name) or taken is not None:
-                why = f"it would stand for {taken}" if taken else "it is not like --name"
+                why = f"it abbreviates {taken}" if taken else "it is not like --name"
                 raise ValueError(f"extra_options: {name!r} cannot be allowed: {why}")
             try:
                 re.compile(pattern)
@@ -94,7 +94,7 @@ class ScriptSettings(BaseModel):
 
     @property
     def own_folders(self) -> list[Path]:
-        """Where the script saves: a file elsewhere is not its output, whatever it prints."""
+        """Where the script saves files: files elsewhere are not its outputs."""
         return [each for each in (self.output_folder, self.working_folder) if each is not None]
 
     @property
@@ -103,13 +103,13 @@ class ScriptSettings(BaseModel):
 
 
 def command_of(settings: ScriptSettings, job: ScriptJob) -> list[str]:
-    """The exact argument list of a job; `InvalidInput` names every field that cannot be accepted."""
+    """Return the argument list of a job, or raise `InvalidInput` with all invalid fields."""
     check_job(settings, job)
     return [*_program(settings), *settings.arguments, *_contract(settings, job), *job.extra_args]
 
 
 def check_job(settings: ScriptSettings, job: ScriptJob, *, has_known_places: bool = False) -> None:
-    """Raise `InvalidInput` for a job that cannot be run. Its folder and template may have been looked at already."""
+    """Raise `InvalidInput` for a job that cannot run. `has_known_places` skips the check of folder and template."""
     errors: dict[str, str] = {}
     for field in ("positive", "negative", "input_subdir"):
         if (why := _bad_text(getattr(job, field) or "")) is not None:
@@ -133,12 +133,12 @@ def check_job(settings: ScriptSettings, job: ScriptJob, *, has_known_places: boo
 
 
 def shown(argv: Sequence[str]) -> str:
-    """A command as one would type it: to be read, never to be run."""
+    """A command as typed in a shell, for display only."""
     return shlex.join(argv)
 
 
 def templates(settings: ScriptSettings) -> list[str]:
-    """The names of the graphs that a job may use."""
+    """Names of the available templates."""
     try:
         folder = settings.template_folder.resolve(strict=True)
         found = [
@@ -152,7 +152,7 @@ def templates(settings: ScriptSettings) -> list[str]:
 
 
 def check_settings(settings: ScriptSettings) -> None:
-    """Raise `ConfigurationError` for a program or a folder that is not there."""
+    """Raise `ConfigurationError` for a missing program or folder."""
     if not (settings.python.is_file() and os.access(settings.python, os.X_OK)):
         raise ConfigurationError(f"[desk.script] python: {settings.python} is not a program.")
     if settings.script is not None and not settings.script.is_file():
@@ -183,7 +183,7 @@ def _contract(settings: ScriptSettings, job: ScriptJob) -> Iterator[str]:
 
 
 def _option(name: str, value: str) -> list[str]:
-    # in two arguments, a value that begins like an option would be read as one
+    # as one argument, because a value may look like an option
     return [f"{name}={value}"] if value.startswith("-") else [name, value]
 
 
@@ -196,7 +196,7 @@ def _bad_text(text: str) -> str | None:
 
 
 def _bad_extra(allowed: Mapping[str, str], arguments: Sequence[str]) -> str | None:
-    """What is wrong with the further options: each must be `--name`, `--name=value`, or `--name` and then the value."""
+    """Check further options: each is `--name`, `--name=value`, or `--name` followed by a value."""
     pending = list(arguments)
     while pending:
         name, equals, value = pending.pop(0).partition("=")

@@ -1,4 +1,4 @@
-"""`[desk.script]` of the configuration file, with the folders that a desk has by itself."""
+"""`[desk.script]` of the configuration file, with default folders."""
 
 import json
 from collections.abc import Mapping
@@ -15,18 +15,18 @@ from comfyrelay.settings import load_table
 from comfyrelay.system.commands.contained import check_system
 
 _PATHS = ("python", "script", "working_folder", "input_folder", "template_folder", "output_folder")
-# One of the effects that a desk begins with, on the picture that lies beside it.
+# Default template and input: an example effect on the sample image.
 _TEMPLATE = "image-to-clip"
 _VALUES = {"{{INPUT}}": SAMPLE_NAME, "{{FRAMES}}": 24}
 
 
 def load_script_table() -> dict[str, Any] | None:
-    """From the file only: it says which programs are run here."""
+    """Read from the file only, because it names programs to run."""
     return load_table("desk", "script")
 
 
 def script_settings(table: Mapping[str, Any], *, data_dir: Path, input_folder: Path) -> ScriptSettings:
-    """The settings with every folder in its place: relative paths begin at the data folder."""
+    """Return the settings with absolute folders; relative paths start at the data folder."""
     check_system()
     given = {key: _placed(value, data_dir) if key in _PATHS else value for key, value in table.items()}
     made = {"working_folder": data_dir / "script", "template_folder": data_dir / "script" / "templates"}

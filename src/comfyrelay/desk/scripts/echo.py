@@ -1,17 +1,17 @@
-"""What a script repeats of the words that it was given: they may say anything, and none of it is the script's own."""
+"""Recognise in a script's output the text that it was given: it may say anything and is not the script's own."""
 
 import json
 import re
 from collections.abc import Iterable
 
-# So many characters in a row that stand in the words as well are taken from there. With fewer, a script's own words
-# would be, too; with more, what it cuts or wraps would not.
+# Minimum length of a match. Shorter matches would hit the script's own words; longer ones would miss cut or wrapped
+# text.
 RUN = 12
 _SPACE = re.compile(r"\s+")
 
 
 class Echo:
-    """Tells what is a script's own in the lines that it prints."""
+    """Removes repeated input text from lines."""
 
     def __init__(self, texts: Iterable[str] = ()) -> None:
         given = [each for each in texts if each.strip()]
@@ -19,12 +19,12 @@ class Echo:
         forms = {_lowered(form) for text in given for form in _written(text)}
         self._runs = {text[start : start + RUN] for text in forms for start in range(len(text) - RUN + 1)}
         lines = {line.strip() for text in given for line in _lowered(text).splitlines()}
-        # of the short ones, those that could be taken for a count, a seed or the name of a file
+        # short texts that could be mistaken for a count, a seed or a file name
         short = sorted((each for each in lines if len(each) < RUN and re.search(r"\d|\.", each)), key=len, reverse=True)
         self._short = re.compile(rf"(?<!\w)(?:{'|'.join(map(re.escape, short))})(?!\w)") if short else None
 
     def without(self, line: str) -> str:
-        """What is left of a line: nothing of one that is a part of the words, as those of several lines are printed."""
+        """Return the rest of a line; empty if the line is part of a given text."""
         if not self._texts:
             return line
         lowered = _lowered(line)
@@ -44,12 +44,12 @@ def _plain(text: str) -> str:
 
 
 def _written(text: str) -> set[str]:
-    """As it is, in one line, and as JSON and Python write it."""
+    """As is, as one line, and as JSON and Python write it."""
     return {text, _plain(text), json.dumps(text), json.dumps(text, ensure_ascii=False), repr(text)}
 
 
 def _lowered(text: str) -> str:
-    """In small letters, each in its place: those that would become two stay."""
+    """Lowercase with positions kept: characters that would become two stay."""
     if text.isascii():
         return text.lower()
     return "".join(small if len(small := each.lower()) == 1 else each for each in text)

@@ -1,4 +1,4 @@
-"""Why a script failed, in one sentence, from the last of what it printed."""
+"""Reduce a failed script's output to one sentence."""
 
 import ast
 import json
@@ -13,13 +13,13 @@ from comfyrelay.error_text import FALLBACK, user_sentence
 
 _LONGEST_OBJECT = 200_000
 _MOST_TRIES = 50
-# What a script printed before these, it has overcome.
+# Errors before these lines were handled by the script.
 _LAST_LINES = 100
 _NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
 
 _EVIDENCE = re.compile(r"""["'](node_errors|exception_message)["']\s*:""")
 _TRACEBACK = "Traceback (most recent call last)"
-# The last line of a traceback, also of an exception without a message.
+# The last line of a traceback, including exceptions without a message.
 _EXCEPTION = re.compile(r"^(?:\w+\.)*(([A-Z]\w*)(?::.*)?)$")
 _COMPLAINT = re.compile(
     r"\berror\b|\bfail|exception\b|refused\b|timed? ?out|cannot\b|\bnot found\b|fatal|invalid\b", re.I
@@ -33,7 +33,7 @@ _PREFIX = re.compile(r"^[\W\d]*(?:fatal |critical )?(?:error|failed|failure|exce
 
 
 def error_sentence(output: str, exit_code: int) -> str:
-    """Reduce what a script printed before it ended with this code to one sentence; never empty."""
+    """Reduce the output of a script with this exit code to one sentence; never empty."""
     if exit_code > 128 and (name := _signal_name(exit_code - 128)) is not None:
         advice = " The machine may have run out of memory." if name == "SIGKILL" else ""
         return f"The script was ended by {name}.{advice}"
@@ -41,7 +41,7 @@ def error_sentence(output: str, exit_code: int) -> str:
 
 
 def _from_comfy(output: str) -> str | None:
-    """What ComfyUI answered, where the script printed it: as JSON or as Python shows a dictionary."""
+    """ComfyUI's answer, if the script printed it as JSON or as a Python dictionary."""
     evidence = list(_EVIDENCE.finditer(output))
     found = _object_around(output, evidence[-1].start(), evidence[-1][1]) if evidence else None
     if found is None:
@@ -59,28 +59,28 @@ def _from_line(output: str, exit_code: int) -> str:
         code = next(filter(None, status.groups()))
         return _NO_REASON if code == "400" else f"ComfyUI answered with HTTP {code}: {sentence}"
     if _REFUSED.search(line):
-        return "Nobody answers at the address that the script calls (connection refused): is ComfyUI running there?"
+        return "Nothing answers at the address that the script calls (connection refused): is ComfyUI running there?"
     if _TIMEOUT.search(line):
         return f"Timed out: {sentence}"
     if exception is not None:
-        # "'images'" says nothing, "KeyError: 'images'" does
+        # "'images'" is meaningless, "KeyError: 'images'" is not
         return sentence if sentence.count(" ") >= 2 else f"{exception}: {sentence}".removesuffix(f": {exception}")
     why = f": {sentence}" if line else f"; last line: {user_sentence(last[-1])}" if last else " and printed nothing."
     return f"The script ended with exit code {exit_code}{why}"
 
 
 def _raised(lines: list[str]) -> tuple[str, str] | None:
-    """The class of the last exception and its line without the module, if there is a traceback."""
+    """Class and message of the last exception, if there is a traceback."""
     starts = [number for number, line in enumerate(lines) if _TRACEBACK in line]
     for line in lines[starts[-1] + 1 :] if starts else ():
-        # frames are indented; what comes after the exception belongs to it, or to what the script did then
+        # frames are indented; later lines belong to the exception or to what followed
         if not line.startswith((" ", "\t")) and (found := _EXCEPTION.match(line)):
             return found[2], found[1]
     return None
 
 
 def _object_around(text: str, inside: int, key: str) -> dict[str, Any] | None:
-    """The smallest object around this place that has the key itself."""
+    """The smallest enclosing object that has the key."""
     start = inside
     for _ in range(_MOST_TRIES):
         start = text.rfind("{", max(0, inside - _LONGEST_OBJECT), start)
@@ -104,7 +104,7 @@ def _read_object(text: str) -> object:
 
 
 def _end_of(text: str, start: int) -> int:
-    """Where the brackets that open here are closed; brackets within quotes do not count."""
+    """Find the closing bracket, ignoring brackets in quotes."""
     depth = 0
     quote = ""
     position = start

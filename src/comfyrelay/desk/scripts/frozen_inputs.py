@@ -1,9 +1,7 @@
-"""What a script job was added with, kept until nobody can run it again: its template, its inputs, and the arguments
-that the configuration had.
+"""Freeze the template, inputs and arguments of a script job, so that it can run later as it was added.
 
-A job runs on the very files that it names, as long as they are what they were. Where they have changed since, it runs
-on what was kept: inputs in a hidden folder beside them, for a script looks for `--input-subdir` in a folder that only
-it knows.
+A job uses the original files while they are unchanged, and the frozen copies otherwise. Copies of inputs are in a
+hidden folder next to the originals, because a script resolves `--input-subdir` itself.
 """
 
 import hashlib
@@ -22,12 +20,12 @@ from comfyrelay.system import atomic, files
 
 # In the input folder.
 HIDDEN = ".comfyrelay"
-# A job that is being added now is not in the queue yet.
+# A job that is being added is not in the queue yet.
 YOUNGEST_SECONDS = 3600.0
 
 
 class FrozenInputs:
-    """`folder` holds templates and arguments; all is kept once, however many jobs have it."""
+    """`folder` holds templates and arguments; equal content is stored once."""
 
     def __init__(self, folder: Path, settings: ScriptSettings) -> None:
         self._folder = folder
@@ -35,7 +33,7 @@ class FrozenInputs:
         self._inputs = settings.input_folder / HIDDEN
 
     def take(self, job: ScriptJob) -> str:
-        """Keep what this job is to run on; returns the name by which it is found again."""
+        """Freeze what this job uses. Returns the name to find it by."""
         try:
             content = (self._settings.template_folder / job.template).read_bytes()
             template, inputs, arguments = _digest(content), self._digest_of(job), _digest(self._arguments)
@@ -49,7 +47,7 @@ class FrozenInputs:
         return f"{template}-{inputs}-{arguments}"
 
     def restore(self, name: str, job: ScriptJob) -> tuple[ScriptSettings, ScriptJob]:
-        """The settings and the job as they were when it was added."""
+        """Return settings and job as they were when it was added."""
         template, inputs, arguments = name.split("-")
         settings, folder = self._settings, self._inputs / inputs / _name(job)
         try:
@@ -59,15 +57,15 @@ class FrozenInputs:
             if self._template_digest(job) != template:
                 settings = settings.model_copy(update={"template_folder": self._folder / template})
         except OSError as error:
-            raise ScriptFailed(f"What this job was added with is gone: {error.filename}. Add it anew.") from None
+            raise ScriptFailed(f"The inputs that this job was added with are missing: {error.filename}. Add it again.") from None
         if self._digest_of(job) == inputs:
             return settings, job
         if not folder.is_dir():
-            raise ScriptFailed(f"The inputs have changed, and those of this job are gone: {folder}. Add it anew.")
+            raise ScriptFailed(f"The inputs have changed, and this job's copies are missing: {folder}. Add it again.")
         return settings, job.model_copy(update={"input_subdir": folder.relative_to(settings.input_folder).as_posix()})
 
     def sweep(self, used: Collection[str]) -> None:
-        """Remove what no job can need any more."""
+        """Delete what no job can need."""
         needed = {part for name in used for part in name.split("-")}
         newest = time.time() - YOUNGEST_SECONDS
         for root in (self._folder, self._inputs):
@@ -86,7 +84,7 @@ class FrozenInputs:
             return None
 
     def _digest_of(self, job: ScriptJob) -> str:
-        """Names, sizes and times tell whether a file is another one; to read them all would take too long."""
+        """Compare names, sizes and times: reading all files would take too long."""
         root = self._settings.input_folder / job.input_subdir
         listed = [
             [str(path.relative_to(root)), path.stat().st_size, path.stat().st_mtime_ns] for path in _files_in(root)
@@ -95,11 +93,11 @@ class FrozenInputs:
 
     def _copy_inputs(self, job: ScriptJob, kept: Path) -> None:
         if kept.is_dir():
-            # somebody needs it from now on
+            # mark it as used
             os.utime(kept)
             return
         root = self._settings.input_folder / job.input_subdir
-        # the folder appears with all that is in it, or not at all
+        # the folder appears complete or not at all
         part = kept.with_name(f"{atomic.PART_PREFIX}{uuid4().hex}")
         try:
             (part / _name(job)).mkdir(parents=True)
@@ -124,7 +122,7 @@ def _move(part: Path, kept: Path) -> None:
     try:
         files.move(part, kept)
     except OSError:
-        # another job of the same inputs was added in this moment, and its copy is there
+        # another job with the same inputs made the copy at the same time
         if not kept.is_dir():
             raise
         shutil.rmtree(part, ignore_errors=True)
@@ -132,14 +130,14 @@ def _move(part: Path, kept: Path) -> None:
 
 
 def _files_in(root: Path) -> Iterator[Path]:
-    """All but hidden ones; folders that are links are left out, for they may lead in a circle."""
+    """Files without hidden ones and linked folders, which may form cycles."""
     for folder, folders, names in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(".")]
         yield from (Path(folder, name) for name in names if not name.startswith("."))
 
 
 def _name(job: ScriptJob) -> str:
-    """Scripts may call what they make after the folder."""
+    """Scripts may name outputs after the folder."""
     return Path(job.input_subdir).name or "inputs"
 
 

@@ -1,4 +1,4 @@
-"""What a script prints, as lines, and in a file that does not grow without end."""
+"""Split a script's output into lines, and write it to a log of limited size."""
 
 import codecs
 import re
@@ -17,7 +17,7 @@ _END = re.compile(r"\r\n|\r|\n")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line, or a piece of a very long one that `goes_on`. `is_overwritten`: a terminal shows the next one instead."""
+    """A line, or a part of a very long one that `goes_on`. `is_overwritten`: a terminal replaces it with the next."""
 
     text: str
     is_overwritten: bool = False
@@ -25,7 +25,7 @@ class Line:
 
 
 class Lines:
-    """Makes lines of bytes: of whatever encoding and length, and also of progress bars, which end with `\\r`."""
+    """Splits bytes of any encoding and length into lines, including progress bars that end with `\\r`."""
 
     def __init__(self) -> None:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
@@ -34,13 +34,14 @@ class Lines:
 
     @property
     def unfinished(self) -> str:
-        """The beginning of the next line, as far as it is there."""
+        """The incomplete next line."""
         return printable(self._rest)
 
     def feed(self, piece: bytes, *, is_last: bool = False) -> Iterator[Line]:
         text = self._rest + self._decoder.decode(piece, is_last)
         start = 0
-        # a `\r` at the end may be the first half of `\r\n`
+        # a trailing `\\r` may be half of `\\r\
+        # `
         for end in _END.finditer(text, 0, len(text) - (text.endswith("\r") and not is_last)):
             yield from self._line(text[start : end.start()], end[0])
             start = end.end()
@@ -51,7 +52,7 @@ class Lines:
 
     def _line(self, text: str, end: str) -> Iterator[Line]:
         is_overwritten = end == "\r"
-        # `\r` before each line, as progress bars have it, leaves nothing to overwrite
+        # a `\\r` before a line, as in progress bars, overwrites nothing
         is_nothing = not text and (is_overwritten or self._is_after_return)
         self._is_after_return = is_overwritten
         if is_nothing:
@@ -63,7 +64,7 @@ class Lines:
 
 
 class BoundedLog:
-    """A log file of at most `max_bytes`: its beginning, its end, and between them how much was left out."""
+    """A log file of at most `max_bytes`: its beginning and end, and the size of the gap."""
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
         self._path = path
@@ -71,7 +72,7 @@ class BoundedLog:
         path.parent.mkdir(parents=True, exist_ok=True)
         self._file = path.open("wb")
         self._size = 0
-        # where the beginning ends, and where what comes after the gap begins
+        # end of the beginning, and start of the part after the gap
         self._head_end = self._tail_start = 0
         self._left_out = 0
 
@@ -87,12 +88,12 @@ class BoundedLog:
             self._shorten()
 
     def flush(self) -> None:
-        """Let readers see what was written."""
+        """Make written text visible to readers."""
         self._file.flush()
 
     def _shorten(self) -> None:
         self._file.close()
-        # in one step, so that nobody finds half a log
+        # in one step, so that readers see a complete log
         with replacing(self._path) as new, self._path.open("rb") as old:
             if not self._head_end:
                 self._head_end = self._tail_start = self._line_start(old.read(self._max_bytes // 4))

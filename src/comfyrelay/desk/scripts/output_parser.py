@@ -1,4 +1,4 @@
-"""What can be read in the output of a script: how far it is, what it has saved, which seed it took."""
+"""Parse a script's output: progress, saved files and seed."""
 
 import re
 from collections import deque
@@ -11,11 +11,11 @@ from comfyrelay.desk.scripts.echo import Echo
 
 LARGEST_SEED = 2**64 - 1
 MOST_FILES = 10_000
-# What is said last tells why it failed.
+# The last lines explain a failure.
 TAIL_CHARACTERS = 256 * 1024
-# Nobody writes "45 %" further to the right, and a regular expression takes its time.
+# Percentages stand near the start of a line, and the regular expression is slow.
 _MOST_READ = 2_000
-# The clock of a file system may be coarser than ours, or a little late.
+# File system clocks may be coarser than ours, or slightly late.
 _CLOCK_SECONDS = 2.0
 
 _OF = r"(\d{1,6})\s*(?:/|\bof\b)\s*(\d{1,6})"
@@ -24,9 +24,9 @@ _NAMED = re.compile(rf"\b(?:item|image|input|file|video|clip|job|processing|gene
 _BAR = re.compile(r"(\d{1,3})%\|[^|]{0,500}\|\s*(\d{1,9})/(\d{1,9})\b")
 _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,6})?)\s?%")
 _COUNT = re.compile(rf"(?<![\w/.\\:-]){_OF}(?![\w/.:%-])")
-# Of these a percentage says how full they are.
+# Percentages of these are not progress.
 _METER = re.compile(r"\b(?:v?ram|[cg]pu|mem(?:ory)?|disk|swap|util\w*|battery)\b", re.I)
-# A prompt may speak of anything.
+# A prompt may contain anything.
 _ECHO = re.compile(r"\W{0,4}(?:positive|negative|prompt)\b(?!_id)", re.I)
 _SEED = re.compile(r"\b(?:\w{1,20}_)?seed[\"']?(?:\s*(?:[:=]|->|→|is\b|used\b|to\b)){0,2}\s*[\"']?(\d{1,20})\b", re.I)
 
@@ -50,7 +50,7 @@ _WORD = re.compile(rf"\S{{1,1000}}\.(?:{_SUFFIX})(?=$|[\s\"'`),;\]])", re.I)
 
 @dataclass(frozen=True, slots=True)
 class ScriptProgress:
-    """How far the script is, from 0 to 1; and, where it says so, in which of how many items."""
+    """Progress from 0 to 1, with the current item and the number of items, if given."""
 
     fraction: float
     item: int | None = None
@@ -58,12 +58,12 @@ class ScriptProgress:
 
 
 class Reading:
-    """Reads line after line, in bounded memory. `words` are what the script was given, and may repeat."""
+    """Parses lines in bounded memory. `words` are the texts that the script was given and may repeat."""
 
     def __init__(self, words: Iterable[str] = ()) -> None:
         self._echo = Echo(words)
         self.seed: int | None = None
-        # each line that may name a file, with the ways to read it, and whether it says that the file was saved
+        # lines that may name a file, with possible readings, and whether they say that it was saved
         self.candidates: dict[tuple[str, ...], bool] = {}
         self._item: tuple[int, int] | None = None
         self._tail: deque[str] = deque()
@@ -74,7 +74,7 @@ class Reading:
         return "".join(self._tail)
 
     def add(self, text: str, *, end: str = "\n") -> ScriptProgress | None:
-        """Take note of a line; the progress, if it tells of any."""
+        """Parse a line. Returns its progress, if any."""
         own = self._echo.without(text)
         self._keep(own + end if own.strip() else "")
         text, own = text[:_MOST_READ], own[:_MOST_READ]
@@ -86,11 +86,11 @@ class Reading:
         return self._progress(own)
 
     def progress(self, text: str) -> ScriptProgress | None:
-        """The progress that the beginning of a line tells of."""
+        """Progress in the beginning of a line."""
         return self._progress(self._echo.without(text[:_MOST_READ]))
 
     def _progress(self, text: str) -> ScriptProgress | None:
-        """An item is what a script counts in brackets, or names: `[2/5]`, `image 2 of 5`. The rest is within it."""
+        """An item is counted in brackets or named: `[2/5]`, `image 2 of 5`. Other progress is within it."""
         if "%" not in text and "/" not in text and " of " not in text:
             return None
         found = _BRACKETED.search(text) or _NAMED.search(text)
@@ -110,7 +110,7 @@ class Reading:
         says_saved = _SAVED.search(own) is not None
         if found := tuple(_candidates(own)):
             self.candidates[found] = says_saved
-        # a file may be named after the words; that it was saved, or where it is, the script itself must say
+        # a given text may occur in a file name; that the file was saved must be the script's own text
         if own != text and (says_saved or _IN_A_FOLDER.match(own)) and (found := tuple(_candidates(text))):
             self.candidates.setdefault(found, False)
 
@@ -127,16 +127,16 @@ class Reading:
 
 
 def saved_files(candidates: Mapping[tuple[str, ...], bool], *, folders: Sequence[Path], since: float) -> list[Path]:
-    """Of the paths that lines may name, the files in these folders that were written since then, each once.
+    """Return the files in these folders that the lines name and that were written since, each once.
 
-    ComfyUI runs nothing twice: where it had made everything before, a file that is said to be saved counts, though old.
+    ComfyUI skips cached work, so an older file counts if the script says that it was saved.
     """
     said_saved = [line for line, says_saved in candidates.items() if says_saved]
     return _found(candidates, folders, since) or _found(said_saved, folders, float("-inf"))
 
 
 def new_media(folder: Path, *, since: float) -> list[Path]:
-    """The media below a folder that were written since then, in the order in which they were finished."""
+    """Media files below a folder that were written since, oldest first."""
     media = (each for each in folder.rglob("*") if each.suffix.lower() in MEDIA_SUFFIXES)
     found = [each for each in media if _is_new(each, since) and _is_inside(each, [folder])]
     return sorted(found, key=lambda each: each.stat().st_mtime)
@@ -165,7 +165,7 @@ def _is_new(path: Path, since: float) -> bool:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """The ways to read a path in a line, likeliest first: which one is right, the files tell."""
+    """Possible readings of a path in a line, most likely first; the existing files decide."""
     saved = _SAVED.search(text)
     rest = text[saved.end() :] if saved else text.strip()
     rest = rest[between.end() :] if (between := _BETWEEN.match(rest)) else rest

@@ -1,4 +1,4 @@
-"""Jobs that run the user's own script: as a subprocess, watched, and ended with everything that it has started."""
+"""Run the user's script as a subprocess, watch it, and stop it with all its children."""
 
 import asyncio
 import os
@@ -22,17 +22,16 @@ OnLine = Callable[[str], Awaitable[None]]
 OnProgress = Callable[[ScriptProgress], Awaitable[None]]
 OnStopped = Callable[["ScriptResult"], None]
 
-# So that lines come when they are printed, and so that emoji can be printed where the locale has none.
+# Unbuffered output, and UTF-8 whatever the locale.
 _PYTHON = {"PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScriptResult:
-    """How a script ended. `exit_code` is 128 + the signal for one that was killed; `error` is `None` after a 0, and of
-    one that was stopped.
+    """Result of a script.
 
-    `outputs` are the files in its folders that it named and that were written while it ran; `seed` is the last one
-    that it named.
+    `exit_code` is 128 + signal for a killed script; `error` is `None` for exit code 0 or if it was stopped. `outputs`
+    are the files it named and wrote in its folders; `seed` is the last one it named.
     """
 
     exit_code: int | None
@@ -43,8 +42,7 @@ class ScriptResult:
 
 
 class ScriptRunner:
-    """Runs scripts as the configuration says. `environment` is for what only the desk knows, as ComfyUI's address;
-    `umask` is the script's, if not ours."""
+    """`environment` holds variables that only the desk knows, such as ComfyUI's URL; `umask` overrides ours."""
 
     def __init__(
         self, settings: ScriptSettings, *, environment: Mapping[str, str] | None = None, umask: int | None = None
@@ -54,7 +52,7 @@ class ScriptRunner:
         self._environment = dict(environment or {})
 
     def command(self, job: ScriptJob) -> list[str]:
-        """What would be run, to be shown; `InvalidInput` when it would not be."""
+        """The command of a job, for display. Raises `InvalidInput`."""
         return command_of(self._settings, job)
 
     async def run(
@@ -66,15 +64,14 @@ class ScriptRunner:
         on_stopped: OnStopped = lambda _result: None,
         log_path: Path,
     ) -> ScriptResult:
-        """Run a script to its end. Canceling the call ends it and all its processes first, gently, then firmly.
+        """Run a script to its end. Cancelling stops it and all its processes, first with SIGTERM, then SIGKILL.
 
-        While `on_line` and `on_progress` take their time, the script waits. `on_stopped` is told what came of a script
-        whose call was canceled. `log_path` has everything that it printed, up to the configured size, after the
-        command itself.
+        The script waits while `on_line` and `on_progress` run. `on_stopped` gets the result of a cancelled script.
+        `log_path` gets the command and its output, up to the configured size.
         """
         await asyncio.to_thread(check_settings, self._settings)
         argv = await asyncio.to_thread(command_of, self._settings, job)
-        # prompts may be long, and every part of them is remembered
+        # prompts may be long, and all their parts are indexed
         reading = await asyncio.to_thread(Reading, [job.positive, job.negative or ""])
         begun = time.time()
         with BoundedLog(log_path, max_bytes=self._settings.max_log_bytes) as log:
@@ -122,13 +119,13 @@ class ScriptRunner:
             output.exit_code = child.exit_code
 
     def _variables(self) -> dict[str, str]:
-        # our own may hold passwords of databases and secrets of the fleet
+        # our own environment may contain database passwords and fleet secrets
         inherited = {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
         return {**inherited, **_PYTHON, **self._environment, **self._settings.environment}
 
 
 class _Output:
-    """Takes a script's output apart, into the log and to its listeners."""
+    """Passes a script's output to the log and its listeners."""
 
     def __init__(self, log: BoundedLog, reading: Reading, on_line: OnLine, on_progress: OnProgress) -> None:
         self.reading = reading
@@ -146,14 +143,14 @@ class _Output:
             if line is not None:
                 await self._on_line(line.text)
         self._log.flush()
-        # a progress bar that stands still has no end of line yet
+        # a progress bar has no line end yet
         newest = self.reading.progress(self._lines.unfinished) or newest
         if newest is not None and newest != self._last_progress:
             self._last_progress = newest
             await self._on_progress(newest)
 
     def log_only(self, piece: bytes) -> None:
-        """What comes after nobody listens any more."""
+        """Log output after the listeners are gone."""
         for _ in self._kept(self._lines.feed(piece)):
             pass
 
@@ -161,7 +158,7 @@ class _Output:
         for line in lines:
             end = "" if line.goes_on else "\n"
             progress = self.reading.add(line.text, end=end)
-            # of a progress bar, only how it ends
+            # of a progress bar, only its last state
             if line.is_overwritten and progress is not None:
                 yield None, progress
             else:

@@ -1,4 +1,4 @@
-"""A ComfyUI of the desk beside which the user's script runs: never together with a graph, for they share a GPU."""
+"""Wrap a desk's ComfyUI to run the user's script, never at the same time as a graph: they share a GPU."""
 
 import asyncio
 import json
@@ -11,10 +11,10 @@ from uuid import uuid4
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
-from comfyrelay.comfyui.runs.active_runs import RunsUnderWay
+from comfyrelay.comfyui.runs.active_runs import ActiveRuns
 from comfyrelay.comfyui.runs.events import EventListener, Noted, Printed, Queued, Started, Step
 from comfyrelay.comfyui.runs.history import Prompt
-from comfyrelay.comfyui.runs.streams import safely
+from comfyrelay.comfyui.runs.streams import guard_listener
 from comfyrelay.desk.scripts.command import shown
 from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
 from comfyrelay.desk.scripts.output_parser import new_media
@@ -28,22 +28,22 @@ from comfyrelay.worker.comfyui.recovery import MARK
 from comfyrelay.worker.comfyui.servers import JobServer
 from comfyrelay.worker.state import HeldLease
 
-# A file on this machine's disk, and neither ComfyUI's nor ours to remove.
+# A local file that neither ComfyUI nor we delete.
 SAVED = "script"
 WATCH_SECONDS = 0.5
 STOP_SECONDS = 10.0
-# What a person can follow, and what a queue can keep. The log file has everything.
+# Limits for live log lines. The log file has everything.
 LINES_A_SECOND = 100
 MOST_LINES = 20_000
 MOST_LOG_FILES = 1000
 PIECE_BYTES = 1024 * 1024
-# What was in ComfyUI's queue before the script began: none of it is the script's.
+# Prompts in ComfyUI's queue before the script started are not the script's.
 BEFORE = "_queue_before"
 FEWEST_CHARACTERS = 8
 
 
 class ScriptServer:
-    """Runs the document of a script as the configuration says, and every other graph on the ComfyUI behind it."""
+    """Runs script documents as configured, and all other graphs on the wrapped ComfyUI."""
 
     def __init__(
         self,
@@ -59,12 +59,12 @@ class ScriptServer:
         self._log_folder = log_folder
         self._snapshots = snapshots
         self._umask = umask
-        self._runs = RunsUnderWay()
+        self._runs = ActiveRuns()
         self.check = comfy.check
         self.disconnected = comfy.disconnected
         self.upload = comfy.upload
         self.cancel = comfy.cancel
-        self.until_stopped = comfy.until_stopped
+        self.wait_until_stopped = comfy.wait_until_stopped
         self.prompts = comfy.prompts
         self.object_info = comfy.object_info
         self.preflight = comfy.preflight
@@ -87,8 +87,8 @@ class ScriptServer:
 
     async def run(self, graph: Graph, *, on_event: EventListener | None = None, **options: Any) -> RunResult:
         if is_script(graph):
-            # a folder of inputs may take a day: nobody but the user says when it is too long
-            return await self._runs.keep(self._run_script(values_in(graph), safely(on_event)))
+            # no timeout: a folder of inputs may take a day
+            return await self._runs.run(self._run_script(values_in(graph), guard_listener(on_event)))
         return await self._comfy.run(graph, on_event=on_event, **options)
 
     def read(self, file: OutputFile) -> AsyncIterator[bytes]:
@@ -101,9 +101,9 @@ class ScriptServer:
         if not is_script(held.lease.graph):
             return await self._comfy.unfinished_prompts(held)
         if not held.runs:
-            # it was not begun: another one that has the same words may have been
+            # it had not started; another script may have sent equal texts
             return []
-        # a script does not name its lease, but it sends the words that it was given
+        # a script does not name its lease, but it sends the texts it was given
         words = str(values_in(held.lease.graph).get("positive") or "").strip()
         before = set(held.lease.about.get(BEFORE) or ())
         found = await self._prompts_since(before)
@@ -120,11 +120,11 @@ class ScriptServer:
         on_event(Queued(prompt_id=run_id))
         on_event(Started(prompt_id=run_id))
         argv = await asyncio.to_thread(runner.command, job)
-        # first of all: whatever becomes of it, this is what was run
+        # first, so that the log always shows what was run
         on_event(Noted(prompt_id=run_id, about={"argv": argv, "log": str(log_path), BEFORE: sorted(before)}))
         lines.write(f"$ {shown(argv)}")
         if (settings, job) != (self._settings, added):
-            lines.write("Template, inputs or arguments have changed since: it runs with those that it was added with.")
+            lines.write("Template, inputs or arguments have changed: it runs with its original ones.")
         lines.write(f"Everything that it prints is in {log_path}")
 
         async def on_line(line: str) -> None:
@@ -156,7 +156,7 @@ class ScriptServer:
             on_event(Noted(prompt_id=run_id, about=about))
             return _judged(run_id, result, outputs, about, seconds=time.time() - begun, folder=settings.output_folder)
         except BaseException:
-            # nobody waits any more for what the script has left in ComfyUI's queue
+            # remove what the script left in ComfyUI's queue
             await self._runs.finish_stop(self._stop_prompts(before))
             raise
         finally:
@@ -166,7 +166,7 @@ class ScriptServer:
         folder = self._settings.output_folder
         if result.outputs or result.exit_code or folder is None:
             return result.outputs
-        # it does not say what it saves, but we know where
+        # it does not report its files, but we know its folder
         return await asyncio.to_thread(new_media, folder, since=begun)
 
     async def _report_prompts(self, before: set[str], on_event: EventListener) -> None:
@@ -200,12 +200,12 @@ async def _read_saved(file: OutputFile) -> AsyncIterator[bytes]:
 
 
 def _is_of_script(prompt: Prompt) -> bool:
-    # ComfyUI's editor sends its own file along: that is a person at work. And what we sent is marked.
+    # ComfyUI's editor sends its workflow along, so that is a person; our own prompts are marked
     return not prompt.extra_data.get("extra_pnginfo") and MARK not in prompt.extra_data
 
 
 def _has(prompt: Prompt, words: str) -> bool:
-    """Whether they are one of its texts, or a part of one, which with very few letters says nothing."""
+    """Whether the texts are one of its texts or a part of one; very short ones do not count."""
     inputs = [node.get("inputs") for node in prompt.graph.values() if isinstance(node, dict)]
     texts = [value.strip() for node in inputs if node for value in node.values() if isinstance(value, str)]
     return words in texts or (len(words) >= FEWEST_CHARACTERS and any(words in text for text in texts))
@@ -251,7 +251,7 @@ def _judged(
 
 
 class _Lines:
-    """What a script prints, as much of it as can be followed."""
+    """Limits how many lines are forwarded."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.write = write
@@ -273,16 +273,16 @@ class _Lines:
         self.write(line)
 
     def end(self) -> None:
-        """Say how many lines were left out since the last one that was not."""
+        """Report the number of lines omitted since the last forwarded one."""
         if self._omitted:
             self.write(f"[… {self._omitted:,} lines are in the log file only …]")
             self._omitted = 0
 
 
 def _new_log(folder: Path, run_id: str) -> Path:
-    """Where the log goes; the oldest ones make room for it."""
+    """Path of the log; the oldest logs are deleted."""
     folder.mkdir(parents=True, exist_ok=True)
-    # names begin with the time, so they sort by age
+    # names start with the time, so they sort by age
     for old in sorted(folder.glob("*.log"))[: -MOST_LOG_FILES + 1]:
         files.remove(old, missing_ok=True)
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id[-12:]}.log"

@@ -1,7 +1,7 @@
 """The user's script as a workflow: its parameters are properties, so it is queued, batched and retried like a graph.
 
-The document that stands for its graph names parameters only. Which program is run with them, this machine's
-configuration says; a command line is in no request and in no lease.
+Its document only contains parameters. This machine's configuration decides which program runs with them; no request or
+lease contains a command line.
 """
 
 import shlex
@@ -23,13 +23,13 @@ from comfyrelay.services.engine import Engine
 SLUG = "script"
 CLASS_TYPE = "ComfyRelayScript"
 NODE_ID = "script"
-# As many as a property may have.
+# The maximum length of a property.
 MOST_CHOICES = 1000
 # All items of a batch name the same folder: it is read once.
 KNOWN_SECONDS = 5.0
 
 _KEYS = ("positive", "negative", "input_subdir", "template", "profile", "tries", "randomize_seed", "extra_args")
-# What it was added with, which the desk alone says.
+# Names the frozen inputs; only the desk sets it.
 SNAPSHOT = "snapshot"
 _PLACEHOLDERS = {key: f"{{{{SCRIPT_{key.upper()}}}}}" for key in (*_KEYS, SNAPSHOT)}
 GRAPH: Graph = {
@@ -42,13 +42,13 @@ def is_script(graph: Graph) -> bool:
 
 
 def values_in(graph: Graph) -> dict[str, Any]:
-    """The parameters that a job's graph carries; a placeholder that is still there was given no value."""
+    """Parameters of a job's graph; a remaining placeholder has no value."""
     [node] = graph.values()
     return {key: value for key, value in node["inputs"].items() if value != _PLACEHOLDERS.get(key)}
 
 
 def job_of(values: Mapping[str, Any]) -> ScriptJob:
-    """What a job's values ask of the script; `InvalidInput` for what cannot be read."""
+    """Parse a job's values. Raises `InvalidInput`."""
     try:
         extra = shlex.split(str(values.get("extra_args") or ""))
     except ValueError as error:
@@ -61,7 +61,7 @@ def job_of(values: Mapping[str, Any]) -> ScriptJob:
         template=str(values.get("template") or ""),
         input_subdir=str(values.get("input_subdir") or ""),
         positive=str(values.get("positive") or ""),
-        # an empty field is one that was not filled in
+        # an empty field is not set
         negative=str(values["negative"]) if values.get("negative") else None,
         profile=str(values["profile"]) if values.get("profile") else None,
         tries=None if tries is None else int(tries),
@@ -87,12 +87,12 @@ def properties_of(settings: ScriptSettings) -> list[dict[str, Any]]:
 
 
 def snapshot_in(values: Mapping[str, Any]) -> str | None:
-    """What a script job was added with, out of its values by their placeholders."""
+    """The name of the frozen inputs in a script job's values."""
     return values.get(_PLACEHOLDERS[SNAPSHOT])
 
 
 def varied(values: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The values of a script job, by their placeholders, with which it draws its seeds; `None` for any other job."""
+    """The values of a script job for which it draws seeds; `None` for any other job."""
     if _PLACEHOLDERS["randomize_seed"] not in values:
         return None
     extra, kept = shlex.split(str(values.get(_PLACEHOLDERS["extra_args"]) or "")), []
@@ -110,8 +110,7 @@ def varied(values: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 class ScriptCheck:
-    """Whether the values of a submission can be accepted, as far as this machine's folders tell; and what it is to run
-    on is kept."""
+    """Validates a submission against this machine's folders, and freezes its inputs."""
 
     def __init__(self, settings: ScriptSettings, snapshots: FrozenInputs) -> None:
         self._settings = settings
@@ -130,7 +129,7 @@ class ScriptCheck:
 
 
 async def furnish_script(engine: Engine, user: User, settings: ScriptSettings | None) -> None:
-    """The workflow of the script that is configured: made at the first start with one, brought up to date at others."""
+    """Create or update the workflow of the configured script."""
     try:
         known = (await engine.catalogue.workflows.get(SLUG)).workflow
     except NotFound:
