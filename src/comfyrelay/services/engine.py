@@ -169,7 +169,7 @@ class Engine:
         loops = [
             _every("reaper", settings.reaper_interval_seconds, self.queue.reaper.run_once),
             _every("recovery", settings.recovery_interval_seconds, self.outbox.recovery.run_once),
-            _every("mending", MENDING_SECONDS, self.operations.mending.run_once),
+            _every("mending", MENDING_SECONDS, self.operations.auto_repair.run_once),
             _every("shards", ASK_SECONDS, self.databases.open_awaited),
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("stale workers", STALE_SECONDS, self._remove_stale),
@@ -199,7 +199,7 @@ class Engine:
         self.operations.live.close()
         await self.jobs.live.wait_closed()
         await self.operations.live.wait_closed()
-        await self.operations.reconciling.close()
+        await self.operations.reconcile_runs.close()
         for loop in self._loops:
             loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -236,7 +236,7 @@ class Engine:
         self.jobs.live.wake(shard)
 
     def _ended(self, ended: Sequence[JobState]) -> None:
-        self.operations.measures.count_ended([job.status for job in ended])
+        self.operations.metrics.count_ended([job.status for job in ended])
         self.operations.samples.count_ended(ended)
         self.webhooks.deliveries.wakeup()
         self.scaling.wakeup.notify()

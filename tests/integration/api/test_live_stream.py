@@ -212,9 +212,9 @@ async def test_two_hundred_open_pages_cost_one_load(
 ) -> None:
     loads: list[str] = []
     encoded: list[Any] = []
-    load, encode = live.Live.load, route._encoded
+    load, encode = live.LiveUpdates.load, route._encoded
 
-    async def counted(self: live.Live, tenant_id: str, found: Any) -> Any:
+    async def counted(self: live.LiveUpdates, tenant_id: str, found: Any) -> Any:
         loads.append(tenant_id)
         return await load(self, tenant_id, found)
 
@@ -228,7 +228,7 @@ async def test_two_hundred_open_pages_cost_one_load(
         for stream in streams:
             await stream.until("queue")
         assert api.engine.jobs.live.subscribers == 200
-        monkeypatch.setattr(live.Live, "load", counted)
+        monkeypatch.setattr(live.LiveUpdates, "load", counted)
         job = await submit(user, effect)
         for stream in streams:
             await told(stream, job["id"], "queued")
@@ -262,7 +262,7 @@ async def test_what_another_process_changed_is_heard(
     async with follow_all(user) as stream:
         await stream.until("queue")
         # no wakeup: this process does not know
-        monkeypatch.setattr(api.engine.outbox.applying, "_on_applied", lambda *_: None)
+        monkeypatch.setattr(api.engine.outbox.applier, "_on_applied", lambda *_: None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         await told(stream, job["id"], "canceled")
 

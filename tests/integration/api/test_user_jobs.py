@@ -7,7 +7,7 @@ import pytest
 
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
-from comfyrelay.services.jobs.submission.submit import Submit
+from comfyrelay.services.jobs.submission.submit import JobSubmission
 from comfyrelay.store.tenant import removals
 from tests.support.api import Api, Caller, data_of, open_api, problem_of
 from tests.support.api_calls import complete, fail, lease, lease_of, png, run, submit, upload
@@ -396,13 +396,13 @@ class TestMany:
         made = [(await submit(user, effect))["id"] for _ in range(5)]
         await user.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
         alone: list[str] = []
-        once = Submit.retry_once
+        once = JobSubmission.retry_once
 
-        async def counted(self: Submit, tenant_id: str, job_id: str, **more: Any) -> Any:
+        async def counted(self: JobSubmission, tenant_id: str, job_id: str, **more: Any) -> Any:
             alone.append(job_id)
             return await once(self, tenant_id, job_id, **more)
 
-        monkeypatch.setattr(Submit, "retry_once", counted)
+        monkeypatch.setattr(JobSubmission, "retry_once", counted)
         balance = (await user.get("/api/wallet"))["balance"]
         for changed in (5, 0):
             # a second time nothing is new

@@ -95,7 +95,6 @@ class SignIn:
             return await api_tokens.owner(tx, hash_secret(secret))
 
     async def token_name(self, secret: str) -> str | None:
-        """What a token or a session is called."""
         async with self._databases.central.read() as tx:
             return await api_tokens.name_of(tx, hash_secret(secret))
 

@@ -73,7 +73,7 @@ class Workflows:
         *,
         default_fleets: Sequence[tuple[Stage, str]] = (),
     ) -> None:
-        """New workflows are mapped to those `default_fleets` that exist."""
+        """New workflows are mapped to the existing `default_fleets`."""
         self._databases = databases
         self._graphs = graphs
         self._assets = assets

@@ -8,7 +8,7 @@ from comfyrelay.domain.gallery import MarkChange
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol.gallery import Marked
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.jobs.bulk import Bulk
+from comfyrelay.services.jobs.bulk import BulkActions
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
@@ -25,7 +25,7 @@ class DeletionResult:
 
 
 class OutputActions:
-    def __init__(self, databases: Databases, bulk: Bulk) -> None:
+    def __init__(self, databases: Databases, bulk: BulkActions) -> None:
         self._databases = databases
         self._bulk = bulk
 

@@ -68,7 +68,7 @@ class Jobs:
         self.pending_posters = PendingPosters(databases, objects, queue.posters, disk=DISK)
         self.accept = Acceptance(
             outbox.recovery,
-            outbox.applying,
+            outbox.applier,
             outbox.delivery,
             max_active_jobs=settings.max_active_jobs_per_user,
             limit_of=limit_of,

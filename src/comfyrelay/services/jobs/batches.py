@@ -13,7 +13,7 @@ from comfyrelay.domain.records.jobs import BatchRecord, JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission import rerun
-from comfyrelay.services.jobs.submission.accept import Acceptance, Accepted
+from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, check_texts, wait_limit
 from comfyrelay.services.jobs.submission.resolve import Resolver, Target
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -145,7 +145,7 @@ class Batches:
 
         is_written = False
 
-        async def work(tx: Tx, balance: int) -> tuple[BatchRecord, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[BatchRecord, AcceptedJobs | None]:
             nonlocal is_written
             is_written = False
             known = await media.batch(tx, request.tenant_id, key=request.idempotency_key)
@@ -164,7 +164,7 @@ class Batches:
                 request_digest=request_digest,
                 notify_urls=list(request.notify_urls) or None,
             )
-            accepted = await self._accept.write(tx, balance, new, reused)
+            accepted = await self._accept.write_jobs(tx, balance, new, reused)
             is_written = True
             return batch, accepted
 
@@ -226,7 +226,7 @@ class Batches:
         shard = await self._databases.shard_of(tenant_id)
         new_batch_id = new_id()
 
-        async def work(tx: Tx, balance: int) -> tuple[BatchRecord, Accepted]:
+        async def work(tx: Tx, balance: int) -> tuple[BatchRecord, AcceptedJobs]:
             before = await media.batch(tx, tenant_id, id_=batch_id)
             if before is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
@@ -246,7 +246,7 @@ class Batches:
                 request_digest=key,
                 notify_urls=before.notify_urls,
             )
-            return batch, await self._accept.write(tx, balance, new)
+            return batch, await self._accept.write_jobs(tx, balance, new)
 
         batch, _ = await self._accept.run(shard, tenant_id, work)
         return await self.state(tenant_id, batch.id)
@@ -255,7 +255,7 @@ class Batches:
         """Retry the items whose newest attempt failed; return how many."""
         shard = await self._databases.shard_of(tenant_id)
 
-        async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
             if await media.batch(tx, tenant_id, id_=batch_id) is None:
                 raise NotFound(f"There is no batch {batch_id!r}.")
             failed = await _failed(tx, tenant_id, batch_id)
@@ -276,7 +276,7 @@ class Batches:
         async with shard.read() as tx:
             held = [each.id for each in await media.batches_of(tx, tenant_id, batch_ids) if each.held]
 
-        async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
             failed: list[JobRecord] = []
             for batch_id in held:
                 causes = set(await media.release_batch(tx, tenant_id, batch_id))
@@ -287,13 +287,13 @@ class Batches:
 
     async def _write_retries(
         self, tx: Tx, balance: int, failed: Sequence[JobRecord], *, new_seeds: bool
-    ) -> tuple[int, Accepted | None]:
+    ) -> tuple[int, AcceptedJobs | None]:
         if not failed:
             return 0, None
         first = failed[0]
         await self._accept.check_limit(tx, first.tenant_id, first.user_id, batch_id=first.batch_id)
         again = await rerun.retries(tx, failed, new_seeds=new_seeds, vary=self._vary)
-        accepted = await self._accept.write(tx, balance, again)
+        accepted = await self._accept.write_jobs(tx, balance, again)
         return len(accepted.jobs), accepted
 
 

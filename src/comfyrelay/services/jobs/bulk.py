@@ -12,7 +12,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches
 from comfyrelay.services.jobs.removal import Removals
 from comfyrelay.services.jobs.submission.resolve import JobDefaults
-from comfyrelay.services.jobs.submission.submit import Submit
+from comfyrelay.services.jobs.submission.submit import JobSubmission
 from comfyrelay.services.jobs.views.jobs import find_workflow_ids
 from comfyrelay.services.jobs.views.live import MAX_CHANGES, Cursor
 from comfyrelay.services.jobs.views.overview import status_filter
@@ -27,12 +27,12 @@ RETRY_CHUNK = 100
 TOO_LATE = "Too much has changed since these jobs were counted: count them again (`dry_run`)."
 
 
-class Bulk:
+class BulkActions:
     def __init__(
         self,
         databases: Databases,
         control: JobControl,
-        submit: Submit,
+        submit: JobSubmission,
         batches: Batches,
         removals: Removals,
         *,
@@ -97,7 +97,7 @@ class Bulk:
         wanted = await self._filters(tenant_id, among or BulkFilter())
         async with shard.read() as tx:
             # read the horizon first: jobs that change in between are left out later
-            counted_at = Cursor.of(await changes.horizon(tx))
+            counted_at = Cursor.from_horizon(await changes.horizon(tx))
             found = await jobs.count_listed(tx, tenant_id, **wanted, only_newest=True)
         return BulkResult(matched=found, as_of=str(counted_at))
 

@@ -15,7 +15,7 @@ CHUNK_SIZE = 500
 MAX_NAMED = 300
 
 
-class Clearing:
+class QueueClearing:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 

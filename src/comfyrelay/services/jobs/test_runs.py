@@ -10,12 +10,12 @@ from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import Conflict, InvalidInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
-from comfyrelay.services.jobs.submission.submit import Submit
+from comfyrelay.services.jobs.submission.submit import JobSubmission
 from comfyrelay.store.central.workers import worker_list, workers
 
 
 class TestRuns:
-    def __init__(self, databases: Databases, submit: Submit) -> None:
+    def __init__(self, databases: Databases, submit: JobSubmission) -> None:
         self._databases = databases
         self._submit = submit
 

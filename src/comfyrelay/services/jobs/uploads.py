@@ -67,7 +67,7 @@ class Uploads:
         return PreparedUpload(file=(await self._files(shard, user, [row["id"]]))[0], signed=signed)
 
     async def file_names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
-        """Original names of those files that belong to the user."""
+        """Original names of the user's files."""
         shard = await self._databases.shard_of(user.tenant_id)
         return {each.id: each.original_filename or "" for each in await self._files(shard, user, file_ids)}
 

@@ -11,6 +11,7 @@ from comfyrelay.domain.records.jobs import DispatchFilter, JobRecord, ListedDisp
 from comfyrelay.domain.records.workers import AuditRecord, LeaseAttempt
 from comfyrelay.errors import DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.jobs.submission.submit import JobSubmission
 from comfyrelay.services.paging import Listed
 from comfyrelay.services.queue.control import JobControl
 from comfyrelay.services.queue.wait_reasons import WaitReasons

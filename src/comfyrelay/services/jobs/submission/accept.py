@@ -13,8 +13,8 @@ from comfyrelay.domain.queue.updates import reused as reused_update
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import TooManyActiveJobs
 from comfyrelay.services.accounts.ledger import reserve
-from comfyrelay.services.jobs.submission.reuse import Reused
-from comfyrelay.services.outbox.applying import Applying
+from comfyrelay.services.jobs.submission.reuse import ReusedOutput
+from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.transactions import TransactionStep
@@ -29,11 +29,11 @@ log = structlog.get_logger(__name__)
 T = TypeVar("T")
 # Maps a workflow id to the stage of its jobs.
 StageOf = Callable[[int], Stage]
-_NO_REUSE: Mapping[str, Reused] = MappingProxyType({})
+_NO_REUSE: Mapping[str, ReusedOutput] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Accepted:
+class AcceptedJobs:
     """Written jobs and the outbox row that brings them to the queue."""
 
     jobs: Sequence[JobRecord]
@@ -47,7 +47,7 @@ class Acceptance:
     def __init__(
         self,
         recovery: OutboxRecovery,
-        applying: Applying,
+        applier: UpdateApplier,
         delivery: OutboxDelivery,
         *,
         max_active_jobs: int,
@@ -58,7 +58,7 @@ class Acceptance:
         """`stage_of` overrides the requested stage, also for reruns. `on_files_used` is called after jobs with files
         were written. `limit_of` returns a tenant's own limit of active jobs, if any."""
         self._recovery = recovery
-        self._applying = applying
+        self._applier = applier
         self._delivery = delivery
         self._max_active_jobs = max_active_jobs
         self._limit_of = limit_of
@@ -66,12 +66,12 @@ class Acceptance:
         self._on_files_used = on_files_used
 
     async def run(
-        self, shard: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, Accepted | None]]]
+        self, shard: Database, tenant_id: str, work: Callable[[Tx, int], Awaitable[tuple[T, AcceptedJobs | None]]]
     ) -> tuple[T, bool]:
         """Run `work(tx, balance)` under the wallet lock and enqueue the jobs it wrote. Returns its result and whether
         it wrote any."""
 
-        async def locked(tx: Tx) -> tuple[T, Accepted | None]:
+        async def locked(tx: Tx) -> tuple[T, AcceptedJobs | None]:
             return await work(tx, await ledger.lock_wallet(tx, tenant_id))
 
         answer, accepted = await shard.run(TransactionStep.SUBMIT_JOB, locked)
@@ -79,7 +79,7 @@ class Acceptance:
             if accepted.uses_files:
                 self._on_files_used()
             if accepted.ended:
-                self._applying.announce(shard.name, accepted.ended)
+                self._applier.announce(shard.name, accepted.ended)
             await self._enqueue(shard, accepted)
         return answer, accepted is not None
 
@@ -92,9 +92,9 @@ class Acceptance:
         if await jobs.count_active(tx, tenant_id, user_id, except_batch=batch_id) + more > limit:
             raise TooManyActiveJobs(limit=limit)
 
-    async def write(
-        self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, Reused] = _NO_REUSE
-    ) -> Accepted:
+    async def write_jobs(
+        self, tx: Tx, balance: int, new: Sequence[NewJobRecord], reused: Mapping[str, ReusedOutput] = _NO_REUSE
+    ) -> AcceptedJobs:
         """Write new jobs. `balance` is that of the locked wallet. Jobs in `reused`, by id, cost nothing and complete at
         once."""
         tenant_id = new[0].tenant_id
@@ -109,14 +109,16 @@ class Acceptance:
             await media.attach_job(tx, videos)
         ended = await self._complete(tx, [job for job in made if job.id in reused], reused) if reused else {}
         waiting = [job.id for job in new if job.id not in reused]
-        return Accepted(
+        return AcceptedJobs(
             jobs=[replace(job, **ended[job.id]._asdict()) if job.id in ended else job for job in made],
             submission=await outbox.submit(tx, waiting) if waiting else None,
             uses_files=bool(paths),
             ended=list(ended.values()),
         )
 
-    async def _complete(self, tx: Tx, made: Sequence[JobRecord], copies: Mapping[str, Reused]) -> dict[str, JobState]:
+    async def _complete(
+        self, tx: Tx, made: Sequence[JobRecord], copies: Mapping[str, ReusedOutput]
+    ) -> dict[str, JobState]:
         """Settle jobs as if a worker had completed them, in this transaction: tokens, output, video, event, webhook."""
         states = await jobs.lock_states(tx, [job.id for job in made])
         updates = {
@@ -132,14 +134,14 @@ class Acceptance:
             for job in made
         }
         settled = [each for id_, state in states.items() if (each := apply_updates(state, [updates[id_]])) is not None]
-        await self._applying.write(tx, settled)
+        await self._applier.write(tx, settled)
         return {each.job.id: each.job for each in settled}
 
     async def ensure_dispatch(self, shard: Database, job: JobRecord) -> None:
         """Enqueue a job that was accepted earlier, in case it has not reached the queue."""
         await self._recovery.ensure_dispatch(shard.name, job)
 
-    async def _enqueue(self, shard: Database, accepted: Accepted) -> None:
+    async def _enqueue(self, shard: Database, accepted: AcceptedJobs) -> None:
         """Enqueue accepted jobs. If this fails, outbox recovery enqueues them later."""
         if accepted.submission is None:
             return
@@ -154,5 +156,5 @@ class Acceptance:
             self._delivery.remove_submission(shard.name, accepted.submission.id)
 
 
-def _as_reused(job: NewJobRecord, by: Reused) -> NewJobRecord:
+def _as_reused(job: NewJobRecord, by: ReusedOutput) -> NewJobRecord:
     return replace(job, reserved_tokens=0, saved_tokens=job.reserved_tokens, reused_from=by.job_id, delay_seconds=0)

@@ -31,7 +31,7 @@ STRAY_SECONDS = 6 * 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Reused:
+class ReusedOutput:
     """The copy of an output, and the id of the job that made the original."""
 
     job_id: str
@@ -69,7 +69,7 @@ class Reuse:
 
     async def copy_outputs(
         self, shard: Database, new: Sequence[NewJobRecord], *, batch_label: str | None = None
-    ) -> dict[str, Reused]:
+    ) -> dict[str, ReusedOutput]:
         """Copy outputs of equal completed jobs; return them by new job. Jobs of another stage are never equal: a
         simulator's output must not pass for one of ComfyUI."""
         wanted = {each.fingerprint for each in new if each.fingerprint is not None}
@@ -91,7 +91,7 @@ class Reuse:
         stage = self._stage_of(job.workflow_id) if self._stage_of is not None else job.stage
         return job.fingerprint or "", stage
 
-    async def discard(self, reused: Mapping[str, Reused]) -> None:
+    async def discard(self, reused: Mapping[str, ReusedOutput]) -> None:
         """Remove files of jobs that were not written, because they were refused or an equal request came first."""
         made = [
             Attempt(job_id=job_id, epoch=1, tenant_id="", number=1, worker_id=None, started_at=None, about=each.about)
@@ -100,7 +100,9 @@ class Reuse:
         if made and self._on_removed is not None:
             await self._on_removed(made)
 
-    async def _copy_output(self, job: NewJobRecord, source: ReusableJob, batch_label: str | None) -> Reused | None:
+    async def _copy_output(
+        self, job: NewJobRecord, source: ReusableJob, batch_label: str | None
+    ) -> ReusedOutput | None:
         payload, file = JobPayload.from_json(job.input_payload), source.file
         file_id = new_id()
         path = output_path(file_id, tenant_id=job.tenant_id, job_id=job.id, extension=payload.output_extension)
@@ -121,7 +123,7 @@ class Reuse:
             media=replace(previews, width=file.width, height=file.height, seconds=file.seconds),
         )
         about = await self._on_reused(job, batch_label, output) if self._on_reused is not None else None
-        return Reused(job_id=source.job_id, output=output, about=about)
+        return ReusedOutput(job_id=source.job_id, output=output, about=about)
 
     async def _copy_previews(self, source: ReusableJob, path: str) -> MediaFacts:
         """Copy poster and preview. If missing, they may be drawn later."""

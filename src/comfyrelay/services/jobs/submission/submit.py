@@ -9,7 +9,7 @@ from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, NotFound, PriceChanged
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission import rerun
-from comfyrelay.services.jobs.submission.accept import Acceptance, Accepted
+from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
 from comfyrelay.services.jobs.submission.requests import JobRequest, check_texts
 from comfyrelay.services.jobs.submission.resolve import Resolver
 from comfyrelay.services.jobs.submission.reuse import Reuse
@@ -18,7 +18,7 @@ from comfyrelay.store.tenant import jobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Submitted:
+class SubmittedJob:
     """A job, whether this request created it, and the seed of a new job."""
 
     job: JobRecord
@@ -26,7 +26,7 @@ class Submitted:
     seed: int | None = None
 
 
-class Submit:
+class JobSubmission:
     def __init__(
         self,
         databases: Databases,
@@ -49,7 +49,7 @@ class Submit:
         """Accept a job, once per idempotency key. When this returns, the job will end in exactly one terminal state."""
         return (await self.submit_once(request)).job
 
-    async def submit_once(self, request: JobRequest) -> Submitted:
+    async def submit_once(self, request: JobRequest) -> SubmittedJob:
         """Like `submit`, and return whether the job is new."""
         check_texts(
             idempotency_key=request.idempotency_key,
@@ -68,7 +68,7 @@ class Submit:
 
         is_written = False
 
-        async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             nonlocal is_written
             is_written = False
             known = await jobs.by_key(tx, request.tenant_id, request.idempotency_key)
@@ -77,7 +77,7 @@ class Submit:
             # a job with a reused output is never active
             if not reused:
                 await self._accept.check_limit(tx, request.tenant_id, request.user_id)
-            accepted = await self._accept.write(tx, balance, [new], reused)
+            accepted = await self._accept.write_jobs(tx, balance, [new], reused)
             is_written = True
             return accepted.jobs[0], accepted
 
@@ -88,7 +88,7 @@ class Submit:
                 await self._reuse.discard(reused)
         if not is_new:
             return await self._repeated(shard, job, request_digest)
-        return Submitted(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
+        return SubmittedJob(job=job, is_new=True, seed=JobPayload.from_json(new.input_payload).seed)
 
     async def retry(self, tenant_id: str, job_id: str, *, new_seeds: bool = False) -> JobRecord:
         """Retry a failed or canceled job as a new job with its own reservation. A job is retried at most once."""
@@ -96,11 +96,11 @@ class Submit:
 
     async def retry_once(
         self, tenant_id: str, job_id: str, *, new_seeds: bool = False, expected_tokens: int | None = None
-    ) -> Submitted:
+    ) -> SubmittedJob:
         """Like `retry`, and return whether the retry is new."""
         shard = await self._databases.shard_of(tenant_id)
 
-        async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await jobs.get(tx, tenant_id, job_id)
             if old is None:
                 raise NotFound(f"There is no job {job_id!r}.")
@@ -111,19 +111,19 @@ class Submit:
             await self._accept.check_limit(tx, tenant_id, old.user_id, batch_id=old.batch_id)
             again = await rerun.retries(tx, [old], new_seeds=new_seeds, vary=self._vary)
             _check_price(again[0], expected_tokens)
-            accepted = await self._accept.write(tx, balance, again)
+            accepted = await self._accept.write_jobs(tx, balance, again)
             return accepted.jobs[0], accepted
 
         job, is_new = await self._accept.run(shard, tenant_id, work)
         if not is_new:
             await self._accept.ensure_dispatch(shard, job)
-        return Submitted(job=job, is_new=is_new)
+        return SubmittedJob(job=job, is_new=is_new)
 
     async def retry_all(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         """Retry all jobs or none, in one transaction; return how many were not retried before."""
         shard = await self._databases.shard_of(tenant_id)
 
-        async def work(tx: Tx, balance: int) -> tuple[int, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
             found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
             known = await jobs.retries_of(tx, job_ids)
             old = [found[each] for each in job_ids if each in found and each not in known]
@@ -136,7 +136,7 @@ class Submit:
                 units = {job.batch_id or job.id for job in old if job.user_id == user_id}
                 await self._accept.check_limit(tx, tenant_id, user_id, more=len(units))
             again = await rerun.retries(tx, old, new_seeds=False, vary=self._vary)
-            accepted = await self._accept.write(tx, balance, again)
+            accepted = await self._accept.write_jobs(tx, balance, again)
             return len(accepted.jobs), accepted
 
         made, _ = await self._accept.run(shard, tenant_id, work)
@@ -148,7 +148,7 @@ class Submit:
         """Run an ended job again, as a new job outside any batch."""
         shard = await self._databases.shard_of(tenant_id)
 
-        async def work(tx: Tx, balance: int) -> tuple[JobRecord, Accepted | None]:
+        async def work(tx: Tx, balance: int) -> tuple[JobRecord, AcceptedJobs | None]:
             old = await jobs.get(tx, tenant_id, job_id)
             if old is None:
                 raise NotFound(f"There is no job {job_id!r}.")
@@ -157,18 +157,18 @@ class Submit:
             await self._accept.check_limit(tx, tenant_id, old.user_id)
             again = await rerun.copy_alone(tx, old, new_seeds=new_seeds, vary=self._vary)
             _check_price(again, expected_tokens)
-            accepted = await self._accept.write(tx, balance, [again])
+            accepted = await self._accept.write_jobs(tx, balance, [again])
             return accepted.jobs[0], accepted
 
         job, _ = await self._accept.run(shard, tenant_id, work)
         return job
 
-    async def _repeated(self, shard: Database, job: JobRecord, request_digest: str) -> Submitted:
+    async def _repeated(self, shard: Database, job: JobRecord, request_digest: str) -> SubmittedJob:
         if job.request_digest != request_digest:
             raise IdempotencyConflict
         if job.status in {JobStatus.QUEUED, JobStatus.PROCESSING}:
             await self._accept.ensure_dispatch(shard, job)
-        return Submitted(job=job, is_new=False)
+        return SubmittedJob(job=job, is_new=False)
 
 
 def _check_price(new: NewJobRecord, expected_tokens: int | None) -> None:

@@ -12,7 +12,7 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
 from comfyrelay.services.jobs.views.overview import QueueOverview
-from comfyrelay.services.jobs.views.recent import Recent
+from comfyrelay.services.jobs.views.recent import RecentOutputs
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.workers import workers
 
@@ -50,7 +50,7 @@ class Estimates:
         self,
         databases: Databases,
         resolve: Resolver,
-        recent: Recent,
+        recent: RecentOutputs,
         overview: QueueOverview,
         *,
         worker_stale_seconds: float,

@@ -87,7 +87,7 @@ def _new_subscriber(job: JobRecord, after_seq: int) -> _Subscriber:
     )
 
 
-class Events:
+class JobEvents:
     def __init__(self, databases: Databases, *, tick_seconds: float = TICK_SECONDS) -> None:
         self._databases = databases
         self._tick_seconds = tick_seconds

@@ -22,7 +22,7 @@ from comfyrelay.errors import TooManyRequests
 from comfyrelay.protocol.jobs import LiveProgress
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.batches import Batches, BatchState
-from comfyrelay.services.jobs.views.jobs import JobView, Views
+from comfyrelay.services.jobs.views.jobs import JobView, JobViews
 from comfyrelay.services.jobs.views.overview import QueueOverview, QueueSummary, summarize_queue
 from comfyrelay.services.subscriptions import Reset, StreamMessage, Subscriber
 from comfyrelay.store.central.autoscaling import durations
@@ -63,7 +63,7 @@ class Cursor(NamedTuple):
         return f"{self.txid}-{self.at}"
 
     @classmethod
-    def of(cls, horizon: Horizon) -> "Cursor":
+    def from_horizon(cls, horizon: Horizon) -> "Cursor":
         return cls(horizon.txid, int(horizon.at.timestamp()))
 
     @classmethod
@@ -114,7 +114,7 @@ class _Tenant:
 
     @property
     def cursor(self) -> str:
-        return str(Cursor.of(self.position))
+        return str(Cursor.from_horizon(self.position))
 
     @property
     def is_busy(self) -> bool:
@@ -131,11 +131,11 @@ class _Tenant:
             each.push(message)
 
 
-class Live:
+class LiveUpdates:
     def __init__(
         self,
         databases: Databases,
-        views: Views,
+        views: JobViews,
         batches: Batches,
         overview: QueueOverview,
         notify_channel: NotifyChannel,
@@ -269,7 +269,7 @@ class Live:
 class _ChangeReader:
     """Reads the changes of one shard for all subscribed tenants."""
 
-    def __init__(self, live: Live, shard: str, notify_channel: NotifyChannel) -> None:
+    def __init__(self, live: LiveUpdates, shard: str, notify_channel: NotifyChannel) -> None:
         self._live = live
         self._shard = shard
         self.tenants: dict[str, _Tenant] = {}

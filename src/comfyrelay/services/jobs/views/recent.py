@@ -20,14 +20,14 @@ class Covers:
     workflows: Mapping[int, str]
 
 
-class Recent:
+class RecentOutputs:
     def __init__(self, databases: Databases, media: MediaViews) -> None:
         self._databases = databases
         self._media = media
 
     async def covers(self, tenant_id: str) -> Covers:
         """For each effect and workflow, the poster of a recent output."""
-        made = [each for each in await self._made(tenant_id) if each.output_file_id is not None]
+        made = [each for each in await self._outputs(tenant_id) if each.output_file_id is not None]
         newest: dict[tuple[str, int], list[str]] = {}
         for each in made:
             key = ("workflow", each.workflow_id) if each.effect_id is None else ("effect", each.effect_id)
@@ -46,11 +46,11 @@ class Recent:
         """Recent durations of its jobs; `None` if there are none."""
         seconds = [
             (each.completed_at - each.started_at).total_seconds()
-            for each in await self._made(tenant_id)
+            for each in await self._outputs(tenant_id)
             if each.started_at is not None and (each.workflow_id, each.effect_id) == (workflow_id, effect_id)
         ]
         return pace_of(seconds)
 
-    async def _made(self, tenant_id: str) -> list[recent.RecentOutput]:
+    async def _outputs(self, tenant_id: str) -> list[recent.RecentOutput]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             return await recent.made(tx, tenant_id, among=MAX_OUTPUTS)
