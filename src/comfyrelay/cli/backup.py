@@ -29,10 +29,10 @@ err = Console(stderr=True)
 
 @backup_app.command("backup", rich_help_panel=BACKUP)
 def backup(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where to put it: in a folder named by the time.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="The folder of backups, with a subfolder for each.")],
     data_dir: DataDir = None,
 ) -> None:
-    """Copy everything that a desk keeps, also while it runs: queue, files, outputs and secrets."""
+    """Back up a desk, also while it runs: queue, files, outputs and secrets."""
     require("server")
     from comfyrelay.services.backup.create import create_backup
     from comfyrelay.settings import load_settings
@@ -47,16 +47,16 @@ def backup(
 
 @backup_app.command("restore", rich_help_panel=BACKUP)
 def restore(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A backup, or a folder of them: the newest is taken.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A backup, or a folder of backups for the newest.")],
     data_dir: Annotated[
         Path | None,
         typer.Option(
             help="The data folder. If not given: that of COMFYRELAY_DATA_DIR, else ~/.local/share/comfyrelay."
         ),
     ] = None,
-    force: Annotated[bool, typer.Option("--force", help="Replace what is there; it is kept aside.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace existing data, which is kept aside.")] = False,
 ) -> None:
-    """Put a backup back; exit code 1 if queue, jobs and ledger in it do not agree."""
+    """Restore a backup; exit code 1 if its queue, jobs and ledger are inconsistent."""
     require("server")
     from comfyrelay.services.backup.restore import restore_backup
 
@@ -81,7 +81,7 @@ async def _check(settings: Settings) -> ReconcileReport:
     from comfyrelay.services.engine import Engine
 
     async with Engine(settings) as engine:
-        # a backup of an earlier version has an earlier schema
+        # a backup of an older version has an older schema
         await engine.databases.upgrade()
         return await engine.operations.reconciler.run()
 
@@ -97,7 +97,7 @@ def _settings(data_dir: Path | None) -> Settings:
 
 @contextmanager
 def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on a terminal, and nothing elsewhere."""
+    """A progress bar on a terminal, nothing elsewhere."""
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())

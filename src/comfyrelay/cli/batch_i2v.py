@@ -21,28 +21,26 @@ def batch_i2v(
     template_api: Annotated[Path, typer.Option(help="The graph, in ComfyUI's API format.")],
     input_subdir: Annotated[str, typer.Option(help="The folder with the inputs, in the input root.")],
     positive: Annotated[str, typer.Option(help="The prompt.")],
-    negative: Annotated[str | None, typer.Option(help="The negative prompt; else that of the template.")] = None,
+    negative: Annotated[str | None, typer.Option(help="The negative prompt. Default: that of the template.")] = None,
     profile: Annotated[
-        str, typer.Option(help="look-dev, medium or production: how many of the template's steps are taken.")
+        str, typer.Option(help="look-dev, medium or production: the share of the template's steps.")
     ] = "production",
     tries: Annotated[int, typer.Option(help="Runs of each input.", min=1, max=1000)] = 1,
     seed: Annotated[
-        int | None, typer.Option(help="The first seed; else that of the template.", min=0, max=2**64 - 1)
+        int | None, typer.Option(help="The first seed. Default: that of the template.", min=0, max=2**64 - 1)
     ] = None,
     randomize_seed: Annotated[bool, typer.Option("--randomize-seed", help="A new seed for each run.")] = False,
-    wait: Annotated[
-        bool, typer.Option("--wait", help="Wait for each run and save its files; else only queue.")
-    ] = False,
-    input_root: Annotated[Path, typer.Option(help="The folder that --input-subdir is in.")] = Path(),
-    out: Annotated[Path, typer.Option(help="Where files are saved.")] = Path("output"),
+    wait: Annotated[bool, typer.Option("--wait", help="Wait for each run and save its files, or only queue.")] = False,
+    input_root: Annotated[Path, typer.Option(help="The parent folder of --input-subdir.")] = Path(),
+    out: Annotated[Path, typer.Option(help="The folder for saved files.")] = Path("output"),
     change: Annotated[
         list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, by id or title. Repeat for more.")
     ] = None,
     server: Annotated[
-        str, typer.Option(envvar="COMFYUI_BASE_URL", help="The address of ComfyUI; of several, the first.")
+        str, typer.Option(envvar="COMFYUI_BASE_URL", help="The URL of ComfyUI; of several, the first is used.")
     ] = "http://127.0.0.1:8188",
 ) -> None:
-    """Run a graph on every image or video of a folder, on any ComfyUI; exit code 1 if some of it failed."""
+    """Run a graph on every image or video of a folder, on any ComfyUI; exit code 1 if a run failed."""
     from comfyrelay.comfyui import ComfyClient
     from comfyrelay.desk.scripts.batch_i2v import Order, run_batch
 
@@ -64,14 +62,14 @@ def batch_i2v(
 
     async def run() -> int:
         async with ComfyClient(server.partition(",")[0]) as comfy:
-            # in a file or a pipe nothing replaces a line
+            # no carriage returns in a file or pipe
             briefly = printer.write_briefly if sys.stdout.isatty() else None
             return await run_batch(comfy, order, write=printer.write, write_briefly=briefly)
 
     try:
         failed, signal_number = asyncio.run(_until_signal(run()))
     except ComfyRelayError as error:
-        # to where everything else is said, so that the order is kept
+        # to the same stream as everything else, so that the order is kept
         printer.write(f"Error: {error}")
         raise typer.Exit(CANNOT) from None
     finally:
@@ -83,7 +81,7 @@ def batch_i2v(
 
 
 async def _until_signal(work: Any) -> tuple[int, int | None]:
-    """Run to the end or to Ctrl-C or SIGTERM, after which the run is stopped on the server, too."""
+    """Run until the end, Ctrl-C or SIGTERM, which also stops the run on the server."""
     task = asyncio.ensure_future(work)
     received: list[int] = []
 
@@ -101,7 +99,7 @@ async def _until_signal(work: Any) -> tuple[int, int | None]:
 
 
 class _Printer:
-    """Lines, and lines that the next one replaces, as a progress bar does."""
+    """Print lines, and progress lines that the next one replaces."""
 
     def __init__(self) -> None:
         self._is_open = False
@@ -122,7 +120,7 @@ class _Printer:
 
 
 def _change(text: str) -> tuple[tuple[str, str], Any]:
-    """`NODE.INPUT=VALUE`, where a value that reads as JSON is taken as such: 20 is a number."""
+    """`NODE.INPUT=VALUE`. Valid JSON is parsed: 20 is a number."""
     place, equals, value = text.partition("=")
     node, _, name = place.rpartition(".")
     if not (equals and node and name):

@@ -1,4 +1,4 @@
-"""The page in the user's browser."""
+"""Open the page in the user's browser."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from comfyrelay.system.browser import open_url
 
 
 def open_page(link: str) -> bool:
-    """Open a link in the browser; false where there is none.
+    """Open a link in the browser; returns false if there is none.
 
-    Everybody on a machine sees what programs are started with, so the browser is given a file that only the user can
-    read, and finds the link there.
+    All users of a machine can see command lines, so the browser opens a file that only the user can read, which
+    redirects to the link.
     """
     from comfyrelay.system.user_folders import state_folder
 

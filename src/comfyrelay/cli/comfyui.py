@@ -1,4 +1,4 @@
-"""`comfyrelay comfyui list` and `comfyrelay comfyui logs`: those that ComfyRelay has started on this machine."""
+"""`comfyrelay comfyui list` and `comfyrelay comfyui logs`: the managed ComfyUI processes of this machine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def list_(
     data_dir: DataDir = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Show each process with its GPU, its address, how it is, and why, and whether GPUs are shared through MPS."""
+    """Show each process with its GPU, URL, state and reason, and whether GPUs are shared through MPS."""
     from comfyrelay.comfyui.processes import mps
 
     found = _found(data_dir)
@@ -47,7 +47,7 @@ def list_(
     for note, _ in found:
         table.add_row(note.name, note.gpu, note.url, note.state_now, str(note.restarts))
     out.print(table)
-    # in lines of their own: a column of a narrow window would cut them where it matters
+    # on separate lines, because a narrow column would cut them
     for note, _ in found:
         if note.reason:
             out.print(f"{note.name}: {note.reason}", highlight=False, markup=False, soft_wrap=True)
@@ -58,12 +58,12 @@ def list_(
 
 @comfyui_app.command()
 def logs(
-    name: Annotated[str | None, typer.Argument(help="Which one, as `list` names it; all of them if not given.")] = None,
+    name: Annotated[str | None, typer.Argument(help="The name from `list`. Default: all.")] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Follow the log until Ctrl-C.")] = False,
-    lines: Annotated[int, typer.Option(help="How many of its last lines.", min=0)] = 50,
+    lines: Annotated[int, typer.Option(help="The number of lines.", min=0)] = 50,
     data_dir: DataDir = None,
 ) -> None:
-    """Print the last lines of ComfyUI's log; the whole log is in the file that is named first."""
+    """Print the last lines of ComfyUI's log, after the path of the whole log."""
     found = [log for note, log in _found(data_dir) if name in (None, note.name)]
     if not found:
         known = ", ".join(note.name for note, _ in _found(data_dir)) or "none"
@@ -95,7 +95,7 @@ def _print_last(path: Path, count: int) -> int:
 
 def _print_since(path: Path, place: int) -> int:
     size = path.stat().st_size if path.is_file() else 0
-    # another file took its place when it was full
+    # the log was rotated
     place = place if size >= place else 0
     if size > place:
         with path.open("rb") as file:

@@ -1,4 +1,4 @@
-"""The commands as they are run, with help in the words of people, and what they need first at the top."""
+"""The command line with readable help, and the most used commands first."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +7,7 @@ import typer
 from typer.core import TyperGroup, TyperOption
 from typer.main import get_command
 
-# What is to be given, where typer would show a type of Python.
+# Metavars instead of Python types.
 _METAVARS: dict[object, str] = {
     str: "TEXT",
     list[str]: "TEXT",
@@ -19,15 +19,15 @@ _METAVARS: dict[object, str] = {
 
 
 def command_line(app: typer.Typer, *, first: Sequence[str] = ()) -> Callable[..., object]:
-    """Since typer takes options apart by itself, its help shows `<bool>` after every flag, unless told otherwise.
+    """Typer shows `<bool>` after every flag unless the metavar is empty.
 
-    `first` are commands, whose panels come first, too.
+    The commands of `first` and their panels come first.
     """
     whole = get_command(app)
     pending = [whole]
     while pending:
         command = pending.pop()
-        # with its context, for only that knows --help
+        # only the context knows --help
         for each in command.get_params(typer.Context(command)):
             if isinstance(each, TyperOption) and each.is_flag:
                 each.metavar = ""

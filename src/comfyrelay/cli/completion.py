@@ -1,6 +1,6 @@
-"""What a shell completes beside options: workflows, presets and ids, as the ComfyRelay that is meant has them.
+"""Shell completion of workflows, presets and ids, from the chosen ComfyRelay.
 
-Each answers at once or not at all: nobody waits for a key.
+It responds quickly or not at all.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def batches(incomplete: str) -> list[Word]:
 async def _workflows(client: Client) -> list[Word]:
     found = [each for each in await client.workflows() if each.is_active]
     names = [each.name for each in found]
-    # not every shell puts words with spaces into quotes
+    # not every shell quotes words with spaces
     is_plain = {each: names.count(each) == 1 and re.fullmatch(r"[\w.-]+", each) for each in names}
     return [(each.name, each.slug) if is_plain[each.name] else (each.slug, each.name) for each in found]
 
@@ -103,7 +103,7 @@ def _asked(ask: Callable[[Client], Awaitable[Iterable[Word]]], incomplete: str) 
 
 
 def _files(incomplete: str) -> list[Word]:
-    """The shell completes no files where it was given words; these may be folders on the way."""
+    """A shell that got words does not complete files; these may be folders on the way."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     folder, _, begun = incomplete.rpartition("/")

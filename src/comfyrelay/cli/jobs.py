@@ -1,4 +1,4 @@
-"""The commands about jobs: they speak HTTP to a ComfyRelay that runs, here or elsewhere."""
+"""Commands for jobs, over HTTP, on this or another machine."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ presets_app = typer.Typer(invoke_without_command=True)
 jobs_app.add_typer(presets_app, name="presets", rich_help_panel=JOBS)
 workflows_app = typer.Typer(invoke_without_command=True)
 jobs_app.add_typer(workflows_app, name="workflows", rich_help_panel=JOBS)
-notify_app = typer.Typer(no_args_is_help=True, help="Try out notifications of jobs that end.")
+notify_app = typer.Typer(no_args_is_help=True, help="Test the notifications of jobs that end.")
 jobs_app.add_typer(notify_app, name="notify", rich_help_panel=JOBS)
 
 Url = Annotated[
@@ -45,17 +45,17 @@ Url = Annotated[
         envvar="COMFYRELAY_URL",
         show_envvar=True,
         metavar="URL",
-        help="Where ComfyRelay runs, if it is not the desk that runs here.",
+        help="The URL of ComfyRelay. Default: the desk that runs here.",
     ),
 ]
 APPRISE = "an address as apprise writes them, such as ntfy://TOPIC or tgram://TOKEN/CHAT."
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-NewSeed = Annotated[bool, typer.Option("--new-seed", help="With other seeds than the last time.")]
+NewSeed = Annotated[bool, typer.Option("--new-seed", help="Draw new seeds.")]
 Id = Annotated[
     str,
     typer.Argument(
         metavar="JOB",
-        help="The id of a job, or a part of it: its beginning or end.",
+        help="The id of a job, or its beginning or end.",
         autocompletion=completion.jobs,
     ),
 ]
@@ -63,7 +63,7 @@ Ids = Annotated[
     list[str],
     typer.Argument(
         metavar="JOB",
-        help="Ids of jobs or batches, or parts of them: beginnings or ends.",
+        help="Ids of jobs or batches, or their beginnings or ends.",
         autocompletion=completion.ids,
     ),
 ]
@@ -71,7 +71,7 @@ out = Console()
 err = Console(stderr=True)
 
 
-# How the page, and people, call what the API has its own words for.
+# The names on the page for the statuses of the API.
 WORDS = {
     "waiting": JobStatus.QUEUED,
     "pending": JobStatus.QUEUED,
@@ -102,16 +102,16 @@ def jobs(
             parser=_status,
             metavar="STATUS",
             autocompletion=status_words,
-            help="Only those that are waiting, running, done, failed, canceled or paused, as the page calls them. "
-            "The words of the API (queued, processing, completed) work, too.",
+            help="Only waiting, running, done, failed, canceled or paused jobs, as on the page. The API statuses "
+            "(queued, processing, completed) work, too.",
         ),
     ] = None,
     search: Annotated[
-        str | None, typer.Option(help="Only those with this in their label, that of their batch, prompt, error or id.")
+        str | None, typer.Option(help="Search in the label, the label of the batch, the prompt, the error and the id.")
     ] = None,
     batch: Annotated[
         str | None,
-        typer.Option(help="Only those of this batch: its id, or a part of it.", autocompletion=completion.batches),
+        typer.Option(help="Only jobs of this batch: its id, or part of it.", autocompletion=completion.batches),
     ] = None,
     limit: Annotated[int, typer.Option(help="At most this many.", min=1)] = 20,
     url: Url = None,
@@ -146,7 +146,7 @@ def batches(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """List batches, newest first: how far each is, how its items ended, and how long the rest should take."""
+    """List batches, newest first: progress, items by outcome, and the expected remaining time."""
     from comfyrelay.client import render
 
     async def work(client: Client) -> list[Batch]:
@@ -167,15 +167,15 @@ def show(
         str,
         typer.Argument(
             metavar="JOB",
-            help="The id of a job or a batch, or a part of it: its beginning or end.",
+            help="The id of a job or batch, or its beginning or end.",
             autocompletion=completion.ids,
         ),
     ],
-    whole: Annotated[bool, typer.Option("--all", help="Every input, also those that nobody changed.")] = False,
+    whole: Annotated[bool, typer.Option("--all", help="Show all inputs, also unchanged ones.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Show a job, or a batch: how far it is, what it waits for, what went wrong, and where its files are."""
+    """Show a job or batch: progress, wait reason, errors, and files."""
     from comfyrelay.client import render
     from comfyrelay.client.labels import Labels
 
@@ -197,14 +197,14 @@ def show(
 
 
 async def _failed(client: Client, batch: Batch) -> list[Job]:
-    """The newest of those that failed, without what was retried since: the counts are without it, too."""
+    """The newest failed items without later retries, as in the counts."""
     wanted = min(batch.counts.get(JobStatus.FAILED, 0), FAILED_SHOWN)
     retried: set[str | None] = set()
     found: list[Job] = []
     if not wanted:
         return found
     async for each in client.jobs(batch_id=batch.id):
-        # newest first, and what the batch began with is as old as the batch
+        # newest first; the first items are as old as the batch
         if each.created_at <= batch.created_at:
             break
         retried.add(each.retry_of)
@@ -240,14 +240,14 @@ def logs(
 
 @jobs_app.command(rich_help_panel=JOBS)
 def cancel(job: Ids, url: Url = None, as_json: Json = False) -> None:
-    """Cancel jobs or batches: what waits will not run, what runs is asked to stop. `retry` runs it again."""
+    """Cancel jobs or batches: waiting jobs will not run, running ones are stopped. `retry` runs them again."""
     _each(job, url, lambda client, it: client.cancel(it.kind, it.id), as_json=as_json)
 
 
 @jobs_app.command(rich_help_panel=JOBS)
 def pause(
     job: Ids,
-    now: Annotated[bool, typer.Option("--now", help="Interrupt what runs and put it back; else it finishes.")] = False,
+    now: Annotated[bool, typer.Option("--now", help="Interrupt and requeue running jobs.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -269,7 +269,7 @@ def retry(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Run failed or canceled jobs again, as new ones; of a batch, the items that failed."""
+    """Retry failed or canceled jobs, as new jobs; for a batch, its failed items."""
 
     async def rerun(client: Client, it: Found) -> Done[Any]:
         if not whole:
@@ -288,7 +288,7 @@ def rerun(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Run jobs or batches that have ended once more, however they ended, as new ones; with the same values."""
+    """Run ended jobs or batches again with the same values, as new ones; also completed ones."""
 
     async def again(client: Client, it: Found) -> Done[Any]:
         run = client.run_again if it.kind == "job" else client.rerun
@@ -301,13 +301,13 @@ def rerun(
 def delete(
     job: Ids,
     keep_files: Annotated[bool, typer.Option("--keep-files", help="Leave the files in the output folder.")] = False,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Delete jobs or batches that have ended: their logs, their outputs, and their files in the desk's output folder.
 
-    What a script saved in folders of its own stays, and so do inputs and workflows.
+    Files that a script saved in other folders stay, and so do inputs and workflows.
     """
 
     async def going(client: Client) -> list[str]:
@@ -346,12 +346,12 @@ async def _deleted_with(client: Client, job_id: str) -> list[str]:
 def move(
     job: Ids,
     to: Annotated[MoveTo | None, typer.Option(help="Where to: one end of the queue, or one place up or down.")] = None,
-    before: Annotated[str | None, typer.Option(help="The job or batch that they go before.")] = None,
+    before: Annotated[str | None, typer.Option(help="The job or batch to move them before.")] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Move waiting jobs or batches in the queue, such as to its top."""
-    # each goes before those that went to the top before it, and must not go past those that go down with it
+    # reversed for the top, so that they keep their order
     ordered = job if to in (MoveTo.UP, MoveTo.BOTTOM, None) else job[::-1]
     if (to is None) == (before is None):
         raise InvalidInput("Give either --to or --before.")
@@ -370,10 +370,10 @@ def top(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Watch the queue in the terminal, and pause, cancel, retry or move what is in it, until q or Ctrl-C.
+    """Watch the queue in the terminal, and pause, cancel, retry or move jobs, until q or Ctrl-C.
 
-    The keys are on its first line: j and k choose a row; p pauses and resumes
-    it, x cancels it, r retries it, and t, u and d move it to the top, up, down.
+    The keys are on its first line: j and k choose a row; p pauses and resumes it, x cancels it, r retries it, and t, u
+    and d move it to the top, up, down.
     """
     from comfyrelay.client.labels import Labels
     from comfyrelay.client.top import shown, take_snapshot, watch
@@ -388,13 +388,13 @@ def top(
     try:
         connected(url, work)
     except KeyboardInterrupt:
-        # that is how one leaves
+        # Ctrl-C ends the command
         return
 
 
 @presets_app.callback()
 def presets(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
-    """List the presets, named sets of values to run things with; add or remove one."""
+    """List presets, which are named sets of values; add or remove one."""
     if context.invoked_subcommand is not None:
         return
     from comfyrelay.client.render import preset_table
@@ -452,27 +452,27 @@ WorkflowName = Annotated[
 
 @workflows_app.callback()
 def workflows(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
-    """List your own workflows, newest first; add, rename, replace or remove one. `run` makes one of a file, too."""
+    """List your own workflows, newest first; add, rename, replace or remove one. `run` with a file adds one, too."""
     if context.invoked_subcommand is not None:
         return
     from comfyrelay.client.render import workflow_table
 
     found = [each for each in connected(url, lambda client: client.workflows()) if each.is_active]
-    none = "No workflows of your own yet: `comfyrelay run FILE` makes one of a file."
+    none = "You have no workflows yet: `comfyrelay run FILE` makes one from a file."
     _print(found, workflow_table(found) if found else none, as_json=as_json)
 
 
 @workflows_app.command("add")
 def workflows_add(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="A workflow saved in ComfyUI, or a file that it made.")],
-    name: Annotated[str | None, typer.Option(help="What it is called; else as the file is.")] = None,
+    name: Annotated[str | None, typer.Option(help="Its name. Default: the name of the file.")] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Add it though no worker has its nodes: it waits until one has them.")
+        bool, typer.Option("--anyway", help="Add it although no worker has its nodes: it waits until one does.")
     ] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Make a workflow of a file, and run nothing."""
+    """Add a workflow from a file, without running it."""
     from comfyrelay.cli.run_arguments import errors_as_options
     from comfyrelay.comfyui.editor.loading import load_workflow
 
@@ -485,11 +485,11 @@ def workflows_add(
 @workflows_app.command("rename")
 def workflows_rename(
     workflow: WorkflowName,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="What it is called from now on.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Give a workflow another name. Its slug, by which jobs know it, stays."""
+    """Rename a workflow. Its slug stays."""
     _with_workflow(workflow, url, lambda client, slug: client.rename_workflow(slug, name), as_json=as_json)
 
 
@@ -500,7 +500,7 @@ def workflows_replace(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Put a newer version in the place of a workflow. Jobs that were submitted before keep theirs."""
+    """Replace a workflow with a newer version. Submitted jobs keep theirs."""
     from comfyrelay.comfyui.editor.loading import load_workflow
 
     graph = load_workflow(file)
@@ -509,7 +509,7 @@ def workflows_replace(
 
 @workflows_app.command("remove")
 def workflows_remove(workflow: WorkflowName, url: Url = None, as_json: Json = False) -> None:
-    """Remove a workflow. Its jobs, and what they made, stay."""
+    """Remove a workflow. Its jobs and outputs stay."""
     _with_workflow(workflow, url, lambda client, slug: client.remove_workflow(slug), as_json=as_json)
 
 
@@ -531,7 +531,7 @@ def notify_test(
     url: Annotated[list[str], typer.Argument(metavar="URL", help=f"Where to: {APPRISE}")],
     as_json: Json = False,
 ) -> None:
-    """Send a notification to each URL and report what went wrong; exit code 1 if anything did."""
+    """Send a notification to each URL, and print failures; exit code 1 if there are any."""
     require("desk")
     from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
 
@@ -550,7 +550,7 @@ def notify_test(
 
 
 def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
-    """Do something with a client of the ComfyRelay that is meant."""
+    """Run `work` with a client of the chosen ComfyRelay."""
     from comfyrelay.client import Client
     from comfyrelay.settings import load_settings
 
@@ -564,11 +564,11 @@ def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
 def _each(
     ids: list[str], url: str | None, verb: Callable[[Client, Found], Awaitable[Done[Any]]], *, as_json: bool
 ) -> None:
-    """The verb for each; one that is refused does not keep the others from theirs."""
+    """Run the action for each; continue after a refusal."""
 
     async def work(client: Client) -> tuple[list[Any], int]:
         done, refused = [], 0
-        # all are looked for first: a slip of the pen changes nothing
+        # find all first: a typo must change nothing
         for it in [await _found(client, each) for each in ids]:
             try:
                 answer = await verb(client, it)
@@ -601,7 +601,7 @@ async def _found(client: Client, text: str, *, kind: str | None = None) -> Found
 
 
 def print_json(data: Any) -> None:
-    """What the server answered, as it was."""
+    """Print the server's response."""
     from pydantic_core import to_jsonable_python
 
     out.print_json(data=to_jsonable_python(data))
@@ -615,7 +615,7 @@ def _print(data: Any, shown: Any, *, as_json: bool) -> None:
 
 
 def _value(text: str) -> tuple[str, Any]:
-    """`steps=20` is a number, `prompt=a cat` a text: what is JSON counts as that."""
+    """`steps=20` is a number, `prompt=a cat` a text: valid JSON is parsed."""
     key, equals, value = text.partition("=")
     if not equals or not key:
         raise InvalidInput(f"Write KEY=VALUE, not {text!r}.")

@@ -1,4 +1,4 @@
-"""Validation of port options. The messages are those of the settings."""
+"""Validation of port options, with the messages of the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be run, in the words of the command line: a graph, an effect or a workflow, `--set`, and files."""
+"""The arguments of `run` and `batch add`: a graph, an effect or a workflow, `--set`, and files."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
     from comfyrelay.protocol.user import Input
 
 _ASSETS = frozenset({"image", "video", "audio"})
-# Of a file that was sent before.
+# The prefix of an uploaded file.
 _FILE_ID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _ITEM = re.compile(r"items\.(\d+)\.(.+)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SubmitTarget:
-    """What to submit. `named` has its `effect_id` or its `workflow_slug`; values and files are by property."""
+    """The target of a submission. `named` has its `effect_id` or `workflow_slug`; values and files are by property."""
 
     named: dict[str, Any]
-    # what people call it
+    # its display name
     title: str
     properties: Sequence[Input]
     values: dict[str, Any]
     files: dict[str, Path | str] = field(default_factory=dict)
-    # what each property is called by whoever typed the command, where that is not its key
+    # the names that the user typed for properties, if not their keys
     names: Mapping[str, str] = field(default_factory=dict)
-    # what is to be said about a graph that was brought
+    # notes about an added graph
     remarks: Sequence[str] = ()
 
     @property
@@ -52,7 +52,7 @@ class SubmitTarget:
         return self.names.get(key, key)
 
     def as_properties(self) -> list[Property]:
-        """As the rules know them. Only what users set is said, and not where it goes."""
+        """For the rules of the domain. Only user inputs are known here, without their places in the graph."""
         from comfyrelay.domain.properties import Property
 
         fields = Property.__dataclass_fields__
@@ -64,7 +64,7 @@ class SubmitTarget:
 
 
 def check_files(what: str, inputs: Sequence[Path]) -> None:
-    """Before anything is started for them, or sent."""
+    """Check before anything is started or uploaded."""
     from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 
     for each in inputs:
@@ -75,7 +75,7 @@ def check_files(what: str, inputs: Sequence[Path]) -> None:
 
 
 def lacks_its_file(graph: Mapping[str, Any], sets: Sequence[str]) -> bool:
-    """Whether a graph works on a file that nobody named; of a file of the editor only the server knows."""
+    """Whether a graph needs an input file that was not given; for an editor file only the server knows."""
     from comfyrelay.comfyui.editor.workflow import is_editor_file
     from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
     from comfyrelay.services.forms.describe import describe_graph
@@ -88,7 +88,7 @@ def lacks_its_file(graph: Mapping[str, Any], sets: Sequence[str]) -> bool:
 
 @asynccontextmanager
 async def refused_leaves_nothing(client: Client, what: str) -> AsyncIterator[None]:
-    """What a file became only to be refused is taken away again."""
+    """Remove the workflow of a file again if its job is refused."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     is_file = may_hold_workflow(Path(what))
@@ -104,7 +104,7 @@ async def refused_leaves_nothing(client: Client, what: str) -> AsyncIterator[Non
 
 
 async def find_target(client: Client, what: str, given: Sequence[str]) -> SubmitTarget:
-    """A graph in a file becomes a workflow; else it is the name of an effect or workflow."""
+    """A graph file becomes a workflow; other texts name an effect or workflow."""
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     if may_hold_workflow(Path(what)):
@@ -119,12 +119,12 @@ async def find_target(client: Client, what: str, given: Sequence[str]) -> Submit
             f"{await _names(client)}."
         )
     if workflow.waiting is not None:
-        raise MissingOnWorkers(f"{workflow.name}: {workflow.waiting} {_NO_JOB_YET} {_BY_ITSELF}")
+        raise MissingOnWorkers(f"{workflow.name}: {workflow.waiting} {_NO_JOB_YET} {_RUNS_LATER}")
     return _of_properties({"workflow_slug": workflow.slug}, workflow, given)
 
 
 async def send_files(client: Client, target: SubmitTarget, inputs: Sequence[Path]) -> tuple[list[str], dict[str, str]]:
-    """Upload what is a file here: the ids of what is worked on, and those of the other files by property."""
+    """Upload local files. Returns the ids of the input files, and the ids of other files by property."""
     primary = target.primary
     if inputs and primary is None:
         raise InvalidInput(_takes_no_input(target))
@@ -145,7 +145,7 @@ def _takes_no_input(target: SubmitTarget) -> str:
 
 @contextmanager
 def errors_as_options(anyway: str = "--anyway") -> Iterator[None]:
-    """What is missing may be waited for: `anyway` is what to type for that."""
+    """Add advice: missing requirements can be waited for with `anyway`."""
     try:
         yield
     except MissingOnWorkers as error:
@@ -155,7 +155,7 @@ def errors_as_options(anyway: str = "--anyway") -> Iterator[None]:
 
 @contextmanager
 def errors_as_typed(target: SubmitTarget, *, has_input: bool) -> Iterator[None]:
-    """The API names properties and asks for ids of files; whoever types a command has inputs, and the files."""
+    """The API names properties and file ids; the command line has inputs and paths."""
     try:
         with errors_as_options():
             yield
@@ -168,7 +168,7 @@ def errors_as_typed(target: SubmitTarget, *, has_input: bool) -> Iterator[None]:
 
 
 def _as_typed(target: SubmitTarget, key: str, text: str, keys: Iterable[str], *, has_input: bool) -> str | None:
-    """A sentence about an input; nothing where it is about something else."""
+    """The message for an input; `None` for other fields."""
     item = _ITEM.fullmatch(key)
     key = item[2] if item else key
     if key not in keys:
@@ -207,7 +207,7 @@ def _named(workflows: Sequence[Workflow], what: str) -> Workflow | None:
 
 
 async def _names(client: Client) -> str:
-    """Of what can be run; by the slug where a name alone would not tell which."""
+    """The names of all targets; the slug if a name is ambiguous."""
     effects = [each.slug for each in await client.effects()]
     workflows = [each for each in await client.workflows() if each.is_active]
     names = [each.name for each in workflows]
@@ -233,14 +233,14 @@ def _of_properties(named: dict[str, Any], what: Effect | Workflow, given: Sequen
 
 # Graphs
 
-# Of a file of the editor, as long as its nodes are missing, nobody knows the inputs: there can be no job that waits.
+# While nodes of an editor file are missing, its inputs are unknown, so no job can wait for them.
 _NO_JOB_YET = "No job can be made of it yet, with or without --anyway."
-_BY_ITSELF = "It becomes runnable by itself when a worker brings the nodes; add jobs then (`comfyrelay workflows`)."
+_RUNS_LATER = "It can be run once a worker has the nodes; add jobs then (`comfyrelay workflows`)."
 
 
 @dataclass(frozen=True, slots=True)
 class _Given:
-    """What `--set` says of a graph, as it was typed, and which input is meant: of a node, or of the workflow."""
+    """A `--set` of a graph as typed, and its input: of a node, or of the workflow."""
 
     typed: str
     text: str
@@ -254,8 +254,8 @@ class _Given:
 
 async def _what_can_be_kept(client: Client, path: Path) -> str:
     if any(each.name == path.stem and each.waiting is not None for each in await client.workflows()):
-        return f"{_NO_JOB_YET} It is kept as {path.stem!r}. {_BY_ITSELF}"
-    return f"{_NO_JOB_YET} `comfyrelay workflows add {path} --anyway` keeps it. {_BY_ITSELF}"
+        return f"{_NO_JOB_YET} It is kept as {path.stem!r}. {_RUNS_LATER}"
+    return f"{_NO_JOB_YET} `comfyrelay workflows add {path} --anyway` keeps it. {_RUNS_LATER}"
 
 
 async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> SubmitTarget:
@@ -278,12 +278,12 @@ async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> SubmitTa
         if types.get(keys.get(each.place, each.place)) in _ASSETS
     }
     changed = _changed(graph, by_node, files)
-    # a property that stands for several inputs gives all of them one value
+    # a property that sets several inputs gives them the same value
     if any(len(described.positions.get(keys.get(each.place, ""), ())) != 1 for each in by_node):
-        # something was set that is no property, or one of several that are the same: then it is another graph
+        # a value that is no property, or one of several equal ones, changes the graph
         described = await client.add_graph(changed, name=path.stem)
         keys = _keys_of(described)
-    # also what is as before: a seed that is named is not drawn
+    # also unchanged values: a given seed is not drawn
     set_ = {each.place: changed[each.node_id]["inputs"][each.name] for each in by_node}
     values = {keys[place]: value for place, value in set_.items() if place in keys}
     values.update((key, _value(each.text, is_text=types[key] == "text")) for key, each in by_key.items())
@@ -326,7 +326,7 @@ def _changed(graph: Graph, given: Sequence[_Given], files: Mapping[str, Path | s
     for each in given:
         inputs = changed[each.node_id]["inputs"]
         if (file := files.get(each.place)) is not None:
-            # any name will do that tells one file from another: the graph gets the real one when it is run
+            # any unique name: the graph gets the real one when it runs
             inputs[each.name] = f"file-{numbers[file]}{Path(str(inputs[each.name])).suffix}"
         else:
             inputs[each.name] = _value(each.text, is_text=isinstance(inputs[each.name], str))
@@ -349,7 +349,7 @@ def _file(typed: str, text: str) -> Path | str:
 
 
 def _key(typed: str, known: Iterable[str], *, or_else: str = "") -> str:
-    """The key that is meant, whole or by its end where only one ends so; `InvalidInput` says which there are."""
+    """The key, whole or by a unique suffix; `InvalidInput` lists the keys."""
     keys = list(known)
     if typed in keys:
         return typed
@@ -370,7 +370,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _value(text: str, *, is_text: bool) -> Any:
-    """Numbers, true and false as JSON has them; everything else is text, with no need for quotes."""
+    """JSON numbers and booleans; everything else is text without quotes."""
     looks_like_json = r"\".*\"" if is_text else r"-?\d+(\.\d+)?([eE][+-]?\d+)?|true|false|null|\".*\""
     if re.fullmatch(looks_like_json, text):
         with suppress(ValueError):

@@ -1,4 +1,4 @@
-"""Which ComfyRelay a command means: the one that is named, else a desk that runs here, else where one would be."""
+"""Choose the ComfyRelay of a command: the given one, else a desk that runs here, else the default address."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ DataDir = Annotated[
 
 
 def address(url: str | None, settings: Settings) -> str:
-    """Where the ComfyRelay is that is meant, whether or not it runs."""
+    """The address of the chosen ComfyRelay, which may not be running."""
     from comfyrelay.desk.running_desks import desk_meant
 
     if url:
@@ -33,7 +33,7 @@ def address(url: str | None, settings: Settings) -> str:
 
 
 def with_data_dir(settings: Settings, data_dir: Path | None) -> Settings:
-    """The settings of what lies in a folder: the one given, else that of the desk that runs here."""
+    """The settings with a data folder: the given one, else that of the desk that runs here."""
     from comfyrelay.desk.running_desks import desk_meant
 
     if data_dir is None:

@@ -1,4 +1,4 @@
-"""Environment variables that look like settings of ours and are none: mostly a slip of the pen."""
+"""Environment variables that look like settings but are not, mostly typos."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import os
 
 from rich.console import Console
 
-# What is no setting of a process, and is read all the same.
+# Read elsewhere, not by the settings classes.
 _OTHERS = ("CONFIG", "TOKEN", "URL")
 
 
 def warn_of_unknown(err: Console) -> None:
-    """A setting with a slip in its name would be ignored without a word."""
+    """Warn, because a misspelt setting would be ignored silently."""
     from comfyrelay.desk.settings import DeskSettings
     from comfyrelay.settings import ENV_PREFIX, Settings
     from comfyrelay.worker.settings import WorkerSettings

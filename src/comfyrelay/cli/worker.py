@@ -24,11 +24,10 @@ def worker(
 ) -> None:
     """Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
 
-    It is configured by the environment: API_BASE_URL, FLEET_SECRET and
-    FLEET_SLUG are needed, COMFYUI_BASE_URL where ComfyUI is not at
-    http://127.0.0.1:8188. `comfyrelay worker check` says what is missing.
+    The environment configures it: API_BASE_URL, FLEET_SECRET and FLEET_SLUG are required, COMFYUI_BASE_URL if ComfyUI
+    is not at http://127.0.0.1:8188. `comfyrelay worker check` reports what is missing.
 
-    The first Ctrl-C finishes or gives back what runs; the second exits.
+    The first Ctrl-C finishes or requeues the running jobs; the second exits.
     """
     if context.invoked_subcommand is not None:
         return
@@ -55,7 +54,7 @@ def worker(
 
 @worker_app.command()
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
-    """Check what is reachable and missing, and what this worker would be assigned; exit code 1 if it cannot work."""
+    """Check what is reachable and missing, and which workflows would be assigned; exit code 1 if the worker cannot run."""
     from comfyrelay.cli.check_results import print_results
     from comfyrelay.worker.check import check as check_worker
     from comfyrelay.worker.settings import load_worker_settings

@@ -1,4 +1,4 @@
-"""The user API as a program on the other side of HTTP calls it: the command line, and scripts of one's own.
+"""A client of the user API, for the command line and your own scripts.
 
 async with Client() as client:
     job = await client.submit(workflow_slug="clip-3f2a", input_payload={"prompt": "a lighthouse"})

@@ -1,4 +1,4 @@
-"""Calls of the user API: a good answer is its data, a refusal one of our errors, and silence says what to do."""
+"""Calls of the user API. They return the data of a response, or raise an error that says what to do."""
 
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
@@ -19,26 +19,26 @@ T = TypeVar("T")
 B = TypeVar("B", bound=BaseModel)
 A = TypeVar("A", bound=AnswerBody)
 DEFAULT_URL = "http://127.0.0.1:8420"
-# A batch of 10,000 items takes seconds to accept, and longer where much else is going on.
+# A batch of 10,000 items takes seconds to accept, and longer under load.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=120.0, write=60.0, pool=None)
 _MOST_FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
 class Done(Generic[T]):
-    """What became of a verb: the job or batch as it is now, and the server's sentence about it."""
+    """The result of an action: the changed job or batch, and the server's message."""
 
     data: T
     message: str
 
 
 class _OwnersPass(httpx.Auth):
-    """The pass to the owner's own desk, looked up for each call: a desk comes and goes."""
+    """The secret of the user's own desk, read for each call, because a desk may start or stop at any time."""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         sent = self._sign(request)
         response = yield request
-        # it may have come up in this very moment
+        # it may just have started
         if response.status_code == httpx.codes.UNAUTHORIZED and self._sign(request) != sent:
             yield request
 
@@ -46,7 +46,7 @@ class _OwnersPass(httpx.Auth):
         found = pass_for(str(request.url))
         if found is not None:
             request.headers["Authorization"] = f"Bearer {found.secret}"
-            # nowhere else, wherever a name would lead; the header Host stays as it is
+            # to this address only, not to another that the name resolves to; the Host header stays
             request.url = request.url.copy_with(host=found.host)
         return found
 
@@ -60,7 +60,7 @@ class Calls:
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=None if token else _OwnersPass(),
             timeout=_TIMEOUT,
-            # a proxy is for other machines
+            # proxies are for other machines
             trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
         )
 
@@ -77,7 +77,7 @@ class Calls:
     async def send(
         self, path: str, answer: type[B], request: type[Request], *, method: str = "POST", **fields: Any
     ) -> Done[B]:
-        """Send what is given of a request, as the server checks it."""
+        """Validate a request as the server does, and send it."""
         try:
             body = checked(request, **{name: value for name, value in fields.items() if value is not None})
         except InvalidInput as error:
@@ -88,7 +88,7 @@ class Calls:
         return await self._call("DELETE", path, answer, params=query)
 
     async def pages(self, path: str, item: type[A], **query: Any) -> AsyncIterator[A]:
-        """The items of a list, page after page, asked for as they are needed."""
+        """The items of a list, fetched page by page."""
         cursor: str | None = None
         while True:
             page = await self.page(path, item, **query, cursor=cursor)
@@ -105,7 +105,7 @@ class Calls:
     async def stream(
         self, path: str, *, headers: Mapping[str, str], silence_seconds: float
     ) -> AsyncIterator[httpx.Response]:
-        """An answer that is read as it comes."""
+        """A streaming response."""
         timeout = httpx.Timeout(silence_seconds, connect=_TIMEOUT.connect)
         try:
             async with self.http.stream("GET", path, headers=headers, timeout=timeout) as response:
@@ -160,7 +160,7 @@ class Calls:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
             here = is_loopback(urlsplit(self.url).hostname or "")
             advice = "Start it with: comfyrelay up" if here else "Check the address in --url or COMFYRELAY_URL."
-            return ControlPlaneUnreachable(f"Nobody answers at {self.url}. {advice}")
+            return ControlPlaneUnreachable(f"There is no response at {self.url}. {advice}")
         if isinstance(error, httpx.TimeoutException):
             return ControlPlaneUnreachable(f"{self.url} takes too long to answer.")
         return ControlPlaneUnreachable(f"The connection to {self.url} was lost.")
@@ -175,13 +175,13 @@ def _checked(url: str) -> str:
     except ValueError:
         is_good = False
     if not is_good:
-        # not repeated, for it may hold a password
+        # not repeated, because it may contain a password
         raise ConfigurationError(f"This is not the address of ComfyRelay. Write it like {DEFAULT_URL}.")
     return text.rstrip("/")
 
 
 def _named_fields(refused: InvalidInput) -> InvalidInput:
-    # often the sentence itself is that of the only field
+    # often the detail is the message of the only field
     fields = [f"{key}: {text}" for key, text in refused.errors.items() if text not in refused.detail]
     more = len(fields) - _MOST_FIELDS
     words = [refused.detail, *fields[:_MOST_FIELDS], *([f"And {more} more."] if more > 0 else [])]

@@ -57,15 +57,15 @@ PATHS: dict[Kind, str] = {"job": "/api/ai-jobs", "batch": "/api/batches"}
 BODIES: dict[Kind, type[Job | Batch]] = {"job": Job, "batch": Batch}
 LARGEST_PAGE = 200
 UPLOADS_AT_ONCE = 4
-# How often it is asked for more of a log.
+# How often a followed log is polled.
 LOG_SECONDS = 0.5
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DescribedGraph:
-    """A workflow that a graph became. `graph` is what was brought, in the API's format; `roles` says which property is
-    the prompt, the seed and so on; `positions`, which inputs each property sets; `remarks`, what else is to be said;
-    `message`, what was done, with the remarks."""
+    """The workflow made from a graph. `graph` is in the API format; `roles` names the properties that are the prompt,
+    the seed and so on; `positions` has the inputs that each property sets; `remarks` are notes; `message` is the
+    server's message with the remarks."""
 
     workflow: Workflow
     graph: dict[str, Any]
@@ -76,14 +76,15 @@ class DescribedGraph:
 
 
 class Client:
-    """Made for one event loop; close it, or use it with `async with`.
+    """For one event loop; close it, or use `async with`.
 
-    What the server refuses is one of our errors; `ControlPlaneUnreachable` when nobody answers, or not like ComfyRelay.
+    Raises the error that the server returned, or `ControlPlaneUnreachable` if there is no response, or not one of
+    ComfyRelay.
     """
 
     def __init__(self, url: str | None = None, *, token: str | None = None) -> None:
-        """Without an address, that of `COMFYRELAY_URL`, else this machine's; without a token, `COMFYRELAY_TOKEN`, else,
-        at a desk of your own, the owner's secret."""
+        """The default address is `COMFYRELAY_URL`, else this machine. The default token is `COMFYRELAY_TOKEN`, else the
+        secret of your desk."""
         url = url or os.environ.get("COMFYRELAY_URL") or DEFAULT_URL
         self._calls = Calls(url, token=token or os.environ.get("COMFYRELAY_TOKEN"))
         self._files = Files()
@@ -105,7 +106,7 @@ class Client:
     # Files
 
     async def upload(self, path: Path, *, mime_type: str | None = None) -> str:
-        """Send a file, in pieces; returns the id that jobs name it by."""
+        """Upload a file in chunks. Returns its id."""
         if not await asyncio.to_thread(path.is_file):
             raise InvalidInput(f"There is no file {path}.")
         size = (await asyncio.to_thread(path.stat)).st_size
@@ -126,7 +127,7 @@ class Client:
     async def upload_all(
         self, paths: Iterable[Path], *, on_sent: Callable[[Path], None] | None = None
     ) -> dict[Path, str]:
-        """Send files, each once, a few at a time; the ids by path."""
+        """Upload each file once, a few at a time. Returns the ids by path."""
         turn = asyncio.Semaphore(UPLOADS_AT_ONCE)
         wanted = list(dict.fromkeys(paths))
 
@@ -141,16 +142,16 @@ class Client:
             async with asyncio.TaskGroup() as group:
                 tasks = {path: group.create_task(send(path)) for path in wanted}
         except* ComfyRelayError as failed:
-            # one sentence is enough, and the first is as good as any
+            # one error is enough
             raise failed.exceptions[0] from None
         return {path: task.result() for path, task in tasks.items()}
 
     async def download_outputs(
         self, job_id: str, folder: Path, *, name: Callable[[Output], str] | None = None
     ) -> list[Path]:
-        """Fetch what a job has made into a folder, under the server's names or those that `name` gives.
+        """Download the outputs of a job into a folder, under the server's names or the names from `name`.
 
-        A desk also has what else the run made: `cat.png` is followed by `cat_2.png` and so on.
+        A desk also has the other files of the run: `cat.png` is followed by `cat_2.png` and so on.
         """
         saved = [
             await self._download(job_id, each, folder / safe_name(name(each) if name else each.filename))
@@ -168,7 +169,7 @@ class Client:
         try:
             return await self._files.fetch(output, to)
         except LinkExpired:
-            # links live for a while; whoever fetches many files gets the later ones anew
+            # URLs expire: for many files, later ones get new URLs
             [fresh] = [each for each in (await self.job(job_id)).outputs if each.file_id == output.file_id]
             return await self._files.fetch(fresh, to)
 
@@ -184,8 +185,8 @@ class Client:
         output_extension: str | None = None,
         output_mime_type: str | None = None,
     ) -> Workflow:
-        """Make a workflow of one's own out of a graph, or of what ComfyUI's editor saves. What can be changed in it is
-        found out, unless `properties` say it. The same once more is the workflow that is there."""
+        """Make your own workflow from a graph or an editor file. Properties are detected unless given. The same graph
+        again returns the existing workflow."""
         done = await self._calls.send(
             "/api/workflows",
             Workflow,
@@ -202,8 +203,8 @@ class Client:
     async def add_graph(
         self, graph: Mapping[str, Any], *, name: str | None = None, wait_for_missing: bool = False
     ) -> DescribedGraph:
-        """The same, with all that was found out about the graph. What ComfyUI's editor saved with nodes that no worker
-        has is `MissingOnWorkers`; with `wait_for_missing` it is added, and `waiting` until a worker has them."""
+        """The same, with everything detected in the graph. An editor file with nodes that no worker has raises
+        `MissingOnWorkers`; with `wait_for_missing` it is stored, and `waiting` until a worker has them."""
         done = await self._calls.send(
             "/api/workflows",
             AddedWorkflow,
@@ -222,18 +223,18 @@ class Client:
         )
 
     async def workflows(self) -> list[Workflow]:
-        """One's own, newest first."""
+        """Your own workflows, newest first."""
         return [each async for each in self._calls.pages("/api/workflows", Workflow, limit=LARGEST_PAGE)]
 
     async def rename_workflow(self, slug: str, name: str) -> Done[Workflow]:
         return await self._calls.send(_workflow(slug), Workflow, OwnWorkflowPatch, method="PATCH", name=name)
 
     async def replace_workflow(self, slug: str, graph: Mapping[str, Any]) -> Done[Workflow]:
-        """Run another version of it from now on. Jobs that were submitted before keep their graph."""
+        """Run another version from now on. Submitted jobs keep their graph."""
         return await self._calls.send(_workflow(slug), Workflow, OwnWorkflowPatch, method="PATCH", graph=graph)
 
     async def remove_workflow(self, slug: str) -> Done[Deleted]:
-        """No job can be made with it any more; those that were stay. `Conflict` while one of them has not ended."""
+        """It can no longer be run; existing jobs stay. Raises `Conflict` while one of them has not ended."""
         return await self._calls.delete(_workflow(slug), Deleted)
 
     async def effects(self) -> list[Effect]:
@@ -256,10 +257,11 @@ class Client:
         max_wait_seconds: int | None = None,
         reuse: bool = False,
     ) -> Job:
-        """Submit a job. Send the same key again where it is not known whether the first time arrived.
+        """Submit a job. If it is unknown whether the request arrived, send it again with the same key.
 
-        `MissingOnWorkers` when no worker has all that it needs, unless it may wait for that. With `reuse`, an equal job
-        that is done already will do: then it is completed at once with a copy of that one's output."""
+        Raises `MissingOnWorkers` if no worker meets its requirements, unless it may wait for them. With `reuse`, a copy
+        of the output of an equal completed job completes it at once.
+        """
         done = await self._calls.send(
             PATHS["job"],
             Job,
@@ -290,7 +292,7 @@ class Client:
         search: str | None = None,
         page: int = LARGEST_PAGE,
     ) -> AsyncIterator[Job]:
-        """Newest first, asked for as they are needed. `search` is a part of a label (also its batch's), error or id."""
+        """Newest first, fetched page by page. `search` is part of a label (also of its batch), error or id."""
         limit = min(page, LARGEST_PAGE)
         query = {"status": status, "batch_id": batch_id, "no_batch": no_batch, "q": search}
         return self._calls.pages(PATHS["job"], Job, **query, limit=limit)
@@ -301,14 +303,14 @@ class Client:
         return page.items, page.next_cursor is not None
 
     def events(self, job_id: str, *, after: int = 0, patience_seconds: float = 60.0) -> AsyncGenerator[JobEvent, None]:
-        """What happened to a job after that event, then what happens, up to its end; also over broken connections."""
+        """The events of a job after the given one, until its end; reconnects if needed."""
         return follow(self._calls, job_id, after=after, patience_seconds=patience_seconds)
 
     async def logs(self, job_id: str, *, is_followed: bool = False) -> AsyncGenerator[LogLine, None]:
-        """What the workers printed, oldest first; followed, up to the job's end."""
+        """The log of the workers, oldest first; with `follow`, until the job ends."""
         path, cursor, seen = f"{_path('job', job_id)}/logs", None, 0
         while True:
-            # asked first: what was printed before the end is then there to be read
+            # checked first, so that all lines before the end are read
             has_ended = not is_followed or (await self.job(job_id)).has_ended
             while True:
                 page = await self._calls.page(path, LogLine, limit=LARGEST_PAGE, cursor=cursor)
@@ -336,28 +338,29 @@ class Client:
     async def move(
         self, kind: Kind, id_: str, to: str | None = None, *, before: str | None = None
     ) -> Done[Job | Batch]:
-        """To one end or one place on, or before the job or batch of that id."""
+        """Move to an end, by one place, or before the job or batch of that id."""
         return await self._calls.send(f"{_path(kind, id_)}/move", BODIES[kind], MoveRequest, to=to, before=before)
 
     async def retry(self, kind: Kind, id_: str, *, new_seeds: bool = False) -> Done[Job | Batch]:
-        """A failed or canceled job again, as a new one; of a batch, the items that failed."""
+        """Retry a failed or canceled job, as a new one; for a batch, the failed items."""
         verb = "retry" if kind == "job" else "retry-failed"
         return await self._calls.send(f"{_path(kind, id_)}/{verb}", BODIES[kind], Retry, new_seeds=new_seeds)
 
     async def rerun(self, batch_id: str, *, new_seeds: bool = False) -> Done[Batch]:
-        """All items of a batch once more, however they ended, as a new batch."""
+        """Run all items of a batch again as a new batch, also completed ones."""
         return await self._calls.send(f"{_path('batch', batch_id)}/again", Batch, Retry, new_seeds=new_seeds)
 
     async def run_again(self, job_id: str, *, new_seeds: bool = False) -> Done[Job]:
-        """A job that has ended once more, however it ended, as a new one."""
+        """Run a job that has ended again as a new one, also a completed one."""
         return await self._calls.send(f"{_path('job', job_id)}/again", Job, Retry, new_seeds=new_seeds)
 
     async def delete_job(self, job_id: str, *, keep_files: bool = False) -> Done[Deleted]:
-        """A job that has ended, with its log and its output; on a desk, `keep_files` leaves the output folder alone."""
+        """Delete a job that has ended, with its log and output; on a desk, `keep_files` keeps the files in the output
+        folder."""
         return await self._calls.delete(_path("job", job_id), Deleted, keep_files=keep_files)
 
     async def delete_batch(self, batch_id: str, *, keep_files: bool = False) -> Done[BulkResult]:
-        """All jobs of a batch that have ended."""
+        """Delete all jobs of a batch that have ended."""
         wish: dict[str, Any] = {"action": "delete", "filter": {"batch_id": batch_id}, "keep_files": keep_files}
         return await self._calls.send(f"{PATHS['job']}/bulk", BulkResult, BulkRequest, **wish)
 
@@ -405,7 +408,7 @@ class Client:
         return (await self._calls.page(PATHS["batch"], Batch, limit=limit)).items
 
     async def batches_before(self, id_: str, *, limit: int) -> list[Batch]:
-        """The newest that were made before this id; the id itself need not exist."""
+        """The newest batches before this id, which need not exist."""
         return (await self._calls.page(PATHS["batch"], Batch, cursor=id_, limit=limit)).items
 
     async def jobs_before(self, id_: str, *, limit: int) -> list[Job]:
@@ -431,14 +434,14 @@ class Client:
     # Only where there is a desk
 
     async def now(self) -> Now | None:
-        """The queue at a glance; nothing where there is no desk."""
+        """A summary of the queue; `None` without a desk."""
         try:
             return await self._calls.get("/api/desk/now", Now)
         except NotFound:
             return None
 
     async def about(self, job_id: str) -> AboutJob | None:
-        """What a job was made of, and each attempt; nothing where there is no desk."""
+        """The inputs and attempts of a job; `None` without a desk."""
         try:
             return await self._calls.get(f"/api/desk/jobs/{quote(job_id, safe='')}", AboutJob)
         except NotFound:
@@ -447,7 +450,7 @@ class Client:
     # Only on a desk
 
     async def desk(self) -> DeskInfo:
-        """What the desk is made of; `NotFound` where there is none."""
+        """The configuration of the desk; raises `NotFound` if there is none."""
         return await self._calls.get("/api/desk", DeskInfo)
 
     async def is_desk(self) -> bool:
@@ -458,28 +461,28 @@ class Client:
         return True
 
     async def add_link(self) -> Link:
-        """A link that opens the page in a browser, once."""
+        """Create a link that opens the page in a browser, once."""
         if not await self.is_desk():
             raise NotFound(f"{self.url} is a server, and only a desk has a page.")
         return (await self._calls.post("/api/desk/links", Link)).data
 
     async def script_workflow(self) -> str | None:
-        """The workflow that runs the user's own script; nothing where there is no desk, or none is configured."""
+        """The workflow of the user's own script; `None` without a desk or script."""
         try:
             return (await self.desk()).script_workflow
         except NotFound:
             return None
 
     async def script_command(self, values: Mapping[str, Any]) -> str:
-        """The command that a job of the user's own script would run, quoted as one would type it."""
+        """The command line of a script job, quoted for a shell."""
         return (await self._calls.send("/api/desk/script/preview", ScriptCommand, ScriptJob, **values)).data.command
 
     async def add_batch(self, wish: Mapping[str, Any]) -> Batch:
-        """A batch made of folders and lists, as `POST /api/desk/batches` takes it."""
+        """Add a batch from folders and lists; `wish` is the body of `POST /api/desk/batches`."""
         return (await self.add_batch_with_message(wish)).data
 
     async def add_batch_with_message(self, wish: Mapping[str, Any]) -> Done[Batch]:
-        """The same, with what the server has to say about it."""
+        """The same, with the server's message."""
         wish = {"idempotency_key": uuid4().hex, **wish}
         return await self._calls.send("/api/desk/batches", Batch, NewDeskBatch, **wish)
 

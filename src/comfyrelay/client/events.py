@@ -1,4 +1,4 @@
-"""The events of a job as they happen, also over a connection that breaks."""
+"""The events of a job, over a connection that may break."""
 
 import asyncio
 import json
@@ -10,17 +10,17 @@ from comfyrelay.errors import ControlPlaneUnreachable
 from comfyrelay.protocol.jobs import JobEvent
 from comfyrelay.retry import Backoff, Retries
 
-# The server says something every 15 s.
+# The server sends something every 15 s.
 SILENCE_SECONDS = 45.0
 FIRST_PAUSE_SECONDS = 0.2
 LONGEST_PAUSE_SECONDS = 5.0
 
 
 async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: float) -> AsyncGenerator[JobEvent, None]:
-    """Every event after this one, once and in order, up to the job's last.
+    """Every event after this one, once and in order, until the job's last.
 
-    When the connection breaks it is made again, and brings what was missed. `ControlPlaneUnreachable` when nobody
-    could be reached for so long.
+    A broken connection is reopened, and missed events are replayed. Raises `ControlPlaneUnreachable` if the server
+    cannot be reached for that long.
     """
     loop = asyncio.get_running_loop()
     answered_at = loop.time()
@@ -44,12 +44,12 @@ async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: flo
         except ControlPlaneUnreachable:
             if loop.time() - answered_at > patience_seconds:
                 raise
-        # broken, or ended by a server that is being stopped
+        # the connection broke, or the server is stopping
         await retries.wait()
 
 
 async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[JobEvent]:
-    """Server-sent events out of their lines. Comments, and what is not JSON, are passed over."""
+    """Parse server-sent events. Comments and invalid JSON are skipped."""
     fields: dict[str, str] = {}
     async for line in lines:
         if line:

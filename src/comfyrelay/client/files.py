@@ -1,4 +1,4 @@
-"""Files to and from object storage, by URLs that carry their own permission: in pieces, and whole or not at all."""
+"""Upload and download files with signed URLs: in chunks, complete or not at all."""
 
 import asyncio
 import hashlib
@@ -20,15 +20,15 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 class LinkExpired(TransferFailed):
-    """The permission to fetch this file has expired."""
+    """The signed URL of this file has expired."""
 
 
 class Files:
-    """The token of the API is not sent along: storage is somebody else, and S3 takes one permission only."""
+    """A client without the API token: storage is another service, and S3 accepts only one credential."""
 
     def __init__(self) -> None:
         self._there = httpx.AsyncClient(timeout=_TIMEOUT)
-        # a proxy is for other machines
+        # proxies are for other machines
         self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
 
     async def close(self) -> None:
@@ -36,7 +36,7 @@ class Files:
         await self._here.aclose()
 
     async def send(self, path: Path, url: str, *, headers: dict[str, str], size: int) -> None:
-        # S3 takes no body of unknown length
+        # S3 requires a known length
         headers = {**headers, "Content-Length": str(size)}
         try:
             response = await self._for(url).put(url, headers=headers, content=_pieces(path, size))
@@ -46,9 +46,10 @@ class Files:
             raise TransferFailed(f"{path.name} could not be sent: storage answered with {response.status_code}.")
 
     async def fetch(self, output: Output, to: Path, *, through: httpx.AsyncClient | None = None) -> Path:
-        """The file appears under its name only when it is whole. What the API itself serves goes through its client."""
+        """The file appears under its name only when it is complete. Files of the API itself are fetched with its
+        client."""
         what = f"{output.filename} could not be fetched"
-        # as it is stored, not packed on the way: its checksum is that of the stored bytes
+        # uncompressed, because the checksum is of the stored bytes
         headers = {"Accept-Encoding": "identity"}
         try:
             await asyncio.to_thread(to.parent.mkdir, parents=True, exist_ok=True)
@@ -70,7 +71,7 @@ class Files:
 
 
 def media_type(path: Path) -> str:
-    """What a file is, as far as its name tells."""
+    """The media type by file name."""
     found = guess_media_type(path.name) or ""
     if not found.startswith(("image/", "video/", "audio/")):
         raise InvalidInput(f"{path.name} does not look like an image, a video or audio.")
@@ -78,7 +79,7 @@ def media_type(path: Path) -> str:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a name: whatever a server says, a file stays in the folder it is meant for."""
+    """The last part of a name, so that a server cannot write outside of the folder."""
     last = re.split(r"[\\/]", name.replace("\0", ""))[-1].strip()
     return usable(last) if last.strip(".") else "output"
 
@@ -86,7 +87,7 @@ def safe_name(name: str) -> str:
 async def _pieces(path: Path, size: int) -> AsyncIterator[bytes]:
     left = size
     with path.open("rb") as file:
-        # a file on this machine: reading a piece is shorter than handing it to a thread
+        # a local file: reading a chunk is faster than a switch of threads
         while left and (piece := file.read(min(_PIECE, left))):
             left -= len(piece)
             yield piece

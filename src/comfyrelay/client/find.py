@@ -1,7 +1,7 @@
-"""A job or batch by a part of its id.
+"""Find a job or batch by part of its id.
 
-Ids begin with the time, so those of one batch begin alike; they end at random. The end is therefore what tables and
-names of output files show, and both ends are understood.
+Ids begin with the time, so the ids of a batch have the same beginning; they end randomly. Tables and output files
+therefore show the end, and both ends are accepted.
 """
 
 import re
@@ -24,7 +24,7 @@ class Found:
 
 
 async def find(client: Client, text: str) -> Found:
-    """The one job or batch whose id this is, or begins or ends so."""
+    """The only job or batch with this id, or with an id that begins or ends with it."""
     part = text.strip().lower()
     if not _PART.fullmatch(part):
         raise InvalidInput(f"{text!r} is no id, and no part of one: ids are made of 0 to 9, a to f and hyphens.")
@@ -53,7 +53,7 @@ async def _whole(client: Client, id_: str) -> Found:
 
 
 async def _beginning(client: Client, part: str) -> list[Found]:
-    """Lists go back in time from any id, so the ids that begin so come first after the last that could."""
+    """Lists go back in time from any id: start after the last id that could begin so."""
     last = part + _LAST[len(part) :]
     jobs, batches = await client.jobs_before(last, limit=_SOME), await client.batches_before(last, limit=_SOME)
     found = [*(Found("job", each.id) for each in jobs), *(Found("batch", each.id) for each in batches)]
@@ -62,6 +62,6 @@ async def _beginning(client: Client, part: str) -> list[Found]:
 
 async def _ending(client: Client, part: str) -> list[Found]:
     jobs = [Found("job", each.id) async for each in client.jobs(search=part) if each.id.endswith(part)]
-    # there are few of them, so all may be looked through
+    # few enough to read all
     batches = [Found("batch", each.id) async for each in client.batches() if each.id.endswith(part)]
     return [*jobs, *batches]

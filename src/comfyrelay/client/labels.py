@@ -1,5 +1,4 @@
-"""What jobs are called: their label, their batch and place in it, their effect, or what they made; and their seed, by
-which one tells tries of the same thing apart."""
+"""The display names of jobs: label, batch and number, effect or output; and the seed, which distinguishes attempts."""
 
 from collections.abc import Iterable
 
@@ -11,7 +10,7 @@ from comfyrelay.text import printable
 
 
 class Labels:
-    """Remembers what it has asked for."""
+    """Caches fetched labels."""
 
     def __init__(self, client: Client) -> None:
         self._client = client

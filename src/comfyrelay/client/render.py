@@ -1,4 +1,4 @@
-"""How jobs and batches are put into words and tables for a terminal."""
+"""Jobs and batches as text and tables for a terminal."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _COLOURS = {
     "canceled": "yellow",
     "paused": "magenta",
 }
-# A job with no more inputs than this is shown with all of them.
+# The most inputs that are all shown.
 FEW_INPUTS = 8
 _FIRST = frozenset({"prompt", "negative_prompt", "seed"})
 
@@ -53,17 +53,17 @@ def size_of(count: int | None) -> str:
 
 
 def how_far(progress: Progress, started_at: datetime | None, now: datetime) -> str:
-    """What a running job does: its node, its step, and when it should be done."""
+    """The node, step and expected end of a running job."""
     words = []
     if progress.node:
         words.append(printable(progress.node))
     if progress.steps:
-        # some nodes count their steps with fractions
+        # some nodes count fractions of steps
         words.append(f"step {progress.step or 0:.0f} of {progress.steps:.0f}")
     if not words and progress.phase:
         words.append(printable(progress.phase))
     done = progress.fraction
-    # before that much is done, the guess would jump about
+    # earlier estimates would fluctuate
     if done and 0.05 <= done < 1 and (began := progress.began_at or started_at):
         words.append(f"about {span(since(began, now) * (1 - done) / done)} left")
     return ", ".join(words)
@@ -74,7 +74,7 @@ def status_text(status: str) -> Text:
 
 
 def grid(*columns: str) -> Table:
-    """All but the last column are narrow, and whole; the last has the rest of the terminal."""
+    """All columns but the last are narrow and complete; the last gets the rest of the terminal."""
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for each in table.columns[:-1]:
         each.no_wrap = True
@@ -82,7 +82,7 @@ def grid(*columns: str) -> Table:
 
 
 def what(name: str, *below: Text | str) -> RenderableType:
-    """What something is called, in one line; below it, whole, what there is to say about it."""
+    """The name in one line, and the whole text below it."""
     lines = [Text(name, no_wrap=True, overflow="ellipsis")]
     for each in below:
         text = each if isinstance(each, Text) else Text(each, style="dim")
@@ -166,15 +166,15 @@ def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, 
 
 
 def _worth_showing(inputs: Sequence[InputValue]) -> list[InputValue]:
-    """What people change most, and what was changed: a graph may have hundreds of inputs."""
+    """The most common and the changed inputs: a graph may have hundreds."""
     if len(inputs) <= FEW_INPUTS:
         return list(inputs)
     return [each for each in inputs if each.url or each.role in _FIRST or not each.is_default]
 
 
 def output_lines(job: Job, about: AboutJob | None) -> list[str]:
-    """Where everything is that a job has made, to be printed as it is: neither links nor paths may be cut. A desk tells
-    of files on its machine; else there are links."""
+    """The paths or URLs of all outputs, one per line, because they must not be cut. A desk has paths on its machine, a
+    server URLs."""
     if about and about.files:
         return [f"{printable(each.path)}  {size_of(each.size) or 'gone'}" for each in about.files]
     return [

@@ -32,7 +32,7 @@ class SentBody(BaseModel):
         return value
 
     def fields(self, of: type[BaseModel] | None = None, *, but: Collection[str] = ()) -> dict[str, Any]:
-        """The parsed fields by name: all, or only those of the base model `of`."""
+        """The parsed fields by name: all, or only the fields of the base model `of`."""
         part = of or type(self)
         _check_names(part, but)
         return {name: getattr(self, name) for name in part.model_fields if name not in but}

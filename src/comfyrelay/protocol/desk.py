@@ -68,7 +68,7 @@ class NewDeskBatch(Request):
     priority: Priority = 0
     notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
         default_factory=list,
-        description="Apprise URLs to notify when it ends, in addition to those of the settings",
+        description="Apprise URLs to notify when it ends, in addition to the URLs of the settings",
     )
     idempotency_key: Key | None = None
     wait_for_missing: WaitForMissing = False

@@ -121,7 +121,7 @@ class DeleteOutputs(ChosenOutputs):
 
 class DeletedOutputs(AnswerBody):
     """`deleted` are the deleted outputs, `jobs` the number of deleted jobs. `files` is the number of files deleted from
-    a desk's output folder, `left` names those that could not be, and why. `refused` names jobs that could not be
+    a desk's output folder, `left` names the files that could not be, and why. `refused` names jobs that could not be
     deleted."""
 
     deleted: list[str]

@@ -131,7 +131,7 @@ class Item(Request):
 
 
 class Submission(Request):
-    """An effect, or a workflow of your own, and how to run it."""
+    """An effect, or your own workflow, and how to run it."""
 
     effect_id: RowId | None = None
     workflow_slug: Slug | None = None

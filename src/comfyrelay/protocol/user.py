@@ -36,7 +36,7 @@ class Credentials(Request):
 
 class Entry(AnswerBody):
     """The kind of server, and the ways to sign in. `stage` is the stage of new jobs. `needs_setup`: no administrator
-    exists yet. `url_seconds` is the lifetime of file URLs; those of posters and previews last at least half as long."""
+    exists yet. `url_seconds` is the lifetime of file URLs; URLs of posters and previews last at least half as long."""
 
     stage: OpenEnum[Stage]
     is_desk: bool
@@ -240,7 +240,7 @@ class SavedViews(AnswerBody):
 
 
 class OwnWorkflowProperty(Request):
-    """An input of your own graph. Its value replaces the placeholder."""
+    """An input of your graph. Its value replaces the placeholder."""
 
     key: PropertyKey
     type: PropertyType

@@ -240,7 +240,7 @@ class HeartbeatAnswer(WorkerAnswer):
 
 
 class RunReport(WorkerRequest):
-    """Facts about a run for the job's history, whatever its outcome."""
+    """Facts about a run for the job's history, for every outcome."""
 
     seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
     # from the lease to the start of the run: the worker's clock may differ

@@ -228,7 +228,7 @@ async def test_a_server_that_stays_away_is_given_up_after_a_while(site: Site) ->
         events = client.events(job["id"], patience_seconds=0.5)
         assert (await anext(events)).type == "job:queued"
         await proxy.cut()
-        with pytest.raises(ControlPlaneUnreachable, match="Nobody answers"):
+        with pytest.raises(ControlPlaneUnreachable, match="There is no response"):
             await anext(events)
 
 
@@ -283,7 +283,7 @@ async def test_nobody_there_says_how_to_start_it() -> None:
     async with Client(f"http://127.0.0.1:{port}") as client:
         with pytest.raises(ControlPlaneUnreachable) as raised:
             await client.presets()
-    assert str(raised.value) == f"Nobody answers at http://127.0.0.1:{port}. Start it with: comfyrelay up"
+    assert str(raised.value) == f"There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up"
 
 
 async def test_somebody_else_at_the_address_is_noticed() -> None:

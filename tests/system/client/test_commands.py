@@ -340,7 +340,7 @@ async def test_a_preset_without_good_values_is_refused(site: Site, words: list[s
 async def test_nobody_there_is_one_sentence_and_2(site: Site) -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
-    said = f"Error: Nobody answers at http://127.0.0.1:{port}. Start it with: comfyrelay up\n"
+    said = f"Error: There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up\n"
     for words in (["jobs"], ["show", "12345678"], ["cancel", "12345678"], ["presets"], ["top", "--once"]):
         ran = await site.command(*words, "--url", f"http://127.0.0.1:{port}")
         assert (ran.code, ran.out, ran.err) == (2, "", said)

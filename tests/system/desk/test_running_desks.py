@@ -101,4 +101,4 @@ async def test_a_desk_that_was_killed_is_not_taken_for_one_that_runs(home: Path)
     with noted(home / "gone", address=address, secret="left behind"):
         assert running() == []
         ran = await command("jobs", COMFYRELAY_PORT=str(address[1]))
-        assert f"Nobody answers at http://127.0.0.1:{address[1]}" in ran.err
+        assert f"There is no response at http://127.0.0.1:{address[1]}" in ran.err

@@ -9,7 +9,7 @@ from comfyrelay.protocol.records import EffectiveSetting, Inconsistency, StuckSt
 
 
 class OverviewNow(AnswerBody):
-    """The current load. `busy` of `slots` run a job, without those of offline workers. `wait_hour_seconds` is the mean
+    """The current load. `busy` of `slots` run a job, without offline workers. `wait_hour_seconds` is the mean
     wait of the jobs that started in the last hour; null if none did."""
 
     waiting: int

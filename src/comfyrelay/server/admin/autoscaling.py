@@ -1,4 +1,4 @@
-"""How fleets are scaled: what there is, what was decided and why, and the switch that stops it."""
+"""Autoscaling of fleets: status, decisions, pause and resume."""
 
 from comfyrelay.domain.autoscaling.machines import ScalingDecision
 from comfyrelay.domain.queue.states import Stage
@@ -12,19 +12,19 @@ from comfyrelay.server.http.problems import may_answer
 from comfyrelay.services.autoscaling.views import ScalingView
 
 router = admin_router("/fleets/{stage}/{slug}")
-# Of more, `by_state` tells how many there are; those that were ordered come first.
+# `by_state` counts all of them; ordered machines come first.
 MOST_MACHINES = 200
 
 
 @router.get("/scaling", responses=may_answer(404, 422))
 async def fleet_scaling(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
-    """The machines of a fleet, what waits for it, and the last decision."""
+    """The machines of a fleet, its queue, and the last decision."""
     return Answer(data=await _status(context, stage, slug))
 
 
 @router.get("/desired", responses=may_answer(404, 422))
 async def desired_machines(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.DesiredMachines]:
-    """How many machines there should be, for whatever scales a fleet by a number. Nothing is done or written down."""
+    """The desired number of machines, for an external autoscaler. Nothing is changed or recorded."""
     return Answer(data=wire.DesiredMachines.of(await context.engine.scaling.views.desired(stage, slug)))
 
 
@@ -32,21 +32,21 @@ async def desired_machines(stage: Stage, slug: SlugInPath, context: ContextOf) -
 async def fleet_decisions(
     stage: Stage, slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Decision]]:
-    """What was decided for a fleet and why, newest first."""
+    """The autoscaling decisions for a fleet and their reasons, newest first."""
     page = await context.engine.scaling.views.decisions(stage, slug, cursor=cursor, limit=limit)
     return page_of(page, decision_body)
 
 
 @router.post("/pause", responses=may_answer(404, 422))
 async def pause_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
-    """Launch nothing and end nothing until it is resumed. Jobs and workers go on."""
+    """Stop launching and terminating machines until the fleet is resumed. Jobs and workers continue."""
     await context.engine.scaling.views.set_paused(stage, slug, is_paused=True)
     return Answer(data=await _status(context, stage, slug), message="Paused.")
 
 
 @router.post("/resume", responses=may_answer(404, 422))
 async def resume_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
-    """Let a fleet that was paused be scaled again."""
+    """Resume autoscaling of a paused fleet."""
     await context.engine.scaling.views.set_paused(stage, slug, is_paused=False)
     return Answer(data=await _status(context, stage, slug), message="Resumed.")
 

@@ -1,4 +1,4 @@
-"""Jobs that went to Comfy Cloud because they would have waited for too long."""
+"""Jobs that were moved to Comfy Cloud because they would have waited too long."""
 
 from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.protocol.admin import dispatches as wire
@@ -16,7 +16,7 @@ router = admin_router("/bursts")
 async def list_bursts(
     context: ContextOf, workflow: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Burst]]:
-    """Which jobs went, newest first: why, what that should cost, and what it has cost."""
+    """Moved jobs, newest first: the reason, the expected and the actual cost."""
     page = await context.engine.scaling.bursting.page(workflow_slug=workflow, cursor=cursor, limit=limit)
     return page_of(page, _body)
 

@@ -1,4 +1,4 @@
-"""The queue: looking for dispatches, and stopping, repeating or hurrying one."""
+"""The queue: search dispatches, and cancel, retry or prioritise one."""
 
 from typing import Annotated
 
@@ -24,7 +24,7 @@ Search = Annotated[
         min_length=1,
         max_length=200,
         pattern=r"^[^\x00]*$",
-        description="the id of a job, or a part of a worker's id or of the last error",
+        description="the id of a job, or part of a worker's id or of the last error",
     ),
 ]
 
@@ -43,7 +43,7 @@ async def list_dispatches(
     limit: Limit = 50,
     cursor: NumberCursor = None,
 ) -> Answer[Page[wire.DispatchSummary]]:
-    """The queue, newest first. A page that had to look through very many may be short: go on to the next."""
+    """The queue, newest first. With a search, a page may be short although there are more: use its cursor."""
     wanted = DispatchFilter(
         status=status, stage=stage, tenant_id=tenant, worker_id=worker, batch_id=batch, search=search
     )
@@ -60,15 +60,15 @@ async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wi
 
 @router.post("/{dispatch_id}/cancel", responses=may_answer(404, 409, 422))
 async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.DispatchSummary]:
-    """Cancel a job: at once when it waits, by asking its worker when it runs."""
+    """Cancel a job: at once if it waits, or by a stop request to its worker if it runs."""
     view = await context.engine.operations.inspection.cancel(dispatch_id)
-    done = "Canceled." if view.dispatch.is_terminal else "The worker is asked to stop."
+    done = "Canceled." if view.dispatch.is_terminal else "The worker gets a stop request."
     return Answer(data=_body(view), message=done)
 
 
 @router.post("/{dispatch_id}/retry", responses=may_answer(404, 409, 422, 429))
 async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Retried]:
-    """A failed or canceled job again, as a new job of its tenant's, which pays for it."""
+    """Retry a failed or canceled job, as a new job of its tenant, which pays for it."""
     retried = await context.engine.operations.inspection.retry(dispatch_id)
     data = wire.Retried(
         job_id=retried.job.id,
@@ -82,14 +82,14 @@ async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[
 async def set_priority(
     dispatch_id: DispatchId, body: wire.NewPriority, context: ContextOf
 ) -> Answer[wire.DispatchSummary]:
-    """Let a job go before or after others; higher goes first."""
+    """Change the priority of a job; higher runs first."""
     view = await context.engine.operations.inspection.set_priority(dispatch_id, body.priority)
     return Answer(data=_body(view), message="Changed.")
 
 
 @router.get("/{dispatch_id}/waiting", responses=may_answer(404, 422))
 async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[Waiting]:
-    """Why a job is waiting: one reason, in words and in data."""
+    """Why a job is waiting."""
     return Answer(data=await context.engine.operations.inspection.waiting(dispatch_id))
 
 
@@ -97,8 +97,7 @@ async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[Wai
 async def audit_dispatch(
     dispatch_id: DispatchId, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[wire.DispatchAudit]:
-    """What happened to a job in the queue, newest first: its attempts, on whichever workers, and all that was written
-    down of it."""
+    """The history of a job in the queue, newest first: its attempts on all workers, and its audit log."""
     found = await context.engine.operations.inspection.audit_of(dispatch_id, cursor=cursor, limit=limit)
     entries = page_of(found.entries, AuditEntry.of).data
     return Answer(data=wire.DispatchAudit(attempts=list(found.attempts), entries=entries))

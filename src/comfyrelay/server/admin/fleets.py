@@ -1,4 +1,4 @@
-"""Fleets: which workflows a group of workers runs, and how it is doing."""
+"""Fleets: the workflows of a group of workers, and its metrics."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,7 +34,7 @@ async def list_fleets(
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
 async def create_fleet(body: wire.NewFleet, context: ContextOf) -> Answer[wire.Fleet]:
-    """Make a fleet; workers join it by its stage, its slug and the stage's secret."""
+    """Create a fleet. Workers join it with its stage, its slug and the secret of the stage."""
     _check_provider(body.machines, before=None)
     await context.engine.fleet.fleets.create(**body.model_dump(exclude_unset=True))
     return Answer(data=_body(await context.engine.fleet.views.get(body.stage, body.slug)), message="Created.")
@@ -47,7 +47,8 @@ async def get_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answe
 
 @router.patch("/{stage}/{slug}", responses=may_answer(404, 422))
 async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, context: ContextOf) -> Answer[wire.Fleet]:
-    """Change what is sent, in `machines` and `scaling` too; null is as by default. Nobody is sent away."""
+    """Change the given fields, also inside `machines` and `scaling`; null restores the default. No worker is
+    deregistered."""
     if body.machines is not None:
         before = (await context.engine.fleet.views.get(stage, slug)).fleet.machines
         _check_provider(body.machines, before=before)
@@ -66,8 +67,8 @@ async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
 async def map_workflows(
     stage: Stage, slug: SlugInPath, body: wire.FleetMapping, context: ContextOf
 ) -> Answer[wire.Fleet]:
-    """Make these, and only these, the workflows of the fleet; its workers' assignments follow at once. A new one whose
-    nodes or models are in no bundle, or on no worker, of the fleet is refused with the list, unless `force` is true."""
+    """Replace the workflows of the fleet; the assignments of its workers follow at once. A new workflow with missing
+    requirements is refused with the list, unless `force` is true."""
     await context.engine.fleet.fleets.map_workflows(
         stage=stage, slug=slug, workflow_slugs=body.workflow_slugs, force=body.force
     )
@@ -76,12 +77,12 @@ async def map_workflows(
 
 @router.get("/{stage}/{slug}/metrics", responses=may_answer(404, 422))
 async def fleet_metrics(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetMetrics]:
-    """Workers by state, leases, queues, and what got done of the fleet's workflows in the last hour."""
+    """Workers by state, leases, queues, and the results of the last hour for the fleet's workflows."""
     return Answer(data=await context.engine.fleet.views.metrics(stage, slug))
 
 
 def _check_provider(machines: FleetMachines | None, *, before: Mapping[str, Any] | None) -> None:
-    """Which there are depends on what is installed, and what they understand on which it is."""
+    """Known providers depend on the installed extras, and valid options on the provider."""
     if machines is None:
         return
     if machines.provider is not None and machines.provider not in (known := registry.names()):

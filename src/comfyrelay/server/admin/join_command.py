@@ -1,4 +1,4 @@
-"""How a machine becomes a worker of a fleet."""
+"""The command that makes a machine a worker of a fleet."""
 
 import shlex
 
@@ -13,13 +13,14 @@ from comfyrelay.server.http.problems import may_answer
 
 router = admin_router("/fleets")
 COMFYUI = "http://127.0.0.1:8188"
-# In a clone: there is no release that could be named.
+# In a clone, because there is no release yet.
 INSTALL = "pip install ."
 
 
 @router.get("/{stage}/{slug}/join-command", responses=may_answer(404, 409, 422))
 async def join_command(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.JoinCommand]:
-    """The command that starts a worker of this fleet beside the ComfyUI of its machine. It holds the stage's secret."""
+    """The command that starts a worker of this fleet next to the ComfyUI of its machine. It contains the secret of the
+    stage."""
     fleet = (await context.engine.fleet.views.get(stage, slug)).fleet
     secrets = context.secrets.fleet.get(stage)
     if not secrets:
@@ -38,6 +39,6 @@ async def join_command(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
 
 
 def _for_powershell(value: str) -> str:
-    """As it is: nothing is replaced between single quotes, and two of them are one. Curly ones count there, too."""
+    """Quote a literal: between single quotes nothing is replaced, and two quotes are one. Curly quotes count, too."""
     quotes = str.maketrans({each: each * 2 for each in "'\u2018\u2019\u201a\u201b"})
     return f"'{value.translate(quotes)}'"

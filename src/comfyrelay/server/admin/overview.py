@@ -1,4 +1,4 @@
-"""How the service is doing, now and over time; and that something has changed."""
+"""The load now and over time, and a stream of changes."""
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
@@ -26,7 +26,7 @@ router = admin_router()
 
 @router.get("/overview", responses=may_answer(422))
 async def overview(context: ContextOf, range: Range = Range.HOUR) -> Answer[wire.Overview]:
-    """How things stand, and how they were over an hour, a day or a week."""
+    """The current load, and its history over an hour, a day or a week."""
     samples = context.engine.operations.samples
     data = wire.Overview(
         range=range,
@@ -39,10 +39,10 @@ async def overview(context: ContextOf, range: Range = Range.HOUR) -> Answer[wire
 
 @router.get("/events", response_class=StreamingResponse, responses=may_stream(429))
 async def events(request: Request, context: ContextOf) -> Response:
-    """What changes: `changed` names it by kind, so that a page fetches it anew, at most twice a second. `workers`,
-    `fleets` (with their stages), `workflows`, `effects` and `tenants` are lists of names, where `*` is any of them;
-    `dispatches`, `samples`, `webhooks` and `reconcile` only say whether. `reset` comes first, and whenever something
-    was missed: fetch everything anew."""
+    """A stream of changes. `changed` names them by kind, at most twice a second, so that a page fetches them again.
+    `workers`, `fleets` (with their stages), `workflows`, `effects` and `tenants` are lists of names, where `*` means
+    any; `dispatches`, `samples`, `webhooks` and `reconcile` are booleans. `reset` is sent first, and after missed
+    changes: fetch everything again."""
     live = context.engine.operations.live
     live.check_subscriber_limit()
     let_in = AccessCheck(request, context, authenticate_admin)

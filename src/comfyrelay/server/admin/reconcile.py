@@ -1,4 +1,4 @@
-"""Letting the reconciler look, and what it found."""
+"""Start the reconciler, and read its findings."""
 
 from fastapi import status
 
@@ -14,15 +14,15 @@ router = admin_router("/reconcile")
 
 @router.post("", status_code=status.HTTP_202_ACCEPTED, responses=may_answer(409))
 async def start_reconcile(context: ContextOf) -> Answer[wire.ReconcileRun]:
-    """Compare queue, jobs and ledger, and repair nothing. It goes on by itself: look for its findings."""
-    run = await context.engine.operations.reconciling.start()
+    """Compare queue, jobs and ledger, without repairs. It runs in the background: read its findings later."""
+    run = await context.engine.operations.reconcile_runs.start()
     return Answer(data=_run(run), message="The check has started.")
 
 
 @router.get("/findings")
 async def reconcile_findings(context: ContextOf) -> Answer[wire.Findings]:
-    """What the last run found, and whether one goes on."""
-    runs = await context.engine.operations.reconciling.runs()
+    """The findings of the last run, and the run in progress, if any."""
+    runs = await context.engine.operations.reconcile_runs.runs()
     last = next((each for each in runs if each.ended_at is not None), None)
     running = runs[0] if runs and runs[0].ended_at is None else None
     data = wire.Findings(last=_run(last) if last else None, running=_run(running) if running else None)

@@ -1,5 +1,5 @@
-"""How every part of the admin API begins: with an administrator, whatever its routes say. What one of them changes, the
-pages of all administrators hear of."""
+"""The router of the admin API. Every route requires an administrator, and changes are published to the open pages of
+all administrators."""
 
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ from comfyrelay.services.operations.live import ANY
 
 E = TypeVar("E", bound=Callable[..., Any])
 PREFIX = "/api/admin"
-# Where what is changed is called otherwise than the path begins.
+# Kinds that differ from the first part of the path.
 KINDS = {"users": "tenants", "outbox": "webhooks", "bursts": "dispatches"}
 
 
@@ -23,13 +23,13 @@ _CHANGES_NOTHING: set[Callable[..., Any]] = set()
 
 
 def changes_nothing(endpoint: E) -> E:
-    """For a route that only looks, though it is no GET: a page that hears of it would look again, for ever."""
+    """For a route that reads, although it is not a GET: pages would otherwise call it again and again."""
     _CHANGES_NOTHING.add(endpoint)
     return endpoint
 
 
 class AdminRoute(BodyRoute):
-    """A route that says what was changed by it: by the first word of its path, and the names in it."""
+    """A route that publishes its change: the first part of its path, and the names in the path."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
         handle = super().get_route_handler()
@@ -48,7 +48,7 @@ class AdminRoute(BodyRoute):
 
 
 def _name(word: str, named: dict[str, Any]) -> str:
-    """As the API names it; nobody knows the tenant of a user by the path."""
+    """The name in the API; the path of a user does not contain the tenant."""
     if word == "users" or not named:
         return ANY
     return "/".join(str(each) for key, each in named.items() if key not in {"number"})

@@ -1,4 +1,4 @@
-"""Whether object storage does all that is asked of it."""
+"""Check object storage."""
 
 from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer
@@ -11,8 +11,8 @@ router = admin_router("/storage")
 
 @router.post("/check")
 async def check_storage(context: ContextOf) -> Answer[wire.StorageCheck]:
-    """Write, read and remove a small file, and let pages of this server upload where the storage takes such a rule. A
-    browser then tries by itself: it puts `upload_text` to `upload_url`, and gets it from `download_url`."""
+    """Write, read and remove a small file, and allow uploads from pages of this server, if the storage supports such a
+    rule. A browser can then check itself: PUT `upload_text` to `upload_url`, and GET it from `download_url`."""
     found = await context.engine.operations.storage_checks.run()
     data = wire.StorageCheck(
         url=context.settings.objects_url,

@@ -23,14 +23,14 @@ router = admin_router()
 async def list_tenants(
     context: ContextOf, search: AnyId = None, limit: Limit = 50, cursor: TextCursor = None
 ) -> Answer[Page[wire.Tenant]]:
-    """Tenants with their users and balances, newest first; `search` is a part of an email address."""
+    """Tenants with their users and balances, newest first; `search` is part of an email address."""
     page = await context.engine.operations.inspection.tenants(email=search, cursor=cursor, limit=limit)
     return page_of(page, _body)
 
 
 @router.get("/tenants/{tenant_id}", responses=may_answer(404, 422))
 async def get_tenant(tenant_id: TenantId, context: ContextOf) -> Answer[wire.TenantDetails]:
-    """A tenant with its users, its balance and its limits."""
+    """A tenant with its users, balance and limits."""
     found = await context.engine.operations.inspection.tenant(tenant_id)
     limits = wire.TenantLimits.of(found.tenant, usual_active_jobs=context.settings.max_active_jobs_per_user)
     users = [wire.TenantUser.of(each) for each in found.users]
@@ -41,14 +41,14 @@ async def get_tenant(tenant_id: TenantId, context: ContextOf) -> Answer[wire.Ten
 async def list_transactions(
     tenant_id: TenantId, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.TenantTransaction]]:
-    """What moved in a tenant's wallet, newest first."""
+    """The transactions of a tenant's wallet, newest first."""
     _balance, found = await context.engine.accounts.ledger.statement(tenant_id, limit=limit + 1, before_id=cursor)
     return page_of(listed(found, lambda each: each.id, limit=limit), wire.TenantTransaction.of)
 
 
 @router.patch("/tenants/{tenant_id}", responses=may_answer(404, 422))
 async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: ContextOf) -> Answer[wire.ChangedTenant]:
-    """Say how long a tenant's jobs may wait before they may go to Comfy Cloud, and how many may be under way."""
+    """Set how long a tenant's jobs may wait before they may run at Comfy Cloud, and how many may be active."""
     changes = body.changes()
     if not changes:
         raise InvalidInput(errors={"max_wait_seconds": "Say what is to be changed; null takes it away."})
@@ -61,7 +61,7 @@ async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: Co
 async def credit_tenant(
     tenant_id: TenantId, body: wire.NewCredits, context: ContextOf, admin: Admin
 ) -> Answer[wire.Credited]:
-    """Add tokens to a wallet, once for each reference."""
+    """Add tokens to a wallet, once per reference."""
     balance = await context.engine.accounts.ledger.credit(
         tenant_id,
         body.amount,
@@ -77,7 +77,7 @@ async def credit_tenant(
 async def list_audit_logs(
     context: ContextOf, worker: AnyId = None, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[AuditEntry]]:
-    """What workers did and what was done to them, newest first."""
+    """The audit log of all workers, newest first."""
     page = await context.engine.operations.inspection.audit_logs(
         worker_id=worker, event=event, cursor=cursor, limit=limit
     )

@@ -1,4 +1,4 @@
-"""What machines did, for whom, and what it cost."""
+"""Usage and cost of machines."""
 
 from datetime import date
 from typing import Annotated
@@ -14,13 +14,13 @@ from comfyrelay.server.http.problems import may_answer
 from comfyrelay.services.autoscaling.usage import By
 
 router = admin_router("/usage")
-# Beyond them there is nothing to count, and no day before or after to count to.
+# The range for which days before and after can be computed.
 EARLIEST, LATEST = date(2000, 1, 1), date(9999, 1, 1)
 First = Annotated[
-    date | None, Query(alias="from", description="the first day; 30 days back if not given", ge=EARLIEST, le=LATEST)
+    date | None, Query(alias="from", description="the first day; default: 30 days ago", ge=EARLIEST, le=LATEST)
 ]
 Last = Annotated[
-    date | None, Query(alias="to", description="the last day, included; today if not given", ge=EARLIEST, le=LATEST)
+    date | None, Query(alias="to", description="the last day, inclusive; default: today", ge=EARLIEST, le=LATEST)
 ]
 
 
@@ -28,7 +28,7 @@ Last = Annotated[
 async def get_usage(
     context: ContextOf, by: By = By.FLEET, first: First = None, last: Last = None
 ) -> Answer[list[wire.Usage]]:
-    """Seconds of machines and what they cost, by fleet, workflow or tenant. What ended a minute ago may be missing."""
+    """Seconds and cost of machines by fleet, workflow or tenant. The last minute may be missing."""
     if first is not None and last is not None and first > last:
         raise InvalidInput(errors={"from": "This must not be after `to`."})
     return Answer(data=await context.engine.scaling.usage.report(by, first=first, last=last))

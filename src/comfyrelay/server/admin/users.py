@@ -1,4 +1,4 @@
-"""Accounts that an administrator makes, and links that set a new password."""
+"""Accounts, and links that set a new password."""
 
 from fastapi import status
 
@@ -14,12 +14,12 @@ from comfyrelay.server.http.problems import may_answer
 from comfyrelay.services.accounts.links import NewLink
 
 router = admin_router("/users")
-KEEP = "Hand the link over: it works once, for a day, and is not shown again."
+KEEP = "Send the link to the user: it works once, for a day, and is not shown again."
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
 async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Make an account, and the link by which its user sets a password."""
+    """Create an account, and a link with which its user sets a password."""
     user, link = await context.engine.accounts.links.invite(**body.model_dump(), by=admin)
     return Answer(data=_link(context, user, link), message=KEEP)
 
@@ -28,11 +28,11 @@ async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> A
 async def change_user(
     user_id: IdInPath, body: wire.UserPatch, context: ContextOf, admin: Admin
 ) -> Answer[wire.TenantUser]:
-    """Make somebody an administrator, or take that away; disable an account, whose sessions and tokens work no longer
-    at once here and within 5 seconds elsewhere, or enable it again. 409 for the only administrator."""
+    """Grant or remove administrator rights, and disable or enable an account. Sessions and tokens of a disabled account
+    end at once on this server, and within 5 seconds on others. 409 for the only administrator."""
     changes = body.changes()
     if not changes:
-        raise InvalidInput(errors={"is_disabled": "Say what is to be changed."})
+        raise InvalidInput(errors={"is_disabled": "Send at least one field to change."})
     user = await context.engine.accounts.tenancy.change_user(user_id, **changes, by=admin)
     context.forget_user(user)
     found = await context.engine.operations.inspection.tenant(user.tenant_id)
@@ -42,12 +42,12 @@ async def change_user(
 
 @router.post("/{user_id}/reset-link", status_code=status.HTTP_201_CREATED, responses=may_answer(404, 422))
 async def make_reset_link(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
-    """Make a link by which a user sets a new password; those that were made before work no longer."""
+    """Create a link with which a user sets a new password. Older links end."""
     user, link = await context.engine.accounts.links.create_reset_link(user_id, by=admin)
     return Answer(data=_link(context, user, link), message=KEEP)
 
 
 def _link(context: Context, user: User, link: NewLink) -> wire.ResetLink:
-    # behind `#`, which browsers send nowhere: it is in no log, of ours or of a proxy
+    # behind `#`, which browsers do not send: it is in no log, ours or a proxy's
     url = f"{context.settings.base_url}/reset#{link.secret}"
     return wire.ResetLink.of(link, user_id=user.id, email=user.email, url=url)

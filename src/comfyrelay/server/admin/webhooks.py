@@ -1,4 +1,4 @@
-"""Webhooks of all tenants, those that were given up among them, and steps that are stuck between the databases."""
+"""Webhook deliveries of all tenants, and steps that are stuck between the databases."""
 
 from typing import Annotated
 
@@ -25,20 +25,20 @@ async def list_deliveries(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.TenantDelivery]]:
-    """What has come of telling others of the ends of jobs, newest first."""
+    """Webhook deliveries, newest first."""
     page = await context.engine.webhooks.overview.page(state=wanted, tenant_id=tenant, cursor=cursor, limit=limit)
     return page_of(page, _delivery)
 
 
 @router.get("/webhooks/counts")
 async def count_deliveries(context: ContextOf) -> Answer[wire.DeliveryCounts]:
-    """How many deliveries were given up, and how many are still to be made; `most` stands for as many or more."""
+    """The number of dead and of pending deliveries. A count equal to `most` may be higher."""
     return Answer(data=await context.engine.webhooks.overview.counts())
 
 
 @router.post("/webhooks/deliveries/{delivery_id}/redeliver", responses=may_answer(404, 422))
 async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.TenantDelivery]:
-    """Send it again now, with the same id; one that was given up is tried as often as a new one."""
+    """Send it again now, with the same id. A dead delivery gets as many attempts as a new one."""
     found = await context.engine.webhooks.deliveries.send_again(delivery_id)
     [told] = await context.engine.webhooks.overview.add_emails([found])
     return Answer(data=_delivery(told), message="It is sent again.")
@@ -46,8 +46,8 @@ async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.Te
 
 @router.get("/outbox/dead")
 async def list_stuck_steps(context: ContextOf) -> Answer[wire.StuckSteps]:
-    """Steps that have not crossed between the databases for a minute, oldest first; at most 200."""
-    return Answer(data=wire.StuckSteps(items=await context.engine.operations.reconciling.stuck()))
+    """Steps that have not been applied to the other database for a minute, oldest first; at most 200."""
+    return Answer(data=wire.StuckSteps(items=await context.engine.operations.reconcile_runs.stuck()))
 
 
 def _delivery(told: DeliveryOfTenant) -> wire.TenantDelivery:

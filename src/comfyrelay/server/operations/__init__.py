@@ -1,1 +1,1 @@
-"""Routes that belong to nobody: health, metrics, payments, local files."""
+"""Health, metrics, payments, local files and API docs."""

@@ -1,4 +1,4 @@
-"""The documentation of the API as a page, for a browser that reaches nothing but this server."""
+"""The API documentation as a page that only loads from this server."""
 
 from importlib import resources
 from typing import Literal
@@ -10,7 +10,7 @@ from comfyrelay.server.http.routers import Router
 
 router = Router(prefix="/docs", include_in_schema=False)
 
-# The page shows text of our own only, and whoever is signed in here must not be made to run anything else.
+# The page only shows our own text, and must not execute anything else in a signed-in browser.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,7 +33,7 @@ PAGE = """<!doctype html>
 </html>
 """
 START = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});\n'
-# Swagger UI as a package of Python has it; nothing else of that package is used.
+# Swagger UI from a Python package; nothing else of the package is used.
 FILES = resources.files("fastapi_offline") / "static"
 
 

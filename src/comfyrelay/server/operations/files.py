@@ -1,4 +1,4 @@
-"""Local files behind URLs that carry their own permission; only where object storage is a folder of this machine."""
+"""Local files behind signed URLs, if object storage is a folder of this machine."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -25,13 +25,13 @@ from comfyrelay.storage.paths import no_object
 from comfyrelay.storage.signing import UrlGrant
 
 PREFIX = "/files/"
-# Whatever was uploaded is shown, or saved, but never run.
+# Uploads are displayed or downloaded, and never executed.
 FILE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cross-Origin-Resource-Policy": "cross-origin",
     "X-Content-Type-Options": "nosniff",
 }
-# What stands for a file is shown many times, and no less right for being an hour old.
+# Posters and previews are shown often, and may be an hour old.
 POSTER_CACHE = "private, max-age=3600"
 router = Router(prefix="/files", tags=["files"])
 
@@ -57,7 +57,7 @@ Local = Annotated[LocalObjects, Depends(_local)]
     },
 )
 async def download(path: str, request: Request, objects: Local) -> Response:
-    """A file, or a part of it, by a URL that this server has signed."""
+    """A file, or a range of it, by a URL that this server has signed."""
     grant = objects.verify("GET", path, request.query_params)
     stat = await _stat(objects, path)
     headers = _headers(grant, stat)
@@ -77,7 +77,7 @@ async def download(path: str, request: Request, objects: Local) -> Response:
 
 @router.head("/{path:path}", responses=may_answer(403, 404, 422, 503))
 async def head(path: str, request: Request, objects: Local) -> Response:
-    """What a download would say of the file."""
+    """The headers of a download."""
     grant = objects.verify("HEAD", path, request.query_params)
     stat = await _stat(objects, path)
     return Response(headers={**_headers(grant, stat), "Content-Length": str(stat.size)})
@@ -98,7 +98,7 @@ async def upload(
     content_type: Annotated[str | None, Header(include_in_schema=False)] = None,
     content_length: Annotated[int | None, Header(include_in_schema=False, ge=0)] = None,
 ) -> Response:
-    """Store a file by a URL that this server has signed, with the type and the length that were signed with it."""
+    """Store a file by a URL that this server has signed, with the signed type and length."""
     grant = objects.verify("PUT", path, request.query_params)
     grant.check_upload(content_type=content_type, content_length=content_length)
     seen = bytearray()
@@ -107,7 +107,7 @@ async def upload(
             async for piece in request.stream():
                 await receiver.write(piece)
                 if is_preview_path(path):
-                    # at most what the grant allows, which is little
+                    # at most the size of the grant, which is small
                     seen += piece
             if is_preview_path(path) and not is_preview(bytes(seen)):
                 raise InvalidInput(f"A preview is a JPEG of at most {MOST_BYTES // 1024} KiB.")
@@ -117,7 +117,7 @@ async def upload(
 
 
 class CrossOrigin:
-    """Pages of any origin may use the URLs of files, which carry their own permission; the API only allowed ones."""
+    """Signed URLs may be used from any origin, the API only from allowed ones."""
 
     def __init__(self, app: ASGIApp, *, allowed_origins: list[str]) -> None:
         self._files = CORSMiddleware(
@@ -154,7 +154,9 @@ def _headers(grant: UrlGrant, stat: ObjectStat) -> dict[str, str]:
     headers = {
         **FILE_HEADERS,
         "Accept-Ranges": "bytes",
-        "Cache-Control": POSTER_CACHE if source_path(grant.path) != grant.path else "private, max-age=0, must-revalidate",
+        "Cache-Control": POSTER_CACHE
+        if source_path(grant.path) != grant.path
+        else "private, max-age=0, must-revalidate",
         "Content-Type": grant.content_type or stat.content_type or "application/octet-stream",
         "ETag": _tag(stat),
         "Last-Modified": _date(stat),
@@ -165,7 +167,7 @@ def _headers(grant: UrlGrant, stat: ObjectStat) -> dict[str, str]:
 
 
 def _tag(stat: ObjectStat) -> str:
-    """An object is replaced as a whole, so its size and time tell one from another."""
+    """Objects are replaced as a whole, so size and time identify a version."""
     return f'"{hashlib.sha256(f"{stat.size} {stat.modified_at.isoformat()}".encode()).hexdigest()[:32]}"'
 
 
@@ -182,13 +184,13 @@ def _is_known(request: Request, stat: ObjectStat) -> bool:
 
 
 def _may_be_partial(request: Request, stat: ObjectStat) -> bool:
-    """A part is of no use to somebody whose other parts are of another file."""
+    """A range is useless to a client whose other ranges are from another version."""
     condition = request.headers.get("If-Range")
     return condition is None or condition in (_tag(stat), _date(stat))
 
 
 async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """Take the first piece before anything is answered: a file that has just gone is a 404, not a torn answer."""
+    """Read the first chunk before the response starts: a file that was just deleted is a 404, not a broken response."""
     first = await anext(pieces, b"")
 
     async def all_of_them() -> AsyncIterator[bytes]:

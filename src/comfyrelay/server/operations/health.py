@@ -1,4 +1,4 @@
-"""Whether the process is alive, and whether it can serve. Nobody has to sign in for either."""
+"""Liveness and readiness, without authentication."""
 
 from typing import Annotated, Literal
 
@@ -18,17 +18,17 @@ class Alive(BaseModel):
 
 class Ready(BaseModel):
     status: Literal["ok", "degraded"]
-    problems: Annotated[dict[str, str], Field(description="shards that cannot be used, though others can")]
+    problems: Annotated[dict[str, str], Field(description="shards that cannot be used")]
 
 
 @router.get("/healthz")
 async def healthz() -> Answer[Alive]:
-    """The process is alive. Nothing is asked of anything else."""
+    """The process is alive. Nothing else is checked."""
     return Answer(data=Alive())
 
 
 @router.get("/readyz", responses=may_answer(503))
 async def readyz(context: ContextOf) -> Answer[Ready]:
-    """The databases answer and are up to date, and object storage can be used; 503 says which of them cannot."""
+    """The databases answer and are up to date, and object storage can be used; else 503 with the reason."""
     checked = await context.engine.operations.readiness.check()
     return Answer(data=Ready(status="degraded" if checked.problems else "ok", problems=checked.problems))

@@ -1,4 +1,4 @@
-"""Metrics for Prometheus. Nobody has to sign in for them."""
+"""Prometheus metrics, without authentication."""
 
 from fastapi import APIRouter, Response
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
@@ -10,5 +10,5 @@ router = APIRouter(tags=["operation"])
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
 async def metrics(context: ContextOf) -> Response:
-    """The queue, the leases, the outcomes and the latencies, in Prometheus' text format."""
+    """Queue, leases, outcomes and latencies in the Prometheus text format."""
     return Response(await context.metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -1,4 +1,4 @@
-"""What a payment provider reports: signed, once per event, credited to the tenant it names."""
+"""Payment events: signed, applied once per event, and credited to a tenant."""
 
 import asyncio
 from typing import Annotated, Literal, Self
@@ -25,7 +25,7 @@ ShortText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
 
 class AnyEvent(BaseModel):
-    """Every event has these. Providers add fields as they like, and must be able to."""
+    """The fields of every event. Providers may add others."""
 
     model_config = ConfigDict(extra="ignore", frozen=True)
 
@@ -34,7 +34,7 @@ class AnyEvent(BaseModel):
 
 
 class PaymentSucceeded(AnyEvent):
-    """Tokens that were paid for, by a tenant that is named by its id or by the email of its user."""
+    """Paid tokens, for a tenant named by its id or by the email of its user."""
 
     type: Literal["payment.succeeded"]
     amount: Annotated[int, Field(strict=True, gt=0, le=MOST_TOKENS, description="tokens to credit")]
@@ -105,7 +105,7 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
 
 
 async def _body_of(request: Request, seconds: float) -> bytes:
-    """The bytes as they came, for they are what was signed; not more than a provider would send."""
+    """The raw bytes, because they are signed, up to the size limit."""
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):

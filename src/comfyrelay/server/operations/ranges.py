@@ -1,19 +1,19 @@
-"""Parts of a file, as a `Range` header names them (RFC 9110)."""
+"""Byte ranges of a file, from the `Range` header (RFC 9110)."""
 
 import re
 
-# 18 digits name every byte of every file, and their conversion takes no time
+# 18 digits are enough for every file, and cheap to convert
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
 class Unsatisfiable(Exception):
-    """The file has no such part."""
+    """The range is outside of the file."""
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """The start and the length of the part that is asked for; `None` for the whole file.
+    """The start and length of the requested range; `None` for the whole file.
 
-    A header that makes no sense is ignored, as the standard wants it, and so is one that asks for several parts.
+    An invalid header is ignored, as the standard requires, and so is one with several ranges.
     """
     found = _RANGE.fullmatch(header.replace(" ", "")) if header else None
     if found is None or found[0] == "bytes=-":

@@ -20,7 +20,7 @@ from comfyrelay.server.user import (
 
 __all__ = ["ROUTERS"]
 
-# Those whose prefix is that of others, too, come last: for every request each of their routes is tried.
+# Routers that share a prefix come last: each of their routes is tried for every request.
 ROUTERS = (
     jobs.router,
     events.router,

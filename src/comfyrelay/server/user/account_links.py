@@ -1,4 +1,4 @@
-"""Getting in without a password: the first administrator, and links that set a new one."""
+"""Sign-in without a password: the first administrator, and password links."""
 
 from fastapi import Request, Response, status
 
@@ -17,7 +17,7 @@ router = Router(prefix="/api", tags=["account"], route_class=BodyRoute)
 
 @router.get("/entry", responses=may_answer(503))
 async def entry(context: ContextOf) -> Answer[wire.Entry]:
-    """What this is, and how one gets in, for who is not signed in."""
+    """The kind of server and the ways to sign in, for visitors."""
     settings = context.settings
     is_desk = context.owner is not None
     data = wire.Entry(
@@ -33,7 +33,7 @@ async def entry(context: ContextOf) -> Answer[wire.Entry]:
 @router.post("/setup", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))
 @anonymous_body
 async def set_up(body: wire.Setup, request: Request, response: Response, context: ContextOf) -> Answer[wire.SignedIn]:
-    """Make the first administrator with the code that the server printed, and sign in."""
+    """Create the first administrator with the code that the server printed, and sign in."""
     context.sign_ins.check(address_of(request))
     user = await context.engine.accounts.links.create_first_admin(
         body.code, email=body.email, password=body.password, name=body.name
@@ -44,7 +44,7 @@ async def set_up(body: wire.Setup, request: Request, response: Response, context
 @router.post("/reset/check", responses=may_answer(403, 404, 422, 429, 503))
 @anonymous_body
 async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetFor]:
-    """Whose password a link would set, while it works."""
+    """The account of a password link, while the link is valid."""
     context.sign_ins.check(address_of(request))
     user = await context.engine.accounts.links.find_user(body.token)
     return Answer(data=wire.ResetFor(email=user.email))
@@ -55,7 +55,7 @@ async def check_reset(body: wire.ResetToken, request: Request, context: ContextO
 async def reset(
     body: wire.NewPassword, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
-    """Set a new password by an administrator's link, once, and sign in. All other sessions end; API tokens stay."""
+    """Set a new password with a link, once, and sign in. All other sessions end; API tokens stay."""
     context.sign_ins.check(address_of(request))
     user = await context.engine.accounts.links.reset_password(body.token, body.password)
     context.forget_user(user)

@@ -1,4 +1,4 @@
-"""Accounts: signing up, in and out, tokens, and the wallet."""
+"""Accounts: sign-up, sign-in, sign-out, tokens, and the wallet."""
 
 from typing import Literal
 
@@ -29,7 +29,7 @@ router = Router(prefix="/api", tags=["account"], route_class=BodyRoute)
 async def register(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
-    """Make an account and sign in."""
+    """Create an account and sign in."""
     context.sign_ins.check(address_of(request))
     if not context.settings.allow_registration:
         raise Forbidden("This server takes no new accounts. Ask its administrator for one.")
@@ -45,9 +45,9 @@ async def register(
 async def login(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
-    """Sign in. The token works as a bearer token, and is the session cookie of a browser."""
+    """Sign in. The token works as a bearer token, and as the session cookie of a browser."""
     context.sign_ins.check(address_of(request))
-    # whether there is such an account or not, so that nothing is told by it
+    # the same for unknown accounts, so that the response does not reveal whether an account exists
     account = body.email.lower()
     context.guesses.check(account)
     user, hashed = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
@@ -60,7 +60,7 @@ async def login(
 async def logout(
     request: Request, response: Response, context: ContextOf, user: CurrentUser, bearer: Bearer
 ) -> Answer[None]:
-    """Sign out: the token, or the session, that this request was made with works no longer."""
+    """Sign out: the token or session of this request ends."""
     await context.engine.accounts.sign_in.sign_out(user, _secret(request, context, bearer))
     context.forget_user(user)
     response.delete_cookie(context.session_cookie, httponly=True, samesite="lax", secure=_is_secure(context))
@@ -69,7 +69,7 @@ async def logout(
 
 @router.get("/me", responses=may_answer(401, 503))
 async def me(user: CurrentUser) -> Answer[wire.User]:
-    """Who is signed in."""
+    """The signed-in user."""
     return Answer(data=wire.User.of(user))
 
 
@@ -77,7 +77,7 @@ async def me(user: CurrentUser) -> Answer[wire.User]:
 async def wallet(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[wire.Wallet]:
-    """The balance, and the transactions behind it, newest first."""
+    """The balance and the transactions, newest first."""
     balance, found = await context.engine.accounts.ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
     page = listed(found, lambda each: each.id, limit=limit)
     url = context.settings.top_up_url
@@ -105,7 +105,7 @@ async def tokens(
 
 @router.post("/tokens", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
 async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUser) -> Answer[wire.IssuedToken]:
-    """Make a token for a program. It is shown this once."""
+    """Create a token for a program. It is shown only once."""
     lifetime = body.expires_in_days * SECONDS_A_DAY if body.expires_in_days is not None else None
     issued = await context.engine.accounts.sign_in.issue(user, name=body.name, lifetime_seconds=lifetime)
     data = wire.IssuedToken.of(issued.token, token=issued.secret, is_session=False, is_current=False)
@@ -114,7 +114,7 @@ async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUse
 
 @router.delete("/tokens/{token_id}", responses=may_answer(401, 403, 404, 422, 503))
 async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Revoke a token or a session. It may work for five more seconds."""
+    """Revoke a token or session. It may work for five more seconds."""
     await context.engine.accounts.sign_in.revoke(user, token_id)
     context.forget_user(user)
     return Answer(data=wire.Deleted(id=token_id), message="Revoked.")
@@ -123,7 +123,7 @@ async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser
 async def signed_in(
     context: Context, user: User, response: Response, *, password_hash: str | None = None
 ) -> wire.SignedIn:
-    """A session, in this browser and as a token."""
+    """A new session, as a cookie and as a token."""
     secret = await begin_session(context, user, response, samesite="lax", password_hash=password_hash)
     return wire.SignedIn(token=secret, user=wire.User.of(user))
 
@@ -138,7 +138,7 @@ async def begin_session(
     is_secure: bool = False,
     password_hash: str | None = None,
 ) -> str:
-    """A session in the browser that gets this response; only its hash is kept here, so it outlives the process."""
+    """Set the session cookie. The server only stores its hash, so it outlives the process."""
     seconds = context.settings.session_days * SECONDS_A_DAY
     issued = await context.engine.accounts.sign_in.issue(
         user, name=name, lifetime_seconds=seconds, password_hash=password_hash
@@ -155,7 +155,7 @@ async def begin_session(
 
 
 def _secret(request: Request, context: Context, bearer: Bearer) -> str:
-    """What somebody who is known made this request with."""
+    """The token or cookie of an authenticated request."""
     return bearer.credentials if bearer else request.cookies[context.session_cookie]
 
 

@@ -1,4 +1,4 @@
-"""Batches: jobs submitted together, with one progress and one set of verbs."""
+"""Batches: jobs submitted together, with one progress and the same actions."""
 
 from typing import Annotated
 
@@ -33,7 +33,7 @@ router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
 )
 @large_body(authenticate_user)
 async def submit(body: wire.NewBatch, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Submit many jobs at once, all or none. With an idempotency key, once per key."""
+    """Submit many jobs at once, all or none; with an idempotency key, once per key."""
     request = BatchRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key or new_id(),
@@ -57,7 +57,7 @@ async def batches(
 
 @router.get("/{batch_id}", responses=may_answer(401, 404, 422, 503))
 async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """One batch: how many of its items are where."""
+    """One batch, with its items by status."""
     return await _answer(context, user, batch_id, "OK")
 
 
@@ -65,21 +65,21 @@ async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> An
 async def pause(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
 ) -> Answer[wire.Batch]:
-    """Stop what is queued. What runs is let finish, or with `now` interrupted and put back."""
+    """Pause queued items. Running ones finish, or with `now` are interrupted and requeued."""
     changed = await context.engine.queue.control.pause_batch(user.tenant_id, batch_id, mode=(body or wire.Pause()).mode)
     return await _answer(context, user, batch_id, _count(changed, "paused"))
 
 
 @router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
 async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Let what is paused run; of a batch that was held, also what failed and held it, as new jobs."""
+    """Resume paused items. In a held batch, the failed items that caused the hold are retried as new jobs."""
     changed = await context.engine.jobs.batches.resume(user.tenant_id, batch_id)
     return await _answer(context, user, batch_id, _count(changed, "resumed"))
 
 
 @router.post("/{batch_id}/cancel", responses=may_answer(401, 403, 404, 422, 503))
 async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Cancel what has not ended. What runs is asked to stop."""
+    """Cancel all items that have not ended. Workers with running items get a stop request."""
     changed = await context.engine.queue.control.cancel_batch(user.tenant_id, batch_id)
     return await _answer(context, user, batch_id, _count(changed, "canceled"))
 
@@ -88,7 +88,7 @@ async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> A
 async def retry_failed(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
 ) -> Answer[wire.Batch]:
-    """The items whose newest try failed again, as new jobs in the same batch."""
+    """Retry the items whose newest attempt failed, as new jobs in the same batch."""
     new_seeds = (body or wire.Retry()).new_seeds
     made = await context.engine.jobs.batches.retry_failed(user.tenant_id, batch_id, new_seeds=new_seeds)
     return await _answer(context, user, batch_id, _count(made, "submitted again"))
@@ -100,7 +100,7 @@ async def retry_failed(
 async def run_again(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
 ) -> Answer[wire.Batch]:
-    """All items once more, however they ended, as a new batch."""
+    """Run all items again as a new batch, also completed ones."""
     state = await context.engine.jobs.batches.run_again(
         user.tenant_id, batch_id, new_seeds=(body or wire.Retry()).new_seeds
     )

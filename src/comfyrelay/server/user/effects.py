@@ -1,4 +1,4 @@
-"""What can be run: the effects on offer, and graphs of the user's own."""
+"""Effects, and the user's own workflows."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -31,7 +31,7 @@ router = Router(prefix="/api", tags=["effects"], route_class=BodyRoute)
 async def effects(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Effect]]:
-    """The effects that can be used."""
+    """The active effects."""
     page = await context.engine.catalogue.library.effects(after_id=cursor or 0, limit=limit)
     covers = (await context.engine.jobs.recent.covers(user.tenant_id)).effects
     return page_of(page, lambda each: _effect(each, covers.get(each.effect.id)))
@@ -39,7 +39,7 @@ async def effects(
 
 @router.get("/effects/{slug}", responses=may_answer(401, 404, 422, 503))
 async def effect(slug: SlugInPath, context: ContextOf, _user: CurrentUser) -> Answer[wire.Effect]:
-    """One effect, with the inputs it takes."""
+    """One effect with its inputs."""
     return Answer(data=_effect(await context.engine.catalogue.library.effect(slug=slug)))
 
 
@@ -62,13 +62,14 @@ async def workflows(
 async def create_workflow(
     body: wire.NewWorkflow, response: Response, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.AddedWorkflow]:
-    """Bring a graph of your own, in ComfyUI's API format or as its editor saves it. Submit jobs with its slug.
+    """Add your own graph, in ComfyUI's API format or as its editor saves it. Submit jobs with its slug.
 
-    Without `properties`, all that can be changed in it becomes one, with the types, ranges and choices of the nodes
-    that workers have. The same once more is the workflow that is there, and 200.
+    Without `properties`, every changeable value becomes one, with the types, ranges and choices of the workers' nodes.
+    Adding the same graph again returns the existing workflow with 200.
 
-    What the editor saved can be read only with the definitions of its nodes. Where no worker has some of them it is
-    refused, and with `wait_for_missing` added: then it is `waiting`, and read as soon as a worker has them."""
+    An editor file can only be read with the definitions of its nodes. If no worker has some of them, it is refused;
+    with `wait_for_missing` it is stored as `waiting`, and read as soon as a worker has them.
+    """
     added = await context.engine.catalogue.own_workflows.add(user.tenant_id, _new(body, body.graph))
     if not added.is_new:
         response.status_code = status.HTTP_200_OK
@@ -97,7 +98,7 @@ async def missing(
     effect_id: Annotated[int | None, Query(ge=0, le=LARGEST_ID)] = None,
     workflow_slug: Annotated[str | None, Query(max_length=200)] = None,
 ) -> Answer[wire.Needed]:
-    """What no worker has of what an effect, or a workflow of your own, needs: known before any value is filled in."""
+    """The missing requirements of an effect or your workflow, before any value is filled in."""
     target = await context.engine.jobs.resolve.find_target(
         user.tenant_id, effect_id=effect_id, workflow_slug=workflow_slug
     )
@@ -110,8 +111,7 @@ async def missing(
 async def change_workflow(
     slug: SlugInPath, body: wire.OwnWorkflowPatch, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Workflow]:
-    """Give a workflow of yours another name, or another graph, which is read as a new one is. Jobs that were submitted
-    before keep their graph."""
+    """Rename your workflow, or replace its graph, which is read like a new one. Submitted jobs keep their graph."""
     own = context.engine.catalogue.own_workflows
     if body.graph is not None:
         done = await own.replace(user.tenant_id, slug, _new(body, body.graph))
@@ -126,8 +126,7 @@ async def change_workflow(
 
 @router.delete("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_workflow(slug: SlugInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Delete a workflow of yours. No job can be made with it any more; those that were made with it stay as they are.
-    409 while one of them has not ended."""
+    """Delete your workflow. It can no longer be run; existing jobs stay. 409 while one of them has not ended."""
     await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug)
     return Answer(data=wire.Deleted(id=slug), message="Deleted.")
 

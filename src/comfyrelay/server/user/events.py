@@ -1,4 +1,4 @@
-"""A job's events, as a list and as a stream that a browser can follow."""
+"""The events of a job, as a list and as a stream."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -38,16 +38,16 @@ async def events(
     job_id: IdInPath,
     context: ContextOf,
     user: CurrentUser,
-    last_event_id: Annotated[int, Header(ge=0, le=2**31 - 1, description="the last event that was seen")] = 0,
+    last_event_id: Annotated[int, Header(ge=0, le=2**31 - 1, description="the last received event")] = 0,
 ) -> Response:
-    """What happened to a job, then what happens, up to its end.
+    """Past and future events of a job, until its end.
 
-    Events have the job's own numbers as ids, and are replayed after `Last-Event-ID`. `progress` events have none: they
-    are sent while they happen, at most one a second.
+    Event ids number the events of the job, and events after `Last-Event-ID` are replayed. `progress` events have no id:
+    they are sent live, at most one per second.
     """
     job = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
-        # a browser reconnects by itself whenever a stream ends, until it hears this
+        # a browser reconnects when a stream ends, until it gets this
         return Response(status_code=status.HTTP_204_NO_CONTENT)
     context.engine.jobs.events.check_subscriber_limit(user.tenant_id)
     stream = _stream(request, context, job, last_event_id)
@@ -58,7 +58,7 @@ async def events(
 async def history(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
 ) -> Answer[Page[JobEvent]]:
-    """What has happened to a job so far, oldest first: its events without `progress`."""
+    """The past events of a job, oldest first, without `progress`."""
     page = await context.engine.jobs.views.history(user.tenant_id, job_id, after_seq=cursor or 0, limit=limit)
     return page_of(page, _body)
 
@@ -76,7 +76,7 @@ def encode_event(event: JobEvent) -> str:
 async def _stream(request: Request, context: Context, job: JobRecord, after_seq: int) -> AsyncGenerator[str, None]:
     changes = context.engine.jobs.events.subscribe(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
     is_allowed = AccessCheck(request, context)
-    # the first bytes let a proxy, and a browser, know that the stream is open
+    # the first bytes tell proxies and browsers that the stream is open
     yield ": events\n\n"
     async with aclosing(changes):
         async for change in changes:

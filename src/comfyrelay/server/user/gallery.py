@@ -1,4 +1,4 @@
-"""The gallery: what was made, what its user thinks of it, collections, and downloads of many."""
+"""The gallery: outputs, marks, collections, and zip downloads."""
 
 from datetime import date
 from typing import Annotated
@@ -27,7 +27,7 @@ _SEARCH = "words, each of them in the prompt or another value, the label, the no
 _ZIP_HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    # a proxy that gathers it first would hold all of it
+    # keeps a proxy from buffering the whole zip
     "X-Accel-Buffering": "no",
 }
 
@@ -73,7 +73,7 @@ async def gallery(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[wire.GalleryPage]:
-    """What your jobs have made, by the time at which they made it."""
+    """The outputs of your jobs by time."""
     page = await context.engine.gallery.listing.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
     items = [_item(each) for each in page.listed.items]
     return Answer(data=wire.GalleryPage(items=items, next_cursor=page.listed.next_cursor, total=page.total))
@@ -81,7 +81,7 @@ async def gallery(
 
 @router.get("/gallery/days", responses=may_answer(401, 422, 503))
 async def gallery_days(wanted: Wanted, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryDays]:
-    """How many outputs were made on each day that has any, newest first."""
+    """The number of outputs per day, newest first, without empty days."""
     found = await context.engine.gallery.listing.days(user.tenant_id, wanted)
     return Answer(data=wire.GalleryDays(days=[wire.GalleryDay(day=day, count=count) for day, count in found]))
 
@@ -95,14 +95,14 @@ async def gallery_index(
     sort: GallerySort = GallerySort.NEWEST,
     by: Grouping = Grouping.DAY,
 ) -> Answer[wire.GalleryIndex]:
-    """The ids and shapes of all that fits, by groups, for a grid that is as long as it will be."""
+    """The ids and aspect ratios of all matches in groups, for the layout of the whole grid."""
     found = await context.engine.gallery.listing.index(user.tenant_id, wanted, by=by, sort=sort)
     return Answer(data=wire.GalleryIndex(groups=[_group(each) for each in found.groups], total=found.total))
 
 
 @router.get("/gallery/items", responses=may_answer(401, 422, 503))
 async def gallery_items(ids: SomeIds, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryItems]:
-    """These outputs, in this order, without those that are not there."""
+    """These outputs in this order, without missing ones."""
     listing = context.engine.gallery.listing
     found = await listing.by_ids(user.tenant_id, ids.split(","))
     views = await listing.views(user.tenant_id, list(found.values()))
@@ -111,7 +111,7 @@ async def gallery_items(ids: SomeIds, context: ContextOf, user: CurrentUser) -> 
 
 @router.post("/gallery/marks", responses=may_answer(401, 403, 404, 422, 503))
 async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUser) -> Answer[wire.Marked]:
-    """Star, reject or note outputs, and put them into a collection or take them out."""
+    """Star, reject or annotate outputs, and add them to or remove them from a collection."""
     change = MarkChange(starred=body.starred, rejected=body.rejected, note=body.note)
     done = await context.engine.gallery.actions.mark(
         user.tenant_id, body.ids, change, add_to=body.add_to, remove_from=body.remove_from
@@ -123,8 +123,7 @@ async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUse
 async def delete_outputs(
     body: wire.DeleteOutputs, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.DeletedOutputs]:
-    """Delete outputs with the jobs that made them: their logs, and all that they made. What they cost stays in the
-    ledger."""
+    """Delete outputs with their jobs, logs and all other files of these jobs. The ledger is not changed."""
     done = await context.engine.gallery.actions.delete(user.tenant_id, body.ids, keep_files=body.keep_files)
     data = wire.DeletedOutputs.of(done, done.jobs, jobs=done.jobs.changed)
     files = f" and {data.files} files in the output folder" if data.files else ""
@@ -133,7 +132,7 @@ async def delete_outputs(
 
 @router.post("/gallery/zip", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))
 async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUser) -> Answer[wire.Zip]:
-    """A URL of a zip with these outputs, for you alone: a download must begin within 15 minutes."""
+    """A URL of a zip with these outputs, only for you. The download must start within 15 minutes."""
     zip_id = await context.engine.gallery.zips.create(user, body.ids)
     return Answer(data=wire.Zip(url=f"{router.prefix}/gallery/zips/{zip_id}"))
 
@@ -150,7 +149,7 @@ async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUs
     },
 )
 async def download_zip(zip_id: IdInPath, context: ContextOf, user: CurrentUser) -> StreamingResponse:
-    """The zip, made while it is sent. What is not there any more is named in a text file in it."""
+    """The zip, created while it is sent. A text file in it names missing outputs."""
     pieces = await context.engine.gallery.zips.open(user, zip_id)
     name = f"outputs-{utc_now():%Y-%m-%d-%H%M}.zip"
     return StreamingResponse(
@@ -167,7 +166,7 @@ async def collections(context: ContextOf, user: CurrentUser) -> Answer[wire.Coll
 
 @router.post("/collections", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 409, 422, 503))
 async def create_collection(body: wire.NewCollection, context: ContextOf, user: CurrentUser) -> Answer[wire.Collection]:
-    """A collection with a name that none of yours has."""
+    """Create a collection with a unique name."""
     made = await context.engine.gallery.collections.create(user.tenant_id, body.name)
     return Answer(data=_collection(made), message="Made.")
 
@@ -176,14 +175,14 @@ async def create_collection(body: wire.NewCollection, context: ContextOf, user: 
 async def rename_collection(
     collection_id: IdInPath, body: wire.NewCollection, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Collection]:
-    """Give a collection another name."""
+    """Rename a collection."""
     renamed = await context.engine.gallery.collections.rename(user.tenant_id, collection_id, body.name)
     return Answer(data=_collection(renamed), message="Renamed.")
 
 
 @router.delete("/collections/{collection_id}", responses=may_answer(401, 403, 404, 422, 503))
 async def delete_collection(collection_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
-    """Delete a collection. What is in it stays in the gallery."""
+    """Delete a collection. Its outputs stay in the gallery."""
     await context.engine.gallery.collections.remove(user.tenant_id, collection_id)
     return Answer(data=Deleted(id=collection_id), message="Deleted. What was in it is still in the gallery.")
 

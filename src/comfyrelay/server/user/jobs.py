@@ -1,4 +1,4 @@
-"""Jobs: submitting them, seeing how far they are, and the verbs."""
+"""Jobs: submit, list, and act on them."""
 
 from typing import Annotated, Any, Literal
 
@@ -38,7 +38,7 @@ router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
     },
 )
 async def submit(body: wire.NewJob, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """Submit a job, once per idempotency key: the same request again gives the same job, and 200."""
+    """Submit a job, once per idempotency key: repeating the request returns the same job with 200."""
     request = JobRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key,
@@ -47,7 +47,7 @@ async def submit(body: wire.NewJob, response: Response, context: ContextOf, user
     )
     submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:
-        # nothing can be said of it yet that would be worth a query
+        # a new job has no further data that would need a query
         return Answer(data=job_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")
     response.status_code = status.HTTP_200_OK
     return await _answer(context, submitted.job, "Submitted before.")
@@ -60,16 +60,16 @@ async def jobs(
     user: CurrentUser,
     status: AskedStatus | None = None,
     batch_id: Annotated[str | None, Query(max_length=64, pattern=ID)] = None,
-    no_batch: Annotated[bool, Query(description="only those that belong to no batch")] = False,
-    expired: Annotated[bool, Query(description="only those whose outputs have expired")] = False,
-    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="the slug of one")] = None,
+    no_batch: Annotated[bool, Query(description="only jobs without a batch")] = False,
+    expired: Annotated[bool, Query(description="only jobs with expired outputs")] = False,
+    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
     q: Words = None,
     sort: Literal["newest", "oldest"] = "newest",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Job]]:
-    """Your jobs, newest first unless you sort otherwise. What they wait for is shown when one is asked for. `running`
-    and `waiting` are as the queue calls it: what a worker has only fetched waits."""
+    """Your jobs, newest first by default. Wait reasons are only returned for a single job. `running` and `waiting` are
+    as in the queue: a prefetched job is waiting."""
     page = await context.engine.jobs.views.jobs(
         user.tenant_id,
         status=status and (UnitStatus(status) if status in AS_THE_QUEUE_CALLS_IT else JobStatus(status)),
@@ -88,7 +88,7 @@ async def jobs(
 @router.post("/bulk", responses=may_answer(401, 403, 409, 422, 503))
 @large_body(authenticate_user)
 async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[BulkResult]:
-    """One verb for many jobs: those named, or all that fit the filter."""
+    """One action for many jobs: by id, or all that match the filter."""
     if body.dry_run:
         return Answer(data=await context.engine.jobs.bulk.count(user.tenant_id, ids=body.ids, among=body.filter))
     done = await context.engine.jobs.bulk.run(
@@ -107,7 +107,7 @@ async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) ->
 
 @router.get("/{job_id}", responses=may_answer(401, 404, 422, 503))
 async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """One job: how far it is, what it waits for, and its output with a URL that works for a while."""
+    """One job: progress, wait reason, and outputs with temporary URLs."""
     return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)))
 
 
@@ -118,8 +118,8 @@ async def delete_job(
     user: CurrentUser,
     keep_files: Annotated[bool, Query(description="on a desk: leave its files in the output folder")] = False,
 ) -> Answer[Deleted]:
-    """Delete a job that has ended, with its log and its output, on a desk also in the output folder. What it cost
-    stays in the ledger."""
+    """Delete a job that has ended, with its log and output, on a desk also in the output folder. The ledger is not
+    changed."""
     files = await context.engine.jobs.removal.remove_job(user.tenant_id, job_id, keep_files=keep_files)
     removed = f", with {', '.join(files.removed)}" if files.removed else ""
     left = f" Not removed: {'; '.join(files.left)}." if files.left else ""
@@ -132,7 +132,7 @@ async def delete_job(
 async def run_again(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.JobRetry | None, Body()] = None
 ) -> Answer[wire.Job]:
-    """A job that has ended once more, however it ended, as a new job."""
+    """Run a job that has ended again, as a new job; also a completed one."""
     made = await context.engine.jobs.submit.run_again(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
     return await _answer(context, made, "Submitted again.")
 
@@ -144,11 +144,11 @@ async def run_again(
 )
 async def output_as_input(
     job_id: IdInPath,
-    number: Annotated[int, Path(ge=1, le=1000, description="which output, from 1 on")],
+    number: Annotated[int, Path(ge=1, le=1000, description="the number of the output, from 1")],
     context: ContextOf,
     user: CurrentUser,
 ) -> Answer[wire.File]:
-    """An output as a file that jobs can take as their input; it stays when this job is deleted."""
+    """Copy an output to a file that jobs can use as input. The copy stays when this job is deleted."""
     outputs = (await context.engine.jobs.views.job(user.tenant_id, job_id)).outputs
     if number > len(outputs):
         raise NotFound(f"This job has no output {number}.")
@@ -160,14 +160,14 @@ async def output_as_input(
 async def logs(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
 ) -> Answer[Page[wire.LogLine]]:
-    """What the workers printed, oldest first."""
+    """The log of the workers, oldest first."""
     page = await context.engine.jobs.views.logs(user.tenant_id, job_id, after_id=cursor or 0, limit=limit)
     return page_of(page, wire.LogLine.of)
 
 
 @router.post("/{job_id}/cancel", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """Cancel a job. One that runs is asked to stop; if it completes first, it is completed."""
+    """Cancel a job. The worker of a running job gets a stop request; if the job completes first, it is completed."""
     found = await context.engine.queue.control.cancel(user.tenant_id, job_id)
     return await _answer(context, found, _canceled(found))
 
@@ -176,7 +176,7 @@ async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Ans
 async def retry(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.JobRetry | None, Body()] = None
 ) -> Answer[wire.Job]:
-    """A failed or canceled job again, as a new job."""
+    """Retry a failed or canceled job, as a new job."""
     made = await context.engine.jobs.submit.retry_once(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
     if made.is_new:
         return await _answer(context, made.job, "Submitted again.")
@@ -187,21 +187,21 @@ async def retry(
 async def pause(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
 ) -> Answer[wire.Job]:
-    """Pause a job. One that runs is let finish, or with `now` interrupted and put back."""
+    """Pause a job. A running one finishes, or with `now` is interrupted and requeued."""
     found = await context.engine.queue.control.pause(user.tenant_id, job_id, mode=(body or wire.Pause()).mode)
     return await _answer(context, found, f"The job is {found.status}.")
 
 
 @router.post("/{job_id}/resume", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """Let a paused job run."""
+    """Resume a paused job."""
     found = await context.engine.queue.control.resume(user.tenant_id, job_id)
     return await _answer(context, found, f"The job is {found.status}.")
 
 
 @router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def move(job_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """Move a waiting job among your own of the same priority."""
+    """Move a waiting job among your own jobs of the same priority."""
     message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, move_target(body)))
     return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
 
@@ -213,11 +213,11 @@ async def _answer(context: Context, found: JobRecord, message: str) -> Answer[wi
 def _canceled(found: JobRecord) -> str:
     if found.status == JobStatus.CANCELED:
         return "Canceled: it will not run. It can be retried."
-    return "It runs, and its worker is asked to stop: it is canceled then, or completed if it ends first."
+    return "Its worker gets a stop request. The job is canceled then, or completed if it ends first."
 
 
 def submission(user: User, body: wire.Submission) -> dict[str, Any]:
-    """What is the same of a job and of a batch, by the names that both requests have for it."""
+    """The fields that job and batch requests share."""
     return {
         **body.fields(wire.Submission, but=("webhook_url", "stage")),
         "webhook_url": None if body.webhook_url is None else str(body.webhook_url),

@@ -1,4 +1,4 @@
-"""All that changes for a tenant, as one stream that each open page follows."""
+"""All changes of a tenant, as one stream for each open page."""
 
 from collections.abc import Iterator
 from typing import Annotated
@@ -36,13 +36,13 @@ async def events(
     request: Request,
     context: ContextOf,
     user: CurrentUser,
-    last_event_id: Annotated[str | None, Header(max_length=200, description="the last id that was heard")] = None,
+    last_event_id: Annotated[str | None, Header(max_length=200, description="the last received id")] = None,
 ) -> Response:
-    """All that changes of your jobs, batches, queue, gallery and wallet.
+    """All changes of your jobs, batches, queue, gallery and wallet.
 
-    `changed` has jobs and batches as they are now, and the ids of those that are gone; `queue` the counts, what runs
-    and what waits; `progress` how far jobs are; `gallery` which outputs were marked; `wallet` says that tokens came
-    which are of no job; `reset` says to fetch everything anew. After `Last-Event-ID` comes first what was missed.
+    `changed` has changed jobs and batches, and the ids of deleted ones; `queue` the counts, and the running and waiting
+    units; `progress` the progress of jobs; `gallery` the marked outputs; `wallet` means that tokens were credited
+    without a job; `reset` means: fetch everything again. With `Last-Event-ID`, missed changes are sent first.
     """
     live = context.engine.jobs.live
     live.check_subscriber_limit(user.tenant_id)
@@ -55,13 +55,13 @@ def _encoded(message: StreamMessage[LiveMessage]) -> str:
     number = f"id: {message.cursor}\n" if message.cursor is not None else ""
     match message.what:
         case None:
-            # no event, but from here on it is replayed
+            # not an event, but a new position for replays
             return f": still here\n{number}\n"
         case Reset():
             type_, data = "reset", "{}"
         case Changed() as changed:
             parts = [f"event: {each}\ndata: {data}\n\n" for each, data in _parts(changed)]
-            # who hears a part only, and comes back, hears all of it
+            # the id comes last: a client that reconnects after a part gets all parts again
             return "".join([*parts[:-1], number, parts[-1]])
         case QueueSummary() as glance:
             type_, data = "queue", wire.LiveQueue.of(glance).model_dump_json()

@@ -1,4 +1,4 @@
-"""Presets: inputs kept under a name."""
+"""Presets: named sets of input values."""
 
 from fastapi import status
 
@@ -27,14 +27,14 @@ async def presets(
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 409, 422, 503))
 async def create_preset(body: wire.NewPreset, context: ContextOf, user: CurrentUser) -> Answer[wire.Preset]:
-    """Keep inputs under a name that none of your presets has."""
+    """Save input values as a preset with a unique name."""
     made = await context.engine.catalogue.presets.create(user.tenant_id, name=body.name, values=body.values)
     return Answer(data=_preset(made), message="Saved.")
 
 
 @router.delete("/{preset_id}", responses=may_answer(401, 403, 404, 422, 503))
 async def delete_preset(preset_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Forget a preset."""
+    """Delete a preset."""
     await context.engine.catalogue.presets.remove(user.tenant_id, preset_id)
     return Answer(data=wire.Deleted(id=preset_id), message="Deleted.")
 

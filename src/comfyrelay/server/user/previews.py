@@ -1,4 +1,4 @@
-"""The newest picture of a job that runs. Asking for it is what makes its worker send any."""
+"""The newest preview of a running job. Requests make its worker send previews."""
 
 from typing import Annotated
 
@@ -13,7 +13,7 @@ from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
 
-# Whatever a worker has sent is shown, and never run.
+# Uploads of a worker are displayed, and never executed.
 HEADERS = {
     "Cache-Control": "private, no-cache",
     "Content-Security-Policy": "default-src 'none'; sandbox",
@@ -38,12 +38,12 @@ async def preview(
     user: CurrentUser,
     if_none_match: Annotated[str | None, Header(description="the `ETag` of the one you have")] = None,
 ) -> Response:
-    """The newest small picture of a job that runs. Ask about once a second while you look: for 10 s after each call
-    the worker sends a picture at most once a second."""
+    """The newest preview of a running job. Poll about once a second: for 10 s after each request the worker sends at
+    most one preview per second."""
     job = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
     previews = context.engine.queue.previews
     if job.status not in TERMINAL_JOB:
-        # also before it runs: its first pictures are sent at once then
+        # also before it runs, so that its first previews are sent at once
         previews.watch(job.id)
     picture = await previews.newest(user.tenant_id, job.id) if job.status == JobStatus.PROCESSING else None
     if picture is None:

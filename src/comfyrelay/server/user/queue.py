@@ -1,4 +1,4 @@
-"""The queue: batches and single jobs, what runs first, then what waits in its order, then what has ended."""
+"""The queue: running, waiting and ended batches and single jobs."""
 
 from typing import Annotated
 
@@ -26,14 +26,14 @@ async def queue(
     context: ContextOf,
     user: CurrentUser,
     status: UnitStatus | None = None,
-    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="the slug of one")] = None,
+    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
     q: Words = None,
     sort: QueueSort = QueueSort.QUEUE,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.QueueEntry]]:
-    """Your batches, and the jobs that belong to none: what runs, what waits in its order, and what has ended, newest
-    first; or all by when they were made."""
+    """Your batches and single jobs: the running ones, the waiting ones in queue order, and the ended ones, newest
+    first; or all by creation time."""
     wanted = UnitFilter(status=status, workflow=workflow, search=q)
     page = await context.engine.jobs.units.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
     return plain_page(page)
@@ -41,8 +41,8 @@ async def queue(
 
 @router.post("/clear", responses=may_answer(401, 403, 422, 503))
 async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCleared]:
-    """Put what has ended so out of sight here. Outputs, values and logs stay, and so does all of it in the gallery. A
-    batch goes as a whole, once nothing of it is left to run; when some of it is retried, it is back."""
+    """Hide ended jobs here. Outputs, values and logs stay, also in the gallery. A batch is hidden as a whole once it
+    has ended, and shown again when some of it is retried."""
     found = await context.engine.jobs.clearing.count(user.tenant_id)
     cleared = 0 if body.dry_run else await context.engine.jobs.clearing.clear(user.tenant_id, body.status)
     return Answer(data=wire.QueueCleared(found={**found}, cleared=cleared))
@@ -50,7 +50,7 @@ async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) ->
 
 @router.get("/counts", responses=may_answer(401, 503))
 async def counts(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCounts]:
-    """How many of your jobs are where; what is only fetched counts as waiting."""
+    """Your jobs by status; prefetched jobs count as waiting."""
     return Answer(data=wire.QueueCounts.of(await context.engine.jobs.overview.summary(user.tenant_id, limit=1)))
 
 
@@ -64,6 +64,6 @@ async def items(
     limit: Limit = 200,
     cursor: NumberCursor = None,
 ) -> Answer[Page[wire.QueueItem]]:
-    """The items of a batch in its order, each as its newest try."""
+    """The items of a batch in order, each as its newest attempt."""
     page = await context.engine.jobs.units.items(user.tenant_id, batch_id, status=status, after=cursor, limit=limit)
     return plain_page(page)

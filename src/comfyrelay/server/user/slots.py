@@ -1,4 +1,4 @@
-"""Where jobs run: each GPU with its memory and load, and the job that is on it."""
+"""Slots: each GPU with its memory and load, and its job."""
 
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import WorkerSlot
@@ -18,8 +18,8 @@ router = Router(prefix="/api/slots", tags=["slots"], route_class=BodyRoute)
 async def slots(
     context: ContextOf, _admin: Admin, limit: Limit = 100, cursor: TextCursor = None
 ) -> Answer[Page[WorkerSlot]]:
-    """The slots of so many workers, by their ids: one for each job that a worker runs at once. On a desk its owner
-    sees them; on a server only administrators, for they show jobs of everybody."""
+    """The slots of up to `limit` workers by id, one for each job that a worker runs at once. For the owner of a desk,
+    or administrators of a server, because they show jobs of all tenants."""
     return page_of(await context.engine.fleet.slots.page(cursor=cursor, limit=limit), _body)
 
 

@@ -1,4 +1,4 @@
-"""Uploads, and the videos made of them."""
+"""Uploads and videos."""
 
 from fastapi import status
 
@@ -20,7 +20,7 @@ router = Router(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)
 
 @router.post("/uploads", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 413, 422, 503))
 async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUser) -> Answer[wire.Upload]:
-    """Announce a file, and learn where its bytes go. Images, videos and audio are taken."""
+    """Announce a file. The response has the upload URL. Images, videos and audio are accepted."""
     upload = await context.engine.jobs.uploads.create(user, AnnouncedUpload(**dict(body)))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
@@ -29,14 +29,14 @@ async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUs
 
 @router.get("/uploads/{file_id}", responses=may_answer(401, 404, 422, 503))
 async def uploaded(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.FileDetails]:
-    """A file of yours, with a URL that works for a while."""
+    """Your file, with a temporary URL."""
     found = await context.engine.jobs.views.file(user.tenant_id, file_id)
     return Answer(data=wire.FileDetails.of(found, found.file))
 
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))
 async def create_video(body: wire.NewVideo, context: ContextOf, user: CurrentUser) -> Answer[wire.Video]:
-    """Make a video of a file that has been uploaded."""
+    """Create a video from an uploaded file."""
     made = await context.engine.jobs.uploads.create_video(
         user, original_file_id=body.original_file_id, title=body.title, effect_id=body.effect_id
     )
@@ -54,13 +54,13 @@ async def videos(
 
 @router.get("/{video_id}", responses=may_answer(401, 404, 422, 503))
 async def video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Video]:
-    """One video, with URLs of its files that work for a while."""
+    """One video, with temporary URLs of its files."""
     return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, video_id)))
 
 
 @router.delete("/{video_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
 async def delete_video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
-    """Delete a video, its file and everything that was made of it. 409 while a job needs them."""
+    """Delete a video, its file and its outputs. 409 while a job needs them."""
     await context.engine.jobs.removal.remove_video(user.tenant_id, video_id)
     return Answer(data=Deleted(id=video_id), message="Deleted.")
 

@@ -1,4 +1,4 @@
-"""Views of the web app's areas, kept under a name."""
+"""Saved views of the web app."""
 
 from typing import Literal
 
@@ -17,13 +17,13 @@ router = Router(prefix="/api/views", tags=["views"], route_class=BodyRoute)
 
 @router.get("", responses=may_answer(401, 422, 503))
 async def views(context: ContextOf, user: CurrentUser, area: Literal["queue"] = "queue") -> Answer[wire.SavedViews]:
-    """Your views of an area, the oldest first."""
+    """Your views of an area, oldest first."""
     return Answer(data=wire.SavedViews(items=await context.engine.jobs.saved_views.list_views(user.tenant_id, area)))
 
 
 @router.put("", responses=may_answer(401, 403, 409, 422, 503))
 async def keep_view(body: wire.NewView, context: ContextOf, user: CurrentUser) -> Answer[SavedView]:
-    """Keep what an area shows under a name; one of that name is replaced."""
+    """Save a view under a name, and replace the view of that name, if any."""
     kept = await context.engine.jobs.saved_views.save(
         user.tenant_id, area=body.area, name=body.name, search=body.search
     )
@@ -32,6 +32,6 @@ async def keep_view(body: wire.NewView, context: ContextOf, user: CurrentUser) -
 
 @router.delete("/{view_id}", responses=may_answer(401, 403, 404, 422, 503))
 async def forget_view(view_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Forget a view."""
+    """Delete a view."""
     await context.engine.jobs.saved_views.remove(user.tenant_id, view_id)
     return Answer(data=wire.Deleted(id=view_id), message="Forgotten.")

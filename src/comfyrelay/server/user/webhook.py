@@ -1,4 +1,4 @@
-"""Where a user is notified of the ends of jobs, and what has come of it."""
+"""The webhook of a user, and its deliveries."""
 
 from typing import Annotated
 
@@ -21,13 +21,13 @@ router = Router(prefix="/api", tags=["webhooks"], route_class=BodyRoute)
 
 @router.get("/webhook", responses=may_answer(401, 503))
 async def webhook(context: ContextOf, user: CurrentUser) -> Answer[wire.Webhook]:
-    """Where the ends of jobs are sent."""
+    """The webhook that is called when jobs end."""
     return Answer(data=_webhook(await context.engine.webhooks.endpoints.get(user.tenant_id)))
 
 
 @router.put("/webhook", responses=may_answer(401, 403, 422, 503))
 async def put_webhook(body: wire.PutWebhook, context: ContextOf, user: CurrentUser) -> Answer[wire.Webhook]:
-    """Set where the ends of jobs are sent. The secret that signs them is shown this once."""
+    """Set the webhook. The signing secret is shown only once."""
     changed = await context.engine.webhooks.endpoints.set_webhook(
         user.tenant_id, url=body.url, rotate_secret=body.rotate_secret
     )
@@ -36,13 +36,13 @@ async def put_webhook(body: wire.PutWebhook, context: ContextOf, user: CurrentUs
 
 @router.delete("/webhook", status_code=status.HTTP_204_NO_CONTENT, responses=may_answer(401, 403, 503))
 async def delete_webhook(context: ContextOf, user: CurrentUser) -> None:
-    """Tell nobody any more, but for jobs with a URL of their own."""
+    """Remove the webhook. Jobs with their own URL still call theirs."""
     await context.engine.webhooks.endpoints.remove_webhook(user.tenant_id)
 
 
 @router.post("/webhook/test", responses=may_answer(401, 403, 409, 429, 503))
 async def test_webhook(context: ContextOf, user: CurrentUser) -> Answer[wire.TriedWebhook]:
-    """Send a signed message of the type `webhook.test` now, once, and say what was answered."""
+    """Send a signed message of the type `webhook.test` now, once, and return the response."""
     context.webhook_tests.check(user.tenant_id)
     sent = await context.engine.webhooks.deliveries.send_test(user.tenant_id)
     data = wire.TriedWebhook(is_delivered=sent.is_ok, status_code=sent.status_code, error=sent.error)
@@ -57,14 +57,14 @@ async def all_deliveries(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Delivery]]:
-    """What has come of telling others of the ends of your jobs, newest first."""
+    """The webhook deliveries of your jobs, newest first."""
     endpoints = context.engine.webhooks.endpoints
     return page_of(await endpoints.page(user.tenant_id, status=wanted, before_id=cursor, limit=limit), _delivery)
 
 
 @router.post("/deliveries/{delivery_id}/redeliver", responses=may_answer(401, 403, 404, 422, 429, 503))
 async def redeliver(delivery_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Delivery]:
-    """Send it again now, with the same id, to where its job would be told of today."""
+    """Send it again now, with the same id, to the current URL of its job."""
     context.redeliveries.check(user.tenant_id)
     found = await context.engine.webhooks.deliveries.send_again(delivery_id, tenant_id=user.tenant_id)
     return Answer(data=_delivery(found), message="It is sent again.")
@@ -72,7 +72,7 @@ async def redeliver(delivery_id: IdInPath, context: ContextOf, user: CurrentUser
 
 @router.get("/ai-jobs/{job_id}/deliveries", responses=may_answer(401, 404, 422, 503))
 async def deliveries(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deliveries]:
-    """What has come of telling others of this job's end."""
+    """The webhook deliveries of this job."""
     found = await context.engine.webhooks.endpoints.list_deliveries(user.tenant_id, job_id)
     return Answer(data=wire.Deliveries(deliveries=[_delivery(each) for each in found]))
 

@@ -1,4 +1,4 @@
-"""The API of workers: ten calls, by workers that can only reach out."""
+"""The worker API: ten requests, for workers that only make outgoing connections."""
 
 from comfyrelay.server.worker.api import router
 

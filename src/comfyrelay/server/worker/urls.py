@@ -1,4 +1,4 @@
-"""A lease as it goes over the wire."""
+"""The wire model of a lease."""
 
 from comfyrelay.protocol import worker as wire
 from comfyrelay.services.queue.graph_building import LeasedDispatch

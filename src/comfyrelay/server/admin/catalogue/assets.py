@@ -1,4 +1,4 @@
-"""Files that effects are made with: uploaded once by an administrator, fetched by workers, never seen by users."""
+"""Asset files of effects: uploaded by administrators, downloaded by workers, not visible to users."""
 
 from fastapi import status
 
@@ -14,7 +14,7 @@ router = admin_router("/assets")
 
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(413, 422))
 async def begin_upload(body: wire.NewAsset, context: ContextOf) -> Answer[wire.AssetUpload]:
-    """Announce a file, and learn where its bytes go and how a default or an override names it."""
+    """Announce a file. The response has the upload URL, and the path that defaults and overrides use."""
     upload = await context.engine.catalogue.assets.create_upload(AnnouncedUpload(**body.model_dump()))
     signed = upload.signed
     data = wire.AssetUpload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)

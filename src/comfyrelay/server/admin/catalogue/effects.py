@@ -1,4 +1,4 @@
-"""Effects: what end users pick, made of a workflow, overrides and a price."""
+"""Effects: a workflow with overrides and a price, offered to users."""
 
 from fastapi import status
 
@@ -23,7 +23,7 @@ async def list_effects(
     limit: Limit = 50,
     cursor: TextCursor = None,
 ) -> Answer[Page[wire.EffectDetails]]:
-    """All effects by slug, those that are switched off too."""
+    """All effects by slug, inactive ones included."""
     page = await context.engine.catalogue.effects.page(
         workflow_slug=workflow, is_active=is_active, cursor=cursor, limit=limit
     )
@@ -47,13 +47,13 @@ async def get_effect(slug: SlugInPath, context: ContextOf) -> Answer[wire.Effect
 
 @router.patch("/{slug}", responses=may_answer(404, 409, 422))
 async def change_effect(slug: SlugInPath, body: wire.EffectPatch, context: ContextOf) -> Answer[wire.EffectDetails]:
-    """Change what is sent. Jobs that were submitted before keep their price and what they run."""
+    """Change the given fields. Submitted jobs keep their price and payload."""
     return Answer(data=_body(await context.engine.catalogue.effects.change(slug, body.changes())), message="Changed.")
 
 
 @router.delete("/{slug}", responses=may_answer(404, 422))
 async def delete_effect(slug: SlugInPath, context: ContextOf) -> Answer[DeletedSlug]:
-    """Take an effect away; jobs that were submitted with it go on."""
+    """Delete an effect. Jobs that use it continue."""
     await context.engine.catalogue.effects.delete(slug)
     return Answer(data=DeletedSlug(slug=slug), message="Deleted.")
 

@@ -1,4 +1,4 @@
-"""The workflow that a file of the administrator's own carries: it becomes one of the catalogue."""
+"""The workflow embedded in an uploaded file, for the catalogue."""
 
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.user import Carried
@@ -14,6 +14,6 @@ router = admin_router("/uploads")
 
 @router.get("/{file_id}/workflow", responses=may_answer(404, 422))
 async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Carried]:
-    """What made a file that you uploaded, as far as ComfyUI wrote it there: as it ran, else as the editor had it."""
+    """The workflow that ComfyUI embedded in your uploaded file: the graph as it ran, else the editor's workflow."""
     file = await context.engine.jobs.uploads.find_file(user, file_id)
     return Answer(data=Carried(graph=await read_embedded_workflow(context.engine.objects, file.path)))

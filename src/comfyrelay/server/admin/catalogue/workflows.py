@@ -1,4 +1,4 @@
-"""Workflows: registering graphs, changing and deleting them, and holding them against the workers."""
+"""Workflows: register, change, delete and validate graphs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -19,7 +19,7 @@ from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 
 router = admin_router("/workflows")
-# What is found out where it is not given, or comes in another form.
+# Detected if absent, or given in another format.
 _READ = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
 
 
@@ -31,7 +31,7 @@ async def list_workflows(
     limit: Limit = 50,
     cursor: TextCursor = None,
 ) -> Answer[Page[wire.WorkflowSummary]]:
-    """The catalogue's workflows by slug; with `tenant_id`, those private to a tenant."""
+    """The workflows of the catalogue by slug; with `tenant_id`, the private workflows of a tenant."""
     page = await context.engine.catalogue.workflows.page(
         tenant_id=tenant_id, is_active=is_active, cursor=cursor, limit=limit
     )
@@ -41,7 +41,7 @@ async def list_workflows(
 @router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
 @large_body(authenticate_admin)
 async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -> Answer[wire.WorkflowDetails]:
-    """Register a graph, in ComfyUI's API format or as its editor saves it. The slug is there for good."""
+    """Register a graph, in ComfyUI's API format or as its editor saves it. The slug cannot be changed later."""
     engine = context.engine
     read = await engine.catalogue.importer.import_workflow(
         WorkflowImport(
@@ -65,7 +65,7 @@ async def create_workflow(body: wire.NewCatalogueWorkflow, context: ContextOf) -
 
 @router.get("/{slug}", responses=may_answer(404, 422))
 async def get_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.WorkflowDetails]:
-    """A workflow with its graph, and warnings where something in it looks like a mistake."""
+    """A workflow with its graph, and warnings about probable mistakes."""
     return Answer(data=_body(await context.engine.catalogue.workflows.get(slug)))
 
 
@@ -74,7 +74,7 @@ async def get_workflow(slug: SlugInPath, context: ContextOf) -> Answer[wire.Work
 async def change_workflow(
     slug: SlugInPath, body: wire.WorkflowPatch, context: ContextOf
 ) -> Answer[wire.WorkflowDetails]:
-    """Change what is sent. Jobs that were submitted before keep the graph that they were submitted with."""
+    """Change the given fields. Submitted jobs keep their graph."""
     changes = body.changes()
     if body.graph is not None:
         changes["graph"] = await context.engine.catalogue.importer.as_graph(body.graph)
@@ -85,7 +85,7 @@ async def change_workflow(
 
 @router.delete("/{slug}", responses=may_answer(404, 409, 422))
 async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[DeletedSlug]:
-    """Delete a workflow that no effect uses and of which no job is under way."""
+    """Delete a workflow that no effect uses and that has no active jobs."""
     await context.engine.catalogue.workflows.delete(slug)
     return Answer(data=DeletedSlug(slug=slug), message="Deleted.")
 
@@ -95,7 +95,7 @@ async def delete_workflow(slug: SlugInPath, context: ContextOf) -> Answer[Delete
 async def validate_workflow(
     slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: TextCursor = None
 ) -> Answer[wire.Validated]:
-    """Which nodes and models of the graph the workers that have it assigned lack, as far as they report them."""
+    """The nodes and models of the graph that its assigned workers are missing, as far as they report them."""
     found = await context.engine.catalogue.workflows.inspect(slug, cursor=cursor, limit=limit)
     data = wire.Validated.of(
         found,
@@ -110,7 +110,7 @@ async def validate_workflow(
 async def list_versions(
     slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: VersionCursor = None
 ) -> Answer[Page[wire.WorkflowVersion]]:
-    """What the workflow ran from when on, newest first."""
+    """The versions of the workflow, newest first."""
     page = await context.engine.catalogue.workflows.versions(slug, cursor=cursor, limit=limit)
     return page_of(page, wire.WorkflowVersion.of)
 
@@ -119,7 +119,7 @@ async def list_versions(
 async def get_version(
     slug: SlugInPath, number: VersionNumber, context: ContextOf
 ) -> Answer[wire.WorkflowVersionDetails]:
-    """One of them with its graph: sent with PATCH, it is what new jobs run again."""
+    """A version with its graph. Send it with PATCH to make new jobs run it again."""
     found, graph = await context.engine.catalogue.workflows.version(slug, number)
     return Answer(data=wire.WorkflowVersionDetails.of(found, graph=graph))
 
@@ -128,7 +128,7 @@ async def get_version(
 @changes_nothing
 @large_body(authenticate_admin)
 async def test_run(slug: SlugInPath, body: wire.TestRun, context: ContextOf, admin: Admin) -> Answer[wire.StartedTest]:
-    """Run a workflow of the catalogue as a job of your own, at no cost; on one worker alone, if it is named."""
+    """Run a workflow of the catalogue as your own job, at no cost; with `worker_id`, only on that worker."""
     job = await context.engine.jobs.test_runs.run(
         admin, slug, worker_id=body.worker_id, values=body.values, input_file_id=body.input_file_id
     )
