@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 
 from comfyrelay.cli import completion
-from comfyrelay.cli.jobs import APPRISE, Json, Url, connected, print_json
+from comfyrelay.cli.connection import APPRISE, Json, Url, connected, print_json
 from comfyrelay.cli.run_arguments import (
     SubmitTarget,
     check_files,

@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from comfyrelay.cli.browser import open_page
-from comfyrelay.cli.jobs import Url, connected
+from comfyrelay.cli.connection import Url, connected
 from comfyrelay.cli.target import DataDir, with_data_dir
 from comfyrelay.extras import require
 

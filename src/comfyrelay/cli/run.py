@@ -18,7 +18,7 @@ from rich.console import Console
 
 from comfyrelay.cli import completion
 from comfyrelay.cli.batch import batch_app
-from comfyrelay.cli.jobs import Json, Url, print_json
+from comfyrelay.cli.connection import Json, Url, print_json
 from comfyrelay.cli.run_arguments import (
     SubmitTarget,
     check_files,

@@ -54,7 +54,7 @@ def worker(
 
 @worker_app.command()
 def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
-    """Check what is reachable and missing, and which workflows would be assigned; exit code 1 if the worker cannot run."""
+    """Check what is reachable and missing, and which workflows would be assigned; exit code 1 if it cannot run."""
     from comfyrelay.cli.check_results import print_results
     from comfyrelay.worker.check import check as check_worker
     from comfyrelay.worker.settings import load_worker_settings

@@ -110,7 +110,7 @@ async def test_tables_fit_into_80_columns_and_say_everything_that_went_wrong(sit
 
 
 async def test_workflows_are_listed_by_what_they_are_called(site: Site) -> None:
-    assert "No workflows of your own yet" in (await site.command("workflows")).out
+    assert "You have no workflows yet" in (await site.command("workflows")).out
     made = await site.client.create_workflow(invert(), name="Portrait, soft", output_extension="png")
     ran = await site.command("workflows")
     assert (ran.code, made.slug in ran.out, "Portrait, soft" in ran.out) == (0, True, True)
