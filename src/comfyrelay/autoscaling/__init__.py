@@ -1,1 +1,1 @@
-"""Machines for workers: who makes them, and the loop that decides how many there should be."""
+"""Autoscaling: machine providers, and the loop that decides how many machines each fleet has."""

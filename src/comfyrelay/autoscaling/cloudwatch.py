@@ -1,4 +1,4 @@
-"""The figures of fleets as CloudWatch gets them: eight metrics, by fleet and stage, once a minute."""
+"""Publish fleet metrics to CloudWatch: eight metrics by fleet and stage, once a minute."""
 
 import asyncio
 import os
@@ -15,7 +15,7 @@ from comfyrelay.services.autoscaling.figures import FiguresOfFleets, FleetFigure
 
 log = structlog.get_logger(__name__)
 
-# By metric: the figure, and its unit.
+# metric → (figure, unit)
 METRICS: Mapping[str, tuple[str, str]] = {
     "QueueDepth": ("queue_depth", "Count"),
     "BacklogPerInstance": ("backlog_per_instance", "Count"),
@@ -26,14 +26,14 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "LeaseExpiredCount": ("lease_expired_count", "Count"),
     "SpotInterruptionCount": ("spot_interruption_count", "Count"),
 }
-# CloudWatch takes 1,000 in a call of at most 1 MB.
+# CloudWatch accepts 1,000 values per call of at most 1 MB.
 AT_ONCE = 500
 EVERY_SECONDS = 60.0
 CLAIM = "cloudwatch"
 
 
 def metric_data(figures: Sequence[FleetFigures], *, at: datetime) -> list[dict[str, Any]]:
-    """What is sent. A median of no jobs is not sent: it is none, not zero."""
+    """Metric values to send. A median without jobs is omitted, not zero."""
     return [
         {
             "MetricName": metric,
@@ -58,11 +58,11 @@ class CloudWatch:
         self._made: Any = None
 
     async def put(self, data: Sequence[Mapping[str, Any]]) -> None:
-        """Send them. What fails is tried once more; then `ProviderError`."""
+        """Send them, with one retry. Raises `ProviderError`."""
         await asyncio.to_thread(self._put, data)
 
     def _put(self, data: Sequence[Mapping[str, Any]]) -> None:
-        # it takes long to import, and few need it
+        # slow to import and rarely needed
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         try:
@@ -77,7 +77,7 @@ class CloudWatch:
             import boto3  # noqa: PLC0415
             from botocore.config import Config  # noqa: PLC0415
 
-            # boto3 itself looks only at AWS_DEFAULT_REGION
+            # boto3 only reads AWS_DEFAULT_REGION
             session = boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
             if session.region_name is None:
                 raise ConfigurationError("CloudWatch cannot be reached: set AWS_REGION.")
@@ -88,20 +88,20 @@ class CloudWatch:
 
 
 class Publisher:
-    """Sends the figures each minute; of several processes one does, whichever comes first that minute."""
+    """Publishes the metrics each minute; of several processes, the first one does."""
 
     def __init__(self, figures: FiguresOfFleets, cloudwatch: CloudWatch) -> None:
         self._figures = figures
         self._cloudwatch = cloudwatch
 
     async def publish(self) -> int:
-        """Send them now, whoever else did; returns how many."""
+        """Publish now, even if another process has. Returns the number of values."""
         data = metric_data(await self._figures.read(), at=utc_now())
         await self._cloudwatch.put(data)
         return len(data)
 
     async def run(self) -> None:
-        """Until it is canceled. Nothing that fails ends it."""
+        """Run until cancelled. Errors are logged."""
         while True:
             try:
                 if await self._figures.claim_minute(CLAIM):

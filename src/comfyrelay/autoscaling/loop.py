@@ -1,8 +1,8 @@
-"""The scaling loop: look, decide, write down, do, and write down what came of it.
+"""The autoscaling loop: observe, decide, record, act, and record the result.
 
-One process leads. It decides when a job comes or ends, and at a tick; it looks at providers at the tick alone, so that
-a job that comes is not kept waiting by a slow one. What is to be launched or ended is in the database before anybody is
-asked for it, by a key that whoever leads next goes on with.
+One process leads. It decides when a job arrives or ends, and at each tick; it queries providers only at ticks, so that
+a slow provider delays no decision. Launches and terminations are in the database before the provider is called, under a
+key that the next leader continues with.
 """
 
 import asyncio
@@ -38,35 +38,35 @@ from comfyrelay.services.engine import Engine
 log = structlog.get_logger(__name__)
 
 TICK_SECONDS = 5.0
-# Jobs that come together are decided about together.
+# Jobs that arrive together are decided on together.
 DEBOUNCE_SECONDS = 0.1
-# Deciding takes at most this share of the time, however long the queue is.
+# Deciding takes at most this share of the time, even with a long queue.
 MOST_BUSY = 0.25
-# A provider that does not answer for so long has failed.
+# Provider timeout.
 PROVIDER_SECONDS = 60.0
 PRICES_SECONDS = 300.0
 LET_GO_TRIES = 10
-# An answer with so many machines, and so many times as many as the fleet may have, is a mistake: they are not its.
+# An answer with more machines than both limits is a mistake: they cannot be the fleet's.
 FAR_TOO_MANY = 1000
 FAR_TOO_MANY_TIMES = 10
 
 
 class ProvidersByName(Protocol):
-    """Who makes machines, by name."""
+    """Machine providers by name."""
 
     def get(self, name: str, /) -> MachineProvider | None:
-        """`None`, or an error of ours, where there is nobody of this name."""
+        """Return the provider, or `None` or an error of ours if there is none of this name."""
 
 
 @dataclass(slots=True)
 class _Known:
-    """What is remembered of a fleet between two looks."""
+    """State of a fleet between two decisions."""
 
-    # why its provider could not be asked
+    # why its provider failed
     failure: str | None = None
-    # of the last decision that was recorded
+    # of the last recorded decision
     recorded: str | None = None
-    # what its types cost, as the provider tells it of these machines: of others it has told nothing
+    # prices from the provider, for these machine types only
     prices: Sequence[InstanceType] | None = None
     priced: MachineSpec | None = None
     prices_at: float = float("-inf")
@@ -80,25 +80,25 @@ class ScalingLoop:
         self._known: dict[int, _Known] = {}
         self._acts: set[asyncio.Task[None]] = set()
         self._busy_fleets: set[int] = set()
-        # One at a time writes: what one decides on is not changed by the other meanwhile.
+        # One writer at a time, so that decisions are made on stable data.
         self._writing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Until canceled; then another may lead at once."""
+        """Run until cancelled; another process may lead at once."""
         loops = (self._lead, self._decide_when_due, self._observe_at_ticks)
         try:
             async with asyncio.TaskGroup() as group:
                 for each in loops:
                     group.create_task(each())
         finally:
-            # by a task that nobody has canceled: what this one still asks of a database would be cut off
+            # in a task that was not cancelled, because database calls of this one would be aborted
             await asyncio.shield(asyncio.create_task(self._let_go()))
 
     async def _let_go(self) -> None:
         for task in self._acts:
             task.cancel()
         await asyncio.gather(*self._acts, return_exceptions=True)
-        # the first tries may get connections on which somebody was cut off
+        # first attempts may get connections of cancelled tasks
         for _ in range(LET_GO_TRIES):
             try:
                 await self._scaling.leadership.resign()
@@ -109,7 +109,7 @@ class ScalingLoop:
                 break
 
     async def decide_once(self) -> None:
-        """Decide for every fleet, and begin to do it."""
+        """Decide for every fleet and start to act."""
         if self._scaling.leadership.leader is None:
             return
         async with self._writing:
@@ -119,12 +119,12 @@ class ScalingLoop:
                 plans = {plan.fleet: plan for plan in await asyncio.to_thread(decide, seen.snapshot)}
                 for seen_fleet in seen.snapshot.fleets:
                     fleet = seen.fleets[seen_fleet.slug]
-                    # whoever tells a cluster its number writes that down, with the pods that only it sees
+                    # the KEDA scaler records its number itself, together with the pods that only it sees
                     if fleet.is_scaled and not seen_fleet.is_done_elsewhere:
                         await self._carry_out_alone(fleet, seen_fleet, plans[seen_fleet.slug], seen.snapshot)
 
     async def observe_once(self) -> None:
-        """Look at every provider; one that fails, or is slow, is no other's concern."""
+        """Query every provider; a slow or failing one affects no other."""
         if self._scaling.leadership.leader is None:
             return
         await self._quietly("learn", self._scaling.durations.learn)
@@ -132,14 +132,12 @@ class ScalingLoop:
         await asyncio.gather(*(self._check_fleet(each) for each in fleets))
 
     async def idle(self) -> None:
-        """Wait until everything that was begun is done."""
+        """Wait for everything that was started."""
         while self._acts:
             await asyncio.gather(*self._acts, return_exceptions=True)
 
-    # the loops
-
     async def _lead(self) -> None:
-        """Only where there is something to lead: a queue without scaled fleets writes nothing."""
+        """Lead only if there is a scaled fleet: otherwise nothing is written."""
         leadership = self._scaling.leadership
         while True:
             if leadership.leader is not None or await self._try(self._scaled, []):
@@ -156,12 +154,12 @@ class ScalingLoop:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
             began = time.monotonic()
             await self._quietly("decide", self.decide_once)
-            # a long queue takes long to read: the rest of the time is for others
+            # a long queue takes long to read: leave time for other work
             await asyncio.sleep(min(self._tick_seconds, (time.monotonic() - began) * (1 / MOST_BUSY - 1)))
 
     async def _observe_at_ticks(self) -> None:
         while True:
-            # not awaited: the next tick comes, however long a provider takes
+            # not awaited: the next tick comes even if a provider is slow
             self._begin(self._quietly("observe", self.observe_once))
             await asyncio.sleep(self._tick_seconds)
 
@@ -173,7 +171,7 @@ class ScalingLoop:
         except ComfyRelayError as error:
             log.warning("scaling.failed", during=what, why=error.detail)
         except Exception:
-            # A loop that ends on its first error would leave machines running for ever.
+            # An exception must not end the loop: machines would run for ever.
             log.exception("scaling.failed", during=what)
 
     async def _try(
@@ -188,8 +186,6 @@ class ScalingLoop:
         task = asyncio.create_task(work)
         self._acts.add(task)
         task.add_done_callback(self._acts.discard)
-
-    # fleets and their providers
 
     async def _scaled(self) -> list[FleetRecord]:
         return [each for each in await self._scaling.snapshots.fleets() if each.is_scaled]
@@ -206,15 +202,13 @@ class ScalingLoop:
         return provider is not None and provider.can_launch
 
     def _types(self, fleet: FleetRecord) -> Sequence[InstanceType]:
-        """As they cost now, where that is known better than the fleet says it."""
+        """Current prices, if the provider knows better than the fleet's settings."""
         known = self._of(fleet)
         prices = known.prices if known.priced == fleet.machine_spec else None
         return prices or fleet.machine_spec.instance_types
 
     def _of(self, fleet: FleetRecord) -> _Known:
         return self._known.setdefault(fleet.id, _Known())
-
-    # looking
 
     async def _check_fleet(self, fleet: FleetRecord) -> None:
         provider = self._provider(fleet)
@@ -239,7 +233,7 @@ class ScalingLoop:
             self._busy_fleets.discard(fleet.id)
 
     async def _observe(self, fleet: FleetRecord, provider: MachineProvider) -> list[Sighting] | None:
-        """`None` when the provider cannot be asked: then the last that is known counts."""
+        """`None` if the provider fails: then the last answer counts."""
         known = self._of(fleet)
         try:
             async with asyncio.timeout(PROVIDER_SECONDS):
@@ -254,7 +248,7 @@ class ScalingLoop:
         return found
 
     async def _learn_prices(self, fleet: FleetRecord, provider: MachineProvider) -> None:
-        """Without them the last that are known count: machines are looked at, whatever they cost."""
+        """Without prices the last known ones count; machines are observed in any case."""
         known, spec = self._of(fleet), fleet.machine_spec
         if known.priced != spec:
             known.priced, known.prices, known.prices_at = spec, None, float("-inf")
@@ -267,10 +261,8 @@ class ScalingLoop:
         except Exception as error:
             log.warning("scaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
 
-    # deciding and doing
-
     async def _carry_out_alone(self, fleet: FleetRecord, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
-        """What one fleet runs into keeps no other waiting; who leads no more is through with all of them."""
+        """An error of one fleet affects no other, except that losing leadership ends all."""
         try:
             await self._carry_out(fleet, seen, plan, snapshot)
         except LeadershipLost:
@@ -320,13 +312,13 @@ class ScalingLoop:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 result = await provider.launch(_machines(fleet), orders, total=standing.total)
         except Exception as error:
-            # Whether they are made is not known: they are ordered again, by the same keys.
+            # unknown whether they exist: order them again under the same keys
             log.warning("scaling.launch_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"launch_failed": _why(error)}
         launched, refused = _results(wanted, result)
         await self._scaling.machines.note_launched(wanted, launched, refused, types=self._types(fleet))
         if refused:
-            # another type may be had
+            # another type may be available
             self._scaling.wakeup.notify()
         texts = sorted({text for _kind, text in refused.values()})
         return {"launched": len(launched), "refused": len(refused), **({"refusals": texts} if texts else {})}
@@ -343,7 +335,7 @@ class ScalingLoop:
             async with asyncio.timeout(PROVIDER_SECONDS):
                 await provider.end(_machines(fleet), ids)
         except Exception as error:
-            # They are marked, and told again at a tick.
+            # They are marked, and terminated again at the next tick.
             log.warning("scaling.end_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
             return {"end_failed": _why(error)}
         return {"ended": len(ids)}
@@ -351,7 +343,7 @@ class ScalingLoop:
 
 @asynccontextmanager
 async def scaling(engine: Engine, providers: ProvidersByName) -> AsyncIterator[ScalingLoop]:
-    """Run the loop until it is left."""
+    """Run the loop inside the block."""
     loop = ScalingLoop(engine, providers)
     task = asyncio.create_task(loop.run())
     try:
@@ -391,8 +383,10 @@ def _sighting(each: Observed) -> Sighting:
 def _results(
     wanted: Sequence[MachineRecord], result: LaunchResult
 ) -> tuple[dict[str, Sighting], dict[str, tuple[str, str]]]:
-    """By key, what came of orders; those that are neither here nor refused are under way. A refusal speaks for every
-    order of its type, and one that names no type for all."""
+    """Results of orders by key; orders that are neither launched nor refused are pending.
+
+    A refusal applies to every order of its type, or to all if it names no type.
+    """
     left = {each.key: each for each in wanted}
     launched: dict[str, Sighting] = {}
     for each in sorted(result.launched, key=lambda found: found.key is None):

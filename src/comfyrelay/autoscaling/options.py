@@ -1,5 +1,4 @@
-"""What fleets may say under `machines.options`, by who makes their machines: a misspelt one is told at once, and not
-when a machine is wanted."""
+"""Validate `machines.options` of fleets by provider, so that a misspelt option is reported when it is saved."""
 
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -15,7 +14,7 @@ PLACE = "machines.options"
 
 
 class CommandOptions(BaseModel):
-    """All but these are the script's."""
+    """All other options belong to the script."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -40,7 +39,7 @@ _MODELS: Mapping[str, type[BaseModel]] = {
 
 
 def check(provider: str, options: Mapping[str, Any]) -> None:
-    """`InvalidInput` says what is wrong. What other packages' providers understand only they know."""
+    """Raise `InvalidInput` for invalid options. Options of third-party providers are not checked."""
     model = _MODELS.get(provider)
     if model is None:
         return

@@ -1,4 +1,4 @@
-"""The scaling loop with the providers that there are, as a server or a command runs it."""
+"""Run the autoscaling loop with all available providers."""
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -10,7 +10,7 @@ from comfyrelay.services.engine import Engine
 
 @asynccontextmanager
 async def scaling_fleets(engine: Engine, *, secrets: Mapping[str, Sequence[str]]) -> AsyncIterator[ScalingLoop]:
-    """Scale every fleet of which somebody has said how, until it is left. Workers register with the `secrets`."""
+    """Scale every fleet with autoscaling settings inside the block. Workers register with the `secrets`."""
     settings = engine.settings
     providers = Providers(Surroundings(settings=settings, api_url=settings.base_url, secrets=secrets))
     try:

@@ -60,7 +60,7 @@ async def test_a_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypa
     assert "simulator" in seen["desk"][1]
     assert "newest" in seen["database"][1]
     assert "2 models" in seen["ComfyUI"][1]
-    assert "nobody uses it now" in after["data"][1]
+    assert "not in use" in after["data"][1]
 
 
 async def test_the_page_of_a_desk_is_told_the_same(machine: Path) -> None:

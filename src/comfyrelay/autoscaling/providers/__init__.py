@@ -1,1 +1,1 @@
-"""Who makes machines: each a `MachineProvider`."""
+"""Machine providers."""

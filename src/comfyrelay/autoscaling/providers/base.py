@@ -1,4 +1,4 @@
-"""What the scaling loop asks of whoever makes machines."""
+"""The machine provider interface."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from comfyrelay.domain.autoscaling.spec import InstanceType, MachineSpec
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ProviderFleet:
-    """A fleet as its provider knows it."""
+    """A fleet as its provider sees it."""
 
     slug: str
     stage: str
@@ -21,7 +21,7 @@ class ProviderFleet:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MachineOrder:
-    """One machine that is wanted. The same key again is the same machine: whoever repeats an order gets no second."""
+    """An order for one machine. Repeating a key orders no second machine."""
 
     key: str
     instance_type: str | None = None
@@ -35,11 +35,11 @@ class ObservedState(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observed:
-    """A machine that exists. One that is gone is not observed. Its worker registers as `worker_id`."""
+    """An existing machine. Its worker registers as `worker_id`."""
 
     id: str
     state: ObservedState
-    # the order it came from, where the provider can tell
+    # the order it came from, if the provider knows
     key: str | None = None
     worker_id: str | None = None
     instance_type: str | None = None
@@ -48,12 +48,12 @@ class Observed:
 
 
 class RefusalKind(StrEnum):
-    # none of this type to be had now: another type may be
+    # this type is unavailable: another may be available
     CAPACITY = "capacity"
-    # the account may have no more
+    # a quota of the account is reached
     QUOTA = "quota"
     THROTTLED = "throttled"
-    # nobody may launch here as things are: credentials, a missing group, a broken script
+    # launching is impossible: credentials, a missing group, a broken script
     SETUP = "setup"
 
 
@@ -67,31 +67,34 @@ class LaunchRefused:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LaunchResult:
-    """Orders that are neither here nor refused are under way, and will be observed."""
+    """Orders that are neither launched nor refused are pending and will be observed."""
 
     launched: Sequence[Observed] = ()
     refused: Sequence[LaunchRefused] = ()
 
 
 class MachineProvider(Protocol):
-    # whether it can launch and end machines, or only tell of them
+    # whether it can launch and terminate machines, or only list them
     can_launch: bool
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
-        """Every machine of the fleet that exists or is being made. `ProviderError` when it cannot be known."""
+        """Return every machine of the fleet that exists or is starting. Raises `ProviderError` if unknown."""
         ...
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
-        """Make a machine for each order that has none. `total` is how many the fleet then has, for providers that are
-        told a number. Repeating a call changes nothing; what is refused is told, not raised."""
+        """Launch a machine for each order that has none.
+
+        `total` is the resulting number, for providers that set a number. Repeating a call changes nothing; refusals are
+        returned, not raised.
+        """
         ...
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
-        """End these machines; one that is gone already is no error. They are not replaced."""
+        """Terminate these machines without replacing them; missing ones are ignored."""
         ...
 
     async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
-        """The fleet's instance types with what they cost now, as far as that can be asked."""
+        """The fleet's instance types with current prices, if known."""
         ...
 
     async def close(self) -> None: ...

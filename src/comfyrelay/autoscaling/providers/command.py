@@ -1,5 +1,7 @@
-"""Machines that a script of the operator's makes: `SCRIPT observe|launch|end|prices`, with JSON on its standard input
-and output. docs/howto/fleet-command.md is what scripts are told."""
+"""Machines made by an operator's script: `SCRIPT observe|launch|end|prices` with JSON on standard input and output.
+
+docs/howto/fleet-command.md documents the interface.
+"""
 
 import asyncio
 import json
@@ -40,17 +42,17 @@ from comfyrelay.system.folder_lock import FolderLock
 
 log = structlog.get_logger(__name__)
 
-# Of sysexits.h: try again later.
+# EX_TEMPFAIL of sysexits.h: try again later.
 TRY_LATER = 75
 TIMEOUT_SECONDS = 60.0
 MOST_BYTES = 4 * 1024**2
 _LAST_WORDS = 300
-# Another server's launch in the same fleet is over by then, or has run into its own limit.
+# Another server's launch in the same fleet is over by then, or has timed out.
 _PAUSE_SECONDS = 0.05
 
 
 def _or_nothing(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
-    """What else is said of a machine is no reason to take it for gone, nor for not looking at the others."""
+    """Ignore invalid details: they must not make a machine look missing."""
     try:
         return check(value)
     except ValidationError as error:
@@ -58,7 +60,7 @@ def _or_nothing(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
         return None
 
 
-# a database keeps no NUL
+# databases do not store NUL
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 NameIfAny = Annotated[Name | None, WrapValidator(_or_nothing)]
 MoneyIfAny = Annotated[
@@ -113,15 +115,17 @@ A = TypeVar("A", bound=BaseModel)
 
 @dataclass
 class _Failed(Exception):
-    """The script said that nothing was done."""
+    """The script reports that it did nothing."""
 
     kind: RefusalKind
     text: str
 
 
 class CommandProvider:
-    """`folder` is for secrets and locks, `programs` where scripts are. A fleet names its script in
-    `machines.options.command`; the other options are the script's."""
+    """`folder` holds secrets and locks, `programs` the scripts.
+
+    A fleet names its script in `machines.options.command`; the other options belong to the script.
+    """
 
     can_launch = True
 
@@ -144,8 +148,10 @@ class CommandProvider:
         return await self._observe_or_raise(fleet)
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
-        """Keys that are there are not ordered again, whatever the script would make of them. What is not known, as
-        after a script that took too long, is raised: whoever orders the same again finds out."""
+        """Existing keys are not ordered again.
+
+        An unknown result, such as after a timeout, is raised: repeating the order finds out.
+        """
         async with self._turn(fleet):
             try:
                 there = await self._observe(fleet)
@@ -165,7 +171,7 @@ class CommandProvider:
         return LaunchResult(launched=[*known, *(each.observed() for each in said.machines)], refused=refused)
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
-        # an id of another fleet's machine, or none at all, is not for the script to stumble over
+        # ids of other fleets or unknown machines are not passed to the script
         known = {each.id for each in await self._observe_or_raise(fleet)} if ids else set()
         if ended := [each for each in ids if each in known]:
             try:
@@ -198,8 +204,10 @@ class CommandProvider:
         return found
 
     async def _ask(self, fleet: ProviderFleet, word: str, answer: type[A], **more: Any) -> A:
-        """Run the script and read its answer. `_Failed` when it says that it did nothing, `ProviderError` when nobody
-        can know what it did."""
+        """Run the script and parse its answer.
+
+        Raises `_Failed` if it did nothing, `ProviderError` if the result is unknown.
+        """
         name = str(fleet.spec.options.get("command", ""))
         try:
             if not name:
@@ -248,7 +256,7 @@ class CommandProvider:
                 "COMFYRELAY_FLEET_SECRETS."
             )
         self._folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # a file, since whoever lists processes may see their environment
+        # as a file, because process listings may show the environment
         path = self._folder / f"secret-{folder_name(fleet.stage)}"
         write(path, secrets[0].encode(), mode=0o600)
         return {
@@ -261,7 +269,7 @@ class CommandProvider:
 
     @asynccontextmanager
     async def _turn(self, fleet: ProviderFleet) -> AsyncIterator[None]:
-        """One launches in a fleet at a time, at least on this host: between looking and launching nobody else does."""
+        """One launch per fleet at a time on this host, from observing to launching."""
         lock = FolderLock(self._folder / folder_name(fleet.stage) / folder_name(fleet.slug))
         try:
             async with asyncio.timeout(2 * self._timeout_seconds + 1):
@@ -291,7 +299,7 @@ def _failure(what: str, code: int, last_words: str) -> _Failed:
 
 
 def _last_words(stderr: IO[bytes]) -> str:
-    """The last line that says something, as a sentence."""
+    """The last non-empty line, as a sentence."""
     stderr.seek(0, 2)
     stderr.seek(max(0, stderr.tell() - 4096))
     lines = [line.strip() for line in stderr.read().decode(errors="replace").splitlines() if line.strip()]
@@ -304,7 +312,7 @@ def _read(what: str, answer: type[A], stdout: IO[bytes]) -> A:
     if len(data) > MOST_BYTES:
         raise ProviderError(f"{what} printed more than {MOST_BYTES} bytes.")
     try:
-        # who has nothing to say may say nothing
+        # an empty answer is allowed
         return answer.model_validate_json(data.strip() or b"{}")
     except ValidationError as error:
         first = error.errors()[0]

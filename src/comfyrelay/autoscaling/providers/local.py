@@ -1,13 +1,13 @@
-"""Machines that are processes of this host: each a worker with a ComfyUI, or a simulator for one, of its own.
+"""Machines that are processes on this host: each a worker with its own ComfyUI or simulator.
 
-Each order has a folder by its key, which says all there is to know, to whoever asks:
+Each order has a folder named by its key that holds its whole state:
 
-    order.json   who it is and what it runs; made once, so a repeated order finds it
-    lock         held by the process of the machine (`local_machine`) for as long as it lives
-    begun.json   that process; a key is begun once, and never again
-    running      ComfyUI answers
-    ended        it was told to end
-    *.log        what it said, kept for a week
+order.json   its identity and command; written once, so a repeated order finds it
+lock         held by the machine's process (`local_machine`) while it lives
+begun.json   that process; a key starts once
+running      ComfyUI answers
+ended        it was asked to stop
+*.log        its output, kept for a week
 """
 
 import asyncio
@@ -45,7 +45,7 @@ from comfyrelay.system.commands import detached
 from comfyrelay.system.folder_lock import FolderLock
 
 STAND_IN = "simulator"
-# A process that was started takes its lock within this time, however busy the host is.
+# A started process takes its lock within this time, even on a busy host.
 START_SECONDS = 120.0
 # Another server's launch in the same fleet is over by then.
 TURN_SECONDS = 10.0
@@ -54,8 +54,8 @@ MACHINE = (sys.executable, "-m", "comfyrelay.autoscaling.providers.local_machine
 WORKER = (sys.executable, "-m", "comfyrelay", "worker")
 SIMULATOR = (sys.executable, "-m", "comfyrelay", "simulator", "--port", "{port}", "--folder", "{folder}")
 
-# Who may set up fleets may not thereby run what they like here: neither by a variable that loads or starts something,
-# nor by moving a machine's folder.
+# Configuring fleets must not allow running arbitrary code here: no variables that load or start something, or move a
+# machine's folder.
 _VARIABLE = re.compile(r"(COMFYRELAY_WORKER_[A-Z_]+|HEARTBEAT_INTERVAL_SECONDS|[A-Z]+_VISIBLE_DEVICES)")
 _NOT_TO_SET = ("COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND", "COMFYRELAY_WORKER_DATA_DIR")
 
@@ -63,19 +63,19 @@ T = TypeVar("T")
 
 
 class LocalOptions(BaseModel):
-    """`machines.options` of a fleet of this provider."""
+    """`machines.options` of a fleet with this provider."""
 
     model_config = ConfigDict(extra="forbid")
 
-    # the simulator, an address of one that runs already, or a program in the folder of programs
+    # the simulator, the URL of a running ComfyUI, or a program in the programs folder
     comfyui: str = STAND_IN
-    # for both processes; {slot} is the lowest number that no other machine of the fleet has
+    # for both processes; {slot} is the lowest number not used by another machine of the fleet
     environment: dict[str, str] = Field(default_factory=dict)
-    # what a job that runs is given to finish once the machine is told to end
+    # time for a running job to finish on shutdown
     grace_seconds: Annotated[float, Field(ge=0)] = 120.0
-    # ComfyUI must answer by then
+    # time for ComfyUI to answer
     answer_seconds: Annotated[float, Field(gt=0)] = 600.0
-    # what the first machine is expected to take; the scaling loop asks for it
+    # estimated boot time of the first machine, for the autoscaling loop
     boot_seconds: Annotated[float, Field(gt=0)] = LOCAL_BOOT_SECONDS
 
     @field_validator("environment")
@@ -90,8 +90,8 @@ class LocalOptions(BaseModel):
 
 
 class LocalProvider:
-    """`folder` is where machines have theirs; `api_url` and `secrets` (by stage) are what their workers need, and
-    `programs` is the folder with what a fleet may name as its ComfyUI."""
+    """`folder` holds the machines' folders; `api_url` and `secrets` (by stage) are for their workers; `programs`
+    holds the programs that a fleet may name as ComfyUI."""
 
     can_launch = True
 
@@ -133,14 +133,14 @@ class LocalProvider:
         return fleet.spec.instance_types
 
     async def close(self) -> None:
-        """Machines go on: whoever comes next finds them."""
+        """Machines keep running: the next process finds them."""
 
     def _observe(self, fleet: ProviderFleet) -> list[Observed]:
         there = self._there(fleet)
         for machine in there:
-            # whoever ordered it may have died before its process was started, and who sees it orders it no more
+            # its owner may have died before starting it, and an observed machine is not ordered again
             if machine.is_waiting_for_process and machine.id not in self._children:
-                # a server without the secret of its fleet cannot, and the order is forgotten after a while
+                # impossible without the secret of its fleet; the order is dropped after a while
                 with suppress(ConfigurationError):
                     self._start(fleet, machine)
         return [each.observed() for each in there]
@@ -173,12 +173,12 @@ class LocalProvider:
                 if machine.is_there:
                     launched.append(machine.observed())
                 else:
-                    # whoever still wants one orders it by another key
+                    # a new order uses another key
                     refuse(order, RefusalKind.THROTTLED, f"The machine {machine.id} has been there, and is gone.")
         return LaunchResult(launched=launched, refused=refused)
 
     def _start(self, fleet: ProviderFleet, machine: "_LocalMachine") -> None:
-        """One too many does no harm: it does not get the lock, or finds that the key has begun."""
+        """Start its process. A duplicate does no harm: it fails to get the lock, or finds the key started."""
         order = machine.ordered
         slots = {name: str(value).replace("{slot}", str(order["slot"])) for name, value in order["environment"].items()}
         environment = {
@@ -199,7 +199,7 @@ class LocalProvider:
         self._children[machine.id] = detached.start(argv, folder=machine.folder, environment=environment, log=log)
 
     def _template(self, fleet: ProviderFleet) -> dict[str, Any]:
-        """What machines of a fleet run; `ConfigurationError` when they could not."""
+        """Return what the fleet's machines run. Raises `ConfigurationError` if they could not."""
         try:
             options = LocalOptions.model_validate(dict(fleet.spec.options))
         except ValidationError as error:
@@ -239,18 +239,18 @@ class LocalProvider:
 
     def _there(self, fleet: ProviderFleet) -> list["_LocalMachine"]:
         folder = self._folder_of(fleet)
-        # a file in its place is no fleet without machines
+        # a file in its place does not mean an empty fleet
         found = sorted(each for each in folder.iterdir() if each.is_dir()) if folder.exists() else []
         return [machine for machine in map(_LocalMachine, found) if machine.is_there]
 
     def _folder_of(self, fleet: ProviderFleet) -> Path:
-        # two stages have two folders, and a missing one is empty only if what is above it can be read
+        # each stage has a folder; a missing one is empty only if its parent is readable
         if self._folder.exists():
             next(iter(self._folder.iterdir()), None)
         return self._folder / folder_name(fleet.stage) / folder_name(fleet.slug)
 
     async def _aside(self, work: Callable[[], T]) -> T:
-        """Off the loop: disks and processes may take their time."""
+        """In a thread: disks and processes may be slow."""
         self._children = {name: each for name, each in self._children.items() if each.poll() is None}
         try:
             return await asyncio.to_thread(work)
@@ -259,7 +259,7 @@ class LocalProvider:
 
 
 class _LocalMachine:
-    """One folder, and the process that holds it."""
+    """One folder and the process that holds it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -285,7 +285,7 @@ class _LocalMachine:
 
     @property
     def is_waiting_for_process(self) -> bool:
-        """Ordered, and nobody has begun: whoever was to start it may have died before."""
+        """Ordered but not started: its starter may have died."""
         return not self._has("ended") and not self._has("begun.json")
 
     @property
@@ -324,7 +324,7 @@ class _LocalMachine:
         write_new(self.folder / "order.json", json.dumps(self._order, indent=2).encode(), mode=0o600)
 
     def end(self) -> None:
-        """Written down first: a process that is only about to begin looks for it, and one that has begun is told."""
+        """Recorded first: a process that is about to start checks it, and a started one is signalled."""
         (self.folder / "ended").touch()
         process = self._process
         if process is not None and self._is_held:
@@ -332,12 +332,12 @@ class _LocalMachine:
 
     @property
     def _is_held(self) -> bool:
-        """By its process, or for a moment by another who looks."""
+        """Held by its process, or briefly by another reader."""
         return FolderLock(self.folder).holder() is not None
 
     @property
     def _process(self) -> dict[str, Any] | None:
-        """The one that has begun, which may have ended since."""
+        """Its process, which may have exited."""
         try:
             found: dict[str, Any] = json.loads((self.folder / "begun.json").read_text("utf-8"))
         except FileNotFoundError:
@@ -350,7 +350,7 @@ class _LocalMachine:
 
 @contextmanager
 def _turn(folder: Path) -> Iterator[None]:
-    """One launches in a fleet at a time, so that nobody counts what another is about to add."""
+    """One launch per fleet at a time, so that counts stay correct."""
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = FolderLock(folder)
     deadline = time.monotonic() + TURN_SECONDS

@@ -1,10 +1,9 @@
-"""One machine of the provider `local`: the process that holds its folder, a ComfyUI and a worker.
+"""The process of a `local` machine: it holds the machine's folder and runs a ComfyUI and a worker.
 
-When one of them ends, or this is asked to end, all do; when this is killed, those that watch over them end them.
+python -m comfyrelay.autoscaling.providers.local_machine FOLDER
 
-    python -m comfyrelay.autoscaling.providers.local_machine FOLDER
-
-What the worker needs to know is in the environment, so that no secret is in a file.
+If one of them exits, or this process is asked to stop, all stop; if it is killed, their launchers stop them. The
+worker's settings are in the environment, so that no secret is in a file.
 """
 
 import asyncio
@@ -28,13 +27,13 @@ from comfyrelay.system.commands.contained import launch
 from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.signals import on_stop
 
-# Whoever looks whether somebody holds a folder holds it for a moment.
+# A reader that checks the lock holds it for a moment.
 LOCK_TRIES = 20
 LOOK_SECONDS = 0.2
 ANSWER_SECONDS = 5.0
 COMFYUI_GRACE_SECONDS = 5.0
 _FOLDERS = ("comfyui", "worker")
-# It is on this host, or near it.
+# It is on this host or close to it.
 _OPENER = build_opener(ProxyHandler({}))
 
 
@@ -49,7 +48,7 @@ async def main(folder: Path) -> None:
         if not write_new(folder / "begun.json", json.dumps(this).encode()):
             _print("This machine was there before, and is not started again.")
             return
-        # after the line above: who ends a machine that has not begun leaves this, and who has begun is told
+        # in this order: a termination before the start leaves this file, a later one sends a signal
         if (folder / "ended").exists():
             _print("It was ended before it began.")
             return
@@ -83,10 +82,10 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
     try:
         if order["comfyui"] is not None:
             words = [each.replace("{port}", str(port)).replace("{folder}", str(work)) for each in order["comfyui"]]
-            # what only the worker needs to know is not for nodes of ComfyUI
+            # the worker's settings are hidden from ComfyUI's nodes
             plain = {name: value for name, value in environment.items() if name != "FLEET_SECRET"}
             comfyui = await _start("comfyui", words, folder, plain, COMFYUI_GRACE_SECONDS)
-        # it waits for ComfyUI by itself, and starts meanwhile
+        # starts in parallel, because it waits for ComfyUI itself
         worker = await _start("worker", order["worker"], folder, environment, order["grace_seconds"])
         answering = asyncio.create_task(_until_answering(url, folder, order["answer_seconds"]))
         ends = {asyncio.create_task(each.wait(), name=name) for name, each in _named(comfyui, worker)}
@@ -98,7 +97,7 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
             if each.done():
                 _print(f"The {each.get_name()} has ended ({each.result()}).")
     finally:
-        # the worker first: it gives back what it cannot finish, and needs ComfyUI for what it can
+        # the worker first: it requeues or finishes its jobs, and needs ComfyUI for that
         for _, process in reversed(_named(comfyui, worker)):
             if process.stdin is not None:
                 process.stdin.close()
@@ -118,7 +117,7 @@ async def _start(
 
 
 async def _until_answering(url: str, folder: Path, seconds: float) -> bool:
-    """Whether ComfyUI answers in time; then the machine counts as running."""
+    """Wait until ComfyUI answers; then the machine counts as running."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
             while not await asyncio.to_thread(_answers, url):  # noqa: ASYNC110  (it tells nobody)

@@ -1,4 +1,4 @@
-"""Programs of this host that fleets may name: those in the one folder that the server's settings say, and no others."""
+"""Programs on this host that fleets may run: only those in the folder named by the server's settings."""
 
 import hashlib
 import os
@@ -15,7 +15,7 @@ SETTING = f"{ENV_PREFIX}FLEET_COMMANDS_DIR"
 
 
 def program(folder: Path | None, name: str) -> Path:
-    """The program of this name; `ConfigurationError` when there is none that may be run."""
+    """Return the program of this name. Raises `ConfigurationError` if it does not exist or may not run."""
     if folder is None:
         raise ConfigurationError(
             f"{SETTING} is not set: fleets may run no program of this host, and {name!r} is one. Name the folder with "
@@ -32,10 +32,10 @@ def program(folder: Path | None, name: str) -> Path:
 
 
 def plain_environment() -> Mapping[str, str]:
-    """What programs get of ours: without the settings of the server, which hold its passwords."""
+    """Environment for programs: without the server's settings, which contain passwords."""
     return {name: value for name, value in os.environ.items() if not name.startswith(ENV_PREFIX)}
 
 
 def folder_name(name: str) -> str:
-    """A name that is one folder, and no other's."""
+    """A unique folder name."""
     return name if _SAFE.fullmatch(name) else f"_{hashlib.sha256(name.encode()).hexdigest()[:40]}"

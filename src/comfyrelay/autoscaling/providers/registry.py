@@ -1,7 +1,7 @@
-"""By its name, who makes a fleet's machines: one of ours, or one that another package brings.
+"""Machine providers by name, built in or from other packages.
 
-A package brings one with an entry point of the group `comfyrelay.machine_providers`: its name is what fleets call it,
-and it is called with `Surroundings` and returns a `MachineProvider`.
+A package adds one with an entry point in the group `comfyrelay.machine_providers`: it is called with `Surroundings` and
+returns a `MachineProvider`. Fleets refer to it by its name.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -22,8 +22,7 @@ GROUP = "comfyrelay.machine_providers"
 
 @dataclass(frozen=True, kw_only=True)
 class Surroundings:
-    """What a provider may need to know of the server whose fleets it serves: its workers register at `api_url`, with a
-    secret of their stage."""
+    """What a provider may need to know about the server: workers register at `api_url` with a secret of their stage."""
 
     settings: Settings
     api_url: str
@@ -31,14 +30,14 @@ class Surroundings:
 
 
 class Providers:
-    """Each is made when it is first asked for, and is one for all fleets."""
+    """Providers are created on first use and shared by all fleets."""
 
     def __init__(self, surroundings: Surroundings) -> None:
         self._surroundings = surroundings
         self._made: dict[str, MachineProvider] = {}
 
     def get(self, name: str) -> MachineProvider:
-        """`ConfigurationError` when there is none of this name, or it cannot work here."""
+        """Return the provider. Raises `ConfigurationError` if it is unknown or unusable here."""
         if name not in self._made:
             self._made[name] = _maker(name)(self._surroundings)
         return self._made[name]
@@ -50,14 +49,14 @@ class Providers:
 
 
 def names() -> list[str]:
-    """All that fleets can name."""
+    """All names that fleets can use."""
     return [*_MAKERS, *sorted(set(entry_points(group=GROUP).names) - set(_MAKERS))]
 
 
 def _maker(name: str) -> Callable[[Surroundings], MachineProvider]:
     if name in _MAKERS:
         return _MAKERS[name]
-    # those of ours come first: nobody's package takes their place by being installed
+    # built-in names come first: an installed package cannot replace them
     for each in entry_points(group=GROUP, name=name):
         try:
             found: Callable[[Surroundings], MachineProvider] = each.load()

@@ -1,4 +1,4 @@
-"""Machines that are simply there: their workers register, and what is decided about them is only reported."""
+"""Existing machines: their workers register, and decisions are only reported."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from comfyrelay.domain.autoscaling.spec import InstanceType
 
 
 class StaticProvider:
-    """Also for machines that somebody else makes and ends, who asks how many there should be: `whose` is that."""
+    """Also for machines that another system launches and terminates after asking for the number: `whose` names it."""
 
     can_launch = False
 
@@ -29,7 +29,7 @@ class StaticProvider:
         return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=text) for _ in orders[:1]])
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
-        """Whoever started them ends them."""
+        """Does nothing: their owner stops them."""
 
     async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         return fleet.spec.instance_types

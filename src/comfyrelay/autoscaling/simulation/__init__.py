@@ -1,1 +1,1 @@
-"""What a policy would have done: simulated, event by event, with the very decision that runs."""
+"""Simulate a policy, event by event, with the production decision function."""

@@ -1,4 +1,4 @@
-"""Requests as people make them: in sessions, with long pauses between; a few models for most, many for the rest."""
+"""Generate realistic requests: sessions with long pauses, a few popular models and a long tail."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ Z95 = 1.6448536
 class Workload:
     days: float = 23.0
     requests_per_day: float = 1160.0
-    # standard deviation of the time between two requests, in means of it: 1 is no burst at all
+    # coefficient of variation of the time between requests: 1 means no bursts
     variation: float = 12.0
-    # inside a burst a request follows the other after so long, on average
+    # mean time between requests inside a burst
     gap_seconds: float = 30.0
     duration_mean_seconds: float = 29.0
     duration_p95_seconds: float = 69.0
     models: int = 80
-    # of all requests: for the first model, and for the first five
+    # share of the first model, and of the first five
     first_model: float = 0.31
     first_five_models: float = 0.70
     workflows: int = 4
@@ -49,7 +49,7 @@ def generate(workload: Workload, seed: int) -> Sequence[TraceRequest]:
 
 
 def model_shares(workload: Workload) -> Sequence[float]:
-    """The first, four that fall by a third each, and a long tail."""
+    """The first, four that decrease by a third each, and a long tail."""
     if workload.models <= 5:
         return [1.0 / workload.models] * workload.models
     next_four = [(2 / 3) ** number for number in range(4)]
@@ -63,8 +63,10 @@ def model_shares(workload: Workload) -> Sequence[float]:
 
 
 def _bursts(workload: Workload) -> tuple[float, float]:
-    """The mean pause between bursts, and the chance that a request is the last of its burst, so that the times between
-    requests have the mean and the variation that are asked for: a mixture of two exponentials."""
+    """Mean pause between bursts and probability that a request ends its burst, for the wanted mean and variation:
+
+    a mixture of two exponentials.
+    """
     mean = DAY_SECONDS / workload.requests_per_day
     gap = workload.gap_seconds
     square = (workload.variation**2 + 1) * mean**2 / 2

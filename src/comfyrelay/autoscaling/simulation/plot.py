@@ -1,4 +1,4 @@
-"""The trade-off as a picture: machine-hours against waiting, one mark for each policy."""
+"""Plot machine-hours against waiting time, one mark per policy."""
 
 from collections.abc import Sequence
 from html import escape
@@ -8,7 +8,7 @@ from comfyrelay.autoscaling.simulation.summary import CLAIRVOYANT, SimulationSum
 
 WIDTH, HEIGHT = 720, 440
 LEFT, RIGHT, TOP, BOTTOM = 70, 30, 66, 60
-# About as wide as a letter is, and as high as a line.
+# Approximate width of a letter and height of a line.
 LETTER, LINE = 7.2, 15.0
 COLOURS = {
     CLAIRVOYANT: "#6b7280",
@@ -20,7 +20,7 @@ COLOURS = {
 
 
 def trade_off(found: Sequence[SimulationSummary], title: str, subtitle: str) -> str:
-    """An SVG. The line joins the policies of our own, from the cheapest to the fastest."""
+    """Return an SVG. The line joins our policies from the cheapest to the fastest."""
     most_hours = _round_up(max((each.machine_hours for each in found), default=1.0))
     most_wait = _round_up(max((each.wait_p95 for each in found), default=1.0))
 
@@ -75,7 +75,7 @@ def trade_off(found: Sequence[SimulationSummary], title: str, subtitle: str) -> 
 
 
 def _label(text: str, x: float, y: float, colour: str, taken: list[tuple[float, float, float]]) -> str:
-    """Beside its mark, inside the frame, and on no other label: a line higher or lower where one is in the way."""
+    """Place a label next to its mark, inside the frame and without overlaps."""
     wide = LETTER * len(text)
     left = x + 10 if x + 10 + wide <= WIDTH - RIGHT else x - 10 - wide
     left = max(LEFT + 4.0, min(left, WIDTH - RIGHT - wide))
@@ -96,7 +96,7 @@ def _label(text: str, x: float, y: float, colour: str, taken: list[tuple[float, 
 
 
 def _round_up(value: float) -> float:
-    """To 1, 2 or 5 times a power of ten, or what is between in fifths: an axis with round steps."""
+    """Round up to 1, 2 or 5 times a power of ten, or fifths between: an axis with round steps."""
     if value <= 0:
         return 1.0
     power = 10.0 ** ceil(log10(value) - 1)

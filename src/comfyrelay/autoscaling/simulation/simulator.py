@@ -1,4 +1,4 @@
-"""A discrete-event simulation of one fleet, which asks the very decision that runs."""
+"""Discrete-event simulation of one fleet with the production decision function."""
 
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ from comfyrelay.domain.autoscaling.observation import QueuedWork, SeenFleet, Sna
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
 
-# The loop acts within a second of an event, and looks again by itself.
+# The loop acts within a second of an event, and at a tick.
 DEBOUNCE_SECONDS = 1.0
 LOOK_SECONDS = 20.0
-# What arrived so long ago that its rate is below this is forgotten.
+# Arrival rates below this are dropped.
 FORGOTTEN_RATE = 1e-5
 REFUSED_SECONDS = 60.0
-# A machine that is taken away says so two minutes before.
+# An eviction is announced two minutes before.
 NOTICE_SECONDS = 120.0
 PROGRESS_JOBS = 500
 BEGIN = datetime(2026, 1, 5, tzinfo=UTC)
@@ -51,7 +51,7 @@ class SimulationOutcome:
     machine_seconds: float = 0.0
     busy_seconds: float = 0.0
     launches: int = 0
-    # requests that found no machine up
+    # requests that found no machine running
     cold_starts: int = 0
     evictions: int = 0
     lost_seconds: float = 0.0
@@ -77,7 +77,7 @@ class Simulation:
         self._scaling = scaling
         self._is_reference = scaling.policy is Policy.REFERENCE
         self._progress = progress
-        # draws that do not depend on what the policy does are the same for each of them
+        # random draws that do not depend on the policy are the same for each
         self._draw = Random(seed)
         self._events: list[tuple[float, int, SimulatedEvent, SimulatedMachine | None]] = []
         self._sequence = 0
@@ -149,8 +149,6 @@ class Simulation:
             self._next_look = at
             self._push(at, SimulatedEvent.LOOK)
 
-    # what happens
-
     def _arrive(self, job: WaitingRequest) -> None:
         now, workflow = job.request.arrival_seconds, job.request.workflow
         if not any(each.is_ready for each in self._machines.values()):
@@ -165,7 +163,7 @@ class Simulation:
         self._soon(now)
 
     def _warm(self, model: str) -> SimulatedMachine | None:
-        """The idle machine that has the model, or the one that was busy last: so the others can end."""
+        """The idle machine with the model, or the most recently busy one, so that the others can stop."""
         found = None
         for machine in self._idle.values():
             found = machine
@@ -174,7 +172,7 @@ class Simulation:
         return found
 
     def _free(self, machine: SimulatedMachine, now: float) -> None:
-        """It takes the next job, or is idle."""
+        """Take the next job, or become idle."""
         job = self._queue.take(machine.model, now)
         if job is None:
             machine.idle_since = now
@@ -227,8 +225,6 @@ class Simulation:
         del self._machines[machine.id]
         self.outcome.machine_seconds += now - machine.launched_at
 
-    # what is decided
-
     def _decide_at(self, now: float) -> None:
         self._next_look = inf
         if self._is_reference:
@@ -272,8 +268,6 @@ class Simulation:
         if setting.evictions_per_hour:
             lives = self._draw.expovariate(setting.evictions_per_hour / 3600)
             self._push(now + lives, SimulatedEvent.EVICTED, machine)
-
-    # what is seen
 
     def _publish(self, now: float) -> None:
         depth = len(self._queue) + sum(each.running is not None for each in self._machines.values())

@@ -1,4 +1,4 @@
-"""What came of a simulation, in the figures that people compare; and what nobody could have undercut."""
+"""Summarise a simulation, and compute lower bounds."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -56,14 +56,16 @@ def summary(policy: str, outcome: SimulationOutcome, setting: WorldSettings) -> 
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The smallest value that so large a share of all does not exceed."""
+    """The smallest value that this share of all values does not exceed."""
     return ordered[max(0, ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
 def lower_bound(requests: Sequence[TraceRequest], setting: WorldSettings) -> SimulationSummary:
-    """Of somebody who knows all that will come: all machines that are allowed are up whenever a request needs one, with
-    its model loaded. In order of arrival, nobody waits less. What it costs is the work alone: a machine is paid for
-    while it works, and never boots or idles. No policy that keeps the order is below either; none reaches both."""
+    """Lower bounds of a clairvoyant policy.
+
+    Waiting: all allowed machines run with the right model whenever a request needs one. Cost: machines are paid only
+    while they work, without boots and idle time. No policy that keeps the order beats either; none reaches both.
+    """
     free = [0.0] * setting.max_machines
     heapify(free)
     waits, work = [], 0.0

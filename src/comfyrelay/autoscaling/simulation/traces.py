@@ -1,4 +1,4 @@
-"""What arrives: requests with their durations, from a file."""
+"""Requests with durations from a file."""
 
 import csv
 from collections.abc import Iterable, Iterator, Sequence
@@ -28,7 +28,7 @@ class PastJob(Protocol):
 
 
 class TraceRequest(NamedTuple):
-    """`arrival_seconds` counts from the first request; `duration_seconds` is without loading the model."""
+    """`arrival_seconds` counts from the first request; `duration_seconds` excludes loading the model."""
 
     arrival_seconds: float
     duration_seconds: float
@@ -79,7 +79,7 @@ def parse_trace(lines: Iterable[str], name: str = "the trace") -> Sequence[Trace
 
 
 def _from_the_first(found: Sequence[TraceRequest], name: str) -> Sequence[TraceRequest]:
-    """Arrivals may be told as the time of a clock, in seconds since 1970: what counts is the time since the first."""
+    """Arrivals may be Unix times: they are made relative to the first."""
     begin, end = found[0].arrival_seconds, found[-1].arrival_seconds
     days = (end - begin) / DAY_SECONDS
     if days > MOST_DAYS:
@@ -100,8 +100,10 @@ def _rows(lines: Iterable[str], name: str) -> Iterator[tuple[int, list[str]]]:
 
 
 def from_history(done: Iterable[PastJob]) -> Sequence[TraceRequest]:
-    """Jobs that ran, as requests. The hash of its workflow stands for the models that a job needed; the time that it
-    took to load them is in its duration already."""
+    """Convert past jobs to requests.
+
+    The workflow hash represents the models; their loading time is part of the duration.
+    """
     found = sorted(done, key=lambda each: each.created_at)
     if not found:
         return []

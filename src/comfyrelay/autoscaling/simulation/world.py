@@ -1,4 +1,4 @@
-"""The simulated world: machines that boot, load models and work, and a queue before them."""
+"""The simulated world: machines that boot, load models and work, and their queue."""
 
 from dataclasses import dataclass, field
 from itertools import islice
@@ -7,23 +7,23 @@ from typing import NamedTuple
 from comfyrelay.autoscaling.simulation.traces import TraceRequest
 from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
 
-# As the server hands out jobs: what a machine has loaded goes first among so many, unless the first waits too long.
+# Like the server: a warm workflow goes first within this window, unless the first job has waited too long.
 WARM_LOOKAHEAD = 32
 WARM_WAIT_SECONDS = 120.0
-# As the server sees what takes longer than it should: it is about to be done.
+# Like the server: a job that takes longer than expected is about to end.
 LEAST_SECONDS_LEFT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorldSettings:
-    """Where requests run. Boot times vary evenly by `boot_spread` to both sides."""
+    """Where requests run. Boot times vary uniformly by `boot_spread` to both sides."""
 
     boot_seconds: float = 180.0
     boot_spread: float = 0.25
     load_seconds: float = 22.0
     price_per_hour: float = 0.20
     max_machines: int = 10
-    # Spot: how often a machine is taken away, in an hour, and the share of launches that is refused
+    # Spot: evictions per machine-hour, and the share of refused launches
     evictions_per_hour: float = 0.0
     refused_share: float = 0.0
     last_idle_seconds: float = 900.0
@@ -45,18 +45,18 @@ class SimulatedMachine:
     started_at: float = 0.0
     done_at: float = 0.0
     idle_since: float = 0.0
-    # an eviction was announced: it takes nothing new
+    # an eviction was announced: it accepts nothing new
     is_draining: bool = False
     is_gone: bool = False
 
 
 @dataclass(slots=True)
 class SimulatedQueue:
-    """Jobs in order of arrival; those that were handed out early are skipped when their turn comes."""
+    """Jobs in order of arrival; jobs leased out of order are skipped later."""
 
     jobs: dict[int, WaitingRequest] = field(default_factory=dict)
     by_workflow: dict[str, int] = field(default_factory=dict)
-    # jobs whose machine was taken away: they go first
+    # jobs of evicted machines: they go first
     returned: list[WaitingRequest] = field(default_factory=list)
 
     def __len__(self) -> int:
@@ -98,7 +98,7 @@ class SimulatedQueue:
 def seen(
     machine: SimulatedMachine, now: float, boot_seconds: float, run_seconds: float, setting: WorldSettings
 ) -> SeenMachine:
-    """A machine as the scaling loop would see it: what it runs ends when such jobs mostly do."""
+    """A machine as the autoscaling loop sees it: its job ends after the usual time."""
     age = now - machine.launched_at
     if not machine.is_ready:
         return SeenMachine(

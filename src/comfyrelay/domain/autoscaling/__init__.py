@@ -1,1 +1,1 @@
-"""How many machines a fleet should have: what is seen, what is decided, and why. Nothing here asks or does anything."""
+"""Decide how many machines a fleet should have. Pure functions."""

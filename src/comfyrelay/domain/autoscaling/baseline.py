@@ -1,9 +1,8 @@
-"""What alarms on queue depth do: from none to one while anything waits, then a backlog of 2 for each worker, and none
-after 15 minutes without work.
+"""The baseline policy: CloudWatch alarms on queue depth.
 
-An alarm sees what was published, once a minute, and acts when it has looked at it for a minute more: once, and then not
-before the next minute. Target tracking takes machines away only after 15 low minutes in a row, and those that run
-something are protected.
+From zero to one machine while anything waits, then a target backlog of 2 per worker, and zero after 15 minutes without
+work. An alarm sees metrics that are published once a minute, acts after another minute, and at most once a minute.
+Target tracking scales in only after 15 low minutes in a row, and busy machines are protected.
 """
 
 from dataclasses import dataclass, field
@@ -13,7 +12,7 @@ from comfyrelay.domain.autoscaling.capacity import is_capacity, may_end
 from comfyrelay.domain.autoscaling.observation import Alarm, MachineState, SeenFleet, SeenMachine
 
 BACKLOG_TARGET = 2.0
-# Target tracking calls a backlog low below nine tenths of its target.
+# Target tracking counts a backlog below nine tenths of its target as low.
 LOW_BACKLOG = 0.9 * BACKLOG_TARGET
 LOW_SECONDS = 900.0
 ZERO_AFTER_SECONDS = 900.0
@@ -31,13 +30,13 @@ class _Published:
 
 @dataclass(slots=True)
 class Alarms:
-    """The figures that a fleet has published, as its alarms see them: those of the minute before. Times are seconds."""
+    """Published metrics of a fleet as its alarms see them, a minute late. Times are in seconds."""
 
     _minute: float | None = None
     _published: list[_Published] = field(default_factory=list)
 
     def publish(self, now: float, *, depth: int, workers: int) -> None:
-        """To be called at least once a minute; the figures of a minute are those of its first call."""
+        """Call at least once a minute; the first call of a minute counts."""
         minute = floor(now / METRIC_SECONDS)
         if minute == self._minute:
             return
@@ -69,7 +68,7 @@ def backlog(depth: int, workers: int) -> float:
 
 
 def wanted(fleet: SeenFleet, queued: int) -> int:
-    """How many machines the two policies ask for while they scale out."""
+    """Machines that the two policies request for scaling out."""
     leases = sum(each.leases for each in fleet.machines)
     depth = queued + leases if fleet.alarm is None else max(fleet.alarm.depth, leases)
     if depth == 0:
@@ -81,7 +80,7 @@ def wanted(fleet: SeenFleet, queued: int) -> int:
 
 
 def has_acted(fleet: SeenFleet) -> bool:
-    """Whether the alarms have launched something since they last looked: they act on the same figures once."""
+    """Whether the alarms have acted on the present metrics: they act once."""
     alarm = fleet.alarm
     return alarm is not None and any(ago <= alarm.seconds_ago for ago in fleet.launches_ago)
 

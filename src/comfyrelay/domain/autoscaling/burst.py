@@ -1,7 +1,7 @@
-"""Whether a job that waits for a machine of ours goes to the cloud instead: self-hosted first, and within its money.
+"""Decide which waiting jobs go to the cloud: self-hosted first, and within the budget.
 
-The queue is played through in its order: each job takes the slot that is free first, so that whoever goes to the cloud
-leaves its place to those behind it. Money is in whole millionths of a currency.
+The queue is simulated in order: each job takes the first free slot, so a job that goes to the cloud frees its place for
+the next. Money is in integer millionths of a currency.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,13 +18,13 @@ NOBODY_LEFT = "Comes back from Comfy Cloud: no worker is left that runs it there
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstRunner:
-    """A worker, or a machine that boots, and what it may run."""
+    """A worker or a booting machine, and what it may run."""
 
     machine: SeenMachine
     workflows: frozenset[int]
-    # of jobs on which it failed lately, or that need what it lacks
+    # hashes of jobs that failed there recently, or that it is missing requirements for
     refused_hashes: frozenset[str] = frozenset()
-    # by workflow and hash, those that need a larger GPU
+    # (workflow, hash) pairs that need a larger GPU
     oversized: frozenset[tuple[int, str]] = frozenset()
 
     def could_run(self, job: "WaitingJob") -> bool:
@@ -42,22 +42,22 @@ class WaitingJob:
     # on a machine with a speed of 1
     seconds: float
     waited_seconds: float = 0.0
-    # the strictest of what its effect, its tenant and itself accept; `None`: as long as it takes
+    # the strictest limit of its effect, tenant and job; `None`: no limit
     accepts_seconds: float | None = None
     may_burst: bool = False
-    # it went to the cloud before, wherever it is now
+    # it has gone to the cloud before
     has_burst: bool = False
     cloud_micros_per_second: int | None = None
 
     @property
     def expected_cost_micros(self) -> int:
-        """At least one: what costs nothing could not be limited."""
+        """At least one millionth: free jobs could not be limited."""
         return max(1, ceil((self.cloud_micros_per_second or 0) * self.seconds))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Money:
-    """What bursts may cost in an hour, and what of it is spent or promised. A limit that nobody set is `None`."""
+    """Hourly budget for bursts, and how much of it is spent or reserved. `None`: no limit."""
 
     limit_micros: int | None = None
     spent_micros: int = 0
@@ -67,7 +67,7 @@ class Money:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstSnapshot:
-    """What is seen at a stage. Both queues are in the order in which they are leased."""
+    """The observation of a stage. Both queues are in lease order."""
 
     here: Sequence[BurstRunner]
     cloud: Sequence[BurstRunner]
@@ -78,7 +78,7 @@ class BurstSnapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstDecision:
-    """Where a queued dispatch goes, and why. `wait_seconds` is what it would wait here in all: `None` for ever."""
+    """Where a queued dispatch goes, and why. `wait_seconds` is its total wait here; `None` means for ever."""
 
     dispatch_id: int
     workflow: int
@@ -93,17 +93,17 @@ class BurstDecision:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstPlan:
     moves: Sequence[BurstDecision]
-    # of jobs that wait for longer than they accept: why they stay
+    # jobs that wait longer than they accept: why they stay
     stays: Mapping[int, str]
 
 
 def accepted_wait(*limits: float | None) -> float | None:
-    """The strictest that is set."""
+    """The strictest limit that is set."""
     return min((each for each in limits if each is not None), default=None)
 
 
 def decide_bursts(snapshot: BurstSnapshot) -> BurstPlan:
-    """Who goes to the cloud, and who comes back from it. The same snapshot gives the same plan."""
+    """Decide which jobs go to the cloud and which return. The same observation gives the same plan."""
     here, cloud = _Slots(snapshot.here), _Slots(snapshot.cloud)
     purse = _Purse(snapshot.money)
     moves: list[BurstDecision] = []
@@ -164,12 +164,12 @@ def _reason(total: float, accepts: float) -> str:
 
 
 class _Slots:
-    """When which slot is free, as the queue is played through."""
+    """When each slot becomes free in the simulated queue."""
 
     def __init__(self, runners: Sequence[BurstRunner]) -> None:
         self._runners = [each for each in runners if each.machine.state is not MachineState.DRAINING]
         self._free = [sorted(free_from(each.machine)) for each in self._runners]
-        # who could run a kind of job is asked for each of them
+        # cached: which slots could run a kind of job
         self._able: dict[tuple[int, str], list[int]] = {}
 
     def wait_of(self, job: WaitingJob) -> float:

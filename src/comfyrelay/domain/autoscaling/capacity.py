@@ -1,4 +1,4 @@
-"""How much work machines can take, how long work waits for them, and how many machines arriving work needs."""
+"""Capacity of machines: how much work they take, how long work waits, and how many machines arriving work needs."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,9 +7,9 @@ from math import ceil, sqrt
 from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL, UNKNOWN_SECONDS
 from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenMachine
 
-# Arriving work that would keep a machine busy for a smaller share of its time is no reason to keep one.
+# Arriving work that would keep a machine busy for a smaller share of its time does not justify one.
 WORTH_A_MACHINE = 0.1
-# Rates are sums of floats: 2.0000000001 machines are two.
+# Tolerance for float sums: 2.0000000001 machines are two.
 ROUNDING = 1e-9
 
 
@@ -36,8 +36,10 @@ def queued_seconds(work: QueuedWork) -> float:
 
 
 def rate(work: QueuedWork, boot_seconds: float) -> float:
-    """Arrivals a second that can be counted on: those that were seen for as long as a boot takes. What still waits is
-    staffed as it is, and no sign of what will come."""
+    """Reliable arrivals per second:
+
+    observed for at least a boot time. Waiting jobs are staffed separately and predict nothing.
+    """
     if work.arrivals_seconds < boot_seconds:
         return 0.0
     return max(0.0, work.jobs_per_second - work.jobs * ONE_ARRIVAL)
@@ -45,8 +47,11 @@ def rate(work: QueuedWork, boot_seconds: float) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Load:
-    """Machines with a speed of 1 that what arrives keeps busy. The newest arrival alone launches none and ends none:
-    just after each of them a constant load counts as one more, and both sides of a border would be seen in turn."""
+    """Number of machines with a speed of 1 that arriving work keeps busy.
+
+    The newest arrival alone launches and terminates nothing: just after an arrival a constant load looks one higher,
+    and the decision would oscillate.
+    """
 
     to_launch: float = 0.0
     to_keep: float = 0.0
@@ -62,14 +67,14 @@ def arriving(work: QueuedWork, boot_seconds: float) -> Load:
 
 
 def machines_for(load: float, spare: float) -> int:
-    """Square-root staffing: the load, and a reserve that grows with its root, as its swings do."""
+    """Square-root staffing: the load plus a reserve that grows with its square root, as its fluctuations do."""
     if load < WORTH_A_MACHINE:
         return 0
     return ceil(load + spare * sqrt(load) - ROUNDING)
 
 
 def slots_from(machine: SeenMachine) -> Sequence[tuple[float, int]]:
-    """In how many seconds how many slots can take something new."""
+    """How many slots become free in how many seconds."""
     if machine.state is MachineState.BOOTING:
         return ((max(0.0, machine.boot_seconds_left), machine.slots),)
     running = min(machine.slots, max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
@@ -79,19 +84,19 @@ def slots_from(machine: SeenMachine) -> Sequence[tuple[float, int]]:
 
 
 def free_from(machine: SeenMachine) -> Sequence[float]:
-    """The same for each slot."""
+    """The same per slot."""
     return [start for start, slots in slots_from(machine) for _ in range(slots)]
 
 
 def free_slots(machine: SeenMachine) -> int:
-    """Jobs that it can take, or will when it is up, beside what it runs."""
+    """Jobs that it can take, now or after booting, in addition to what it runs."""
     if machine.state is MachineState.DRAINING:
         return 0
     return max(0, machine.slots - max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
 
 
 def can_do(machines: Sequence[SeenMachine], within: float) -> float:
-    """Seconds of work that these can do so soon, beside what they run."""
+    """Seconds of work that these machines can do by then, in addition to what they run."""
     return sum(
         machine.speed * slots * max(0.0, within - start)
         for machine in machines
@@ -101,7 +106,7 @@ def can_do(machines: Sequence[SeenMachine], within: float) -> float:
 
 
 def drained_in(seconds: float, machines: Sequence[SeenMachine]) -> float | None:
-    """After how long this much work is begun, if these machines share it; `None` if there are none."""
+    """When this much work would start if these machines share it; `None` without machines."""
     slots = sorted(
         (start, machine.speed * count)
         for machine in machines

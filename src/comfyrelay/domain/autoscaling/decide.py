@@ -1,4 +1,4 @@
-"""How many machines each fleet of a stage should have: a pure function from what is seen to what is to be done."""
+"""Decide how many machines each fleet of a stage should have: a pure function of an observation."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,8 +29,10 @@ from comfyrelay.domain.autoscaling.spec import Policy
 
 
 def decide(snapshot: Snapshot) -> Sequence[FleetPlan]:
-    """One plan for each fleet, in their order. What several fleets serve is staffed once: by what is there already,
-    then by the cheapest fleet, then the fastest."""
+    """Return one plan per fleet, in order.
+
+    Work that several fleets serve is staffed once: by existing machines, then by the cheapest fleet, then the fastest.
+    """
     stage = _Stage(snapshot)
     plans = {each.slug: _plan(stage, each) for each in stage.by_price}
     return [plans[each.slug] for each in snapshot.fleets]
@@ -40,7 +42,7 @@ def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
     try:
         return stage.plan(fleet)
     except Exception as error:
-        # numbers beyond all bounds are this fleet's alone: the others go on
+        # overflow in one fleet must not affect the others
         why = f"nothing is done, for nothing can be decided ({type(error).__name__}: {error})"
         return FleetPlan(
             fleet=fleet.slug, desired=stage.capacity[fleet.slug], reason=f"{reasons.machines(fleet)}: {why}"
@@ -49,7 +51,10 @@ def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
 
 @dataclass(kw_only=True, slots=True)
 class _Left:
-    """What of a workflow's queue no machine takes yet. `seconds` is with what will come; `jobs` are those that wait."""
+    """The part of a workflow's queue that no machine takes yet.
+
+    `seconds` includes expected arrivals; `jobs` are waiting ones.
+    """
 
     jobs: float
     seconds: float
@@ -57,7 +62,7 @@ class _Left:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _Wish:
-    """What a policy wants before limits: so many more machines, or the end of these."""
+    """What a policy wants before limits: additional machines, or machines to terminate."""
 
     more: int
     why: str
@@ -73,8 +78,8 @@ class _Stage:
         self.capacity = {
             fleet.slug: sum(is_capacity(machine) for machine in fleet.machines) for fleet in snapshot.fleets
         }
-        # what arrives of each workflow, and of what each two fleets share
-        # what arrives counts once it was seen for as long as the quickest of those boots that could serve it
+        # Arrivals of each workflow, and of each pair of fleets that share one. They count once observed for the
+        # shortest boot time of the fleets that could serve them.
         boots: dict[int, float] = {}
         for fleet in snapshot.fleets:
             for number in fleet.workflows & self.work.keys():
@@ -103,7 +108,7 @@ class _Stage:
         can = {each.slug: can_do(each.machines, _horizon(each)) if each.machines else 0.0 for each in self.by_price}
         free = {fleet.slug: sum(free_slots(machine) for machine in fleet.machines) for fleet in self.by_price}
         left = {}
-        # while anything waits for a fleet, what will have arrived when a machine could begin is work as well
+        # while jobs wait, arrivals up to the time a machine could start count as work, too
         waited_for = {
             number
             for fleet in self.by_price
@@ -115,7 +120,7 @@ class _Stage:
             for number in self.work
             if number in waited_for
         }
-        # who has the fewest fleets goes first: the others can go elsewhere
+        # workflows with the fewest fleets first: the others have alternatives
         for number in sorted(serving, key=lambda each: (len(serving[each]), each)):
             work = self.work[number]
             soon = max(rate(work, fleet.boot_seconds) * _horizon(fleet) for fleet in serving[number])
@@ -130,7 +135,7 @@ class _Stage:
                 begun = min(jobs, free[fleet.slug])
                 free[fleet.slug] -= begun
                 jobs -= begun
-            # however much work it is: each that waits runs on one machine, and those that boot have theirs already
+            # limited by jobs: each runs on one machine, and booting machines have theirs already
             left[number] = _Left(jobs=min((work.jobs + soon) * seconds / total, jobs), seconds=seconds)
         return left
 
@@ -159,11 +164,11 @@ class _Stage:
         return self._idle(fleet, work, jobs, keep)
 
     def _idle(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
-        """Each machine by its own idle time: waiting longer than a boot takes costs more than booting again."""
+        """Judge each machine by its own idle time: idling longer than a boot costs more than booting again."""
         own = self.capacity[fleet.slug]
         limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
         idle = sum(is_idle(each) for each in fleet.machines)
-        # those that what waits will take in a moment are not idle
+        # machines that waiting jobs will take in a moment are not idle
         spare = min(own - keep, idle - ceil(jobs / fleet.slots))
         ended: list[SeenMachine] = []
         for machine in _idle_longest_first(fleet)[: max(0, spare)]:
@@ -181,7 +186,7 @@ class _Stage:
         return _Wish(more=0, why=why)
 
     def _for_queue(self, fleet: SeenFleet) -> int:
-        """Machines that what waits needs beyond what is there, to be done soon after they could begin."""
+        """Additional machines needed to finish waiting work soon after they could start."""
         left = [each for number, each in self.left.items() if number in fleet.workflows and each.seconds > ROUNDING]
         by_work = sum(each.seconds for each in left) / _does(fleet)
         # a job runs on one machine
@@ -193,8 +198,10 @@ class _Stage:
         return machines_for(load / (kind.speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
 
     def _with_what_follows(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int) -> int:
-        """Where nothing is up yet and something waits: machines for it and for what usually follows, which should not
-        wait for a second boot."""
+        """If no machine runs and jobs wait:
+
+        machines for them and for the usual followers, which should not wait for a second boot.
+        """
         follow = WEIGHTS[fleet.scaling.policy].following * (1 + fleet.following_jobs - jobs)
         if not jobs or follow <= 0:
             return 0
@@ -206,7 +213,7 @@ class _Stage:
         return ceil(min(by_work, by_jobs) - ROUNDING) - sum(self.capacity[each.slug] for each in serving)
 
     def _elsewhere(self, fleet: SeenFleet, *, cheaper: bool = False) -> int:
-        """Machines of other fleets that take a share of what arrives for this one."""
+        """Machines of other fleets that take a share of this fleet's arrivals."""
         found = 0
         for other in self.by_price:
             if other.slug == fleet.slug:
@@ -220,7 +227,7 @@ class _Stage:
         return found
 
     def _shared_load(self, fleet: SeenFleet, other: SeenFleet) -> Load:
-        """Each two are asked about from both sides, and more than once."""
+        """cached, because each pair is queried from both sides"""
         pair = (min(fleet.slug, other.slug), max(fleet.slug, other.slug))
         if pair not in self.shared:
             both = fleet.workflows & other.workflows & self.load.keys()
@@ -270,7 +277,7 @@ class _Stage:
         )
 
     def _take(self, fleet: SeenFleet, space: Headroom, launched: int) -> None:
-        """Fleets that come later see what this one is going to do."""
+        """Later fleets see the planned changes of this one."""
         self.capacity[fleet.slug] += launched
         can = launched * _does(fleet, speed=space.instance_type.speed)
         slots = float(launched * fleet.slots)
@@ -295,19 +302,19 @@ def _price(fleet: SeenFleet) -> tuple[float, float, str]:
 
 
 def _horizon(fleet: SeenFleet) -> float:
-    """What is done by then without another machine needs none."""
+    """Work that existing machines finish by then needs no other."""
     weights = WEIGHTS.get(fleet.scaling.policy)
     return fleet.boot_seconds + (weights.drain_seconds if weights else 0.0)
 
 
 def _does(fleet: SeenFleet, speed: float | None = None) -> float:
-    """Seconds of work that a machine launched now does by the horizon."""
+    """Seconds of work that a machine launched now can do by the horizon."""
     drain = _horizon(fleet) - fleet.boot_seconds or 60.0
     return (speed or preferred_type(fleet).speed) * fleet.slots * drain
 
 
 def _new(fleet: SeenFleet, number: int) -> list[SeenMachine]:
-    """As one that has the slots of all: only what they do together is asked for."""
+    """Combine machines into one with all their slots: only their total matters."""
     if number <= 0:
         return []
     booting = SeenMachine(
@@ -329,6 +336,6 @@ def _idle_longest_first(fleet: SeenFleet) -> list[SeenMachine]:
 
 
 def _dispensable(fleet: SeenFleet) -> list[SeenMachine]:
-    """Idle ones, and then those that still have the longest to boot. Never a busy one."""
+    """Idle machines, then those with the longest boot time left. Never a busy one."""
     booting = [each for each in fleet.machines if each.state is MachineState.BOOTING]
     return _idle_longest_first(fleet) + sorted(booting, key=lambda each: (-each.boot_seconds_left, each.id))

@@ -1,4 +1,4 @@
-"""How a decision is written down."""
+"""Record decisions."""
 
 import re
 from collections import Counter
@@ -12,21 +12,21 @@ from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.schedules import at_least
 from comfyrelay.domain.autoscaling.spec import InstanceType
 
-# Of a large fleet so many are kept with each decision, beside how many there were of each state.
+# Number of machines kept with a decision, in addition to the counts by state.
 MACHINES_KEPT = 50
 
 
 def reason_class(reason: str) -> str:
-    """A reason without what was seen, and without numbers: as long as it stays the same, nothing new is to be told."""
+    """The reason without numbers and observations: unchanged means nothing new to report."""
     return re.sub(r"\d+(\.\d+)?", "#", reason.partition(": ")[2] or reason)
 
 
 def what_was_seen(
     seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot, types: Sequence[InstanceType]
 ) -> Mapping[str, Any]:
-    """What a decision was made on, as it is kept."""
+    """The observation behind a decision, for the record."""
     left = {each.name for each in seen.instance_types}
-    # those that boot first: whose job waits is told of them
+    # booting machines first: waiting jobs refer to them
     kept = sorted(seen.machines, key=lambda each: each.state is not MachineState.BOOTING)[:MACHINES_KEPT]
     return {
         "work": [

@@ -1,4 +1,4 @@
-"""What is learnt: how long jobs and boots take, how often jobs arrive, and what providers would not do lately."""
+"""Learn job durations, boot times and arrival rates, and remember refusals."""
 
 from collections import deque
 from collections.abc import Iterable, Sequence
@@ -10,27 +10,27 @@ from statistics import median, quantiles
 from comfyrelay.domain.autoscaling.machines import FAILED_BOOTS, MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
 
-# Of a workflow that nobody has run yet.
+# For a workflow that has not run yet.
 UNKNOWN_SECONDS = 60.0
-# A new job counts for at least so much of what is known: a workflow that changes is followed within a few dozen.
+# Minimum weight of a new job: a changed workflow is learnt within a few dozen jobs.
 LEAST_WEIGHT = 0.05
 HALF_LIFE_SECONDS = 300.0
 DEFAULT_BOOT_SECONDS = 180.0
 LEAST_SECONDS_LEFT = 1.0
-# A process on this host is there sooner than a machine of a cloud.
+# A local process starts faster than a cloud machine.
 LOCAL_BOOT_SECONDS = 30.0
-# So many of the newest boots tell how long one takes.
+# Number of newest boots that count.
 NEWEST_BOOTS = 20
 LAUNCHES_SECONDS = 300.0
-# Two reads of one clock may differ by this, whichever came first.
+# Two reads of one clock may differ by this much.
 CLOCK_ERROR_SECONDS = 1.0
-# Fewer arrivals tell no rate, and after so long a silence it is another stream that begins.
+# Fewer arrivals give no rate, and after this silence a new stream starts.
 LEAST_ARRIVALS = 5
 SILENCE_SECONDS = 3 * HALF_LIFE_SECONDS
-# So many of the newest bursts tell what usually follows, and fewer tell nothing.
+# Number of newest bursts that count, and the minimum for a prediction.
 NEWEST_BURSTS = 20
 LEAST_BURSTS = 5
-# For so long a provider that said no is not asked for the same again, by the kind of its refusal.
+# How long a refused launch is not repeated, by kind of refusal.
 REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup": 60.0}
 
 
@@ -52,11 +52,11 @@ NOTHING_LEARNT = Duration(jobs=0, mean_seconds=0.0)
 
 @dataclass(slots=True)
 class Rate:
-    """Arrivals a second, of which those half a life ago count half."""
+    """Arrivals per second with exponential decay: those one half-life ago count half."""
 
     _weight: float = 0.0
     _at: datetime | None = None
-    # since when they come without a long silence, and how many did
+    # start and number of arrivals without a long silence
     _since: datetime | None = None
     _count: int = 0
 
@@ -69,17 +69,17 @@ class Rate:
             self._weight = self._weight_at(at) + 1.0
             self._at = at
         else:
-            # it came to the queue late: it counts as what is left of it
+            # a late arrival counts as what is left of it
             self._weight += exp(-_DECAY * (self._at - at).total_seconds())
 
     def at(self, now: datetime) -> float:
         if self._at is not None and self._since is not None and self._at > now:
-            # the clock went back: what came then came now at the latest, and is forgotten from now on
+            # the clock went back: treat the arrivals as of now
             self._at, self._since = now, min(self._since, now)
         return self._weight_at(now) * _DECAY
 
     def seen_seconds(self) -> float:
-        """Over how long arrivals were seen: a few in a row are no rate yet."""
+        """How long arrivals were observed: a few in a row give no rate."""
         if self._at is None or self._since is None or self._count < LEAST_ARRIVALS:
             return 0.0
         return (self._at - self._since).total_seconds()
@@ -91,7 +91,7 @@ class Rate:
 
 
 _DECAY = log(2) / HALF_LIFE_SECONDS
-# What one that has just come adds to a rate.
+# What a new arrival adds to a rate.
 ONE_ARRIVAL = _DECAY
 
 
@@ -110,8 +110,7 @@ class Rates:
 
 @dataclass(slots=True)
 class Following:
-    """How many jobs usually follow one that found nothing up, within the boot that it waits for: none, where most stay
-    alone. Nothing is up after a silence."""
+    """How many jobs usually follow one that found no machine, within the boot it waits for; none if most stay alone."""
 
     _followed: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST_BURSTS))
     _began: datetime | None = None
@@ -119,7 +118,7 @@ class Following:
     _last: datetime | None = None
 
     def add(self, at: datetime, *, boot_seconds: float, silence_seconds: float) -> None:
-        """A job came. The first of all tells nothing: nobody knows what came before it."""
+        """Count a job. The very first one teaches nothing."""
         if self._last is not None and (at - self._last).total_seconds() >= max(silence_seconds, boot_seconds):
             self._close()
             self._began = at

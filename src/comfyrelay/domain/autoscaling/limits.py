@@ -1,4 +1,4 @@
-"""What may be launched: limits on machines, on launches a minute, on money an hour, and the breaker."""
+"""Launch limits: machines, launches per minute, cost per hour, and the circuit breaker."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,11 +7,11 @@ from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, S
 from comfyrelay.domain.autoscaling.plan import Launch
 from comfyrelay.domain.autoscaling.spec import InstanceType
 
-# Sums of prices that differ by less are the same money.
+# Tolerance when comparing sums of prices.
 MONEY_ERROR = 1e-9
-# Launches are limited by the minute.
+# Launches are limited per minute.
 LAUNCHES_OF_SECONDS = 60.0
-# The breaker: when machines are launched and never become workers, launching more only costs money.
+# Circuit breaker: if launched machines never become workers, more launches only cost money.
 PAUSE_SECONDS = 300.0
 LONGEST_PAUSE_SECONDS = 3600.0
 _ANY = InstanceType(name="")
@@ -20,13 +20,15 @@ _UP = (MachineState.READY, MachineState.BUSY)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Headroom:
-    """How many may be launched, of which type, and what it is that allows no more. Draining machines count: they are
-    there, and they cost."""
+    """How many machines of which type may be launched, and which limit applies.
+
+    Draining machines count, because they cost.
+    """
 
     launches: int
     instance_type: InstanceType
     limit: str
-    # the same for those whose jobs wait: what a provider says is for the operator
+    # the limit in words for users; provider messages are for operators
     told: str
 
     def launch(self, count: int) -> tuple[Launch, ...]:
@@ -51,7 +53,7 @@ def headroom(fleet: SeenFleet) -> Headroom:
     if limits.cost_per_hour is not None:
         left = limits.cost_per_hour - cost_per_hour(fleet)
         text = f"the limit is {limits.cost_per_hour:g} an hour"
-        # where no types are named, the next may cost what the dearest does
+        # without named types, the next may cost as much as the most expensive
         known = max((each.price_per_hour for each in fleet.machines), default=0.0)
         price = known if kind is _ANY else kind.price_per_hour if kind is not None else 0.0
         if kind is None:
@@ -59,18 +61,18 @@ def headroom(fleet: SeenFleet) -> Headroom:
         elif price > 0:
             affordable = int((left + MONEY_ERROR) / price)
         elif kind is _ANY and not any(each.state in _UP for each in fleet.machines):
-            # one tells what they cost; where nobody has told it once that is up, nobody ever does
+            # launch one to learn the price; if it is still unknown once it runs, it stays unknown
             affordable = 1 - len(fleet.machines) if left > MONEY_ERROR else 0
             text += ", and the first has not told its price yet"
         else:
-            # of what may cost something, none for nothing
+            # no free machines where machines may cost something
             affordable = bounds[0][0] if left > (MONEY_ERROR if kind is _ANY else -MONEY_ERROR) else 0
         bounds.append((affordable, text))
     if fleet.all_refused:
         bounds.append((0, fleet.refusal or "none of its instance types can be had now"))
     pause = pause_left(fleet)
     if pause is not None:
-        # after the pause one machine tries, and the next waits for what becomes of it
+        # after the pause one machine is tried, and the next waits for its result
         tries = 1 if pause == 0 and not any(each.state is MachineState.BOOTING for each in fleet.machines) else 0
         text = f"{fleet.failed_boots} launches in a row never became a worker"
         bounds.append((tries, f"{text} (tried again in {pause:.0f} s)" if pause else text))
@@ -80,7 +82,7 @@ def headroom(fleet: SeenFleet) -> Headroom:
 
 
 def _places(fleet: SeenFleet) -> list[tuple[int, str]]:
-    """What is launched beyond these could not become a worker."""
+    """Machines beyond these could not become workers."""
     there, found = len(fleet.machines) + fleet.workers_beside, []
     if fleet.max_workers is not None:
         found.append((fleet.max_workers - there, f"{fleet.max_workers} workers may register in the fleet"))
@@ -98,15 +100,18 @@ def cost_per_hour(fleet: SeenFleet) -> float:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Excess:
-    """How many machines there are too many, and which of them are to end."""
+    """How many machines are too many, and which to terminate."""
 
     count: int
     end: Sequence[SeenMachine] = ()
 
 
 def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Excess:
-    """As after a limit was lowered. Draining ones are going already. For money the dearest of the dispensable end, for
-    their number the first."""
+    """Apply lowered limits.
+
+    Draining machines are not counted again. For cost the most expensive dispensable machines go, for the number the
+    first.
+    """
     limits = fleet.scaling.limits
     staying = [each for each in fleet.machines if each.state is not MachineState.DRAINING]
     count = max(0, len(staying) - limits.max_machines)
@@ -120,7 +125,7 @@ def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Exces
 
 
 def _dearest_beyond(allowed: float, machines: Sequence[SeenMachine], cost: float) -> list[SeenMachine]:
-    """Those that end until the others cost no more than is allowed. What costs nothing stays."""
+    """Terminate until the rest is within the cost limit. Free machines stay."""
     found = []
     for each in sorted(machines, key=lambda each: -each.price_per_hour):
         if cost <= allowed + MONEY_ERROR or each.price_per_hour <= 0:
@@ -135,7 +140,7 @@ def preferred_type(fleet: SeenFleet) -> InstanceType:
 
 
 def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
-    """The first of the fleet's types of which the money allows one more."""
+    """The first of the fleet's types that the budget allows."""
     if not fleet.instance_types:
         return _ANY
     if cost is None:
@@ -145,11 +150,11 @@ def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
 
 
 def pause_left(fleet: SeenFleet) -> float | None:
-    """How long nothing is launched because too many boots in a row failed; `None` when too few did. 0 when the pause is
-    over, and one machine may show whether it works again. Each further failure doubles the pause."""
+    """How long launching pauses after consecutive failed boots; `None` if too few failed, 0 when one machine may be
+    tried. Each further failure doubles the pause."""
     beyond = fleet.failed_boots - fleet.scaling.limits.failed_boots
     if beyond < 0 or fleet.failed_boots == 0:
         return None
-    # the exponent is bounded, so that no number of failures is too large
+    # a bounded exponent, for any number of failures
     pause = min(PAUSE_SECONDS * (1 << min(beyond, 10)), LONGEST_PAUSE_SECONDS)
     return max(0.0, pause - (fleet.failed_boot_seconds_ago or 0.0))

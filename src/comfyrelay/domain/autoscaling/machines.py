@@ -1,4 +1,4 @@
-"""Machines that were ordered, decisions about them, and who decides."""
+"""Ordered machines, decisions and leadership."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,25 +8,25 @@ from typing import Any
 
 
 class MachineEndReason(StrEnum):
-    """Why a machine is no more, or never came to be. With more to say, the word is followed by a colon."""
+    """Why a machine ended or never started. Details follow after a colon."""
 
-    # nobody needed it any more
+    # no longer needed
     UNNEEDED = "unneeded"
-    # its provider would not make it
+    # refused by the provider
     REFUSED = "refused"
-    # its provider never took the order
+    # order never accepted by the provider
     UNANSWERED = "unanswered"
-    # it took far too long to become a worker
+    # boot timeout
     BOOT_FAILED = "boot_failed"
-    # it disappeared before it became a worker
+    # disappeared before it became a worker
     GONE_BOOTING = "gone_booting"
-    # it disappeared: a Spot instance that was taken back, somebody who ended it
+    # disappeared: Spot interruption or external termination
     GONE = "gone"
-    # its worker left, or was not heard of any more
+    # its worker deregistered or went silent
     SILENT = "silent"
-    # its worker takes no jobs any more: somebody drained or revoked it
+    # its worker was drained or revoked
     CLOSED = "closed"
-    # its order has another machine
+    # another machine serves its order
     SURPLUS = "surplus"
 
 
@@ -50,12 +50,12 @@ class MachineRecord:
 
     @property
     def worker(self) -> str:
-        """As whom its worker registers."""
+        """The worker id that it registers with."""
         return self.worker_id or self.provider_id or self.key
 
     @property
     def ended(self) -> str:
-        """The word that its reason begins with."""
+        """The reason without its details."""
         return (self.reason or "").partition(":")[0]
 
 
@@ -75,7 +75,7 @@ class ScalingDecision:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Leader:
-    """Whoever holds what only one may do. What it writes counts while its `term` is the newest."""
+    """The holder of a single-leader role. Its writes count while its `term` is the newest."""
 
     name: str
     holder: str

@@ -1,4 +1,4 @@
-"""What a decision sees: one snapshot of all fleets of a stage, so that what several serve is not staffed twice."""
+"""The input of a decision: all fleets of a stage at once, so that shared work is not staffed twice."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,11 +9,11 @@ from comfyrelay.domain.autoscaling.spec import InstanceType, ScalingSpec
 
 
 class MachineState(StrEnum):
-    # ordered, or launched and not registered yet
+    # ordered or launched, not registered yet
     BOOTING = "booting"
     READY = "ready"
     BUSY = "busy"
-    # takes nothing new: it is no capacity
+    # accepts no jobs: not capacity
     DRAINING = "draining"
 
 
@@ -26,35 +26,34 @@ class SeenMachine:
     speed: float = 1.0
     slots: int = 1
     leases: int = 0
-    # while it boots: how long that should still take
+    # while booting: expected time left
     boot_seconds_left: float = 0.0
-    # while it is ready: how long it has had nothing to do
+    # while ready: idle time
     idle_seconds: float = 0.0
-    # while it is busy: how long what it runs should still take
+    # while busy: expected time left of its job
     busy_seconds_left: float = 0.0
-    # since when it is paid for
+    # since when it is billed
     age_seconds: float = 0.0
-    # somebody else has started it: it is capacity, and nobody's to end
+    # started by another system: capacity, but never terminated by us
     is_foreign: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class QueuedWork:
-    """What waits for one workflow, in jobs and in seconds on a machine with a speed of 1."""
+    """Waiting work of one workflow, in jobs and in seconds on a machine with a speed of 1."""
 
     workflow: int
     jobs: int = 0
     seconds: float = 0.0
     seconds_per_job: float = 0.0
-    # arrivals lately, and over how long they were seen
+    # recent arrivals, and how long they were observed
     jobs_per_second: float = 0.0
     arrivals_seconds: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alarm:
-    """What alarms on published figures act on: how deep the queue was a minute before they last looked, and how long
-    ago that look was."""
+    """Input of alarm-based scaling: queue depth a minute before the last evaluation, and the age of that evaluation."""
 
     depth: int
     seconds_ago: float = 0.0
@@ -66,45 +65,45 @@ class SeenFleet:
     workflows: frozenset[int]
     scaling: ScalingSpec
     machines: Sequence[SeenMachine] = ()
-    # those that could be launched; one whose launch was refused lately is not among them
+    # launchable types; recently refused ones are left out
     instance_types: Sequence[InstanceType] = ()
-    # whether it names types, and each of them was refused lately
+    # whether it names types and all were refused recently
     all_refused: bool = False
-    # what its provider said when it would launch nothing at all for the fleet, and when it is asked again
+    # the provider's refusal for the whole fleet, and when it is retried
     refusal: str | None = None
-    # whether a worker of the fleet could register: one that would get no workflow could not
+    # whether a worker of the fleet could register: it needs a workflow
     can_register: bool = True
-    # workers that may register in it, and in all fleets together
+    # workers that may register in it, and in all fleets
     max_workers: int | None = None
     max_workers_of_all: int | None = None
-    # its workers that are no machine here, as those that were not heard of lately; and what other fleets have or boot
+    # its workers without a machine here, such as silent ones, and machines of other fleets
     workers_beside: int = 0
     workers_elsewhere: int = 0
-    # jobs that a machine to be launched runs at once
+    # concurrent jobs of a new machine
     slots: int = 1
-    # learnt, or what the operator expects
+    # learnt, or expected by the operator
     boot_seconds: float = 180.0
-    # learnt: so many jobs usually follow, within a boot, one that found nothing up
+    # learnt: jobs that usually follow within a boot one that found no machine
     following_jobs: float = 0.0
-    # whether anything can be launched and ended here, or only counted
+    # whether machines can be launched and terminated, or only counted
     can_launch: bool = True
-    # whether somebody else does what is decided: a cluster, which is told the number
+    # whether another system acts on the decision: a cluster that reads the number
     is_done_elsewhere: bool = False
-    # how long ago each launch of the last minutes was ordered
+    # ages of recent launches
     launches_ago: Sequence[float] = ()
-    # launches in a row that never became a worker, and how long ago the last of them was given up
+    # consecutive launches that never became a worker, and the age of the last failure
     failed_boots: int = 0
     failed_boot_seconds_ago: float | None = None
     # since when nothing was queued or leased for it; `None` while something is
     idle_seconds: float | None = None
-    # for `reference` alone: what its alarms see, and since when the backlog was low; `None` where nobody keeps it
+    # for the `reference` policy only: what its alarms see, and since when the backlog was low
     alarm: Alarm | None = None
     low_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """`now` is for schedules alone: all else is said in seconds before or after it."""
+    """`now` is for schedules only: other times are relative to it, in seconds."""
 
     now: datetime
     work: Sequence[QueuedWork]

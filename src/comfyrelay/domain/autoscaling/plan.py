@@ -1,4 +1,4 @@
-"""What is decided for a fleet."""
+"""The decision for a fleet."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Launch:
-    """`instance_type` is `None` where the fleet names none."""
+    """`instance_type` is `None` if the fleet names none."""
 
     count: int
     instance_type: str | None = None
@@ -14,7 +14,7 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetPlan:
-    """`desired` counts the machines that are there and booting, draining ones aside, once this is done."""
+    """`desired` counts running and booting machines, without draining ones, after this plan."""
 
     fleet: str
     desired: int
@@ -22,9 +22,9 @@ class FleetPlan:
     launch: Sequence[Launch] = ()
     # ids of idle or booting machines
     end: Sequence[str] = ()
-    # this is what would be done: nobody is to do it
+    # dry run: nothing is done
     is_report: bool = False
-    # what keeps more machines from being launched, if more are wanted
+    # the limit that prevents further launches, if more are wanted
     limit: str | None = None
 
     @property

@@ -1,4 +1,4 @@
-"""How the policies of our own weigh waiting against machines."""
+"""How our policies weigh waiting against machines."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,13 +8,13 @@ from comfyrelay.domain.autoscaling.spec import Policy
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Weights:
-    # what waits should be done so long after a machine that is launched now could begin
+    # waiting work should be done this long after a new machine could start
     drain_seconds: float
-    # how many machines beyond the arriving work are kept, times its square root
+    # reserve beyond the arriving work, times its square root
     spare: float
-    # a machine beyond the last one stays so many boot times without work
+    # boot times that a machine beyond the last stays idle
     idle_boots: float
-    # what waits while no machine is up begins a burst: this share of what usually follows counts as if it waited
+    # waiting jobs without a machine start a burst: this share of the usual followers counts as waiting
     following: float
 
 

@@ -1,4 +1,4 @@
-"""The reason of a plan, in words that an operator understands."""
+"""Reasons of plans, for operators."""
 
 from collections.abc import Sequence
 

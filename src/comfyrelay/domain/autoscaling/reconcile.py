@@ -1,4 +1,4 @@
-"""What became of machines that were ordered: held against what their provider has, and against the workers."""
+"""Reconcile ordered machines with their provider and their workers."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -8,19 +8,19 @@ from typing import Any
 from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.spec import ScalingSpec
 
-# An order that nobody has answered is placed again after so long, by the same key.
+# An unanswered order is repeated after this time, with the same key.
 ORDER_AGAIN = timedelta(seconds=10)
-# An end that has not come about is asked for again after so long.
+# An unfinished termination is repeated after this time.
 END_AGAIN = timedelta(seconds=10)
-# Providers may take a moment until they list what they have just made.
+# Providers may list new machines late.
 UNLISTED = timedelta(seconds=60)
-# One answer without a machine may be an incomplete one.
+# A single answer without a machine may be incomplete.
 MISSING = timedelta(seconds=30)
-# A machine whose worker was heard of within this time is there, whatever its provider says. A poll may last long.
+# A machine whose worker was seen within this time exists, even if its provider does not list it. A poll may take long.
 HEARD = timedelta(seconds=60)
-# A worker that restarts is away for a moment.
+# A restarting worker is briefly away.
 AWAY = timedelta(seconds=120)
-# A worker that takes no jobs any more, and has had none for so long, is of no use.
+# A worker that accepts no jobs and has had none for this long is useless.
 CLOSED = timedelta(seconds=60)
 BOOT_FACTOR = 3.0
 BOOT_MARGIN = timedelta(seconds=120)
@@ -28,7 +28,7 @@ BOOT_MARGIN = timedelta(seconds=120)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Sighting:
-    """A machine as its provider tells of it."""
+    """A machine as its provider reports it."""
 
     id: str
     is_ending: bool = False
@@ -46,36 +46,39 @@ class RegisteredWorker:
     registered_at: datetime
     last_seen_at: datetime
     is_stale: bool = False
-    # why it takes no jobs, if it takes none
+    # why it accepts no jobs, if so
     closed: str | None = None
-    # when something last happened to it
+    # its last activity
     last_at: datetime | None = None
     leases: int = 0
 
 
 @dataclass(kw_only=True, slots=True)
 class Reconciled:
-    """`changes` are of rows, by key; `...` stands for the present."""
+    """`changes` are row changes by key; `...` means now."""
 
     changes: dict[str, dict[str, Any]] = field(default_factory=dict)
-    # machines that nobody has ordered here
+    # machines that were not ordered here
     adopt: list[Sighting] = field(default_factory=list)
-    # second ones of an order that has its machine
+    # additional machines of an order that has one
     surplus: list[Sighting] = field(default_factory=list)
-    # to be ended, with the reason
+    # to be terminated, with the reason
     end: dict[str, str] = field(default_factory=dict)
-    # are ending, and have to be told again
+    # terminating, to be requested again
     end_again: list[str] = field(default_factory=list)
     order_again: list[str] = field(default_factory=list)
-    # of which their provider does not tell
+    # not listed by their provider
     missing: list[str] = field(default_factory=list)
 
     def change(self, key: str, **values: Any) -> None:
         self.changes.setdefault(key, {}).update(values)
 
     def allowed(self, scaling: ScalingSpec) -> "Reconciled":
-        """What of it may be done. What became of machines is noted in any case; an end that was begun before a pause is
-        finished, for its worker takes nothing any more."""
+        """What may be done of it.
+
+        Results are always recorded; a termination that started before a pause is finished, because its worker accepts
+        no jobs.
+        """
         if scaling.is_dry_run:
             return Reconciled(changes=self.changes, missing=self.missing)
         if scaling.is_paused:
@@ -94,8 +97,11 @@ def reconcile(
     now: datetime,
     prices: Mapping[str, float],
 ) -> Reconciled:
-    """Without `sightings` the provider could not be asked: what it has is as it was. `absent_since` tells since when
-    the workers of machines have been away, `missing_since` since when their provider has not told of them."""
+    """Reconcile one fleet.
+
+    Without `sightings` the provider failed, and its machines count as unchanged. `absent_since` says since when the
+    workers of machines are away, `missing_since` since when the provider does not list them.
+    """
     found = Reconciled()
     matched = _matched(machines, sightings or ())
     for machine in machines:
@@ -114,7 +120,7 @@ def reconcile(
             if now - machine.ending_at >= END_AGAIN and not (sighting is not None and sighting.is_ending):
                 found.end_again.append(machine.key)
         elif _is_unanswered(machine, sighting, worker, boot_seconds=boot_seconds, now=now):
-            # no boot that failed: whoever needs one orders it anew. One that cannot be asked may have made it.
+            # not a failed boot: a new order is placed if needed. An unreachable provider may have made it.
             if sightings is not None:
                 found.change(machine.key, ended_at=..., reason=str(MachineEndReason.UNANSWERED))
         elif (why := _useless(machine, worker, absent_since, boot_seconds=boot_seconds, now=now)) is not None:
@@ -136,7 +142,7 @@ def _note_strangers(
         if each.id in known:
             continue
         if each.key in matched or each.key in adopted:
-            # the worker of the first is not its
+            # the worker belongs to the first machine
             own = None if each.worker_id in workers else each.worker_id
             found.surplus.append(replace(each, key=None, worker_id=own))
         elif each.key in orders:
@@ -149,7 +155,7 @@ def _note_strangers(
 
 
 def _matched(machines: Sequence[MachineRecord], sightings: Iterable[Sighting]) -> dict[str, Sighting]:
-    """By key. What a provider cannot tell the order of belongs to the oldest order without a machine."""
+    """Match machines to orders by key. A machine without a key belongs to the oldest order without a machine."""
     by_id = {each.provider_id: each.key for each in machines if each.provider_id is not None}
     free_keys = {each.key for each in machines if each.provider_id is None}
     waiting = [each for each in machines if each.provider_id is None and each.ending_at is None]
@@ -170,8 +176,11 @@ def _matched(machines: Sequence[MachineRecord], sightings: Iterable[Sighting]) -
 
 
 def price_of(machine: MachineRecord, sighting: Sighting, prices: Mapping[str, float]) -> float | None:
-    """What a machine costs now: as its provider tells it of this one, else as `prices` tell it of its type. A group may
-    choose another type than was ordered. A type without a price tells nothing."""
+    """Current price of a machine:
+
+    the provider's price for it, otherwise `prices` of its type. A group may choose another type than ordered. `None` if
+    unknown.
+    """
     if sighting.price_per_hour is not None:
         return sighting.price_per_hour
     is_as_ordered = sighting.instance_type in (None, machine.instance_type)
@@ -192,7 +201,7 @@ def _note(found: Reconciled, machine: MachineRecord, sighting: Sighting, prices:
         return
     if sighting.worker_id is not None and sighting.worker_id != machine.worker_id:
         found.change(machine.key, worker_id=sighting.worker_id)
-    # some tell it late, and it rises and falls: the limit of money is on what is paid now
+    # some report it late, and it changes: the cost limit applies to the current price
     if (price := price_of(machine, sighting, prices)) not in (None, machine.price_per_hour):
         found.change(machine.key, price_per_hour=price)
 
@@ -202,7 +211,7 @@ def _as_worker(sighting: Sighting) -> str:
 
 
 def _is_gone(machine: MachineRecord, worker: RegisteredWorker | None, missing: timedelta, now: datetime) -> bool:
-    """Whether one that its provider does not list is no more."""
+    """Whether an unlisted machine is gone."""
     if machine.provider_id is None:
         return machine.ending_at is not None
     is_listed_late = now - (machine.launched_at or machine.ordered_at) < UNLISTED
@@ -210,7 +219,7 @@ def _is_gone(machine: MachineRecord, worker: RegisteredWorker | None, missing: t
         return machine.registered_at is not None or not is_listed_late
     if worker is not None:
         return missing >= MISSING and now - worker.last_seen_at >= HEARD
-    # of one that was registered, worker and provider say the same
+    # worker and provider agree
     return machine.registered_at is not None or (missing >= MISSING and not is_listed_late)
 
 
@@ -238,7 +247,7 @@ def _is_unanswered(
     boot_seconds: float,
     now: datetime,
 ) -> bool:
-    """Whether an order is too old to be placed again, as after a pause."""
+    """Whether an order is too old to be repeated, such as after a pause."""
     is_open = machine.provider_id is None and sighting is None and worker is None
     return is_open and now - machine.ordered_at >= _longest_boot(boot_seconds)
 
@@ -251,7 +260,7 @@ def _useless(
     boot_seconds: float,
     now: datetime,
 ) -> str | None:
-    """Why a machine that costs and does nothing is to be ended."""
+    """Why a machine that costs money and does nothing is terminated."""
     if machine.registered_at is None and worker is None:
         if now - machine.ordered_at >= _longest_boot(boot_seconds):
             return f"{MachineEndReason.BOOT_FAILED}: no worker after {(now - machine.ordered_at).total_seconds():.0f} s"

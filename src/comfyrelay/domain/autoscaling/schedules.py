@@ -1,4 +1,4 @@
-"""Never fewer than so many, at these hours: as the clocks of a place show them."""
+"""Minimum numbers of machines at certain hours, in a time zone."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -10,7 +10,7 @@ from comfyrelay.errors import InvalidInput
 
 def zone(name: str) -> tzinfo:
     if name == "UTC":
-        # known even where no time zones are installed
+        # known even without time zone data
         return UTC
     try:
         return ZoneInfo(name)
@@ -19,7 +19,7 @@ def zone(name: str) -> tzinfo:
 
 
 def at_least(schedules: Sequence[Schedule], now: datetime) -> int:
-    """How many machines the schedules ask for at `now`: the most that any of them does."""
+    """The largest minimum of the schedules at `now`."""
     return max((each.at_least for each in schedules if _covers(each, now)), default=0)
 
 
@@ -30,5 +30,5 @@ def _covers(schedule: Schedule, now: datetime) -> bool:
         return here.weekday() in schedule.days and schedule.begins <= clock < schedule.ends
     if clock >= schedule.begins:
         return here.weekday() in schedule.days
-    # past midnight it is still the day on which it began
+    # after midnight it still belongs to the day on which it started
     return clock < schedule.ends and (here - timedelta(days=1)).weekday() in schedule.days

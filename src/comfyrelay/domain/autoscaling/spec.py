@@ -1,4 +1,4 @@
-"""What the operator says of a fleet: what its machines are, and how it is to be scaled."""
+"""The operator's settings of a fleet: its machines and its autoscaling."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,17 +6,17 @@ from datetime import time
 from enum import StrEnum
 from typing import Any
 
-# The last machine of a fleet stays so long without work.
+# The last machine of a fleet stays this long without work.
 LAST_IDLE_SECONDS = 900.0
 MAX_MACHINES = 10
-# Beyond these nothing is meant, and what is counted with them would be beyond all bounds.
+# Sanity limits: larger values are mistakes and would overflow.
 MOST_MACHINES = 10_000
 MOST_SLOTS = 64
 MOST_MONEY = 1e9
 MOST_LAUNCHES_PER_MINUTE = 100
 LEAST_SPEED, MOST_SPEED = 0.001, 1000.0
 MOST_BOOT_SECONDS = 86_400.0
-# Midnight, as the end of a schedule is written.
+# Midnight as the end of a schedule.
 END_OF_DAY = "24:00"
 
 
@@ -30,8 +30,10 @@ class Policy(StrEnum):
 
 
 class MachineProviderName(StrEnum):
-    """Who makes machines: nobody (they are simply there), this host, a script, an Auto Scaling group, a cluster.
-    Other packages may bring others, by names of their own."""
+    """Built-in providers:
+
+    existing machines, this host, a script, an Auto Scaling group, a cluster. Other packages may add more.
+    """
 
     STATIC = "static"
     LOCAL = "local"
@@ -42,7 +44,7 @@ class MachineProviderName(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class InstanceType:
-    """One kind of machine. A job of 60 s takes 30 s on one with a speed of 2."""
+    """A machine type. A job of 60 s takes 30 s at a speed of 2."""
 
     name: str
     price_per_hour: float = 0.0
@@ -51,7 +53,7 @@ class InstanceType:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bundle:
-    """The node classes and models that machines of a fleet have."""
+    """Node classes and models on the machines of a fleet."""
 
     node_types: frozenset[str] = frozenset()
     models: frozenset[str] = frozenset()
@@ -61,21 +63,23 @@ class Bundle:
 class MachineSpec:
     provider: MachineProviderName | str = MachineProviderName.STATIC
     image: str | None = None
-    # the first is the one that is preferred
+    # preferred type first
     instance_types: Sequence[InstanceType] = ()
     bundle: Bundle | None = None
-    # jobs that one machine runs at once
+    # concurrent jobs of a machine
     slots: int = 1
-    # what only the provider knows of: subnets, a command, …
+    # for the provider only: subnets, a command, …
     options: Mapping[str, Any] = field(default_factory=dict)
-    # why what is stored says nothing, where that is so
+    # why the stored settings are unreadable, if so
     unreadable: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Schedule:
-    """Never fewer than `at_least` from `begins` to `ends` on these days (Monday is 0), as clocks in `timezone` show it.
-    An end that is not after the begin is on the next day."""
+    """At least `at_least` machines from `begins` to `ends` on these days (Monday is 0) in `timezone`.
+
+    An end before the start is on the next day.
+    """
 
     days: frozenset[int]
     begins: time
@@ -90,7 +94,7 @@ class Limits:
     max_machines: int = MAX_MACHINES
     launches_per_minute: int = 10
     cost_per_hour: float | None = None
-    # so many launches in a row that never became a worker, and no more are tried until the pause is over
+    # after this many consecutive launches without a worker, launching pauses
     failed_boots: int = 3
 
 
@@ -100,8 +104,8 @@ class ScalingSpec:
     limits: Limits = field(default_factory=Limits)
     schedules: Sequence[Schedule] = ()
     last_idle_seconds: float = LAST_IDLE_SECONDS
-    # decided and recorded, but not done
+    # decide and record, but do not act
     is_dry_run: bool = False
     is_paused: bool = False
-    # why what is stored says nothing, where that is so: then it is paused
+    # why the stored settings are unreadable, if so: then the fleet is paused
     unreadable: str | None = None

@@ -1,7 +1,7 @@
-"""Specs as JSON, as they are stored with a fleet and go over the wire. What is not there, or null, is as by default.
+"""Fleet settings as JSON, in the database and on the wire. Missing or null fields have their defaults.
 
-Another version may have stored it: fields that are not known are left alone, and a fleet whose settings cannot be read
-is paused, says why, and is in nobody's way.
+Another version may have stored them: unknown fields are kept, and a fleet with unreadable settings is paused and says
+why, without affecting others.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ from comfyrelay.domain.autoscaling.spec import (
 from comfyrelay.errors import InvalidInput
 
 _LIMITS = ("min_machines", "max_machines", "launches_per_minute", "cost_per_hour", "failed_boots")
-# What reading values of another kind, or of another version, runs into.
+# Errors from values of another kind or version.
 _WRONG = (TypeError, ValueError, KeyError, AttributeError, InvalidInput)
 
 
@@ -89,7 +89,7 @@ def _scaling(found: Mapping[str, Any] | None) -> ScalingSpec:
     _within("cost_per_hour", limits.cost_per_hour or 0.0, 0, MOST_MONEY)
     _within("failed_boots", limits.failed_boots, 0, MOST_MACHINES)
     _within("last_idle_seconds", values.get("last_idle_seconds", 0.0), 0, float("inf"))
-    # of more, not all are seen
+    # further ones are not shown
     limits = replace(limits, launches_per_minute=min(limits.launches_per_minute, MOST_LAUNCHES_PER_MINUTE))
     if "policy" in values:
         values["policy"] = Policy(values["policy"])

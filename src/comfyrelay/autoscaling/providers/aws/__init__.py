@@ -1,4 +1,4 @@
-"""Machines by an Auto Scaling group: the provider, how AWS is asked, and what everything is called there."""
+"""Machines in EC2 Auto Scaling groups."""
 
 from comfyrelay.autoscaling.providers.aws.provider import AwsProvider
 

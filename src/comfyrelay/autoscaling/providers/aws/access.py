@@ -1,4 +1,4 @@
-"""Asking AWS: in threads, with few and bounded tries, and with errors in one sentence that have a kind."""
+"""AWS calls in threads, with bounded retries and classified errors."""
 
 import asyncio
 import os
@@ -10,13 +10,12 @@ from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.extras import require
 from comfyrelay.retry import Backoff, Retries
 
-# Whoever is throttled waits 0.2, 0.4, 0.8 and 1.6 s, each up to twice as long, and then says so: the next look of the
-# loop tries again.
+# Throttled calls wait 0.2, 0.4, 0.8 and 1.6 s, each up to twice as long, and then fail: the next tick tries again.
 ATTEMPTS = 5
 FIRST_PAUSE_SECONDS = 0.3
 LONGEST_PAUSE_SECONDS = 5.0
 
-# As they begin: services differ in what they put behind. A group that is being changed is asked again likewise.
+# Prefixes, because services append details. A group that is being changed is retried, too.
 _THROTTLED = (
     "Throttl",
     "RequestLimitExceeded",
@@ -38,7 +37,7 @@ _CAPACITY = (
 
 
 class AwsError(ProviderError):
-    """`aws_code` is AWS's word for it; empty when AWS did not answer."""
+    """`aws_code` is AWS's error code; empty if AWS did not answer."""
 
     def __init__(self, detail: str, *, kind: RefusalKind, aws_code: str = "") -> None:
         self.kind = kind
@@ -47,11 +46,11 @@ class AwsError(ProviderError):
 
 
 class Aws:
-    """The services of one region. A client is made when it is first needed."""
+    """Clients of one region, created on first use."""
 
     def __init__(self, region: str | None = None, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
         require("aws")
-        # boto3 itself looks only at AWS_DEFAULT_REGION
+        # boto3 only reads AWS_DEFAULT_REGION
         self._region = region or os.environ.get("AWS_REGION") or None
         self._first_pause_seconds = first_pause_seconds
         self._session: Any = None
@@ -59,7 +58,7 @@ class Aws:
         self._making = asyncio.Lock()
 
     async def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
-        """What AWS answers. `AwsError` when it does not, or says no."""
+        """Return the answer, or raise `AwsError`."""
         retries = Retries(Backoff(first_seconds=self._first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
         while True:
             try:
@@ -70,13 +69,13 @@ class Aws:
             await retries.wait()
 
     async def pages(self, service: str, operation: str, key: str, **arguments: Any) -> list[Any]:
-        """What all pages of an answer have under `key`."""
+        """Collect `key` from all pages."""
         found: list[Any] = []
         token: dict[str, str] = {}
         while True:
             answer = await self.call(service, operation, **arguments, **token)
             found += answer.get(key, ())
-            # an empty one is how some services say that there is no more
+            # some services end with an empty token
             if not answer.get("NextToken"):
                 return found
             token = {"NextToken": answer["NextToken"]}
@@ -104,14 +103,14 @@ class Aws:
         return answer
 
     async def _client(self, service: str) -> Any:
-        # making one reads files for half a second; a session is not thread-safe
+        # creating a client reads files for half a second, and sessions are not thread-safe
         async with self._making:
             if service not in self._clients:
                 self._clients[service] = await asyncio.to_thread(self._make, service)
         return self._clients[service]
 
     def _make(self, service: str) -> Any:
-        # imported here: it takes long, and few need it
+        # slow to import and rarely needed
         from botocore.config import Config  # noqa: PLC0415
         from botocore.exceptions import NoRegionError  # noqa: PLC0415
 
@@ -127,14 +126,14 @@ class Aws:
 
 
 def new_session(region: str | None) -> Any:
-    # imported here: it takes long, and few need it
+    # slow to import and rarely needed
     import boto3  # noqa: PLC0415
 
     return boto3.session.Session(region_name=region)
 
 
 def kind_of(words: str) -> RefusalKind:
-    """What a code, or a sentence that has one in it, means for whoever wants machines."""
+    """Classify an error code, or a message that contains one."""
     for kind, codes in (
         (RefusalKind.THROTTLED, _THROTTLED),
         (RefusalKind.CAPACITY, _CAPACITY),
@@ -147,7 +146,7 @@ def kind_of(words: str) -> RefusalKind:
 
 def _refused(operation: str, code: str, message: str) -> AwsError:
     kind = kind_of(code)
-    # AWS has no code of its own for it
+    # AWS has no separate code for it
     if code == "ValidationError" and "above max" in message:
         kind = RefusalKind.QUOTA
     action = operation.replace("_", " ")

@@ -1,4 +1,4 @@
-"""What a fleet's parts are called at AWS. Nothing else is kept of them: whoever knows the fleet finds them."""
+"""Names of a fleet's AWS resources. They derive from the fleet alone; nothing else is stored."""
 
 import re
 from dataclasses import dataclass
@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from comfyrelay.autoscaling.providers.aws.access import AwsError
 from comfyrelay.autoscaling.providers.base import RefusalKind
 
-# The worker's own notices, and the metrics of `comfyrelay fleet publish-metrics`, have these names.
+# The worker's notices and the published metrics use these names.
 FLEET_TAG = "FleetSlug"
 STAGE_TAG = "Stage"
-# What the console shows, and what a budget can be told by: it has fleet and stage in one.
+# Tag that the console shows and budgets filter by: fleet and stage in one value.
 NAME_TAG = "Name"
 HOOK = "comfyrelay-drain"
-# They are parts of names, paths and a script.
+# They become parts of names, paths and a script.
 _SLUG = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,99}")
 
 
@@ -46,7 +46,7 @@ class Names:
 
     @property
     def from_zero(self) -> str:
-        """A policy, and the alarm that sets it off."""
+        """A policy and its alarm."""
         return f"{self.group}-from-zero"
 
     @property

@@ -1,4 +1,4 @@
-"""An Auto Scaling group for each fleet and stage: it is told how many machines there should be, and which to end."""
+"""One Auto Scaling group per fleet and stage: set its desired capacity, and terminate instances by id."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -22,9 +22,9 @@ from comfyrelay.domain.autoscaling.spec import InstanceType
 _PENDING = ("Pending",)
 _RUNNING = ("InService", "EnteringStandby", "Standby")
 _ENDING = ("Terminating", "Detaching")
-# How many of the latest activities are asked for: far more than a group begins between two looks.
+# Number of latest activities to read: far more than a group starts between two ticks.
 _ACTIVITIES = 50
-# EC2 takes no more values in one filter.
+# EC2's limit of values in a filter.
 _IDS_AT_ONCE = 200
 _SPOT_PRICES_OF = "Linux/UNIX"
 
@@ -35,17 +35,17 @@ class AwsProvider:
     def __init__(self, *, first_pause_seconds: float = FIRST_PAUSE_SECONDS) -> None:
         self._first_pause_seconds = first_pause_seconds
         self._by_region: dict[str | None, Aws] = {}
-        # by group and instance, what never changes of it
+        # by group and instance: its immutable details
         self._known: dict[str, dict[str, Mapping[str, Any]]] = {}
-        # by group, the activities that were over before it was last told to grow: what failed then is no answer to it
+        # by group: activities that ended before the last increase, so their failures do not count
         self._old: dict[str, frozenset[str]] = {}
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
         group = await self._group(fleet)
         found = [each for each in map(_observed, group["Instances"]) if each is not None]
         about = await self._about(fleet, [each.id for each in found])
-        # What the group still looks for has no name yet, and would be taken for another machine once it has one:
-        # whoever ordered it waits for it by its order, and `launch` counts it.
+        # A pending launch has no instance id yet and would count twice once it has one: it is tracked by its order, and
+        # `launch` counts it.
         return [replace(each, **about.get(each.id, {})) for each in found]
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
@@ -53,7 +53,7 @@ class AwsProvider:
             refused = await self._grow(fleet, total=total)
         except AwsError as error:
             refused = [LaunchRefused(kind=error.kind, text=error.detail)] * len(orders)
-        # those that were there before are not refused now
+        # earlier failures are not refusals of this launch
         return LaunchResult(refused=refused[: len(orders)])
 
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
@@ -61,7 +61,7 @@ class AwsProvider:
             return
         group = await self._group(fleet)
         aws = self._aws(fleet)
-        # AWS would end an instance of any other group as well
+        # AWS would terminate an instance of any group
         there = {
             each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
         }
@@ -76,7 +76,7 @@ class AwsProvider:
                     ShouldDecrementDesiredCapacity=True,
                 )
             except AwsError as error:
-                # it went by itself meanwhile
+                # it has terminated in the meantime
                 if "not found" not in error.detail:
                     raise
 
@@ -91,10 +91,10 @@ class AwsProvider:
             "SpotPriceHistory",
             InstanceTypes=[each.name for each in types],
             ProductDescriptions=[_SPOT_PRICES_OF],
-            # only what holds now, for each zone
+            # only the current price per zone
             StartTime=utc_now(),
         )
-        # the dearest zone: the group chooses by capacity, and a limit of money must hold wherever it finds some
+        # the most expensive zone: the group chooses by capacity, and the cost limit must hold anywhere
         now: dict[str, float] = {}
         for each in history:
             if each["AvailabilityZone"] in zones:
@@ -107,11 +107,11 @@ class AwsProvider:
         self._by_region.clear()
 
     async def _grow(self, fleet: ProviderFleet, *, total: int) -> list[LaunchRefused]:
-        """Have the group want so many, and tell what it could not get of what it wants."""
+        """Set the desired capacity, and report what the group could not launch."""
         group, before = await asyncio.gather(self._group(fleet), self._activities(fleet))
         name = group["AutoScalingGroupName"]
         most = min(group["MaxSize"], fleet.max_machines)
-        # never fewer than there are: to shrink is to end machines by their names
+        # never below the present number: instances are terminated by id
         wanted = max(min(total, most), group["DesiredCapacity"])
         if wanted > group["DesiredCapacity"]:
             self._old[name] = frozenset(each["ActivityId"] for each in before)
@@ -126,10 +126,10 @@ class AwsProvider:
         return refused
 
     async def _failure(self, fleet: ProviderFleet) -> LaunchRefused | None:
-        """Why the group's latest try to launch came to nothing, if it did."""
+        """Why the group's latest launch failed, if it did."""
         old = self._old.get(Names(fleet.slug, fleet.stage).group, frozenset())
         for each in await self._activities(fleet):
-            # newest first; what ended an instance says nothing of launching
+            # newest first; terminations say nothing about launches
             if each["ActivityId"] in old or each["Description"].startswith("Terminating"):
                 continue
             if each["StatusCode"] == "Successful":
@@ -140,9 +140,9 @@ class AwsProvider:
         return None
 
     async def _give_up(self, fleet: ProviderFleet) -> int:
-        """Want no more than is there, so that what was refused does not come after all, beside what was ordered in its
-        place; return how many are missing. An instance that appears this very moment may be ended again by the group,
-        but none that works: workers protect themselves."""
+        """Reduce the desired capacity to what exists, so that a refused launch does not arrive later in addition to
+        its replacement. Returns the number missing.  The group may terminate an instance that appears at this
+        moment, but none that works: workers protect themselves."""
         group = await self._group(fleet)
         desired: int = group["DesiredCapacity"]
         missing = max(desired - _counted(group), 0)
@@ -164,7 +164,7 @@ class AwsProvider:
         answer = await self._aws(fleet).call(
             "autoscaling", "describe_auto_scaling_groups", AutoScalingGroupNames=[name]
         )
-        # one that is being deleted takes no orders
+        # a group that is being deleted accepts no orders
         for group in answer["AutoScalingGroups"]:
             if not group.get("Status"):
                 found: Mapping[str, Any] = group
@@ -185,7 +185,7 @@ class AwsProvider:
         known = self._known[name] = {each: found for each, found in self._known.get(name, {}).items() if each in ids}
         new = [each for each in ids if each not in known]
         for begin in range(0, len(new), _IDS_AT_ONCE):
-            # a filter: an instance that EC2 has not heard of yet is then no error
+            # as a filter, an instance that EC2 does not know yet is no error
             asked = {"Name": "instance-id", "Values": new[begin : begin + _IDS_AT_ONCE]}
             reservations = await self._aws(fleet).pages("ec2", "describe_instances", "Reservations", Filters=[asked])
             known.update(
@@ -203,7 +203,7 @@ class AwsProvider:
 
 
 def _observed(instance: Mapping[str, Any]) -> Observed | None:
-    """`None` for one that is gone."""
+    """`None` for a terminated one."""
     for state, beginnings in (
         (ObservedState.PENDING, _PENDING),
         (ObservedState.RUNNING, _RUNNING),
@@ -220,7 +220,7 @@ def _observed(instance: Mapping[str, Any]) -> Observed | None:
 
 
 def _counted(group: Mapping[str, Any]) -> int:
-    """How many of its instances count as desired ones."""
+    """Number of instances that count towards the desired capacity."""
     return sum(each["LifecycleState"].startswith(("Pending", "InService")) for each in group["Instances"])
 
 
