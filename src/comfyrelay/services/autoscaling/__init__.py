@@ -1,5 +1,4 @@
-"""How many machines there should be, and which jobs do not wait for them: what is seen, what is done about it, and what
-comes of it."""
+"""Autoscaling services: observations, decisions, machines, bursts and usage."""
 
 from comfyrelay.services.autoscaling.burst import Bursting
 from comfyrelay.services.autoscaling.durations import Durations
@@ -28,7 +27,7 @@ class Scaling:
             of_all=context.settings.max_workers,
             default_fleet=context.default_fleet,
         )
-        # given when there may be something to decide: a job came or ended
+        # notified when there may be something to decide: a job arrived or ended
         self.wakeup = context.notify_channel.subscribe()
         self.leadership = Leadership(databases, LEADER)
         self.snapshots = Observations(databases, stale_seconds=stale_seconds, places=places)

@@ -1,6 +1,6 @@
-"""Jobs that wait for too long go to the cloud, within what that may cost; and come back when nobody is left there.
+"""Send jobs that wait too long to the cloud, within a budget, and bring them back if no cloud worker is left.
 
-Everything is counted and decided in one transaction, under a lock: two servers never both spend the last of the money.
+Each round runs in one transaction under a lock, so two servers never both spend the last of the budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +32,7 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# Without a wakeup: the time alone makes a wait too long, and workers come and go.
+# Without a wakeup: waits grow with time, and workers come and go.
 LOOK_SECONDS = 5.0
 
 
@@ -47,7 +47,7 @@ class Bursting:
         worker_stale_seconds: float,
         places: WorkerLimits,
     ) -> None:
-        """`wakeup` is given when something was queued that may go to the cloud."""
+        """`wakeup` is notified when a job that may go to the cloud is queued."""
         self._databases = databases
         self._decisions = decisions
         self._wakeup = wakeup
@@ -57,7 +57,7 @@ class Bursting:
         self._stays: dict[Stage, Mapping[int, str]] = {}
 
     async def run_once(self, stage: Stage) -> Sequence[BurstDecision]:
-        """Send to the cloud what should go there, and bring back what must come; returns what was done."""
+        """Move jobs to and from the cloud. Returns what was done."""
         async with self._databases.central.read() as tx:
             plan = await self._plan(tx, stage)
         self._stays[stage] = plan.stays
@@ -70,10 +70,10 @@ class Bursting:
         return done
 
     async def run_stages(self) -> None:
-        """`run_once` at all stages; then wait for a wakeup, or until it is time to look again."""
+        """Run `run_once` for all stages, then wait for a wakeup or the next tick."""
         async with self._databases.central.read() as tx:
             concerns_any = await bursts.concerns_any(tx)
-        # one query where nothing goes there: it is asked all day long
+        # one cheap query if no job may go to the cloud
         if concerns_any:
             for stage in Stage:
                 await self.run_once(stage)
@@ -82,13 +82,13 @@ class Bursting:
         await self._wakeup.wait(LOOK_SECONDS)
 
     def why_here(self, dispatch_id: int) -> str | None:
-        """Why a job that waits for longer than it accepts was not sent to the cloud when this process last looked."""
+        """Why a job that waits longer than it accepts was not sent to the cloud in the last round of this process."""
         return next((found for each in self._stays.values() if (found := each.get(dispatch_id))), None)
 
     async def page(
         self, *, workflow_slug: str | None = None, cursor: int | None = None, limit: int
     ) -> Listed[tuple[BurstRecord, str]]:
-        """Those that went, newest first, each with the slug of its workflow."""
+        """Bursts, newest first, with the slugs of their workflows."""
         async with self._databases.central.read() as tx:
             workflow_id = None
             if workflow_slug is not None:
@@ -103,7 +103,7 @@ class Bursting:
 
     async def _move(self, tx: Tx, stage: Stage) -> tuple[Sequence[BurstDecision], Decided]:
         await bursts.lock(tx)
-        # seen anew: what was seen before the lock may be spent, leased or gone
+        # observed again under the lock: the budget may be spent, or the job leased
         plan = await self._plan(tx, stage)
         wanted = {each.dispatch_id: each for each in plan.moves}
 

@@ -1,4 +1,4 @@
-"""What is seen before a job goes to the cloud: both queues, who could run them and when, and the hour's money."""
+"""The input of burst decisions: both queues, runners and this hour's budget."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
@@ -25,7 +25,7 @@ from comfyrelay.store.central.queue import blocks, dispatches, memory, missing_r
 from comfyrelay.store.central.workers.workers import count_of_fleets, serves
 from comfyrelay.store.database import Tx
 
-# So many of each workflow are looked at: what waits behind them is looked at once they have gone.
+# Jobs per workflow to consider; later ones are considered once these have gone.
 QUEUED_AT_ONCE = 2000
 NOTHING = BurstSnapshot(here=(), cloud=(), queue=())
 
@@ -41,13 +41,13 @@ async def take_snapshot(
     stale_seconds: float,
     places: WorkerLimits,
 ) -> BurstSnapshot:
-    """`may_burst` are the workflows whose jobs may go to the cloud, `gone` those of which some are there; of `money`
-    what is spent is found out."""
+    """`may_burst` are workflows whose jobs may go to the cloud, `gone` those with jobs there; spending is added to
+    `money`."""
     workers = await bursts.serving(tx, stage=stage, stale_seconds=stale_seconds)
     fleets = [each for each in await observations.fleets_of(tx) if each.stage == stage]
     mapped = await observations.workflows_of(tx, [each.id for each in fleets])
     wanted = may_burst | gone
-    # what else those run who run one of these is in its way
+    # other workflows of the same workers compete for their slots
     sharing = [served for served in (*(worker.workflow_ids for worker in workers), *mapped.values()) if wanted & served]
     related = set(wanted).union(*sharing)
     now, predictions = await dispatches.now(tx), await Predictions.read(tx, related)
@@ -147,8 +147,8 @@ def _makes_machines(fleet: FleetRecord) -> bool:
 
 
 def _coming(fleet: FleetRecord, found: SeenFleet) -> list[BurstRunner]:
-    """The machines that boot; and one that could be ordered at any moment, so that nobody goes to the cloud because
-    nobody has ordered it yet. Where limits, refusals or the breaker allow none, nobody waits for it."""
+    """Booting machines, and one that could be ordered at any moment, so that no job goes to the cloud before it is
+    ordered. None if limits, refusals or the circuit breaker prevent it."""
     booting = [each for each in found.machines if each.state is MachineState.BOOTING]
     space = headroom(found)
     if _makes_machines(fleet) and space.launches > 0:

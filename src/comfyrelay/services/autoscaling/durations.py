@@ -1,4 +1,4 @@
-"""How long jobs take, learnt from the audit log: settling one costs no further write."""
+"""Learn job durations from the audit log; settling needs no extra write."""
 
 from comfyrelay.domain.autoscaling.learning import NOTHING_LEARNT, UNKNOWN_SECONDS, Duration
 from comfyrelay.services.autoscaling.leadership import Leadership
@@ -9,7 +9,7 @@ from comfyrelay.store.database import Tx
 
 CURSOR = "durations"
 AT_ONCE = 1000
-# Who begins looks so far back.
+# How far back a new process reads.
 LOOKED_BACK = 10_000
 
 
@@ -18,8 +18,10 @@ class Durations:
         self._leadership = leadership
 
     async def learn(self) -> int:
-        """Read on in the log, in order; returns how many jobs were learnt from. An entry whose transaction ends after
-        that of a later one may be passed over: one job more or less makes no difference."""
+        """Continue reading the log. Returns the number of jobs learnt.
+
+        An entry that commits after a later one may be skipped: a single job does not matter.
+        """
         learnt = 0
         while True:
             count, is_end = await self._leadership.run(TransactionStep.LEARN, _learn)
@@ -29,7 +31,7 @@ class Durations:
 
 
 class Predictions:
-    """How long a job should take on a machine with a speed of 1."""
+    """Expected job durations on a machine with a speed of 1."""
 
     def __init__(self, learnt: dict[tuple[int, int], Learnt], last: dict[tuple[int, int], float]) -> None:
         self._learnt = learnt
@@ -80,7 +82,7 @@ async def _write(tx: Tx, done: list[Completed]) -> None:
 
 
 async def _speeds(tx: Tx, worker_ids: set[str]) -> dict[str, float]:
-    """By worker, the speed of its machine: what is learnt is how long a job takes on one with a speed of 1."""
+    """Machine speed by worker: durations are learnt for a speed of 1."""
     types = await machines.types_of(tx, worker_ids)
     if not types:
         return {}

@@ -1,4 +1,4 @@
-"""How each fleet is doing: the eight figures that alarms and dashboards are made of."""
+"""Fleet metrics: the eight figures for alarms and dashboards."""
 
 import asyncio
 from collections.abc import Mapping, Sequence
@@ -20,13 +20,13 @@ REMEMBER_SECONDS = 5.0
 SEEN_SECONDS = 300.0
 LATELY = timedelta(minutes=5)
 DURATIONS_OF = timedelta(minutes=10)
-# What a worker says when EC2 takes its machine, or is about to.
+# Reasons that a worker reports when EC2 takes its machine.
 SPOT_REASONS = frozenset({"spot_interruption", "spot_rebalance"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetFigures:
-    """Of one fleet. `job_processing_p50` is `None` when no job was completed in the last ten minutes."""
+    """Metrics of one fleet. `job_processing_p50` is `None` if no job completed in the last ten minutes."""
 
     fleet: str
     stage: str
@@ -40,7 +40,7 @@ class FleetFigures:
 
     @property
     def backlog_per_instance(self) -> float:
-        """With nobody there it is all of it: it must not be less than with one."""
+        """Without workers it is the whole backlog: it must not be lower than with one."""
         return self.queue_depth / max(1, self.active_workers)
 
 
@@ -50,7 +50,7 @@ class FiguresOfFleets:
         self._asked: tuple[float, asyncio.Future[Sequence[FleetFigures]]] | None = None
 
     async def recent(self) -> Sequence[FleetFigures]:
-        """A few seconds old at most, however many ask; none while the central database cannot be asked."""
+        """At most a few seconds old; empty while the central database is unreachable."""
         now = asyncio.get_running_loop().time()
         if self._asked is None or self._asked[0] <= now:
             self._asked = (now + REMEMBER_SECONDS, asyncio.ensure_future(self._read_if_up()))
@@ -63,7 +63,7 @@ class FiguresOfFleets:
             return ()
 
     async def claim_minute(self, name: str) -> bool:
-        """Whether the present minute is the caller's, of all processes that ask under this name: one gets each."""
+        """Claim the present minute among all processes under this name: one succeeds."""
 
         async def work(tx: Tx) -> bool:
             minute = int((await dispatches.now(tx)).timestamp() // 60)
@@ -75,7 +75,7 @@ class FiguresOfFleets:
         return await self._databases.central.run(TransactionStep.MINUTE, work)
 
     async def read(self) -> list[FleetFigures]:
-        """Of every fleet, by one look at the central database."""
+        """Read the figures of every fleet in one transaction."""
         async with self._databases.central.read() as tx:
             now = await dispatches.now(tx)
             fleets = await figures.every_fleet(tx)
@@ -106,7 +106,7 @@ def _of_workers(workers: Sequence[WorkerLoad]) -> dict[str, int]:
 
 
 def _of_leases(ended: Sequence[EndedLease], *, now: datetime) -> dict[str, Any]:
-    """A job that fails counts once, when it fails for good; those that run again elsewhere have not ended."""
+    """A failed job counts once, when it fails finally; retries are not ends."""
     lately = [each for each in ended if each.ended_at >= now - LATELY]
     failed = sum(each.status_after == DispatchStatus.FAILED for each in lately)
     completed = sum(each.status_after == DispatchStatus.COMPLETED for each in lately)

@@ -1,4 +1,4 @@
-"""What a fleet has done, for those who ask what another policy would have made of it."""
+"""Completed jobs of a fleet, as input of policy simulations."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta
@@ -20,7 +20,7 @@ class History:
         self._databases = databases
 
     async def done(self, stage: Stage, slug: str, *, days: float) -> AsyncIterator[PastJobRow]:
-        """Completed jobs of the fleet's workflows, the newest first, one page in each transaction."""
+        """Completed jobs of the fleet's workflows, newest first, one page per transaction."""
         before = LARGEST_ID
         while True:
             async with self._databases.central.read() as tx:

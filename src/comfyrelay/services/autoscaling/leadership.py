@@ -1,7 +1,7 @@
-"""One of several processes leads, by a lease on a row: whoever does not renew it in time has lost it.
+"""Leader election with a lease on a database row.
 
-The database's clock alone counts. Each leader has a term, and what it writes is written only while that term lasts, in
-the same transaction that looks: a leader that was asleep finds out before it has changed anything.
+Only the database's clock counts. Each leader has a term, and its writes are checked against the term in the same
+transaction: a leader that was suspended notices before it changes anything.
 """
 
 import secrets
@@ -33,23 +33,23 @@ class Leadership:
         self._databases = databases
         self._name = name
         self.ttl_seconds = TTL_SECONDS if ttl_seconds is None else ttl_seconds
-        # no two processes, nor two lives of one, have the same
+        # unique per process start
         self.holder = holder or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._leader: Leader | None = None
         self._until = 0.0
 
     @property
     def renew_seconds(self) -> float:
-        """How often it is to be claimed."""
+        """Interval of claims."""
         return self.ttl_seconds / 3
 
     @property
     def leader(self) -> Leader | None:
-        """The term that this process has, as far as it can know: a clock that stood still is found out by `run`."""
+        """The present term, as far as known: `run` detects a suspended process."""
         return self._leader if time.monotonic() < self._until else None
 
     async def claim(self) -> Leader | None:
-        """Take the lead, or keep it; `None` while another has it."""
+        """Take or keep leadership; `None` while another process leads."""
         began = time.monotonic()
         before = self._leader
         found = await self._databases.central.run(
@@ -61,7 +61,7 @@ class Leadership:
         return found
 
     async def run(self, step: TransactionStep, work: Callable[[Tx], Awaitable[T]]) -> T:
-        """A transaction that only the leader may run; `LeadershipLost` when that is another by now."""
+        """Run a transaction that only the leader may run. Raises `LeadershipLost`."""
         leader = self.leader
         if leader is None:
             raise LeadershipLost
@@ -75,12 +75,14 @@ class Leadership:
         return await self._databases.central.run(step, fenced)
 
     async def resign(self) -> None:
-        """Let the next one begin at once. By its name, not by its term: a claim that was cut off a moment ago may have
-        been the first one, or have begun another term."""
+        """Give up leadership, so that another process can take over at once.
+
+        By name, not by term: a cancelled claim may have started a term.
+        """
         self._leader = None
         await self._databases.central.run(TransactionStep.LEAD, lambda tx: leaders.resign(tx, self._name, self.holder))
 
     async def current(self) -> Leader | None:
-        """Whoever leads now."""
+        """The present leader."""
         async with self._databases.central.read() as tx:
             return await leaders.current(tx, self._name)

@@ -1,4 +1,4 @@
-"""The life of machines: intended, ordered, seen, ended. Whatever is to happen is written down before it happens."""
+"""Machine lifecycle: intended, ordered, observed, ended. Each step is recorded before it happens."""
 
 import secrets
 from collections.abc import Mapping, Sequence
@@ -25,13 +25,13 @@ from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
 DECISIONS_KEPT = 10_000
-# Decisions are looked through for old ones each so many.
+# Old decisions are deleted every this many decisions.
 _SWEEP_EACH = 100
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Intent:
-    """What was written down: this is to be ordered, this is to be ended, and this turned out to be busy."""
+    """Recorded intents: machines to order, machines to terminate, and machines that turned out to be busy."""
 
     ordered: Sequence[MachineRecord] = ()
     ending: Sequence[MachineRecord] = ()
@@ -41,7 +41,7 @@ class Intent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Due:
-    """What a look at a fleet's machines leaves to be done."""
+    """What remains to be done after reconciling a fleet."""
 
     end: Sequence[MachineRecord] = ()
     order: Sequence[MachineRecord] = ()
@@ -49,11 +49,11 @@ class Due:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ConfirmedIntent:
-    """What of an intent stands a moment before somebody is asked to do it, and the fleet as it is then."""
+    """The part of an intent that is still valid, and the fleet at that time."""
 
     fleet: FleetRecord
     machines: Sequence[MachineRecord] = ()
-    # machines that are not ending, those just ordered among them; one that only drains is still there
+    # machines that are not ending, including new orders; draining ones still exist
     total: int = 0
 
 
@@ -63,19 +63,21 @@ class Machines:
         self._leadership = leadership
         self._workers = workers
         self._stale_seconds = stale_seconds
-        # By fleet, since when the workers of its machines have been away.
+        # by fleet: since when the workers of its machines are away
         self._absent_since: dict[int, dict[str, datetime]] = {}
-        # The same of machines that their provider does not tell of.
+        # the same for machines that their provider does not list
         self._missing_since: dict[int, dict[str, datetime]] = {}
 
     async def reconcile(
         self, fleet: FleetRecord, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
     ) -> Due:
-        """Note what became of a fleet's machines, and mark those to be ended that are of no use. `types` tell what
-        machines cost now."""
+        """Record what became of a fleet's machines, and mark useless ones for termination.
+
+        `types` has current prices.
+        """
         prices = _prices(types)
         async with self._databases.central.read() as tx:
-            # whoever paused it while its provider was asked is minded, too
+            # a pause during the provider call counts
             fleet = await catalogue.fleet(tx, stage=Stage(fleet.stage), slug=fleet.slug) or fleet
             present = await machines.present(tx, [fleet.id])
             newest = await machines.newest(tx, fleet.id, most=NEWEST_ORDERS)
@@ -98,7 +100,7 @@ class Machines:
         if sightings is not None:
             self._missing_since[fleet.id] = {key: missing_since.get(key, now) for key in found.missing}
         busy: set[str] = set()
-        # what is only to be told again is told by who leads now, too
+        # repeated terminations are up to the present leader
         if found.changes or found.adopt or found.surplus or found.end or found.order_again or found.end_again:
             busy = await self._leadership.run(
                 TransactionStep.SCALE_SEEN, lambda tx: self._write(tx, fleet, present, found, prices)
@@ -114,7 +116,7 @@ class Machines:
     async def intend(
         self, fleet: FleetRecord, plan: FleetPlan, *, reason: str, saw: Mapping[str, Any], types: Sequence[InstanceType]
     ) -> Intent:
-        """Write a decision down, and what it is going to do, unless that is only a report."""
+        """Record a decision and its intents, unless it is a dry run."""
         prices = _prices(types)
 
         async def work(tx: Tx) -> Intent:
@@ -149,8 +151,7 @@ class Machines:
     async def record_decision(
         self, fleet: FleetRecord, plan: FleetPlan, *, saw: Mapping[str, Any], requested: int
     ) -> None:
-        """Write down what a cluster was told, unless that is what was written last. Nobody has to lead for it: several
-        that tell the same cluster tell it the same."""
+        """Record the number given to a cluster, if it changed. Needs no leadership: all scalers compute the same."""
 
         async def work(tx: Tx) -> None:
             last = await decisions.latest(tx, fleet.id)
@@ -164,12 +165,14 @@ class Machines:
         await self._databases.central.run(TransactionStep.SCALE_OUTCOME, work)
 
     async def standing(self, fleet: FleetRecord, keys: Sequence[str], *, is_end: bool) -> ConfirmedIntent:
-        """To be asked directly before a provider is: whoever has slept since it wrote its intent down may lead no more,
-        and the fleet may have been paused or made smaller meanwhile."""
+        """Check an intent right before calling the provider:
+
+        leadership may be lost, and the fleet paused or reduced.
+        """
 
         async def work(tx: Tx) -> ConfirmedIntent:
             now = await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug)
-            # an end that was begun is finished in a pause, too
+            # a started termination is finished even in a pause
             if now is None or (now.scaling_spec.is_paused and not is_end):
                 return ConfirmedIntent(fleet=now or fleet)
             present = {each.key: each for each in await machines.present(tx, [now.id])}
@@ -193,7 +196,7 @@ class Machines:
         *,
         types: Sequence[InstanceType] = (),
     ) -> None:
-        """What came of orders, by key: machines that are there now, and the kind and the text of refusals."""
+        """Record results of orders by key: launched machines, and refusals with kind and text."""
         orders, prices = {each.key: each for each in wanted}, _prices(types)
 
         async def work(tx: Tx) -> None:
@@ -232,7 +235,7 @@ class Machines:
         found: Reconciled,
         prices: Mapping[str, float],
     ) -> set[str]:
-        """Returns those that are to end, and have something to do yet."""
+        """Mark machines for termination. Returns the busy ones."""
         await _hold_registrations(tx, fleet)
         for key, values in found.changes.items():
             await machines.change(tx, key, **values)
@@ -248,7 +251,7 @@ class Machines:
         return {key for key, each in again.items() if await self._workers.drain_in(tx, each, fleet_id=fleet.id)}
 
     async def _mark(self, tx: Tx, machine: MachineRecord, why: str) -> bool:
-        """Mark a machine as ending, unless its worker has got something to do meanwhile."""
+        """Mark a machine as ending unless its worker has a job."""
         if not await self._workers.drain_if_idle(tx, machine.worker, fleet_id=machine.fleet_id):
             return False
         await machines.change(tx, machine.key, ending_at=..., reason=why)
@@ -284,17 +287,17 @@ class Machines:
 
 
 async def _hold_registrations(tx: Tx, fleet: FleetRecord) -> None:
-    """Whoever registers holds its fleet: a worker either is found when its machine is marked, or finds the mark."""
+    """Registration locks the fleet, so a worker either exists when its machine is marked, or sees the mark."""
     await catalogue.fleet(tx, stage=fleet.stage, slug=fleet.slug, lock=True)
 
 
 def new_key() -> str:
-    """Short, and fit to be part of any name that a provider gives."""
+    """A short key that is valid in any provider's names."""
     return f"m{secrets.token_hex(8)}"
 
 
 def _not_ahead(each: Sighting, now: datetime) -> Sighting:
-    """A machine that its provider says is launched in the future is launched now: it would never be old."""
+    """Clamp a launch time in the future to now: otherwise the machine would never age."""
     return replace(each, launched_at=now) if each.launched_at is not None and each.launched_at > now else each
 
 

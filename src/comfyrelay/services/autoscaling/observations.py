@@ -1,4 +1,4 @@
-"""What a decision sees: queue, machines and limits of all fleets of a stage, read from the database."""
+"""Read the observation for a decision: queue, machines and limits of all fleets of a stage."""
 
 import asyncio
 from collections import defaultdict, deque
@@ -30,28 +30,30 @@ T = TypeVar("T")
 
 log = structlog.get_logger(__name__)
 
-# So many of the newest orders of a fleet tell how its launches went.
+# Newest orders of a fleet that count for its launches.
 NEWEST_ORDERS = 200
 ARRIVALS_AT_ONCE = 5000
-# Ids are given before a transaction ends: so many of the last are looked at again.
+# Ids are assigned before commit, so the last ones are read again.
 LATE_IDS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageSeen:
-    """A snapshot, and the rows that it was made of."""
+    """An observation and its rows."""
 
     stage: str
     snapshot: Snapshot
     fleets: Mapping[str, FleetRecord]
-    # by the id of a fleet
+    # by fleet id
     machines: Mapping[int, Sequence[MachineRecord]]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLimits:
-    """How many workers may register: in a fleet that says nothing itself, and in all of them together. In the default
-    fleet they may before it has a workflow."""
+    """How many workers may register in a fleet without its own limit, and in all fleets.
+
+    In the default fleet they may register before it has a workflow.
+    """
 
     of_fleet: int | None = None
     of_all: int | None = None
@@ -60,7 +62,7 @@ class WorkerLimits:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rows:
-    """What is read of the fleets of a stage."""
+    """Rows of the fleets of a stage."""
 
     now: datetime
     waiting: Sequence[WaitingWork] = ()
@@ -70,14 +72,14 @@ class Rows:
     newest: Mapping[int, Sequence[MachineRecord]]
     workflows: Mapping[int, set[int]]
     predictions: Predictions
-    # of all stages, where they are limited
+    # of all stages, if limited
     all_workers: int = 0
     places: WorkerLimits = field(default_factory=WorkerLimits)
 
 
 @dataclass(slots=True)
 class _Arrivals:
-    """The newest of a stage, for fleets to learn from; `count` is of all that there ever were."""
+    """Newest arrivals of a stage; `count` is the total so far."""
 
     newest: deque[tuple[datetime, int]] = field(default_factory=lambda: deque(maxlen=ARRIVALS_AT_ONCE))
     count: int = 0
@@ -92,7 +94,7 @@ class _Arrivals:
 
 @dataclass(slots=True)
 class _Bursts:
-    """What a fleet has learnt of the first arrivals for these workflows."""
+    """What a fleet has learnt about first arrivals of these workflows."""
 
     workflows: frozenset[int]
     following: learning.Following = field(default_factory=learning.Following)
@@ -101,7 +103,7 @@ class _Bursts:
 
 @dataclass(slots=True)
 class _Memory:
-    """What is not in the database: how often jobs arrive, and since when fleets have had nothing to do."""
+    """State outside the database: arrival rates, and since when fleets are idle."""
 
     rates: learning.Rates = field(default_factory=learning.Rates)
     arrivals: dict[str, _Arrivals] = field(default_factory=lambda: defaultdict(_Arrivals))
@@ -131,12 +133,14 @@ class Observations:
         can_launch: Callable[[FleetRecord], bool] = lambda _fleet: True,
         types_of: Callable[[FleetRecord], Sequence[InstanceType]] = lambda fleet: fleet.machine_spec.instance_types,
     ) -> StageSeen:
-        """`types_of` tells what a fleet's instance types cost now, where that is known better than the fleet says it.
-        Reads lock nothing: a job that moves meanwhile may be seen twice, and the next snapshot sees it once."""
+        """Read an observation. `types_of` returns current prices of a fleet's instance types, if known.
+
+        Reads take no locks: a job that moves meanwhile may count twice, until the next observation.
+        """
         async with self._databases.central.read() as tx:
             fleets = [each for each in await observations.fleets_of(tx) if each.stage == stage]
             rows = await self._read(tx, stage, fleets)
-            # the loop, the API and the pages all ask: each arrival is counted by one of them
+            # the loop, the API and pages all observe: each arrival is counted once
             async with self._counting:
                 await self._count_arrivals(tx)
         return StageSeen(
@@ -179,7 +183,7 @@ class Observations:
             is_first, newest = after is None, found[-1].id if found else 0
             is_end = is_first or len(found) < ARRIVALS_AT_ONCE
             memory.last_id = last = max(memory.last_id or 0, newest)
-            # who began to read earlier may see less than who was here before: what that one counted stays counted
+            # an older read may see less than a newer one: its counts stay
             counted = memory.counted | {each.id for each in found}
             memory.counted = {each for each in counted if each > last - LATE_IDS}
             if is_end:
@@ -216,7 +220,7 @@ class Observations:
         try:
             return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types_of(fleet))
         except Exception as error:
-            # one fleet of which nothing can be made is no other's concern
+            # an unreadable fleet affects no other
             log.exception("scaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
             why = f"{type(error).__name__}: {error}"
             workflows = frozenset(rows.workflows.get(fleet.id, ()))
@@ -235,7 +239,7 @@ class Observations:
         )
 
     def _alarms(self, fleet: FleetRecord, rows: Rows, found: Sequence[SeenMachine]) -> baseline.Alarms | None:
-        """For `reference` alone, with what they see now."""
+        """For the `reference` policy only."""
         if fleet.scaling_spec.policy is not Policy.REFERENCE:
             return None
         workflows = rows.workflows.get(fleet.id, set())
@@ -266,7 +270,7 @@ class Observations:
         if is_wanted or any(each.leases for each in found):
             self._memory.idle_since[fleet.id] = rows.now
             return None
-        # Whoever has just begun to look does not know when the last job was; the machines do.
+        # A new process does not know when the last job was; the machines do.
         since = self._memory.idle_since.get(fleet.id)
         known = [each.idle_seconds for each in found if each.state is MachineState.READY]
         if since is not None:
@@ -283,8 +287,7 @@ def seen_fleet(
     types: Sequence[InstanceType] | None = None,
     providers: Sequence[Provider] = (Provider.SELF_HOSTED,),
 ) -> SeenFleet:
-    """A fleet as far as rows tell it: for how long it has been idle, they do not. Of workers that somebody else has
-    started, those that serve one of these providers."""
+    """A fleet as stored, without its idle time. Foreign workers count if they serve one of these providers."""
     spec, newest = fleet.machine_spec, rows.newest[fleet.id]
     types = types if types is not None else spec.instance_types
     boot = learning.boot_seconds(newest, spec)
@@ -324,13 +327,13 @@ def seen_fleet(
 
 
 def by_worker(found: Sequence[SeenMachine], ordered: Sequence[MachineRecord]) -> dict[str, SeenMachine]:
-    """Machines of a fleet of which these were ordered, by the ids of their workers."""
+    """Machines of a fleet by the ids of their workers."""
     workers, prefix = {each.key: each.worker for each in ordered}, foreign_id("")
     return {workers.get(each.id) or each.id.removeprefix(prefix): each for each in found}
 
 
 class _ObservedFleet:
-    """The machines of one fleet: those that were ordered, and workers that somebody else has started."""
+    """The machines of one fleet: ordered ones and foreign workers."""
 
     def __init__(
         self, fleet: FleetRecord, rows: Rows, *, boot_seconds: float, types: Mapping[str, InstanceType]
@@ -341,7 +344,7 @@ class _ObservedFleet:
         self._types = types
         self._machines = rows.machines.get(fleet.id, ())
         self._workers = {each.worker_id: each for each in rows.workers.get(fleet.id, ())}
-        # asked for each lease of each machine, and nearly always of the same few
+        # cached: queried for each lease, mostly for the same few
         self._expected = cache(rows.predictions.seconds)
 
     def machines(self, providers: Sequence[Provider]) -> list[SeenMachine]:
@@ -349,7 +352,7 @@ class _ObservedFleet:
         foreign = [
             each
             for each in self._workers.values()
-            # one that speaks to the cloud alone takes nothing of what waits here
+            # a worker for the cloud only takes none of this work
             if not each.is_stale and each.worker_id not in own and _serves_any(each, providers)
         ]
         ordered = [self._ordered(each) for each in self._machines]
@@ -378,7 +381,7 @@ class _ObservedFleet:
         )
 
     def _foreign(self, worker: SeenWorker) -> SeenMachine:
-        """Capacity, but not ours to end: it is never idle for long."""
+        """Capacity that is not ours to terminate: never idle for long."""
         kind = self._types.get(worker.instance_type or "")
         speed = kind.speed if kind else 1.0
         return self._unordered(worker, foreign_id(worker.worker_id), speed=speed, is_foreign=True)
@@ -399,8 +402,11 @@ class _ObservedFleet:
         )
 
     def _in_cluster(self, worker: SeenWorker) -> SeenMachine:
-        """A pod, called as its worker is. It was not ordered here, and ends when the cluster is told of fewer. It is
-        paid for: one that names no type of the fleet is of the first."""
+        """A pod, named like its worker.
+
+        It was not ordered here and ends when the cluster scales in. It is billed as the fleet's first type unless it
+        names another.
+        """
         kind = self._types.get(worker.instance_type or "") or next(iter(self._types.values()), None)
         found = self._unordered(worker, worker.worker_id, speed=kind.speed if kind else 1.0)
         return replace(
@@ -440,7 +446,7 @@ def _serves_any(worker: SeenWorker, providers: Sequence[Provider]) -> bool:
 
 
 def foreign_id(worker_id: str) -> str:
-    """The id of a machine that was not ordered here, and is not ended from here."""
+    """Id of a machine that is not managed here."""
     return f"worker:{worker_id}"
 
 

@@ -1,7 +1,7 @@
-"""What machines did, for whom, and what it cost: each lease that ends is counted once, whoever counts and dies.
+"""Usage accounting: what machines did, for whom, and at what cost. Each ended lease is counted exactly once.
 
-A lease has its cost written in the transaction that adds it up, so it cannot be counted again. The ends are found in
-the audit, by its ids. These are not in the order of commits: what is younger than `OVERLAP` is looked through again.
+A lease's cost is written in the transaction that adds it up, so it cannot be counted again. Ends are found by audit
+ids, which are not in commit order: entries younger than `OVERLAP` are read again.
 """
 
 from collections import defaultdict
@@ -24,12 +24,12 @@ from comfyrelay.store.central.autoscaling.usage import MachineTime, Summed, Unco
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
-# Longer than any transaction of ours can take: a statement has a minute, and idle in between half of one.
+# Longer than any transaction of ours: a statement has a minute, idle time half of one.
 OVERLAP = timedelta(minutes=10)
-# Others wait while as many are counted, also when there are a million.
+# Batch size, so that others need not wait for long.
 AT_ONCE = 500
 ENDS, SAMPLES = "usage", "machines"
-# What nobody looked at for longer is not told of in one go.
+# Oldest entries to count.
 LONGEST_SAMPLE_SECONDS = 300.0
 DAYS = 30
 
@@ -41,7 +41,7 @@ class By(StrEnum):
 
 
 class UsageKind(StrEnum):
-    """What a machine's time went into: jobs that were completed, leases that came to nothing, waiting, and starting."""
+    """What machine time was used for: completed jobs, lost leases, idling and booting."""
 
     BUSY = "busy"
     LOST = "lost"
@@ -56,7 +56,7 @@ class _FleetPrices:
     spec: MachineSpec
 
     def price(self, machine: MachineTime | None, instance_type: str | None = None) -> float:
-        """An hour of a machine: what was paid for it, else what its type costs in this fleet."""
+        """Hourly price of a machine: what was paid, otherwise the price of its type in this fleet."""
         if machine is not None and machine.price_per_hour is not None:
             return machine.price_per_hour
         name = machine.instance_type if machine is not None and machine.instance_type else instance_type
@@ -66,12 +66,12 @@ class _FleetPrices:
 class UsageService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        # Of what this process counted: over all processes, each second counts once.
+        # counted by this process; over all processes each second counts once
         self.gpu_seconds: defaultdict[tuple[str, str, UsageKind], float] = defaultdict(float)
         self.cost: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     async def run_once(self) -> int:
-        """Count every lease that has ended, and look at the machines; returns how many leases were counted."""
+        """Count all ended leases and the time of machines. Returns the number of leases."""
         counted, after = 0, 0
         while True:
             batch = await self._databases.central.run(TransactionStep.USAGE, partial(self._count, after=after))
@@ -84,7 +84,7 @@ class UsageService:
         return counted
 
     async def report(self, by: By, *, first: date | None = None, last: date | None = None) -> list[Usage]:
-        """What was used from one day to another, both included; the last 30 days if none are given."""
+        """Usage between two days, inclusive; the last 30 days by default."""
         async with self._databases.central.read() as tx:
             now = await dispatches.now(tx)
             last = last or now.astimezone(UTC).date()
@@ -108,7 +108,7 @@ class UsageService:
         return rows
 
     async def _count(self, tx: Tx, *, after: int) -> "_UsageBatch":
-        # Whoever else counts waits here, and then finds these counted.
+        # concurrent counters wait here and then find these counted
         position = await cursors.lock(tx, ENDS)
         now = await dispatches.now(tx)
         begins = max(position, after)
@@ -124,8 +124,8 @@ class UsageService:
         if costs:
             await usage.set_costs(tx, costs)
             await usage.add(tx, used)
-        # What is young may have neighbours that are not committed yet: it is read again. So is all that follows it.
-        # SQLite has one writer at a time, and no such neighbours.
+        # Young entries may have uncommitted neighbours, so they and all later ones are read again. SQLite has a single
+        # writer and no such neighbours.
         overlap = OVERLAP if tx.dialect == "postgresql" else timedelta(0)
         settled = [each.id for each in takewhile(lambda each: each.created_at <= now - overlap, entries)]
         if settled and begins == position:
@@ -150,18 +150,18 @@ class UsageService:
             seconds = float(ran[each.dispatch_id, each.epoch])
             member = of.get(each.worker_id)
             if member is None:
-                # of a fleet that is gone: there is nobody to say it of
+                # of a deleted fleet
                 costs[each.lease_token] = 0.0
                 continue
             costs[each.lease_token] = seconds * _price(member, machines.get(each.worker_id), fleets) / 3600
             more = _used(each, member, seconds, costs[each.lease_token])
             key = (more.day, more.fleet_id, more.workflow_id, more.tenant_id)
             sums[key] = _plus(sums[key], more) if key in sums else more
-        # always in one order: two that add to the same rows must not wait for each other
+        # a fixed order prevents deadlocks
         return costs, [sums[key] for key in sorted(sums)]
 
     async def _sample(self) -> None:
-        """How the machines that are there spend their time while no lease of theirs ends."""
+        """Account for the time of machines without ended leases."""
 
         async def work(tx: Tx) -> list[tuple[tuple[str, str], UsageKind, float, float]]:
             position = await cursors.lock(tx, SAMPLES)
@@ -196,12 +196,12 @@ class _UsageBatch:
     costs: Mapping[str, float]
     used: Sequence[Used]
     fleets: Mapping[int, _FleetPrices]
-    # where to go on; `None` when all was read
+    # where to continue; `None` when everything was read
     last_id: int | None
 
 
 def _price(member: FleetMember, machine: MachineTime | None, fleets: Mapping[int, _FleetPrices]) -> float:
-    """An hour of one slot."""
+    """Hourly price of one slot."""
     return fleets[member.fleet_id].price(machine, member.instance_type) / max(1, member.slots)
 
 
@@ -255,7 +255,7 @@ def _row(
 def _with_machines(
     found: Summed, fleet: _FleetPrices, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
 ) -> Usage:
-    """A machine is paid for from its order to its end. What is neither busy, lost nor booting is idle."""
+    """A machine is billed from its order to its end. Time that is not busy, lost or booting is idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0
     for each in machines:
         gone = each.ended_at or ends

@@ -1,4 +1,4 @@
-"""How fleets are scaled, as an operator looks at it; and the switch that stops it."""
+"""Autoscaling status for operators, and the pause switch."""
 
 import asyncio
 from collections import Counter
@@ -53,7 +53,7 @@ class ScalingViews:
         self._fleets = fleets
 
     async def all(self) -> list[ScalingView]:
-        """Of every fleet of which somebody has said what its machines are or how many there should be."""
+        """Status of every fleet with machine or autoscaling settings."""
         fleets = await self._snapshots.fleets()
         views = []
         for stage in sorted({fleet.stage for fleet in fleets if fleet.is_scaled}):
@@ -68,7 +68,7 @@ class ScalingViews:
         return await self._view(seen.fleets[slug], seen)
 
     async def desired(self, stage: Stage, slug: str) -> FleetPlan:
-        """What would be decided now, for whoever scales a fleet elsewhere; nothing is written down."""
+        """What would be decided now, for external scalers; nothing is recorded."""
         seen = await self._snapshots.take(stage)
         if slug not in seen.fleets:
             raise NotFound(f"There is no {stage} fleet {slug!r}.")
@@ -77,7 +77,7 @@ class ScalingViews:
     async def decisions(
         self, stage: Stage, slug: str, *, cursor: int | None = None, limit: int
     ) -> Listed[ScalingDecision]:
-        """What was decided for a fleet, the newest first."""
+        """Decisions for a fleet, newest first."""
         async with self._databases.central.read() as tx:
             fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
             if fleet is None:
@@ -86,7 +86,7 @@ class ScalingViews:
         return Listed(items=found, next_cursor=None if before is None else str(before))
 
     async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> FleetRecord:
-        """While it is paused nothing is launched and nothing ended; jobs and workers go on."""
+        """Pause autoscaling: nothing is launched or terminated; jobs and workers continue."""
         return await self._fleets.change(stage=stage, slug=slug, changes={"scaling": {"is_paused": is_paused}})
 
     async def _view(self, fleet: FleetRecord, seen: StageSeen) -> ScalingView:

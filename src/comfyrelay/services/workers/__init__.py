@@ -1,4 +1,4 @@
-"""Who runs it: workers and their fleets."""
+"""Workers and their fleets."""
 
 from collections.abc import Callable, Collection, Sequence
 

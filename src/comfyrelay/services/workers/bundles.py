@@ -1,4 +1,4 @@
-"""Whether a fleet could run a workflow: held against the bundle of its machines, or against its workers."""
+"""Check whether a fleet could run a workflow, against its machine bundle or its workers."""
 
 import asyncio
 from collections.abc import Iterable, Sequence
@@ -39,8 +39,10 @@ class Bundles:
         bundle: Bundle | None,
         reports: Sequence[tuple[str, str]],
     ) -> None:
-        """`MissingOnWorkers` when machines of the fleet lack something that one of these workflows needs. Without a
-        bundle its workers' `reports` count; with nobody there to ask, nothing is known to be missing."""
+        """Raise `MissingOnWorkers` if the fleet's machines are missing a requirement of one of these workflows.
+
+        Without a bundle its workers' `reports` count; without workers nothing is known to be missing.
+        """
         if bundle is None and not reports:
             return
         texts: list[str] = []
@@ -49,7 +51,7 @@ class Bundles:
             try:
                 needs = await default_requirements(workflow, self._graphs)
             except NotFound:
-                # its jobs fail with a sentence about that; no machine can help it
+                # an unreadable graph fails with its own error; no machine can help
                 continue
             if bundle is not None:
                 found = _lacks(bundle, needs)

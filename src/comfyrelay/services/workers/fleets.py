@@ -1,4 +1,4 @@
-"""Fleets: which workflows a group of workers runs, how many workers it may have, and what its machines are."""
+"""Fleets: their workflows, worker limits and machines."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -18,7 +18,7 @@ from comfyrelay.store.central.queue import missing_requirements
 from comfyrelay.store.central.workers import fleets, workers
 from comfyrelay.store.database import Tx
 
-# Of these, what is not sent stays as it is within, too.
+# Nested settings that are merged field by field.
 SPECS = ("machines", "scaling")
 
 
@@ -55,7 +55,7 @@ class Fleets:
     async def map_workflows(
         self, *, stage: Stage, slug: str, workflow_slugs: Sequence[str], force: bool = False
     ) -> None:
-        """Change what a fleet runs; its workers' assignments follow at once."""
+        """Change a fleet's workflows; its workers' assignments follow at once."""
         if not force:
             async with self._databases.central.read() as tx:
                 fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
@@ -63,13 +63,13 @@ class Fleets:
                 await self._require(slug, fleet, workflow_slugs, bundle=fleet.machine_spec.bundle)
 
         async def work(tx: Tx) -> None:
-            # Locked, so that a worker that registers this moment gets either all of the old mapping or all of the new.
+            # Locked, so that a worker that registers now gets the old or the new mapping completely.
             await _map(tx, await _locked_fleet(tx, stage, slug), workflow_slugs)
 
         await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def change(self, *, stage: Stage, slug: str, changes: Mapping[str, Any]) -> FleetRecord:
-        """`machines` and `scaling` are changed field by field; with null nothing is said of them any more."""
+        """`machines` and `scaling` are merged field by field; null resets them."""
 
         async def work(tx: Tx) -> FleetRecord:
             fleet = await _locked_fleet(tx, stage, slug)
@@ -96,7 +96,7 @@ class Fleets:
     async def _require(
         self, slug: str, fleet: FleetRecord | None, workflow_slugs: Sequence[str], *, bundle: Bundle | None
     ) -> None:
-        """Before anything is locked, for graphs are in object storage. What was mapped before is not judged again."""
+        """Checked before locking, because graphs are in object storage. Earlier mappings are not checked again."""
         async with self._databases.central.read() as tx:
             found = [await catalogue.workflow(tx, slug=each) for each in dict.fromkeys(workflow_slugs)]
             mapped = await fleets.workflow_ids_of(tx, fleet.id) if fleet else set()
@@ -106,7 +106,7 @@ class Fleets:
 
 
 async def _require_none_there(tx: Tx, fleet: FleetRecord) -> None:
-    """Nobody would know of its machines any more, and they would go on costing."""
+    """Refuse: its machines would be orphaned and keep costing."""
     if there := len(await machine_rows.present(tx, [fleet.id])):
         raise Conflict(
             f"The {fleet.stage} fleet {fleet.slug!r} still has {there} machine{'s' if there > 1 else ''}. Set its "
@@ -115,7 +115,7 @@ async def _require_none_there(tx: Tx, fleet: FleetRecord) -> None:
 
 
 def _provider(fleet: FleetRecord) -> Any:
-    """As it was said: what cannot be read has to be changed first of all."""
+    """As stored: unreadable settings must be changed first."""
     return (fleet.machines or {}).get("provider")
 
 
@@ -129,7 +129,7 @@ async def _map(tx: Tx, fleet: FleetRecord, workflow_slugs: Sequence[str]) -> Non
 
 
 def _merged(before: Mapping[str, Any] | None, said: Mapping[str, Any] | None) -> dict[str, Any] | None:
-    """Only what differs from the defaults by somebody's word is kept, so that better defaults reach everybody else."""
+    """Store only explicit values, so that better defaults reach all other fleets."""
     if said is None:
         return None
     return {name: value for name, value in {**(before or {}), **said}.items() if value is not None}

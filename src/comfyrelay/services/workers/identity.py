@@ -1,4 +1,4 @@
-"""Instance identity documents: what AWS signs for each EC2 instance, instead of a secret that all of a fleet share."""
+"""Verify EC2 instance identity documents, which replace a shared fleet secret."""
 
 import base64
 import binascii
@@ -15,16 +15,16 @@ from comfyrelay.errors import ConfigurationError, Unauthorized
 from comfyrelay.store.central.workers import identities
 from comfyrelay.store.database import Tx
 
-# AWS's are of 2048 bits; shorter ones have been broken.
+# AWS uses 2048 bits; shorter keys are broken.
 SHORTEST_KEY = 2048
-# How far our clock may be behind that of EC2.
+# How far our clock may be behind EC2's.
 AHEAD = timedelta(minutes=5)
 LONGEST = 16 * 1024
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Identity:
-    """An instance, as AWS vouches for it."""
+    """An instance that AWS vouches for."""
 
     instance_id: str
     account_id: str
@@ -36,7 +36,7 @@ class Identities:
     def __init__(
         self, *, certificates: Mapping[str, Path], accounts: Mapping[str, Sequence[str]], max_age_seconds: float
     ) -> None:
-        """`certificates` are AWS's, by region; `accounts` those whose instances may join, by stage."""
+        """`certificates` are AWS's by region; `accounts` may join, by stage."""
         self._files = certificates
         self._accounts = accounts
         self._max_age = timedelta(seconds=max_age_seconds)
@@ -46,11 +46,11 @@ class Identities:
         return bool(self._files)
 
     def load(self) -> None:
-        """Read the certificates now: `ConfigurationError` for one that cannot be."""
+        """Load the certificates. Raises `ConfigurationError`."""
         _ = self._certificates if self.is_on else None
 
     def read(self, signed: str) -> Identity:
-        """What a document says whose signature is AWS's; `Unauthorized` for every other."""
+        """Return the document's content, or raise `Unauthorized` if AWS did not sign it."""
         if not self.is_on:
             raise Unauthorized("This server takes no instance identity documents: register with the fleet secret.")
         content, signer = _parsed(signed)
@@ -68,7 +68,7 @@ class Identities:
         )
 
     def require(self, identity: Identity, *, worker_id: str, stage: str) -> None:
-        """`Unauthorized` unless it opens this stage for a worker of this name."""
+        """Raise `Unauthorized` unless it may join this stage under this name."""
         if identity.account_id not in self._accounts.get(stage, ()):
             raise Unauthorized(f"Instances of the account {identity.account_id} may not join the stage {str(stage)!r}.")
         if identity.instance_id != worker_id:
@@ -78,7 +78,10 @@ class Identities:
             )
 
     async def claim(self, tx: Tx, identity: Identity, *, key_hash: str | None) -> None:
-        """The first who shows a document has it: with its key the worker comes back, and nobody else comes with it."""
+        """Bind a document to the first worker that presents it:
+
+        with its key that worker may return, and no other can use it.
+        """
         if key_hash is None:
             raise Unauthorized("Who registers with an identity document must send a registration_key, and keep it.")
         now, known = await identities.known(tx, identity.instance_id)
@@ -98,7 +101,7 @@ class Identities:
 
     @cached_property
     def _certificates(self) -> dict[str, list[Any]]:
-        # comes with an extra
+        # an extra
         from cryptography import x509  # noqa: PLC0415
 
         found = {}
@@ -111,7 +114,7 @@ class Identities:
 
 
 def _parsed(signed: str) -> tuple[bytes, Any]:
-    """The content of a PKCS #7 message, and what its one signer says of it. Nothing of it is believed yet."""
+    """Parse a PKCS #7 message into content and signer. Nothing is verified yet."""
     from asn1crypto import cms  # noqa: PLC0415
 
     try:
@@ -125,7 +128,7 @@ def _parsed(signed: str) -> tuple[bytes, Any]:
         content: bytes = data["encap_content_info"]["content"].native
         if not isinstance(content, bytes):
             raise ValueError("no content")
-    # the library raises whatever it stumbles over
+    # the library raises arbitrary exceptions
     except (ValueError, TypeError, KeyError, IndexError, AttributeError, OverflowError, binascii.Error):
         raise _unreadable() from None
     return content, signer
@@ -144,7 +147,7 @@ def _document(content: bytes) -> dict[str, str]:
 
 
 def _is_signed_by(certificate: Any, content: bytes, signer: Any) -> bool:
-    """Certificates that come with the message do not count: anybody could have put them there."""
+    """Verify with our certificates: those in the message are untrusted."""
     from cryptography.exceptions import InvalidSignature  # noqa: PLC0415
     from cryptography.hazmat.primitives.asymmetric import padding, rsa  # noqa: PLC0415
     from cryptography.hazmat.primitives.hashes import SHA256  # noqa: PLC0415
@@ -162,7 +165,7 @@ def _is_signed_by(certificate: Any, content: bytes, signer: Any) -> bool:
 
 
 def _what_is_signed(content: bytes, signer: Any) -> bytes:
-    """With attributes it is these that are signed, and one of them is the digest of the content."""
+    """Signed attributes include the digest of the content."""
     attributes = signer["signed_attrs"]
     if attributes.native is None:
         return content

@@ -1,4 +1,4 @@
-"""Whether a worker that claims to be an EC2 instance belongs to an Auto Scaling group."""
+"""Check that a worker that claims to be an EC2 instance belongs to an Auto Scaling group."""
 
 import asyncio
 from typing import Any
@@ -13,7 +13,7 @@ PREFIX = "i-"
 
 
 class Instances:
-    """Off unless a setting turns it on. Lets everybody in when AWS cannot be asked."""
+    """Off by default. Fails open when AWS is unreachable."""
 
     def __init__(self, *, is_on: bool) -> None:
         self._is_on = is_on
@@ -25,7 +25,7 @@ class Instances:
         try:
             found = await asyncio.to_thread(self._describe, worker_id)
         except Exception:
-            # a fleet must come up while AWS's API is down
+            # fleets must start while AWS's API is down
             log.warning("instances.not_checked", worker_id=worker_id, exc_info=True)
             return
         if not found:
@@ -33,7 +33,7 @@ class Instances:
 
     def _describe(self, worker_id: str) -> bool:
         if self._client is None:
-            # imported here: it takes long, and few need it
+            # slow to import and rarely needed
             import boto3  # noqa: PLC0415
             from botocore.config import Config  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""An allow list for graphs of tenants, made of the nodes that workers have."""
+"""Build an allow list for tenant graphs from the workers' nodes."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from comfyrelay.store.central.workers import worker_list
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AllowList:
-    """The classes that workers have, and those of them that are left out, with the reason."""
+    """Node classes of workers, and the excluded ones with the reason."""
 
     workers: int
     allowed: Sequence[str]
@@ -27,7 +27,7 @@ class Nodes:
         self._policy = policy
 
     async def allow_list(self, fleet_slug: str | None = None) -> AllowList:
-        """What the workers of a fleet, or of all, report; without what is dangerous or was denied."""
+        """Nodes that the workers of a fleet, or all, report, without dangerous and denied ones."""
         async with self._databases.central.read() as tx:
             if fleet_slug is not None and await catalogue.fleet(tx, stage=self._stage, slug=fleet_slug) is None:
                 raise NotFound(f"There is no {self._stage} fleet {fleet_slug!r}.")

@@ -1,7 +1,8 @@
-"""Where jobs run now: each GPU with what its worker tells of it, and the job that is on it.
+"""Live slots: each GPU with its state and current job.
 
-What workers tell comes with every heartbeat and poll, and is kept in memory; the database gets it for all workers at
-once, now and then, so that other processes know of it."""
+Reports come with heartbeats and polls and are kept in memory; they are written to the database in batches for other
+processes.
+"""
 
 import asyncio
 from collections import defaultdict
@@ -42,30 +43,32 @@ class SlotViews:
         worker_stale_seconds: float,
         comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: (),
     ) -> None:
-        """`comfyui_away` is why none of the servers of the workers in this process can be used, at a stage: who has
-        none does not poll, and tells nothing."""
+        """`comfyui_away` returns why no server of this process's workers is usable at a stage:
+
+        such a worker does not poll.
+        """
         self._comfyui_away = comfyui_away
         self._databases = databases
         self._stale_seconds = worker_stale_seconds
-        # by worker, what it told in this process since that was last written down
+        # by worker: reports not written yet
         self._told: dict[str, DeviceReports] = {}
-        # by worker, the workflows that it has loaded, where they are others than those that were written down last
+        # by worker: changed warm workflows
         self._warm: dict[str, Sequence[str]] = {}
         self._written_warm: dict[str, Sequence[str]] = {}
-        # by batch, its items, and when they were counted: it may have thousands
+        # by batch: number of items and when counted; there may be thousands
         self._sizes: dict[str, tuple[int, float]] = {}
 
     def note(self, worker_id: str, devices: DeviceReports) -> None:
-        """A worker tells of its GPUs."""
+        """Record a worker's GPUs."""
         self._told[worker_id] = devices
 
     def note_warm(self, worker_id: str, hashes: Sequence[str]) -> None:
-        """A worker tells which workflows it has loaded."""
+        """Record a worker's warm workflows."""
         if self._written_warm.get(worker_id) != hashes:
             self._warm[worker_id] = hashes
 
     async def write_noted(self) -> Set[str]:
-        """Write down what was told since the last time; returns by whom."""
+        """Write pending reports. Returns their workers."""
         told, self._told = self._told, {}
         if told:
             await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_devices(tx, told))
@@ -76,7 +79,7 @@ class SlotViews:
         return told.keys()
 
     async def page(self, *, cursor: str | None = None, limit: int) -> Listed[SlotView]:
-        """The slots of so many workers, by their ids."""
+        """The slots of a page of workers."""
         async with self._databases.central.read() as tx:
             found, after = await slots.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
             held, now = await slots.held_by(tx, [each.worker_id for each in found])
@@ -107,7 +110,7 @@ class SlotViews:
         return Listed(items=views, next_cursor=after)
 
     async def _jobs(self, held: Sequence[SlotLease]) -> tuple[dict[str, JobRecord], dict[str, int]]:
-        """The jobs by their ids, and by batch how many it has; of a shard that is away nothing is known."""
+        """Jobs by id, and batch sizes; unreachable shards are skipped."""
         found: dict[str, JobRecord] = {}
         totals: dict[str, int] = {}
         for shard in {job.shard for job in held}:

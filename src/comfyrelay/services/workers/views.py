@@ -1,4 +1,4 @@
-"""Fleets and workers as an operator looks at them."""
+"""Fleets and workers for operators."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class FleetView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerLine:
-    """A worker in a list, with what it runs."""
+    """A worker in a list, with its jobs."""
 
     worker: ListedWorker
     jobs: Sequence[WorkerJobRecord]
@@ -50,14 +50,14 @@ class WorkerLine:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListedWorkers(Listed[WorkerLine]):
-    """`counts` is how many there are in each state, whichever is asked for."""
+    """`counts` is the number of workers by state, regardless of the filter."""
 
     counts: Mapping[str, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerView:
-    """`slugs` are those of workflows by the hashes that it was given lately."""
+    """`slugs` are workflow slugs by hash of its recent jobs."""
 
     line: WorkerLine
     workflow_slugs: Sequence[str]
@@ -118,7 +118,7 @@ class FleetViews:
         cursor: str | None = None,
         limit: int,
     ) -> ListedWorkers:
-        """All that are asked for are counted and put in order; of a page of them everything is read."""
+        """Count and sort all matching workers; read details of one page."""
         stale = self._stale_seconds
         async with self._databases.central.read() as tx:
             found = await worker_list.places(

@@ -1,4 +1,4 @@
-"""The life of a worker: registered through its fleet, drained, deregistered with its leases given back."""
+"""Worker lifecycle: registered through a fleet, drained, deregistered."""
 
 import secrets
 from collections.abc import Collection, Mapping, Sequence
@@ -21,13 +21,13 @@ from comfyrelay.store.central.queue import dispatches, missing_requirements
 from comfyrelay.store.central.workers import fleets, node_definitions, workers
 from comfyrelay.store.database import Tx
 
-# Who drains the workers of machines that end.
+# Actor of drains by autoscaling.
 SCALING = "scaling"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerRegistered:
-    """A worker, the slugs of the workflows that it was assigned, and how many leases it has from before."""
+    """A worker, the slugs of its workflows, and how many leases it already has."""
 
     worker: Worker
     workflows: Sequence[str]
@@ -47,8 +47,11 @@ class Workers:
         desk_workers: Collection[str] = (),
         default_fleet: tuple[Stage, str] | None = None,
     ) -> None:
-        """`desk_workers` are, in a desk, those of this process. `default_fleet` runs every workflow that will be made,
-        so its workers may come before the first one: they bring what is needed to read it."""
+        """`desk_workers` are the workers of a desk's process.
+
+        `default_fleet` runs every new workflow, so its workers may register before the first one: they provide its node
+        definitions.
+        """
         self._databases = databases
         self._decisions = decisions
         self._identities = identities
@@ -76,17 +79,20 @@ class Workers:
         version: str | None = None,
         identity: Identity | None = None,
     ) -> WorkerRegistered:
-        """Register a worker in its fleet. One that is registered, and shows the `key` of then, is registered again at
-        once, with another token and the leases that it has: the answer to its first call was lost."""
+        """Register a worker in its fleet.
+
+        A registered worker that presents its `key` is registered again with a new token and its leases: the answer to
+        its first call was lost.
+        """
         if max_concurrency < 1:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
         key_hash = hash_secret(key) if key is not None else None
         held = await compare_with_requirements(self._databases, capabilities or {})
 
         async def work(tx: Tx) -> WorkerRegistered:
-            # Before all else: whoever submits a job waits for it, and must not hold a worker that is removed here.
+            # First: submissions wait for this lock, and must not hold a worker that is removed here.
             await missing_requirements.lock(tx)
-            # Locked first: whoever repeats a call that is still under way waits for it, and finds its worker.
+            # Locked first: a repeated call waits for the pending one and finds its worker.
             await catalogue.fleet(tx, stage=stage, slug=fleet_slug, lock=True)
             if identity is not None:
                 await self._identities.claim(tx, identity, key_hash=key_hash)
@@ -94,7 +100,7 @@ class Workers:
             is_same = known is not None and key_hash is not None and known.registration_key_hash == key_hash
             if known is not None and is_same and not known.is_approved:
                 raise Forbidden("This worker is not approved.")
-            # Whoever has the fleet's secret may come back under a name whose token was lost, once nobody uses it.
+            # With the fleet's secret a worker may take over a name whose token was lost, once it is stale.
             if not is_same and await workers.remove_if_gone(tx, worker_id, stale_seconds=self._stale_seconds):
                 await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event="replaced")])
             fleet = await self._fleet_with_room(tx, stage, fleet_slug, member=known if is_same else None)
@@ -122,7 +128,7 @@ class Workers:
             data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
             if await machines.is_ending(tx, fleet.id, worker_id):
-                # it came too late, or again: whatever it began would be cut off
+                # a late or repeated call: its work would be lost
                 worker = await self._drain(tx, worker, by=SCALING)
             leases = await workers.lease_count(tx, worker_id) if again else 0
             return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
@@ -132,9 +138,9 @@ class Workers:
     async def try_to_register(
         self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
     ) -> list[str]:
-        """What `register` would assign, or why it would refuse, with nothing written.
+        """Check what `register` would assign, or why it would refuse, without writing.
 
-        A worker that is registered already may ask: it wants to know whether all is well, and has its place.
+        An already registered worker may check, too.
         """
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker_id)
@@ -154,7 +160,7 @@ class Workers:
             return await workers.by_token(tx, token_hash)
 
     async def note_capabilities(self, worker: Worker, capabilities: Mapping[str, Any]) -> None:
-        """A worker says, with a poll, what it is or has; mostly that has not changed."""
+        """Update a worker's capabilities from a poll; usually unchanged."""
         async with self._databases.central.read() as tx:
             known = await workers.get(tx, worker.worker_id)
         if known is None or known.capabilities == capabilities:
@@ -169,22 +175,23 @@ class Workers:
         await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def note_slots(self, worker_id: str, slots: int) -> None:
-        """A worker runs more jobs at once than it registered with, or fewer: its ComfyUI have become more, or fewer."""
+        """Update a worker's concurrency after its ComfyUI servers changed."""
         await self._databases.central.run(
             TransactionStep.WORKER, lambda tx: workers.change(tx, worker_id, max_concurrency=slots)
         )
 
     async def set_draining(self, worker_id: str, *, is_draining: bool, by: str | None = None) -> Worker:
-        """What it runs, it finishes; what it has only fetched, it is asked to give back. `by` is the user who asks for
-        it, for the audit."""
+        """Drain: running jobs are finished, prefetched ones requeued. `by` is the user, for the audit log."""
         worker = await self._change(worker_id, "drain" if is_draining else "undrain", by=by, is_draining=is_draining)
         if is_draining:
             await self.recall_prefetched(worker_id)
         return worker
 
     async def drain_if_idle(self, tx: Tx, worker_id: str, *, fleet_id: int) -> bool:
-        """Drain a worker of a fleet that holds no lease, for its machine is to end, in a transaction of the caller's;
-        whether it, or nobody, is there to take another. Whoever is being given a lease this moment is waited for."""
+        """Drain a worker without leases because its machine ends, in the caller's transaction.
+
+        Returns whether it cannot take another job. Waits for a concurrent lease.
+        """
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
             return True
@@ -194,8 +201,7 @@ class Workers:
         return True
 
     async def drain_in(self, tx: Tx, worker_id: str, *, fleet_id: int) -> int:
-        """The same for one that may hold leases, whose machine is gone or ends: until it is stale it would pass for
-        somebody who is free. How many it holds."""
+        """The same for a worker that may hold leases, whose machine is gone or ending. Returns the number of leases."""
         worker = await workers.get(tx, worker_id, lock=True)
         if worker is None or worker.fleet_id != fleet_id:
             return 0
@@ -209,14 +215,14 @@ class Workers:
         return await workers.change(tx, worker.worker_id, is_draining=True) or worker
 
     async def set_approved(self, worker_id: str, *, is_approved: bool, by: str | None = None) -> Worker:
-        """Revoking takes the worker's leases away too: whoever is not trusted does not speak for a job."""
+        """Revoke a worker and requeue its leases: an untrusted worker must not settle jobs."""
         worker = await self._change(worker_id, "approve" if is_approved else "revoke", by=by, is_approved=is_approved)
         if not is_approved:
             await self.release(worker_id, reason="revoked")
         return worker
 
     async def rotate_token(self, worker_id: str, *, by: str | None = None) -> str:
-        """Give a worker another token, which is known to nobody but the caller; the old one is no longer valid."""
+        """Replace a worker's token; the old one becomes invalid."""
         token = secrets.token_hex(32)
         await self._change(worker_id, "rotate_token", by=by, token_hash=hash_secret(token))
         return token
@@ -226,21 +232,21 @@ class Workers:
             await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_seen(tx, worker_ids))
 
     async def release(self, worker_id: str, *, reason: str) -> int:
-        """Requeue every lease the worker holds, without penalty; returns how many there were."""
+        """Requeue every lease of the worker without penalty. Returns their number."""
         which = dispatches.leased_by(worker_id)
         return len(
             (await self._decisions.decide(TransactionStep.RELEASE, which, _requeue(reason), by="release")).transitions
         )
 
     async def deregister(self, worker_id: str, *, reason: str = "shutdown") -> int:
-        """Take the worker out of the registry; any lease it still holds is requeued."""
+        """Remove the worker; remaining leases are requeued."""
 
         async def work(tx: Tx) -> Decided:
             worker = await workers.get(tx, worker_id)
             if worker is None:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             place = _place(worker, await fleets.slug_of(tx, worker.fleet_id))
-            # First out of the registry, so that no lease can begin after its leases were found.
+            # Removed first, so that no lease starts after its leases were found.
             await workers.remove(tx, worker_id)
             which = dispatches.leased_by(worker_id)
             decided = await self._decisions.decide_in(tx, which, _requeue(reason), by="release")
@@ -253,8 +259,7 @@ class Workers:
         return len(decided.transitions)
 
     async def remove_stale(self, seconds: float) -> int:
-        """Take workers out of the registry that fell silent; returns how many. One that holds a lease stays until the
-        reaper has ended it."""
+        """Remove silent workers. Returns their number. One with a lease stays until the reaper has ended it."""
 
         async def work(tx: Tx) -> int:
             gone = await workers.remove_stale(tx, seconds=seconds)
@@ -269,7 +274,7 @@ class Workers:
         return await self._databases.central.run(TransactionStep.WORKER, work)
 
     async def recall_prefetched(self, worker_id: str) -> int:
-        """Ask a worker to give back what it prefetched and has not begun; returns how much that is."""
+        """Ask a worker to requeue its prefetched jobs. Returns their number."""
         return await self._decisions.recall(dispatches.leased_by(worker_id))
 
     def _source_of(self, worker_id: str) -> RegistrationSource:
@@ -283,7 +288,7 @@ class Workers:
         is_in = member is not None and member.fleet_id == fleet.id
         if not is_in and await workers.count_of_fleet(tx, fleet.id) >= most:
             raise Forbidden(f"The fleet {slug!r} is full: it has {most} workers.")
-        # Whoever registers holds the one lock of the gaps, so no two take the last place.
+        # Registrations are serialised, so no two take the last place.
         most_of_all = self._max_workers
         if member is None and most_of_all is not None and await workers.count_of_fleets(tx) >= most_of_all:
             raise Forbidden(f"All fleets together are full: they have {most_of_all} workers (max_workers).")
@@ -308,7 +313,7 @@ def _requeue(reason: str) -> Judge:
 
 
 def _place(worker: Worker, fleet_slug: str) -> dict[str, Any]:
-    """Where it belongs, for the audit: whoever asks for what it did may come when it is gone."""
+    """Fleet and stage for the audit log: the worker may be removed later."""
     about = {"instance_type": worker.instance_type, "slots": worker.max_concurrency}
     return {"fleet": fleet_slug, "stage": worker.stage, **about}
 
