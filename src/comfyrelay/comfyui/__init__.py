@@ -1,6 +1,6 @@
-"""Speaking to ComfyUI and Comfy Cloud: graphs, runs, files, and what went wrong.
+"""Clients for ComfyUI and Comfy Cloud: run graphs, transfer files, explain failures.
 
-Usable on its own:
+Usable without the rest of ComfyRelay:
 
     async with ComfyClient("http://127.0.0.1:8188") as comfy:
         result = await comfy.run(load_graph(Path("graph.json")))

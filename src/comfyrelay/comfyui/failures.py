@@ -1,4 +1,4 @@
-"""Errors that happen while a graph runs: whose fault they are, in a sentence without the server's insides."""
+"""Turn execution errors into `ComfyError`s: decide the fault and write a sentence without server internals."""
 
 import json
 import re
@@ -19,7 +19,7 @@ _MODEL_FILE = re.compile(
 )
 _DISK = re.compile(r"no space left on device|read-only file system|permission denied", re.I)
 _ODD_SIZE = re.compile(r"libx264|width not divisible|height not divisible", re.I)
-# Of the server or of the service behind it, not of the graph.
+# Errors of the server or a service it uses, not of the graph.
 _SERVER_TYPES = frozenset(
     {
         *("ImportError", "ModuleNotFoundError", "FileNotFoundError", "PermissionError"),
@@ -38,16 +38,16 @@ _PAYMENT_TYPES = frozenset({"InsufficientFundsError", "InactiveSubscriptionError
 
 
 def explain_execution_error(data: Mapping[str, Any]) -> ComfyError:
-    """The error that an `execution_error` message stands for."""
+    """Convert an `execution_error` message into an exception."""
     node_id = str(data["node_id"]) if data.get("node_id") is not None else None
     exception = str(data.get("exception_type") or "").rpartition(".")[2]
     message = str(data.get("exception_message") or "")
     where = f"{data.get('node_type') or 'Node'} ({node_id})" if node_id else str(data.get("node_type") or "The run")
     raw = json.dumps(dict(data), ensure_ascii=False, default=str)[:200_000]
-    return _explained(where, exception, message, node_id=node_id, raw=raw)
+    return _classify_error(where, exception, message, node_id=node_id, raw=raw)
 
 
-def _explained(where: str, exception: str, message: str, *, node_id: str | None, raw: str) -> ComfyError:
+def _classify_error(where: str, exception: str, message: str, *, node_id: str | None, raw: str) -> ComfyError:
     if exception in ("OutOfMemoryError", "OOMError", "MemoryError") or _MEMORY.search(message):
         return OutOfMemory(f"{where}: there was not enough memory", node_id=node_id, raw=raw)
     if _DEVICE.search(message):
@@ -73,7 +73,7 @@ def _reason(exception: str, message: str) -> str:
 
 
 def _fault(exception: str, message: str) -> Fault:
-    """A node that fails on one server fails on all, unless it speaks of the server itself."""
+    """A node that fails on one server fails on every server, unless the error concerns the server itself."""
     if exception in _SERVER_TYPES or _DISK.search(message):
         return Fault.WORKER
     return Fault.JOB

@@ -1,5 +1,4 @@
-"""What a run made: the files and texts in ComfyUI's `outputs`, whatever key a node puts them under, and what came over
-the socket only."""
+"""Files and texts that a run produced, from ComfyUI's `outputs` and from the WebSocket."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -8,19 +7,19 @@ from typing import Any
 
 from comfyrelay.media_types import guess_media_type
 
-# The type of a file that is nowhere on the server.
-SENT = "socket"
+# The `type` of a file that exists only in memory because the node sent it over the WebSocket.
+SOCKET_TYPE = "socket"
 _NOT_IN_NAMES = re.compile(r"[^\w-]+")
-# Under these, nodes show strings; under others, they tell the editor how to draw.
+# Nodes put displayed strings under these keys; strings under other keys are rendering options of the editor.
 _TEXT_KEYS = frozenset({"text", "texts", "string", "strings"})
 _SUFFIXES = {"image/jpeg": ".jpg", "image/png": ".png", "image/webp": ".webp"}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputFile:
-    """A file on the server. `key` is where the node put it: `images` for videos, too.
+    """A file on the server. `key` is the output key the node used; some nodes list videos under `images`, too.
 
-    One that was sent over the socket is not on the server: `content` has it, and its type is `socket`.
+    A file sent over the WebSocket is not on the server: it has `type` "socket" and its bytes are in `content`.
     """
 
     node_id: str
@@ -35,23 +34,23 @@ class OutputFile:
         return guess_media_type(self.filename) or "application/octet-stream"
 
     @property
-    def is_kept(self) -> bool:
-        """Whether the graph keeps it; else it is a preview."""
-        return self.type in ("output", SENT)
+    def is_saved(self) -> bool:
+        """Whether the graph saves this file. Other files are previews."""
+        return self.type in ("output", SOCKET_TYPE)
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters of `/view` that name this file."""
+        """Query parameters of `/view` that name this file."""
         return {"filename": self.filename, "subfolder": self.subfolder, "type": self.type}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunResult:
-    """A run that reached its end and made something.
+    """The result of a run that succeeded and produced something.
 
-    `files` begin with those of the nodes that were asked for; kept files come before previews. `texts` are what nodes
-    have shown, by node id. `about` is what else is to be kept with the output: of a script, its command and all that it
-    saved.
+    `files` start with the outputs of the wanted nodes; saved files come before previews. `texts` maps node ids to the
+    texts these nodes displayed. `about` is extra metadata stored with the output: for a script, its command and all
+    files it saved.
     """
 
     prompt_id: str
@@ -67,9 +66,9 @@ class RunResult:
 
     @property
     def file(self) -> OutputFile:
-        """The file that was asked for, else the first one; `LookupError` when there are only texts."""
+        """The first file: a wanted one, if any. Raises `LookupError` if the run produced only text."""
         if not self.files:
-            raise LookupError("This run made no files, only texts.")
+            raise LookupError("This run produced only text, no files.")
         return self.files[0]
 
     def files_of(self, node_id: str) -> tuple[OutputFile, ...]:
@@ -85,11 +84,11 @@ def result_of(
     cached_nodes: Iterable[str] = (),
     seconds: float = 0.0,
 ) -> RunResult:
-    """Collect a run's outputs, with what was sent over the socket; nodes in `wanted` go first, in that order."""
+    """Collect a run's outputs, including files sent over the WebSocket. Nodes in `wanted` come first, in that order."""
     ranks = {node_id: rank for rank, node_id in enumerate(wanted)}
     files = [*(file for node_id, output in outputs.items() for file in files_of(node_id, output)), *sent]
-    # the order of the nodes in `outputs` means nothing, so a stable one is made
-    files.sort(key=lambda file: (ranks.get(file.node_id, len(ranks)), not file.is_kept, _natural(file.node_id)))
+    # The order of nodes in `outputs` is arbitrary, so sort by node id.
+    files.sort(key=lambda file: (ranks.get(file.node_id, len(ranks)), not file.is_saved, _natural_key(file.node_id)))
     texts = {node_id: found for node_id, output in outputs.items() if (found := texts_of(output))}
     return RunResult(
         prompt_id=prompt_id, files=tuple(files), texts=texts, cached_nodes=frozenset(cached_nodes), seconds=seconds
@@ -97,7 +96,7 @@ def result_of(
 
 
 def files_of(node_id: str, output: object) -> list[OutputFile]:
-    """The files in one node's output: every item with a file name, under whatever key."""
+    """Return every item in one node's output that has a file name."""
     return [
         OutputFile(
             node_id=node_id,
@@ -111,11 +110,11 @@ def files_of(node_id: str, output: object) -> list[OutputFile]:
     ]
 
 
-def sent_file(node_id: str, number: int, image: bytes, mime_type: str) -> OutputFile:
-    """An image that a node has sent over the socket; the numbers of one node begin with 1."""
+def websocket_file(node_id: str, number: int, image: bytes, mime_type: str) -> OutputFile:
+    """Wrap an image that a node sent over the WebSocket. Numbers start at 1 for each node."""
     name = _NOT_IN_NAMES.sub("-", node_id)
     filename = f"node-{name}_{number:05}{_SUFFIXES.get(mime_type, '.png')}"
-    return OutputFile(node_id=node_id, filename=filename, type=SENT, content=image)
+    return OutputFile(node_id=node_id, filename=filename, type=SOCKET_TYPE, content=image)
 
 
 def texts_of(output: object) -> tuple[str, ...]:
@@ -129,5 +128,5 @@ def _items(output: object) -> Iterator[tuple[str, Any]]:
                 yield from ((key, item) for item in values)
 
 
-def _natural(node_id: str) -> tuple[int, int, str]:
+def _natural_key(node_id: str) -> tuple[int, int, str]:
     return (0, int(node_id), "") if node_id.isdecimal() else (1, 0, node_id)

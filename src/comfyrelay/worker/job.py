@@ -552,7 +552,7 @@ class Work:
         self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._ran.prompt_ids)
         folder = job_folder(self.lease)
         for client_id, server in self._tools.servers.named.items():
-            if server.take_unanswered_upload(folder) or self._may_have_sent:
+            if server.pop_unanswered_upload(folder) or self._may_have_sent:
                 self._tools.leftovers.add_upload(client_id, folder)
         self._may_have_sent = False
         unfinished = {run for run in self._ran.runs if result is None or run[1] != result.prompt_id}

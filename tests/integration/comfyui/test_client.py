@@ -103,7 +103,7 @@ class TestRuns:
         assert (result.file.subfolder, result.file.filename) == ("mine", "cat_00001_.png")
 
     async def test_history_can_be_left_clean(self, simulator: Simulator) -> None:
-        async with ComfyClient(simulator.url, forget_history=True) as comfy:
+        async with ComfyClient(simulator.url, delete_history=True) as comfy:
             result = await comfy.run(invert())
             assert await comfy._http.json("GET", f"/history/{result.prompt_id}") == {}
 
@@ -204,7 +204,7 @@ class TestStopping:
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
         await listener.received(Step)
         await comfy._http.post("/interrupt", {})
-        with pytest.raises(RunInterrupted, match="somebody else"):
+        with pytest.raises(RunInterrupted, match="Another client"):
             await run
 
 

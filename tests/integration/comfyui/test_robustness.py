@@ -161,7 +161,7 @@ class TestAddresses:
             async with OneAnswer(redirect) as proxy, ComfyClient(proxy, headers={"X-API-Key": "secret"}) as comfy:
                 with pytest.raises(ServerRefused):
                     await comfy.check()
-                await comfy._board.socket.ready(5)
+                await comfy._router.socket.ready(5)
         assert seen == []
 
     async def test_something_that_answers_in_html_is_told_as_such(self) -> None:

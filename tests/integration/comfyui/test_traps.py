@@ -102,11 +102,11 @@ async def test_a_new_connection_has_a_new_client_id(simulator: Simulator, comfy:
     """With the same id, the end of the old connection silences the new one."""
     listener = Listener()
     await comfy.run(invert())
-    before = comfy._board.socket.client_id
+    before = comfy._router.socket.client_id
     simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
     assert (await comfy.run(invert(color=9))).files
     await comfy.run(invert(color=10), on_event=listener)
-    assert comfy._board.socket.client_id != before
+    assert comfy._router.socket.client_id != before
     assert "NodeStarted" in listener.kinds
 
 
@@ -148,7 +148,7 @@ async def test_a_removed_run_leaves_no_trace_and_is_noticed(simulator: Simulator
     await second.received(Queued)
     async with httpx.AsyncClient(base_url=simulator.url) as somebody:
         await somebody.post("/queue", json={"clear": True})
-    with pytest.raises(RunRemoved, match="somebody else"):
+    with pytest.raises(RunRemoved, match="Another client"):
         await waiting
     slow.end()
     running.cancel()

@@ -88,7 +88,7 @@ async def test_a_socket_that_falls_silent_is_not_waited_for_without_end(
 
 
 async def test_more_than_memory_should_hold_is_refused(comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("progress", "sent"):
+    for module in ("progress", "websocket_outputs"):
         monkeypatch.setattr(f"comfyrelay.comfyui.runs.{module}.MOST_SENT_BYTES", 10)
     with pytest.raises(TooLarge, match="save them with SaveImage"):
         await comfy.run(sends())
@@ -111,7 +111,7 @@ def test_a_frame_that_does_not_say_whose_it_is_belongs_to_the_node_that_runs() -
     frame = parse_frame(struct.pack(">II", 1, 2) + b"png")
     assert frame is not None
     for node in ("2", "5"):
-        progress.take("executing", {"node": node, "prompt_id": "p"})
+        progress.handle_message("executing", {"node": node, "prompt_id": "p"})
         progress.preview(frame.image, frame.mime_type, frame.node_id)
     assert progress.sent_by("2") == []
     assert [file.content for file in progress.sent_by("5")] == [b"png"]

@@ -190,7 +190,7 @@ async def test_an_input_that_is_read_when_its_job_is_over_goes(
 ) -> None:
     leftovers = sweeper(simulator, state, beyond)
     await abandon_upload(network, beyond)
-    assert beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    assert beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
     leftovers.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == [("comfyui-1", FOLDER)]
     assert state.unfinished_runs() == []
@@ -221,11 +221,11 @@ async def test_an_input_that_is_read_after_its_worker_was_killed_goes(
 async def test_an_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simulator, servers: Servers) -> None:
     await run_with_input(servers)
     assert len(inputs(simulator)) == 1
-    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
     simulator.misbehave(Refuse(status=500, path="/upload", times=1))
     with pytest.raises(ServerRefused):
         await run_with_input(servers)
-    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
 async def test_an_input_that_was_never_sent_is_nobodys_to_wait_for(
@@ -237,7 +237,7 @@ async def test_an_input_that_was_never_sent_is_nobodys_to_wait_for(
     await simulator.stop()
     with pytest.raises(ServerUnreachable):
         await run_with_input(servers)
-    assert not servers.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
 async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state: StateFolder, servers: Servers) -> None:
@@ -259,8 +259,8 @@ async def test_a_server_that_hangs_for_good_is_not_waited_for_for_ever(
 
 async def test_an_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
     await abandon_upload(network, beyond)
-    assert beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
-    assert not beyond.named["comfyui-1"].take_unanswered_upload(FOLDER)
+    assert beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
+    assert not beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
 async def test_an_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(

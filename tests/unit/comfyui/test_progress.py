@@ -26,7 +26,7 @@ def received(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[R
     events: list[RunEvent] = []
     progress = RunProgress(graph=GRAPH, prompt_id="p", on_event=events.append)
     for kind, data in messages:
-        progress.take(kind, data)
+        progress.handle_message(kind, data)
     return progress, events
 
 
@@ -64,14 +64,14 @@ def test_the_same_step_is_told_once() -> None:
 def test_a_start_that_polling_saw_first_is_told_once() -> None:
     progress, events = received(("execution_start", {}))
     progress.start()
-    progress.is_behind(3)
+    progress.set_position(3)
     assert events == [Started(prompt_id="p")]
 
 
 def test_a_position_is_told_when_it_changes() -> None:
     progress, events = received()
     for position in (2, 2, 1):
-        progress.is_behind(position)
+        progress.set_position(position)
     assert events == [Queued(prompt_id="p", position=2), Queued(prompt_id="p", position=1)]
 
 

@@ -27,7 +27,7 @@ def events_of(name: str) -> tuple[RunProgress, list[str], dict[str, Any]]:
     progress = RunProgress(graph=exchanges[0]["request"]["prompt"], prompt_id=prompt_id, on_event=events.append)
     for message in recording(name)["ws"]:
         if message["data"].get("prompt_id") == prompt_id:
-            progress.take(message["type"], message["data"])
+            progress.handle_message(message["type"], message["data"])
     entry = next(each["response"][prompt_id] for each in exchanges if prompt_id in (each["response"] or {}))
     return progress, [type(event).__name__ for event in events], entry
 
@@ -35,14 +35,14 @@ def events_of(name: str) -> tuple[RunProgress, list[str], dict[str, Any]]:
 @pytest.mark.parametrize(
     ("name", "kinds", "files"),
     [
-        ("image_invert", ["Started", *["NodeStarted"] * 3, "Output"], ["out_00001_.png"]),
-        ("image_invert_cached", ["Started", "Output"], ["out_00001_.png"]),
+        ("image_invert", ["Started", *["NodeStarted"] * 3, "OutputReady"], ["out_00001_.png"]),
+        ("image_invert_cached", ["Started", "OutputReady"], ["out_00001_.png"]),
         (
             "image_to_video",
-            ["Started", *["NodeStarted"] * 3, "Output", *["NodeStarted"] * 2, "Output"],
+            ["Started", *["NodeStarted"] * 3, "OutputReady", *["NodeStarted"] * 2, "OutputReady"],
             ["clip_00001_.mp4", "web_00001_.webm"],
         ),
-        ("video_invert", ["Started", *["NodeStarted"] * 5, "Output"], ["inv_00001_.mp4"]),
+        ("video_invert", ["Started", *["NodeStarted"] * 5, "OutputReady"], ["inv_00001_.mp4"]),
     ],
 )
 def test_recorded_successes(name: str, kinds: list[str], files: list[str]) -> None:
@@ -60,8 +60,8 @@ def test_recorded_successes(name: str, kinds: list[str], files: list[str]) -> No
     ("name", "text"),
     [
         ("error_execution", "LoadImage (1): the file is not an image that can be read"),
-        ("interrupted", "The run was interrupted on the server by somebody else."),
-        ("pending_deleted", "The run was interrupted on the server by somebody else."),
+        ("interrupted", "Another client interrupted the run on the server."),
+        ("pending_deleted", "Another client interrupted the run on the server."),
     ],
 )
 def test_recorded_failures(name: str, text: str) -> None:

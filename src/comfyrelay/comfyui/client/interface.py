@@ -1,4 +1,4 @@
-"""The face that ComfyUI and Comfy Cloud share."""
+"""Interface shared by the ComfyUI and Comfy Cloud clients."""
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -12,31 +12,31 @@ from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 
 
 class ComfyServer(Protocol):
-    """A place where graphs run. What it raises on purpose is a `ComfyError`, whose `fault` says whose fault it is."""
+    """A server that runs graphs. Expected errors are `ComfyError`s, whose `fault` says who caused them."""
 
     @property
     def url(self) -> str: ...
 
     @property
     def slots(self) -> int:
-        """How many runs it takes at once: one for a ComfyUI, what the plan allows for Comfy Cloud."""
+        """Number of simultaneous runs: one for ComfyUI, the limit of the plan for Comfy Cloud."""
 
     @property
     def queue_remaining(self) -> int | None:
-        """How many runs the server last said it holds, of whoever they are; `None` when it does not say."""
+        """Number of runs on the server, of all clients, as last reported; `None` if unknown."""
 
     async def close(self) -> None: ...
 
     async def check(self) -> None:
-        """Return when the server answers and may be given work; `ComfyError` says why not."""
+        """Return if the server accepts runs; raise `ComfyError` otherwise."""
 
     async def disconnected(self) -> None:
-        """Wait until the connection to the server is lost; for ever, where there is none to lose."""
+        """Wait until the connection to the server is lost; forever if the client keeps no connection."""
 
     async def upload(
         self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None
     ) -> Uploaded:
-        """Put a file where graphs can name it, once per content."""
+        """Upload a file for use in graphs, once per content."""
 
     async def run(
         self,
@@ -48,26 +48,26 @@ class ComfyServer(Protocol):
         on_event: EventListener | None = None,
         extra_data: Mapping[str, Any] | None = None,
     ) -> RunResult:
-        """Run a graph to its end. Canceling the call stops this run on the server, and no other.
+        """Run a graph and return its result. Canceling the call stops only this run on the server.
 
-        `wanted` are nodes (ids or titles) whose outputs go first. `on_event` is called in the event loop and
-        must return quickly.
+        Outputs of the nodes in `wanted` (ids or titles) come first. `on_event` is called in the event loop and must
+        return quickly.
         """
 
     async def cancel(self, prompt_id: str) -> None:
-        """Take a run out of the queue, or interrupt it if it is running; nothing happens when it is over."""
+        """Remove a run from the queue, or interrupt it if it is running. Does nothing if it has finished."""
 
-    async def until_stopped(self, prompt_id: str) -> None:
-        """Return when a run that was canceled neither waits nor runs any more, or when its server is gone."""
+    async def wait_until_stopped(self, prompt_id: str) -> None:
+        """Wait until a canceled run is neither queued nor running, or its server is unreachable."""
 
     def read(self, file: OutputFile) -> AsyncIterator[bytes]:
-        """The content of an output file, in pieces."""
+        """Yield the content of an output file in chunks."""
 
     async def download(self, file: OutputFile, to: Path) -> int:
-        """Save an output file; `to` appears only when it is complete. Returns its size."""
+        """Save an output file and return its size. `to` appears only when it is complete."""
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
-        """The definitions of all installed nodes; kept after the first call."""
+        """Return the definitions of all installed nodes, cached after the first call."""
 
     async def preflight(self, graph: Graph) -> list[str]:
-        """Everything that would stop this graph on this server, in words: missing nodes, models and inputs."""
+        """Return one sentence for each problem that would stop this graph: missing nodes, models and inputs."""

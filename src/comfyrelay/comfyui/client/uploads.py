@@ -1,4 +1,4 @@
-"""Files on their way to a server: under names that cannot collide or escape, and once per content."""
+"""Upload files to a server once per content, under safe names that cannot collide."""
 
 import asyncio
 import hashlib
@@ -17,7 +17,7 @@ from comfyrelay.comfyui.graphs.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
 from comfyrelay.http_client import Http, NotConnected
 
-MOST_KNOWN = 10_000
+MOST_REMEMBERED_UPLOADS = 10_000
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 _FOLDER = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -25,12 +25,12 @@ _FOLDER = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Attachment:
-    """A file for a graph: it is uploaded before the run, and the graph then names it as the server does.
+    """A file that is uploaded before the run and then named in the graph.
 
-    Either an input is set, that of a node by id or title, or each occurrence of `placeholder` in the inputs' texts is
-    replaced. `content_hash` (SHA-256, hexadecimal), where it is known, saves reading the file. A file of one run only
-    may have a `folder` of its own. A `shared` file is used by many runs: a server that has it is not sent it again,
-    even if it was another process that uploaded it.
+    Set either `node` (id or title) and `input`, or `placeholder`, which is replaced everywhere in input texts.
+    `content_hash` (SHA-256, hexadecimal) saves reading the file. `folder` is a separate folder for files of a
+    single run. A `shared` file is used by many runs: it is not sent again if the server has it, even if another process
+    uploaded it.
     """
 
     source: Path | bytes
@@ -43,17 +43,17 @@ class Attachment:
     shared: bool = False
 
     def check(self) -> None:
-        """Raise `InvalidInput` when it does not say clearly where the file goes."""
+        """Raise `InvalidInput` unless the target is unambiguous."""
         has_input = bool(self.node and self.input)
         if has_input == bool(self.placeholder) or bool(self.node) != bool(self.input):
             raise InvalidInput("An attachment needs either a node and its input, or a placeholder.")
         if self.folder is not None and not _FOLDER.fullmatch(self.folder):
-            raise InvalidInput("The folder of an attachment is one name of letters, digits, - and _.")
+            raise InvalidInput("An attachment folder may contain only letters, digits, - and _.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Uploaded:
-    """A file in a server's input folder; `reference` is how a graph names it."""
+    """A file in a server's input folder. Graphs name it by `reference`."""
 
     name: str
     subfolder: str = ""
@@ -64,7 +64,7 @@ class Uploaded:
 
 
 class Uploader:
-    """Uploads to one server, and remembers what is there. `view_path` is where it can be asked for a shared file."""
+    """Upload files to one server and remember them. `view_path` is the route that checks for shared files."""
 
     def __init__(self, http: Http, *, path: str, view_path: str | None = None) -> None:
         self._http = http
@@ -72,7 +72,7 @@ class Uploader:
         self._view_path = view_path
         self._known: dict[str, Uploaded] = {}
         self._locks: dict[str, asyncio.Lock] = {}
-        # by folder of a run, how many files were sent into it of which nothing has come back
+        # Run folder -> number of uploads without a response.
         self._unanswered: Counter[str] = Counter()
 
     async def upload(
@@ -87,48 +87,51 @@ class Uploader:
         stored = await asyncio.to_thread(_stored_name, source, name, content_hash)
         subfolder = f"{UPLOAD_FOLDER}/{folder}" if folder else UPLOAD_FOLDER
         wanted = Uploaded(name=stored, subfolder=subfolder)
-        # two runs with the same file: the second waits for the first one's upload
+        # If two runs use the same file, the second waits for the first upload.
         async with self._locks.setdefault(wanted.reference, asyncio.Lock()):
             try:
                 if (known := self._known.get(wanted.reference)) is not None:
                     return known
                 if shared:
-                    uploaded = await self._share(source, wanted)
+                    uploaded = await self._send_if_missing(source, wanted)
                 else:
                     with self._awaiting_answer(folder) if folder is not None else nullcontext():
                         uploaded = await self._send(source, wanted)
                 if folder is None or shared:
-                    self._note(wanted.reference, uploaded)
+                    self._remember(wanted.reference, uploaded)
                 return uploaded
             finally:
                 self._locks.pop(wanted.reference, None)
 
     async def attach(self, graph: Graph, attachments: Iterable[Attachment]) -> Graph:
-        """Upload what a run needs, and return the graph with those files in its inputs."""
+        """Upload attachments and return the graph with their references in its inputs."""
         wanted = tuple(attachments)
-        for each in wanted:
-            each.check()
-        used = placeholders_in(graph, (each.placeholder for each in wanted if each.placeholder))
+        for attachment in wanted:
+            attachment.check()
+        used = placeholders_in(graph, (attachment.placeholder for attachment in wanted if attachment.placeholder))
         references: dict[str, str] = {}
         inputs: list[tuple[str, str, str]] = []
-        for each in wanted:
-            if each.placeholder is None:
-                inputs.append((find_node(graph, each.node), each.input, await self._reference(each)))
-            elif each.placeholder in used:
-                references[each.placeholder] = await self._reference(each)
+        for attachment in wanted:
+            if attachment.placeholder is None:
+                node_id = find_node(graph, attachment.node)
+                inputs.append((node_id, attachment.input, await self._reference(attachment)))
+            elif attachment.placeholder in used:
+                references[attachment.placeholder] = await self._reference(attachment)
         filled = replace_placeholders(graph, references) if references else dict(graph)
         for node_id, name, reference in inputs:
             node = filled[node_id]
             filled[node_id] = {**node, "inputs": {**node["inputs"], name: reference}}
         return filled
 
-    def forget(self) -> None:
-        """Somebody may have emptied the server's folder."""
+    def forget_uploads(self) -> None:
+        """Forget all uploads, because the server's folder may have been emptied."""
         self._known.clear()
 
-    def take_unanswered(self, folder: str) -> bool:
-        """Whether the server was sent a file for this folder and has not answered: however the call ended here, it may
-        yet write it. Who asks looks after that from here on."""
+    def pop_unanswered(self, folder: str) -> bool:
+        """Whether an upload into this folder got no response, so the server may still write the file.
+
+        Removes the record.
+        """
         return self._unanswered.pop(folder, 0) > 0
 
     @contextmanager
@@ -138,7 +141,7 @@ class Uploader:
         try:
             yield
         except (ServerRefused, NotConnected, InvalidInput):
-            # it has answered, or was never sent anything
+            # The server responded, or nothing was sent.
             self._answered(folder)
             raise
         self._answered(folder)
@@ -159,18 +162,21 @@ class Uploader:
         )
         return uploaded.reference
 
-    def _note(self, reference: str, uploaded: Uploaded) -> None:
-        # what is dropped is uploaded again if it is needed again
+    def _remember(self, reference: str, uploaded: Uploaded) -> None:
+        # A forgotten file is uploaded again when a run needs it.
         self._known[reference] = uploaded
         _keep_newest(self._known)
 
-    async def _share(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
-        """Send a file that others use, too, unless it is there."""
-        is_there = await self._has(wanted, size=await asyncio.to_thread(_size, source))
-        return wanted if is_there else await self._send(source, wanted)
+    async def _send_if_missing(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
+        """Send a shared file unless the server has it."""
+        exists = await self._has(wanted, size=await asyncio.to_thread(_size, source))
+        return wanted if exists else await self._send(source, wanted)
 
     async def _has(self, wanted: Uploaded, *, size: int) -> bool:
-        """Whether the server has this file, and all of it: its name stands for the content, its size for the whole."""
+        """Whether the server has the complete file.
+
+        The name identifies the content; the size detects a partial upload.
+        """
         if self._view_path is None:
             return False
         query = {"filename": wanted.name, "subfolder": wanted.subfolder, "type": "input"}
@@ -180,7 +186,7 @@ class Uploader:
             return total == str(size)
 
     async def _send(self, source: Path | bytes, wanted: Uploaded) -> Uploaded:
-        with _opened(source) as file:
+        with _open(source) as file:
             answer = await self._http.json(
                 "POST",
                 self._path,
@@ -188,41 +194,41 @@ class Uploader:
                 data={"type": "input", "subfolder": wanted.subfolder},
             )
         if not isinstance(answer, dict) or not isinstance(answer.get("name"), str):
-            raise ServerRefused("The server took the file but did not say under which name.")
-        # the server may have chosen another name
+            raise ServerRefused("The server accepted the file but did not return its name.")
+        # The server may have chosen another name.
         return Uploaded(name=answer["name"], subfolder=str(answer.get("subfolder") or ""))
 
 
 def content_hash(source: Path | bytes) -> str:
-    """The SHA-256 of a file's content. Reads it whole: call it in a thread."""
-    with _opened(source) as file:
+    """Return the SHA-256 of a file. Reads the whole file: call it in a thread."""
+    with _open(source) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def safe_name(digest: str, name: str) -> str:
-    """A name made of the content's hash and a harmless suffix: the same bytes get the same name, others never."""
+    """Build a file name from the content hash and a harmless suffix. Equal names mean equal content."""
     suffix = PurePath(name).suffix.lower()
     return f"{digest[:40]}{suffix if _SUFFIX.fullmatch(suffix) else '.bin'}"
 
 
 def _stored_name(source: Path | bytes, name: str | None, digest: str | None) -> str:
     if digest is not None and not _HASH.fullmatch(digest):
-        raise InvalidInput("A content hash is a SHA-256 in 64 hexadecimal digits.")
+        raise InvalidInput("A content hash must be a SHA-256 of 64 hexadecimal digits.")
     named = name or (source.name if isinstance(source, Path) else "")
     return safe_name(digest or content_hash(source), named)
 
 
 def _keep_newest(known: dict[str, Any]) -> None:
-    if len(known) > MOST_KNOWN:
+    if len(known) > MOST_REMEMBERED_UPLOADS:
         del known[next(iter(known))]
 
 
 def _size(source: Path | bytes) -> int:
-    with _opened(source) as file:
+    with _open(source) as file:
         return file.seek(0, io.SEEK_END)
 
 
-def _opened(source: Path | bytes) -> io.BufferedReader | io.BytesIO:
+def _open(source: Path | bytes) -> io.BufferedReader | io.BytesIO:
     if isinstance(source, bytes):
         return io.BytesIO(source)
     try:

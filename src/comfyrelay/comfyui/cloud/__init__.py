@@ -1,1 +1,1 @@
-"""Comfy Cloud, with the face of a ComfyUI server."""
+"""Client for Comfy Cloud."""

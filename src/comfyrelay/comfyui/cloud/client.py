@@ -1,4 +1,4 @@
-"""Comfy Cloud, with the face of a ComfyUI server."""
+"""Client for Comfy Cloud with the interface of a ComfyUI server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
@@ -19,12 +19,12 @@ from comfyrelay.comfyui.graphs.graph import Graph, check_graph
 from comfyrelay.comfyui.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfyui.graphs.preflight import graph_problems
 from comfyrelay.comfyui.outputs import OutputFile, RunResult, result_of
-from comfyrelay.comfyui.runs.active_runs import RunsUnderWay
+from comfyrelay.comfyui.runs.active_runs import ActiveRuns
 from comfyrelay.comfyui.runs.events import EventListener, Finished, RunEvent
 from comfyrelay.comfyui.runs.history import failure_in
 from comfyrelay.comfyui.runs.progress import RunProgress
-from comfyrelay.comfyui.runs.silence_limits import Patience
-from comfyrelay.comfyui.runs.streams import safely, stream_of
+from comfyrelay.comfyui.runs.silence_limits import SilenceLimit
+from comfyrelay.comfyui.runs.streams import guard_listener, stream_events
 from comfyrelay.comfyui.runs.submit import refused_outputs
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import (
@@ -44,7 +44,7 @@ STOP_SECONDS = 10.0
 
 
 class CloudClient:
-    """Runs graphs on Comfy Cloud. The key goes to its API only, never to where a download is redirected."""
+    """Run graphs on Comfy Cloud. The API key is never sent to the storage hosts that downloads redirect to."""
 
     queue_remaining: int | None = None
 
@@ -60,18 +60,17 @@ class CloudClient:
         first_pause_seconds: float = 1.0,
         uploads: Path | None = None,
     ) -> None:
-        """`slots` is how many runs the plan allows at once. A busy service is asked again `retries` times.
-
-        `uploads` is a file in which the names of shared files are kept, so that no later process uploads them again.
-        """
+        """`slots` is the number of simultaneous runs the plan allows. Requests to a busy service are retried
+        `retries` times.  `uploads` is a file that stores the names of shared files, so later processes do not upload
+        them again."""
         self._http = CloudHttp(url, api_key=api_key, retries=retries, first_pause_seconds=first_pause_seconds)
-        # downloads are redirected to signed addresses, which must not see the key
+        # Downloads redirect to signed URLs, which must not receive the key.
         self._storage = Http(url)
-        self._uploader = CloudUploader(self._http, path="/api/upload/image", kept=uploads)
+        self._uploader = CloudUploader(self._http, path="/api/upload/image", names_file=uploads)
         self._timeouts = timeouts or RunTimeouts()
         self._poll_seconds = poll_seconds
         self._object_info: dict[str, Any] = {}
-        self._runs = RunsUnderWay()
+        self._runs = ActiveRuns()
         self.slots = slots
 
     @property
@@ -85,37 +84,37 @@ class CloudClient:
         await self.close()
 
     async def close(self) -> None:
-        """Cancel the jobs that are under way, and close all connections."""
+        """Cancel active jobs and close all connections."""
         await self._runs.close()
         await self._http.close()
         await self._storage.close()
 
     async def check(self) -> None:
-        """Return when the service answers and takes the key."""
+        """Return if the service responds and accepts the key."""
         await self._http.json("GET", "/api/queue")
 
     async def disconnected(self) -> None:
-        """Never returns: there is no connection that could be lost."""
+        """Never return: there is no connection to lose."""
         await asyncio.Event().wait()
 
     async def system_stats(self) -> dict[str, Any]:
         return await self._http.object("/api/system_stats")
 
     async def object_info(self, *, refresh: bool = False) -> dict[str, Any]:
-        """The definitions of all nodes that the service has; kept after the first call."""
+        """Return the definitions of all nodes of the service, cached after the first call."""
         if refresh or not self._object_info:
             self._object_info = await self._http.object("/api/object_info")
         return self._object_info
 
     async def preflight(self, graph: Graph) -> list[str]:
-        """The nodes, models and inputs that would stop this graph, in words; files are not looked for."""
+        """Return one sentence for each missing node, model or input. Input files are not checked."""
         info = await self.object_info(refresh=True)
         return [problem.text for problem in graph_problems(check_graph(graph), info)]
 
     async def upload(
         self, source: Path | bytes, *, name: str | None = None, content_hash: str | None = None
     ) -> Uploaded:
-        """Upload a file, once per content; returns how a graph names it."""
+        """Upload a file, once per content."""
         return await self._uploader.upload(source, name=name, content_hash=content_hash)
 
     async def submit(
@@ -126,7 +125,7 @@ class CloudClient:
         extra_data: Mapping[str, Any] | None = None,
         prompt_id: str | None = None,
     ) -> str:
-        """Queue a graph as it is; returns the job's id."""
+        """Queue a graph unchanged and return the job id."""
         job_id, node_errors = await self._post(graph, prompt_id or str(uuid4()), extra_data)
         if (failure := refused_outputs(node_errors, frozenset(find_node(graph, node) for node in wanted))) is not None:
             await self._stop(job_id)
@@ -143,10 +142,10 @@ class CloudClient:
         on_event: EventListener | None = None,
         extra_data: Mapping[str, Any] | None = None,
     ) -> RunResult:
-        """Run a graph to its end. Canceling the call cancels this job, and no other."""
+        """Run a graph and return its result. Canceling the call cancels only this job."""
         nodes = [find_node(check_graph(graph), node) for node in wanted]
-        listener = safely(on_event)
-        result = await self._runs.keep(
+        listener = guard_listener(on_event)
+        result = await self._runs.run(
             self._run(
                 graph,
                 wanted=nodes,
@@ -161,19 +160,19 @@ class CloudClient:
 
     def stream(self, graph: Graph, **options: Any) -> AsyncIterator[RunEvent]:
         """Run a graph and yield its events, `Finished` last. Leaving the loop early cancels the job."""
-        return stream_of(lambda on_event: self.run(graph, on_event=on_event, **options))
+        return stream_events(lambda on_event: self.run(graph, on_event=on_event, **options))
 
     async def cancel(self, prompt_id: str) -> None:
-        """Cancel this job; nothing happens when it is over."""
+        """Cancel this job. Does nothing if it has finished."""
         response = await self._http.send("POST", f"/api/jobs/{prompt_id}/cancel")
         if response.status_code in (404, 405):
-            # the older way, for pending jobs; `/api/interrupt` would stop every job of the account
+            # The older route cancels pending jobs. `/api/interrupt` would stop every job of the account.
             await self._http.post("/api/queue", {"delete": [prompt_id]})
         elif not response.is_success:
             raise self._http.refused(response)
 
-    async def until_stopped(self, prompt_id: str) -> None:
-        """Return when this job is over, or when the service cannot say."""
+    async def wait_until_stopped(self, prompt_id: str) -> None:
+        """Wait until this job has finished or the service does not report its status."""
         with suppress(ComfyRelayError):
             while True:
                 if phase_of(await self._status(prompt_id, self._timeouts)) in (CloudPhase.DONE, CloudPhase.FAILED):
@@ -181,10 +180,10 @@ class CloudClient:
                 await asyncio.sleep(self._poll_seconds)
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
-        """The content of an output file, in pieces."""
+        """Yield the content of an output file in chunks."""
         async with self._http.stream("GET", "/api/view", params=file.query) as response:
             if response.status_code == 404:
-                raise OutputGone(f"The file {file.filename} is no longer at Comfy Cloud.")
+                raise OutputGone(f"The file {file.filename} is no longer on Comfy Cloud.")
             if not response.has_redirect_location:
                 async for piece in self._pieces(response, self._http):
                     yield piece
@@ -195,7 +194,7 @@ class CloudClient:
                 yield piece
 
     async def download(self, file: OutputFile, to: Path) -> int:
-        """Save an output file; `to` appears only when it is complete. Returns its size."""
+        """Save an output file and return its size. `to` appears only when it is complete."""
         return await save(self.read(file), to)
 
     async def _run(
@@ -213,10 +212,10 @@ class CloudClient:
         try:
             job_id = await self.submit(sent, wanted=wanted, extra_data=extra_data, prompt_id=job_id)
             progress = RunProgress(graph=sent, prompt_id=job_id, on_event=listener)
-            progress.accepted()
+            progress.mark_accepted()
             await self._wait(progress, timeouts)
         except (asyncio.CancelledError, RunTimedOut, ServerUnreachable, ServerRefused):
-            # it may be there and running, and would have to be paid for
+            # The job may be running and would be charged.
             await self._stop(job_id)
             raise
         result = result_of(await self._outputs(job_id), prompt_id=job_id, wanted=wanted)
@@ -235,7 +234,7 @@ class CloudClient:
         self, graph: Graph, prompt_id: str, extra_data: Mapping[str, Any] | None
     ) -> tuple[str, dict[str, Any]]:
         body = {"prompt": graph, "prompt_id": prompt_id, "extra_data": dict(extra_data or {})}
-        response = await self._posted(prompt_id, body)
+        response = await self._post_with_retries(prompt_id, body)
         if response is None:
             return prompt_id, {}
         answer = object_in(response)
@@ -246,32 +245,32 @@ class CloudClient:
         errors = answer.get("node_errors")
         return str(answer.get("prompt_id") or prompt_id), errors if isinstance(errors, dict) else {}
 
-    async def _posted(self, prompt_id: str, body: dict[str, Any]) -> httpx.Response | None:
-        """Post a graph until there is an answer; `None` when the answer was lost but the job is there."""
+    async def _post_with_retries(self, prompt_id: str, body: dict[str, Any]) -> httpx.Response | None:
+        """Post a graph until the service responds. Return `None` if the response was lost but the job exists."""
         attempt = 0
         while True:
             try:
                 response = await self._http.send_once("POST", "/api/prompt", json=body)
             except ServerUnreachable:
-                if await self._knows(prompt_id):
+                if await self._has_job(prompt_id):
                     return None
                 if attempt == self._http.retries:
                     raise
                 await self._http.pause(attempt)
             else:
-                # a 429 is a no; after another error the job may be there all the same
+                # 429 rejects the job. After any other error the job may exist.
                 if not is_busy(response) or attempt == self._http.retries:
                     return response
-                if response.status_code != 429 and await self._knows(prompt_id):
+                if response.status_code != 429 and await self._has_job(prompt_id):
                     return None
                 await self._http.pause(attempt, response)
             attempt += 1
 
-    async def _knows(self, job_id: str) -> bool:
+    async def _has_job(self, job_id: str) -> bool:
         response = await self._http.send("GET", f"/api/job/{job_id}/status")
         if response.is_success or response.status_code == 404:
             return response.is_success
-        # not known is not the same as not there
+        # An error does not mean that the job is missing.
         raise self._http.refused(response)
 
     async def _wait(self, progress: RunProgress, timeouts: RunTimeouts) -> None:
@@ -293,23 +292,23 @@ class CloudClient:
             await asyncio.sleep(self._poll_seconds)
 
     async def _status(self, job_id: str, timeouts: RunTimeouts) -> dict[str, Any]:
-        """How the job is doing. It goes on without us, so a service that does not answer is given time."""
-        # also one that lets nobody in for a moment: it is more than one machine
-        patience = Patience(replace(timeouts, refused_seconds=timeouts.unreachable_seconds))
+        """Return the status of a job. It runs without us, so an unreachable service gets time to recover."""
+        # Refused connections get the same time: the service runs on more than one machine.
+        silence = SilenceLimit(replace(timeouts, refused_seconds=timeouts.unreachable_seconds))
         while True:
             try:
                 return await self._http.object(f"/api/job/{job_id}/status")
             except (ServerUnreachable, ServerRefused, RateLimited) as error:
                 if error.fault is Fault.JOB:
                     raise
-                patience.failed(error)
+                silence.record_failure(error)
             await asyncio.sleep(self._poll_seconds)
 
     async def _outputs(self, job_id: str) -> dict[str, Any]:
         try:
             history = await self._http.object(f"/api/history_v2/{job_id}")
         except ServerRefused:
-            # declared outdated by the service; this one has the outputs, too
+            # The service has deprecated that route; this one returns the outputs, too.
             history = await self._http.object(f"/api/jobs/{job_id}")
         entry = history.get(job_id, history)
         if (failure := failure_in(entry)) is not None:
@@ -323,7 +322,7 @@ class CloudClient:
         return {}
 
     async def _stop(self, job_id: str) -> None:
-        """Cancel as well as can be: the service may be the reason why."""
+        """Cancel a job, ignoring errors: the service may be the cause of the failure."""
         await self._runs.finish_stop(self._try_to_cancel(job_id))
 
     async def _try_to_cancel(self, job_id: str) -> None:

@@ -1,4 +1,4 @@
-"""HTTP to Comfy Cloud: patient with a busy service, and clear about keys and money."""
+"""HTTP client for Comfy Cloud: retries when the service is busy and explains key and payment errors."""
 
 import asyncio
 from typing import Any
@@ -30,7 +30,7 @@ _PAYMENT = {
 
 
 class CloudHttp(Http):
-    """Waits and tries again when the service is busy, as often as it is told to."""
+    """Retry requests while the service is busy, at most `retries` times."""
 
     def __init__(self, url: str, *, api_key: str, retries: int, first_pause_seconds: float) -> None:
         super().__init__(url, headers={"X-API-Key": api_key})
@@ -50,30 +50,30 @@ class CloudHttp(Http):
         return await self.send_once(method, path, **options)
 
     async def send_once(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """For a request that must not be repeated blindly."""
+        """Send a request that is not safe to retry."""
         return await super().send(method, path, **options)
 
     def refused(self, response: httpx.Response) -> ComfyError:
         return cloud_error(response)
 
     async def pause(self, attempt: int, response: httpx.Response | None = None) -> None:
-        """Wait before the next attempt, at least as long as the service asked for."""
+        """Wait before the next attempt, at least as long as the service requests."""
         wanted = retry_after(response) if response is not None else None
         await asyncio.sleep(self._backoff.delay(attempt + 1, at_least=min(wanted or 0.0, _LONGEST_PAUSE_SECONDS)))
 
 
 def is_busy(response: httpx.Response) -> bool:
-    """Whether the same request may work later. An account that must pay first is told with a 429, too."""
+    """Whether the request may succeed later. The service also uses 429 for unpaid accounts, which is not retried."""
     return response.status_code in _BUSY and error_type(response) not in _PAYMENT
 
 
 def cloud_error(response: httpx.Response) -> ComfyError:
-    """The error that an answer of Comfy Cloud stands for."""
+    """Convert an error response of Comfy Cloud into an exception."""
     status, kind, raw = response.status_code, error_type(response), response.text[:2000]
     reason = user_sentence(error_message(response) or raw)
     if status == 402 or kind in _PAYMENT:
         why = _PAYMENT.get(kind or "", reason)
-        return PaymentRequired(f"Comfy Cloud does not run this for this account: {why}.", raw=raw)
+        return PaymentRequired(f"Comfy Cloud rejected the run for this account: {why}.", raw=raw)
     if status == 401:
         return ServerRefused("Comfy Cloud does not accept this API key.", raw=raw)
     if status == 429:

@@ -1,4 +1,4 @@
-"""The words in which Comfy Cloud says how a job is doing: two vocabularies, and more than are published."""
+"""Job states of Comfy Cloud. Its API uses two vocabularies and some undocumented values."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -31,14 +31,14 @@ _PHASES = {
 
 
 def phase_of(job: Mapping[str, Any]) -> CloudPhase:
-    """A word that is not known is that of a job on its way."""
+    """Treat unknown states as waiting."""
     return _PHASES.get(str(job.get("status")), CloudPhase.WAITING)
 
 
 def failure_of_job(job: Mapping[str, Any], details: Mapping[str, Any]) -> ComfyError:
     status, message = str(job.get("status")), str(job.get("error_message") or "")
     if status == "cancelled":
-        return RunInterrupted("The job was canceled at Comfy Cloud.")
+        return RunInterrupted("The job was canceled on Comfy Cloud.")
     if status == "lost":
         return RunLost("Comfy Cloud lost the job.", raw=message)
     error = details.get("execution_error")

@@ -194,7 +194,7 @@ class WorkflowPool:
                 await record.wait()
         is_canceled = record.status is PoolJobStatus.CANCELED
         if is_canceled and wait and record.server is not None and record.prompt_id is not None:
-            await record.server.until_stopped(record.prompt_id)
+            await record.server.wait_until_stopped(record.prompt_id)
         return is_canceled
 
     def unblock(self, client_id: str, workflow_hash: str) -> bool:

@@ -1,4 +1,4 @@
-"""The runs of one client, so that closing it can stop them and wait until they have stopped."""
+"""Track the active runs of one client, so that closing it stops them."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -8,23 +8,23 @@ from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.errors import RunInterrupted
 
 
-class RunsUnderWay:
+class ActiveRuns:
     def __init__(self) -> None:
         self._runs: set[asyncio.Task[RunResult]] = set()
         self._stops: set[asyncio.Task[None]] = set()
         self._is_closing = False
 
     async def close(self) -> None:
-        """Cancel all runs, and return when they and what stops them on the server are over."""
+        """Cancel all runs and wait until they have stopped on the server."""
         self._is_closing = True
         for task in self._runs:
             task.cancel()
         await asyncio.gather(*self._runs, return_exceptions=True)
         await asyncio.gather(*self._stops)
 
-    async def keep(self, run: Coroutine[Any, Any, RunResult]) -> RunResult:
-        """Wait for a run in a task of its own."""
-        task = asyncio.create_task(run)
+    async def run(self, work: Coroutine[Any, Any, RunResult]) -> RunResult:
+        """Wait for a run in a separate task."""
+        task = asyncio.create_task(work)
         self._runs.add(task)
         task.add_done_callback(self._runs.discard)
         try:
@@ -36,7 +36,7 @@ class RunsUnderWay:
             raise
 
     async def finish_stop(self, stop: Coroutine[Any, Any, None]) -> None:
-        """Wait for what stops a run. It goes on when the caller is canceled again."""
+        """Stop a run on the server. Continues if the caller is canceled again."""
         task = asyncio.create_task(stop)
         self._stops.add(task)
         task.add_done_callback(self._stops.discard)

@@ -1,4 +1,4 @@
-"""What happens during a run, as it happens. Every event names its run by `prompt_id`."""
+"""Events of a run. Each one names its run by `prompt_id`."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from comfyrelay.comfyui.outputs import OutputFile, RunResult
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Queued:
-    """The server took it. `position` is how many runs are ahead of it; `None` until that is known."""
+    """The server accepted the run. `position` is the number of runs ahead of it, or `None` if unknown."""
 
     prompt_id: str
     position: int | None = None
@@ -22,7 +22,7 @@ class Started:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeStarted:
-    """`progress` is that of the whole run, from 0 to 1, as far as nodes tell."""
+    """`progress` covers the whole run, from 0 to 1, as far as nodes report it."""
 
     prompt_id: str
     node_id: str
@@ -33,7 +33,7 @@ class NodeStarted:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A node has done `value` of `maximum` steps."""
+    """A node has completed `value` of `maximum` steps."""
 
     prompt_id: str
     node_id: str
@@ -52,7 +52,7 @@ class Preview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputReady:
-    """An output node is done."""
+    """An output node has finished."""
 
     prompt_id: str
     node_id: str
@@ -62,7 +62,7 @@ class OutputReady:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Printed:
-    """What runs has printed a line. Graphs print none; a script does."""
+    """A script printed a line. Graphs never send this event."""
 
     prompt_id: str
     line: str
@@ -70,7 +70,7 @@ class Printed:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noted:
-    """What is to be kept of this run however it ends: of a script, its command. It comes also while it stops."""
+    """Metadata to store with the run however it ends: for a script, its command. Also sent while the run stops."""
 
     prompt_id: str
     about: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""The binary frames of ComfyUI's WebSocket: previews, with or without word of whose they are."""
+"""Parse the binary preview frames of ComfyUI's WebSocket."""
 
 import struct
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class PreviewFrame:
 
 
 def parse_frame(frame: bytes) -> PreviewFrame | None:
-    """The preview in a frame; `None` for frames of other kinds, and for broken ones."""
+    """Return the preview in a frame, or `None` if the frame is invalid or of another kind."""
     try:
         kind, second = struct.unpack_from(">II", frame)
         if kind == _PREVIEW:

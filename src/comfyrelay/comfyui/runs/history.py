@@ -1,4 +1,4 @@
-"""What the server's queue and history say about a run: the authority on how it ended."""
+"""Parse the server's queue and history, which are authoritative for the outcome of a run."""
 
 from typing import Any, NamedTuple
 
@@ -7,13 +7,13 @@ from comfyrelay.errors import ComfyError, NodeFailed, RunInterrupted
 
 
 def failure_in(entry: dict[str, Any]) -> ComfyError | None:
-    """How a run failed; `None` if it succeeded. The messages decide, since `status_str` can be stale beside them."""
+    """Return how a run failed, or `None` if it succeeded. The messages decide, because `status_str` can be stale."""
     for kind, data in messages_of(entry):
         if (failure := failure_from(kind, data)) is not None:
             return failure
     status = entry.get("status")
     if isinstance(status, dict) and status.get("status_str") == "error":
-        return NodeFailed("The run failed without saying why.")
+        return NodeFailed("The run failed without an error message.")
     return None
 
 
@@ -21,7 +21,7 @@ def failure_from(kind: str, data: dict[str, Any]) -> ComfyError | None:
     if kind == "execution_error":
         return explain_execution_error(data)
     if kind == "execution_interrupted":
-        return RunInterrupted("The run was interrupted on the server by somebody else.", node_id=data.get("node_id"))
+        return RunInterrupted("Another client interrupted the run on the server.", node_id=data.get("node_id"))
     return None
 
 
@@ -32,7 +32,7 @@ def cached_nodes(entry: dict[str, Any]) -> list[str]:
 
 
 def outputs_to_run(entry: dict[str, Any]) -> list[str] | None:
-    """The output nodes that a run in the history was for; `None` where it does not say."""
+    """Return the output nodes that a run in the history executed; `None` if the entry does not list them."""
     match entry.get("prompt"):
         case [_, _, _, _, list() as nodes, *_]:
             return [str(node) for node in nodes]
@@ -40,7 +40,7 @@ def outputs_to_run(entry: dict[str, Any]) -> list[str] | None:
 
 
 def run_seconds(entry: dict[str, Any]) -> float:
-    """How long it ran, by the server's own clock."""
+    """Return the duration by the server's clock."""
     times = [data["timestamp"] for _, data in messages_of(entry) if isinstance(data.get("timestamp"), int | float)]
     return float(max(times) - min(times)) / 1000 if times else 0.0
 
@@ -56,11 +56,11 @@ def messages_of(entry: dict[str, Any]) -> list[tuple[str, dict[str, Any]]]:
 
 
 def position_in(queue: dict[str, Any], prompt_id: str) -> int | None:
-    """How many runs are ahead: -1 when it is running, `None` when it is not in the queue."""
+    """Return the number of runs ahead: -1 if it is running, `None` if it is not in the queue."""
     running = _items(queue.get("queue_running"))
     if any(item[1] == prompt_id for item in running):
         return -1
-    # pending items come in the order of a heap, not of a queue
+    # The server lists pending items in heap order.
     pending = sorted(_items(queue.get("queue_pending")), key=lambda item: item[0])
     for position, item in enumerate(pending):
         if item[1] == prompt_id:
@@ -69,20 +69,20 @@ def position_in(queue: dict[str, Any], prompt_id: str) -> int | None:
 
 
 class Prompt(NamedTuple):
-    """A graph that was sent to a server, and what was sent beside it."""
+    """A submitted graph and its `extra_data`."""
 
     graph: dict[str, Any]
     extra_data: dict[str, Any]
 
 
 def prompts_in(queue: dict[str, Any]) -> dict[str, Prompt]:
-    """Everything that runs or waits, by prompt id."""
+    """Return all queued and running prompts by prompt id."""
     items = [*_items(queue.get("queue_running")), *_items(queue.get("queue_pending"))]
     return {str(item[1]): _prompt(item) for item in items}
 
 
 def prompt_of(entry: dict[str, Any]) -> Prompt:
-    """What a run in the history was sent as."""
+    """Return the prompt of a history entry."""
     item = entry.get("prompt")
     return _prompt(item if isinstance(item, list) else [])
 
@@ -93,6 +93,6 @@ def _prompt(item: list[Any]) -> Prompt:
 
 
 def _items(found: object) -> list[Any]:
-    """The items of a queue that look like one: number, id, graph and more."""
+    """Return the well-formed items of a queue: number, id, graph and more."""
     listed = found if isinstance(found, list) else []
     return [item for item in listed if isinstance(item, list) and len(item) > 1 and isinstance(item[0], int | float)]

@@ -1,4 +1,4 @@
-"""Hands the messages of one socket to the runs that they are about."""
+"""Route WebSocket messages to the runs they belong to."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -15,8 +15,8 @@ from comfyrelay.comfyui.runs.watch import Watch
 from comfyrelay.http_client import Http
 
 
-class Switchboard:
-    """The socket of one server and the runs that listen to it."""
+class MessageRouter:
+    """The WebSocket of one server and the runs that listen to it."""
 
     def __init__(self, http: Http, *, on_lost: Callable[[], None]) -> None:
         self._http = http
@@ -37,7 +37,7 @@ class Switchboard:
     def watching(
         self, graph: Graph, prompt_id: str, *, timeouts: RunTimeouts, factor: int, on_event: EventListener
     ) -> Iterator[Watch]:
-        """Listen for one run. Begin before it is submitted: its first events may come before the answer."""
+        """Listen for one run. Enter before submitting it: its first events may arrive before the response."""
         progress = RunProgress(graph=graph, prompt_id=prompt_id, on_event=on_event)
         watch = Watch(
             http=self._http,
@@ -62,26 +62,26 @@ class Switchboard:
 
     def _received_text(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "status":
-            self._note_queue(data)
+            self._update_queue_remaining(data)
             return
         prompt_id = data.get("prompt_id")
         if kind == "execution_start" and isinstance(prompt_id, str):
             self._running = prompt_id
-        # messages of other clients' runs come here, too
+        # Messages of other clients' runs arrive here, too.
         if isinstance(prompt_id, str) and (watch := self._watches.get(prompt_id)) is not None:
-            watch.take(kind, data)
+            watch.handle_message(kind, data)
 
     def _received_preview(self, frame: bytes) -> None:
         preview = parse_frame(frame)
         if preview is None:
             return
-        # older servers do not say whose it is, but do one run at a time
+        # Older servers do not name the run, but execute one at a time.
         watch = self._watches.get(preview.prompt_id or self._running or "")
         if watch is not None:
             watch.progress.preview(preview.image, preview.mime_type, preview.node_id)
-            watch.received()
+            watch.record_message()
 
-    def _note_queue(self, data: dict[str, Any]) -> None:
+    def _update_queue_remaining(self, data: dict[str, Any]) -> None:
         match data:
             case {"status": {"exec_info": {"queue_remaining": int() as remaining}}}:
                 self.queue_remaining = remaining

@@ -1,23 +1,21 @@
-"""From the messages of a socket to the events of one run, and what they let us guess about its state."""
+"""Convert the WebSocket messages of one run into events."""
 
 from collections.abc import Callable
 from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import output_nodes, title_of
-from comfyrelay.comfyui.outputs import OutputFile, files_of, sent_file, texts_of
+from comfyrelay.comfyui.outputs import OutputFile, files_of, texts_of, websocket_file
 from comfyrelay.comfyui.runs.events import NodeStarted, OutputReady, Preview, Queued, RunEvent, Started, Step
 
-# What one run may send over the socket, since that is held in memory.
+# Limit for the images one run may send over the WebSocket, since they stay in memory.
 MOST_SENT_BYTES = 512 * 1024**2
 
 
 class RunProgress:
-    """What has been heard of one run. `over` is a wakeup that it ended; only the server's history proves it.
-
-    An image comes the same way whether it is a preview of what a node does, or all that an output node makes. So those
-    of nodes that may be output nodes are kept, until the history says whether they have made anything else.
-    """
+    """State of one run as its messages report it. `over` is only a signal: the server's history proves that the run
+    ended.  Previews and images of WebSocket output nodes arrive the same way. Images of possible output nodes are
+    therefore kept until the history shows whether these nodes produced anything else."""
 
     def __init__(self, *, graph: Graph, prompt_id: str, on_event: Callable[[RunEvent], None]) -> None:
         self.prompt_id = prompt_id
@@ -38,10 +36,10 @@ class RunProgress:
         self._position: int | None = None
         self._step: tuple[str, float, float] | None = None
 
-    def accepted(self) -> None:
+    def mark_accepted(self) -> None:
         self._on_event(Queued(prompt_id=self.prompt_id))
 
-    def is_behind(self, position: int) -> None:
+    def set_position(self, position: int) -> None:
         if position != self._position and not self.started:
             self._position = position
             self._on_event(Queued(prompt_id=self.prompt_id, position=position))
@@ -51,8 +49,8 @@ class RunProgress:
             self.started = True
             self._on_event(Started(prompt_id=self.prompt_id))
 
-    def take(self, kind: str, data: dict[str, Any]) -> None:
-        """Take a message about this run; kinds that custom nodes or newer servers add are ignored."""
+    def handle_message(self, kind: str, data: dict[str, Any]) -> None:
+        """Handle a message about this run. Kinds that custom nodes or newer servers add are ignored."""
         self.has_messages = True
         match kind:
             case "execution_start":
@@ -70,7 +68,7 @@ class RunProgress:
                 self._executed(str(data.get("node")), data.get("output"))
             case "execution_success":
                 self.succeeded = True
-            # a blocked branch is reported like an error, but the run goes on
+            # A blocked branch is reported as an error, but the run continues.
             case "execution_error" if data.get("exception_type") != "ExecutionBlocked":
                 self._failed(kind, data)
             case "execution_interrupted":
@@ -78,22 +76,22 @@ class RunProgress:
 
     def preview(self, image: bytes, mime_type: str, node_id: str | None) -> None:
         self.has_messages = True
-        # older servers do not say which node it is, but do one at a time
-        self._keep_sent(node_id or self._node_id or "", image, mime_type)
+        # Older servers do not name the node, but execute one at a time.
+        self._collect_sent(node_id or self._node_id or "", image, mime_type)
         self._on_event(Preview(prompt_id=self.prompt_id, node_id=node_id, image=image, mime_type=mime_type))
 
     def sent_by(self, node_id: str) -> list[OutputFile]:
-        """The images that this node has sent over the socket."""
+        """Return the images that this node sent over the WebSocket."""
         return self._sent.get(node_id, [])
 
-    def _keep_sent(self, node_id: str, image: bytes, mime_type: str) -> None:
+    def _collect_sent(self, node_id: str, image: bytes, mime_type: str) -> None:
         if node_id not in self._may_be_outputs:
             return
         self.sent_bytes += len(image)
         if self.sent_bytes > MOST_SENT_BYTES:
             return
         sent = self._sent.setdefault(node_id, [])
-        sent.append(sent_file(node_id, len(sent) + 1, image, mime_type))
+        sent.append(websocket_file(node_id, len(sent) + 1, image, mime_type))
 
     def _failed(self, kind: str, data: dict[str, Any]) -> None:
         self.failure = (kind, data)
@@ -131,7 +129,7 @@ class RunProgress:
         if not isinstance(value, int | float) or not isinstance(maximum, int | float) or maximum <= 0:
             return
         step = (node_id, float(value), float(maximum))
-        # the same step comes twice, as `progress` and as `progress_state`
+        # Each step arrives twice, as `progress` and as `progress_state`.
         if step == self._step or value <= 0:
             return
         self._step = step

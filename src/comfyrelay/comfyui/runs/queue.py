@@ -1,11 +1,11 @@
-"""The server's queue, read once for all runs that want to know their place in it."""
+"""Read the server's queue once for all runs that need their position."""
 
 import asyncio
 from typing import Any
 
 from comfyrelay.http_client import Http
 
-# It carries whole graphs: many runs that each read it would be more than a server can say.
+# The response contains whole graphs: a server could not serve one request per run.
 SHARED_SECONDS = 2.0
 
 
@@ -16,7 +16,7 @@ class QueueReader:
         self._last: asyncio.Task[dict[str, Any]] | None = None
 
     async def recent(self) -> dict[str, Any]:
-        """The queue as it was a moment ago: good for a place in it, not for saying that a run is gone."""
+        """Return a queue at most 2 seconds old. Good enough for a position, not to conclude that a run is missing."""
         now = asyncio.get_running_loop().time()
         if self._last is None or _failed(self._last) or now - self._read_at > SHARED_SECONDS:
             self._read_at = now

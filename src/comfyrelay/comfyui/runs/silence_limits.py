@@ -1,4 +1,4 @@
-"""How long a server may be silent: one that loads a model for minutes, one whose port is closed for a moment."""
+"""Limit how long a server may not respond: minutes while it loads a model, seconds if its port is closed."""
 
 import asyncio
 
@@ -7,16 +7,16 @@ from comfyrelay.errors import ComfyError
 from comfyrelay.http_client import PortClosed
 
 
-class Patience:
+class SilenceLimit:
     def __init__(self, timeouts: RunTimeouts) -> None:
         self._timeouts = timeouts
         self._silent_since: float | None = None
 
-    def answered(self) -> None:
+    def record_response(self) -> None:
         self._silent_since = None
 
-    def failed(self, error: ComfyError) -> None:
-        """The server did not answer; raises the error when that has gone on for too long."""
+    def record_failure(self, error: ComfyError) -> None:
+        """Record a failed request; raise its error once the server has been silent for too long."""
         now = asyncio.get_running_loop().time()
         self._silent_since = self._silent_since or now
         limits = self._timeouts

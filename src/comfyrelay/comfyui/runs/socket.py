@@ -1,6 +1,6 @@
-"""ComfyUI's WebSocket: events of the runs that were submitted under this connection's client id.
+"""ComfyUI's WebSocket: events of runs submitted under this connection's client id.
 
-It only makes things faster. It may drop, stay silent or miss messages, so nothing is decided by it alone.
+It only speeds things up. It may drop, stall or miss messages, so no decision relies on it alone.
 """
 
 import asyncio
@@ -17,9 +17,9 @@ from comfyrelay.retry import Backoff, Retries
 
 FIRST_DELAY_SECONDS = 0.1
 LAST_DELAY_SECONDS = 15.0
-# A connection that lasts shorter than this is not a success, or a server that drops each one would be stormed.
+# A shorter connection does not reset the backoff: a server that drops every connection must not be flooded.
 STABLE_SECONDS = 5.0
-# The server sends nothing while idle, and may not answer pings while a model loads: silence is not death.
+# The server sends nothing while idle, and may not answer pings while it loads a model.
 PING_EVERY_SECONDS = 30.0
 PING_TIMEOUT_SECONDS = 180.0
 log = structlog.get_logger(__name__)
@@ -27,17 +27,17 @@ HELLO = '{"type": "feature_flags", "data": {"supports_preview_metadata": true}}'
 
 
 class _Connect(connect):
-    """Follows no redirects: headers of ours would go along, and a key must not be sent elsewhere."""
+    """Follow no redirects: they would send our headers, and with them a key, to another host."""
 
     def process_redirect(self, exc: Exception) -> Exception | str:
         return exc
 
 
 class EventSocket:
-    """Keeps one connection open for as long as it is wanted, with a new client id each time.
+    """Keep one connection open, with a new client id for each.
 
-    A new id, because a server that is late to notice the end of the old connection would take the new one for it
-    and never send to it again.
+    A server that has not yet noticed that the old connection closed would confuse the two and never send to the new
+    one.
     """
 
     def __init__(
@@ -55,7 +55,7 @@ class EventSocket:
         self._on_message = on_message
         self._on_lost = on_lost
         self.client_id = str(uuid4())
-        # how many connections there have been: the same number later means that none was lost in between
+        # Number of connections so far. An unchanged number means that none was lost in between.
         self.connection = 0
         self._up = asyncio.Event()
         self._down = asyncio.Event()
@@ -69,7 +69,7 @@ class EventSocket:
         return self._up.is_set()
 
     async def ready(self, timeout_seconds: float) -> None:
-        """Wait until it is connected, or the attempt has failed, or time is up."""
+        """Wait until it is connected, an attempt has failed, or the timeout expires."""
         if self.is_up:
             return
         if self._task is None or self._task.done():
@@ -81,12 +81,12 @@ class EventSocket:
             return
 
     async def lost(self) -> None:
-        """Wait until there was a connection and is no more."""
+        """Wait until an open connection is lost."""
         await self._up.wait()
         await self._down.wait()
 
     async def renew(self) -> None:
-        """Close this connection; another is made."""
+        """Close this connection, so that a new one opens."""
         if self._socket is not None:
             await self._socket.close()
 
@@ -107,7 +107,7 @@ class EventSocket:
             await retries.wait()
 
     async def _listen(self) -> bool:
-        """Open a connection and read it to its end; whether there was one."""
+        """Open a connection and read it until it closes. Return whether it opened."""
         self.client_id = str(uuid4())
         before = self.connection
         try:
@@ -122,27 +122,27 @@ class EventSocket:
                 close_timeout=1,
             ) as socket:
                 await socket.send(HELLO)
-                self._opened(socket)
+                self._mark_open(socket)
                 async for message in socket:
                     self._on_message(message)
         except (OSError, TimeoutError, WebSocketException):
             pass
         except Exception:
-            # runs do without it; but somebody should know
+            # Runs work without the WebSocket, but the failure must be visible.
             log.exception("comfy.socket_failed", url=self._url)
         finally:
             if self.is_up:
-                self._closed()
+                self._mark_closed()
         return self.connection > before
 
-    def _opened(self, socket: ClientConnection) -> None:
+    def _mark_open(self, socket: ClientConnection) -> None:
         self._socket = socket
         self.connection += 1
         self._down.clear()
         self._up.set()
         self._tried.set()
 
-    def _closed(self) -> None:
+    def _mark_closed(self) -> None:
         self._socket = None
         self._up.clear()
         self._tried.clear()
@@ -151,7 +151,7 @@ class EventSocket:
 
 
 def parse(message: str) -> tuple[str, dict[str, Any]] | None:
-    """The type and data of a text message; `None` for anything else that a custom node may send."""
+    """Return the type and data of a text message, or `None` for any other message, such as one from a custom node."""
     try:
         value = orjson.loads(message)
     except ValueError:

@@ -1,4 +1,4 @@
-"""Events by callback, safely, and as a stream."""
+"""Deliver run events to callbacks and as a stream."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -11,30 +11,30 @@ from comfyrelay.comfyui.runs.events import EventListener, RunEvent
 log = structlog.get_logger(__name__)
 
 
-def safely(listener: EventListener | None) -> EventListener:
-    """A listener that fails is told of in the log, and does no harm to the run."""
+def guard_listener(listener: EventListener | None) -> EventListener:
+    """Wrap a listener so that its exceptions are logged and do not affect the run."""
 
     def listen(event: RunEvent) -> None:
         try:
             if listener is not None:
                 listener(event)
         except Exception:
-            log.exception("comfy.listener_failed", listened=type(event).__name__)
+            log.exception("comfy.listener_failed", event_type=type(event).__name__)
 
     return listen
 
 
-async def stream_of(run: Callable[[EventListener], Awaitable[RunResult]]) -> AsyncIterator[RunEvent]:
-    """Yield the events of a run; raise what it raises; stop it when the reader leaves early."""
+async def stream_events(run: Callable[[EventListener], Awaitable[RunResult]]) -> AsyncIterator[RunEvent]:
+    """Yield the events of a run and re-raise its error. Stop the run if the consumer leaves early."""
     events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
 
-    async def reported() -> None:
+    async def run_and_close() -> None:
         try:
             await run(events.put_nowait)
         finally:
             events.put_nowait(None)
 
-    task = asyncio.create_task(reported())
+    task = asyncio.create_task(run_and_close())
     try:
         while (event := await events.get()) is not None:
             yield event

@@ -1,4 +1,4 @@
-"""Handing a graph to a server, when it is not always clear whether the server took it."""
+"""Submit a graph to a server, and find out whether the server accepted it if the response is lost."""
 
 import asyncio
 from collections.abc import Mapping, Set
@@ -7,19 +7,19 @@ from typing import Any
 from comfyrelay.comfyui.graphs.explain import explain_refusal, failure_of, node_problems
 from comfyrelay.comfyui.graphs.graph import Graph, dump_json
 from comfyrelay.comfyui.runs.history import position_in
-from comfyrelay.comfyui.runs.silence_limits import Patience
+from comfyrelay.comfyui.runs.silence_limits import SilenceLimit
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ServerRefused, ServerUnreachable
 from comfyrelay.http_client import Http, NotConnected, object_in
 
-# A request that was cut off may still be on its way into the queue.
+# A request that was cut off may still reach the queue.
 _RETRY_DELAYS = (0.3, 0.7)
-# A server that does not answer is asked again, but not stormed.
+# Pause between checks, so as not to flood a server that does not respond.
 _PAUSE_SECONDS = 0.5
 
 
-class NotTaken(ComfyError):
-    """The server did not take the graph; it may be sent again."""
+class NotAccepted(ComfyError):
+    """The server did not accept the graph. It may be submitted again."""
 
 
 async def post_graph(
@@ -31,10 +31,10 @@ async def post_graph(
     extra_data: Mapping[str, Any] | None = None,
     timeouts: RunTimeouts,
 ) -> dict[str, Any]:
-    """Submit a graph and return the `node_errors` beside its acceptance.
+    """Submit a graph and return the `node_errors` of an accepted one.
 
-    `NotTaken` means that it is not in the queue. An answer that was lost, or a 500, does not mean that: the server is
-    asked whether it knows the run, and given time if it does not answer.
+    `NotAccepted` means that it is not in the queue. A lost response or a 500 does not prove that, so the server is
+    asked for the run until it responds or the silence limit is reached.
     """
     body = {"prompt": graph, "prompt_id": prompt_id, "client_id": client_id, "extra_data": dict(extra_data or {})}
     try:
@@ -42,11 +42,11 @@ async def post_graph(
     except NotConnected:
         raise
     except ServerUnreachable as error:
-        return await _find_or_raise(http, prompt_id, error, Patience(timeouts), delays=_RETRY_DELAYS)
+        return await _find_or_raise(http, prompt_id, error, SilenceLimit(timeouts), delays=_RETRY_DELAYS)
     if response.status_code == 400 and (refusal := object_in(response)):
         raise explain_refusal(refusal, raw=response.text)
     if response.is_server_error:
-        return await _find_or_raise(http, prompt_id, http.refused(response), Patience(timeouts))
+        return await _find_or_raise(http, prompt_id, http.refused(response), SilenceLimit(timeouts))
     if not response.is_success:
         raise http.refused(response)
     errors = object_in(response).get("node_errors")
@@ -54,9 +54,9 @@ async def post_graph(
 
 
 def refused_outputs(node_errors: Mapping[str, Any], wanted: Set[str]) -> ComfyError | None:
-    """The failure in `node_errors` that came with a 200: outputs that the server will silently leave out.
+    """Return the failure in the `node_errors` of an accepted graph: outputs that the server will silently skip.
 
-    It counts when it concerns a wanted output; without wanted ones, any.
+    Errors count if they affect a wanted output, or any output if none is wanted.
     """
     concerned = {
         node_id: entry
@@ -67,27 +67,27 @@ def refused_outputs(node_errors: Mapping[str, Any], wanted: Set[str]) -> ComfyEr
     return failure_of(problems) if problems else None
 
 
-async def knows(http: Http, prompt_id: str) -> bool:
-    """Whether a run is queued, running or over on the server."""
+async def has_run(http: Http, prompt_id: str) -> bool:
+    """Whether the server has this run, queued, running or finished."""
     if position_in(await http.object("/queue"), prompt_id) is not None:
         return True
     return bool(await http.object(f"/history/{prompt_id}"))
 
 
 async def _find_or_raise(
-    http: Http, prompt_id: str, error: ComfyError, patience: Patience, *, delays: tuple[float, ...] = ()
+    http: Http, prompt_id: str, error: ComfyError, silence: SilenceLimit, *, delays: tuple[float, ...] = ()
 ) -> dict[str, Any]:
     for delay in (0.0, *delays):
         await asyncio.sleep(delay)
-        if await _patiently_knows(http, prompt_id, patience):
+        if await _has_run_with_retries(http, prompt_id, silence):
             return {}
-    raise NotTaken(error.detail, raw=error.raw) from error
+    raise NotAccepted(error.detail, raw=error.raw) from error
 
 
-async def _patiently_knows(http: Http, prompt_id: str, patience: Patience) -> bool:
+async def _has_run_with_retries(http: Http, prompt_id: str, silence: SilenceLimit) -> bool:
     while True:
         try:
-            return await knows(http, prompt_id)
+            return await has_run(http, prompt_id)
         except (ServerUnreachable, ServerRefused) as error:
-            patience.failed(error)
+            silence.record_failure(error)
             await asyncio.sleep(_PAUSE_SECONDS)

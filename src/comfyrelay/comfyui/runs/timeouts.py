@@ -1,4 +1,4 @@
-"""How long a run may take, and where."""
+"""Timeouts of a run."""
 
 from dataclasses import dataclass
 
@@ -7,24 +7,24 @@ from comfyrelay.comfyui.graphs.graph import Graph
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RunTimeouts:
-    """Seconds, each for one kind of waiting; `None` waits for ever.
+    """Timeouts in seconds; `None` means no limit.
 
-    `queue_seconds` is time behind other runs, `start_seconds` time at the head of the queue, `node_seconds` time
-    without a sign of progress, `run_seconds` the time from start to end. The first run of a workflow on a server
-    loads its models, so `node_seconds` counts two to four times then.
+    `queue_seconds` limits the wait behind other runs, `start_seconds` the wait at the head of the queue, `node_seconds`
+    the time without progress, `run_seconds` the time from start to end. The first run of a workflow on a server loads
+    its models, so `node_seconds` is then multiplied by two to four.
     """
 
     queue_seconds: float | None = None
     start_seconds: float | None = 60.0
     node_seconds: float | None = 300.0
     run_seconds: float | None = 3600.0
-    # A server that is loading a model may not answer for minutes; one whose port is closed is gone.
+    # A server that loads a model may not respond for minutes. A closed port means that the process is not running.
     unreachable_seconds: float = 120.0
     refused_seconds: float = 3.0
 
 
 def loading_factor(graph: Graph) -> int:
-    """How many times longer the nodes of a graph may take while its models are being loaded."""
+    """Factor for `node_seconds` while the models of a graph are loading."""
     loaders = sum("Loader" in node["class_type"] for node in graph.values())
     if loaders == 0:
         return 1

@@ -1,4 +1,4 @@
-"""Watching one run to its end: the socket says when to look, `/queue` and `/history` say what is true."""
+"""Wait for one run to finish. The WebSocket says when to check; `/queue` and `/history` say what is true."""
 
 import asyncio
 from collections.abc import Iterator
@@ -7,27 +7,27 @@ from typing import Any
 from comfyrelay.comfyui.runs.history import position_in
 from comfyrelay.comfyui.runs.progress import RunProgress
 from comfyrelay.comfyui.runs.queue import QueueReader
-from comfyrelay.comfyui.runs.silence_limits import Patience
+from comfyrelay.comfyui.runs.silence_limits import SilenceLimit
 from comfyrelay.comfyui.runs.socket import EventSocket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable
 from comfyrelay.http_client import Http
 from comfyrelay.wakeup import Wakeup
 
-# Without word from the socket, checks become rarer from the first to the last.
+# Without messages, the interval between checks grows from the first to the last.
 FIRST_CHECK_SECONDS = 0.25
 LAST_CHECK_SECONDS = 2.0
-# The queue carries whole graphs, so it is read less often than the history of one run.
+# The queue contains whole graphs, so it is read less often than the history of one run.
 QUEUE_CHECK_SECONDS = 5.0
-# `execution_success` is sent before the history is written, `executing: null` after it.
+# The server sends `execution_success` before it writes the history, and `executing: null` after.
 HISTORY_SOON_SECONDS = 0.05
 HISTORY_LATE_SECONDS = 2.0
-# The history may know of the end while images are still on their way over the socket.
+# The history may be complete while images are still arriving over the WebSocket.
 SENT_LATE_SECONDS = 30.0
 
 
 class Watch:
-    """Waits for one accepted run; made before it is submitted, because events may come before the answer."""
+    """Wait for one run. Created before it is submitted, because events may arrive before the response."""
 
     def __init__(
         self,
@@ -40,14 +40,14 @@ class Watch:
         loading_factor: int,
         is_behind: bool = False,
     ) -> None:
-        """`is_behind` is whether another run of ours is there: then this one has to wait, and it is no use to ask."""
+        """`is_behind` means that another of our runs is active, so this one must wait and early checks are useless."""
         self.progress = progress
         self._http = http
         self._socket = socket
         self._queue = queue
         self._timeouts = timeouts
         self._node_seconds = timeouts.node_seconds and timeouts.node_seconds * loading_factor
-        # the connection that will tell of it; none, when there is none now
+        # The connection that will report this run; -1 if there is none.
         self._connection = socket.connection if socket.is_up else -1
         self._loop = asyncio.get_running_loop()
         self._changed = Wakeup()
@@ -58,15 +58,15 @@ class Watch:
         self._pause = LAST_CHECK_SECONDS if is_behind and socket.is_up else FIRST_CHECK_SECONDS
         self._next_check_at = now + self._pause
         self._queue_at = now
-        self._patience = Patience(timeouts)
+        self._silence = SilenceLimit(timeouts)
         self._missing_since: float | None = None
 
-    def take(self, kind: str, data: dict[str, Any]) -> None:
-        self.progress.take(kind, data)
-        self.received()
+    def handle_message(self, kind: str, data: dict[str, Any]) -> None:
+        self.progress.handle_message(kind, data)
+        self.record_message()
 
-    def received(self) -> None:
-        """There was word from the socket."""
+    def record_message(self) -> None:
+        """Record that a message arrived."""
         self._last_message_at = self._loop.time()
         if not (self.progress.over or self.progress.succeeded):
             self._next_check_at = self._last_message_at + LAST_CHECK_SECONDS
@@ -76,12 +76,12 @@ class Watch:
         self._changed.notify()
 
     def check_now(self) -> None:
-        """The socket was lost: see what the server itself says."""
+        """Check the server's state, because the WebSocket was lost."""
         self._next_check_at = self._loop.time()
         self._changed.notify()
 
-    async def entry(self) -> dict[str, Any]:
-        """Return the history entry of the run once it is over; raise when that can no longer come."""
+    async def wait_for_entry(self) -> dict[str, Any]:
+        """Return the history entry of the run once it has finished; raise if the run cannot finish any more."""
         self._accepted_at = self._head_since = self._loop.time()
         while True:
             if self._loop.time() >= self._next_check_at and (entry := await self._check()) is not None:
@@ -94,7 +94,7 @@ class Watch:
             await self._changed.wait(until - self._loop.time())
 
     async def has_received_all(self) -> bool:
-        """Wait for what a run that is over has sent; false when the socket was lost or has gone silent meanwhile."""
+        """Wait for all images of a finished run. Return false if the connection was lost or went silent."""
         while not (self.progress.succeeded or self.progress.over):
             left = self._last_message_at + SENT_LATE_SECONDS - self._loop.time()
             if not self._has_same_connection or left <= 0:
@@ -106,10 +106,10 @@ class Watch:
         try:
             entry = await self._read_state()
         except (ServerUnreachable, ServerRefused) as error:
-            self._patience.failed(error)
+            self._silence.record_failure(error)
             entry = None
         else:
-            self._patience.answered()
+            self._silence.record_response()
         self._schedule_check()
         return entry
 
@@ -123,10 +123,10 @@ class Watch:
         for read in (self._queue.recent, self._queue.now):
             position = position_in(await read(), self.progress.prompt_id)
             if position is not None:
-                self._in_queue(position)
+                self._update_position(position)
                 return None
-        # it may have ended between the two reads; in neither, in this order, it is gone
-        return await self._history() or self._gone()
+        # The run may have ended between the two reads. If it is in neither now, it is missing.
+        return await self._history() or self._handle_missing()
 
     async def _history(self) -> dict[str, Any] | None:
         prompt_id = self.progress.prompt_id
@@ -135,35 +135,35 @@ class Watch:
 
     @property
     def was_ignored(self) -> bool:
-        """Whether the socket that should have told of this run is still there, and said nothing."""
+        """Whether the connection that should report this run is still open but sent nothing about it."""
         return not self.progress.has_messages and self._has_same_connection
 
     @property
     def _has_same_connection(self) -> bool:
         return self._socket.is_up and self._socket.connection == self._connection
 
-    def _in_queue(self, position: int) -> None:
+    def _update_position(self, position: int) -> None:
         if position < 0:
             self.progress.start()
             return
-        self.progress.is_behind(position)
-        # a run that moves up the queue is looked for more often than one that runs
+        self.progress.set_position(position)
+        # A pending run moves up, so its position is read more often.
         self._queue_at = self._loop.time()
         if position > 0:
             self._head_since = None
         elif self._head_since is None:
             self._head_since = self._loop.time()
 
-    def _gone(self) -> dict[str, Any] | None:
+    def _handle_missing(self) -> dict[str, Any] | None:
         now = self._loop.time()
         self._missing_since = self._missing_since or now
         if self._ended:
             if now - self._missing_since < HISTORY_LATE_SECONDS:
                 return None
-            # somebody cleared the history, but the socket told how it ended
+            # The history was cleared, but the WebSocket reported the outcome.
             return self._entry_from_socket()
         if self._has_same_connection:
-            raise RunRemoved("The run was taken out of the server's queue or history by somebody else.")
+            raise RunRemoved("Another client removed the run from the server's queue or history.")
         raise RunLost
 
     def _entry_from_socket(self) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Watch:
         self._pause = min(self._pause * 1.5, LAST_CHECK_SECONDS)
 
     def _limits(self) -> Iterator[tuple[float, float, str]]:
-        """When the run's time is up, the limit in seconds, and what to say then."""
+        """Yield each deadline, its limit in seconds, and the text of the timeout error."""
         limits = self._timeouts
         if not self.progress.started:
             yield from _limit(self._accepted_at, limits.queue_seconds, "waited too long behind other runs")
@@ -192,7 +192,7 @@ class Watch:
 
     @property
     def _is_silence_meaningful(self) -> bool:
-        """Whether silence means anything: only on a connection that has spoken of this run before."""
+        """Silence is significant only on a connection that has reported this run before."""
         return self.progress.has_messages and self._has_same_connection
 
 

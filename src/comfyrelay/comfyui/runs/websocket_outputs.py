@@ -1,4 +1,4 @@
-"""Outputs that come over the socket only, as those of `SaveImageWebsocket`: the history has nothing of them."""
+"""Outputs that nodes such as `SaveImageWebsocket` send only over the WebSocket; the history does not list them."""
 
 from typing import Any
 
@@ -11,9 +11,9 @@ from comfyrelay.errors import OutputGone, TooLarge
 
 
 async def sent_outputs(watch: Watch, graph: Graph, entry: dict[str, Any]) -> list[OutputFile]:
-    """The images that output nodes have sent which made nothing else, of a run that succeeded.
+    """Return the images sent by output nodes that have no other output, for a run that succeeded.
 
-    `OutputGone` when some were missed: the server sends them once.
+    Raises `OutputGone` if some were missed: the server sends them only once.
     """
     found = entry.get("outputs")
     made = {node for node, output in (found or {}).items() if files_of(node, output) or texts_of(output)}
@@ -22,12 +22,12 @@ async def sent_outputs(watch: Watch, graph: Graph, entry: dict[str, Any]) -> lis
         return []
     if not await watch.has_received_all():
         raise OutputGone(
-            "The connection to the server was lost, and with it the images that this graph sends over it alone: save "
-            "them with SaveImage instead, or run it again."
+            "The connection to the server was lost, so images that this graph sends only over the WebSocket are "
+            "missing: save them with SaveImage instead, or run it again."
         )
     if watch.progress.sent_bytes > MOST_SENT_BYTES:
         most = MOST_SENT_BYTES // 1024**2
-        raise TooLarge(f"The images that this graph sends are more than {most} MiB: save them with SaveImage instead.")
+        raise TooLarge(f"This graph sends more than {most} MiB of images: save them with SaveImage instead.")
     return [file for node in senders for file in watch.progress.sent_by(node)]
 
 

@@ -57,7 +57,7 @@ class RecoveringClient(ComfyClient):
         self, url: str, *, timeouts: RunTimeouts, is_tidied: bool = True, endings: ProcessEndings | None = None
     ) -> None:
         """`is_tidied`: delete our finished runs from the server's history. `endings` is given for a managed ComfyUI."""
-        super().__init__(url, timeouts=timeouts, forget_history=is_tidied)
+        super().__init__(url, timeouts=timeouts, delete_history=is_tidied)
         self._is_tidied = is_tidied
         self._endings = endings
         # the connection on which the GPU failed; a new connection means a new process
@@ -102,7 +102,7 @@ class RecoveringClient(ComfyClient):
         if entry is None or MARK not in prompt_of(entry).extra_data:
             # it never started, is kept, or is a script's: its files belong to the user
             return ()
-        await self.forget_run(prompt_id)
+        await self.delete_run(prompt_id)
         return result_of(entry.get("outputs") or {}, prompt_id=prompt_id).files
 
     async def run(self, graph: Graph, **options: Any) -> RunResult:

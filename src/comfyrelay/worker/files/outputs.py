@@ -90,7 +90,7 @@ async def collect(server: ComfyServer, result: RunResult, lease: Lease, to: Path
 def others(result: RunResult, lease: Lease) -> list[OutputFile]:
     """Saved files of a run other than the job's output."""
     picked = pick(result, lease)
-    return [file for file in result.files if file.is_kept and file != picked]
+    return [file for file in result.files if file.is_saved and file != picked]
 
 
 async def collect_more(
@@ -148,7 +148,7 @@ def _rank(file: OutputFile, lease: Lease) -> tuple[bool, bool, bool, bool]:
         lease.payload.output_node_id is not None and file.node_id != lease.payload.output_node_id,
         not _has_extension(file, lease),
         _family(file.mime_type) != _family(lease.payload.output_mime_type),
-        not file.is_kept,
+        not file.is_saved,
     )
 
 

@@ -69,7 +69,7 @@ class Instant:
     async def cancel(self, prompt_id: str) -> None:
         return None
 
-    async def until_stopped(self, prompt_id: str) -> None:
+    async def wait_until_stopped(self, prompt_id: str) -> None:
         return None
 
     async def read(self, file: OutputFile) -> AsyncIterator[bytes]:
