@@ -363,8 +363,8 @@ def _require_believable(fleet: FleetRecord, machines: int) -> None:
     most = fleet.scaling_spec.limits.max_machines
     if machines > max(FAR_TOO_MANY, FAR_TOO_MANY_TIMES * most):
         raise ProviderError(
-            f"The provider tells of {machines} machines, and the fleet may have {most}. Nothing is done with them: see "
-            "to it that it tells of this fleet's alone."
+            f"The provider reports {machines} machines, but the fleet may have {most}. Nothing was changed: make "
+            "sure that it reports this fleet's machines only."
         )
 
 

@@ -273,7 +273,7 @@ class CommandProvider:
         lock = FolderLock(self._folder / folder_name(fleet.stage) / folder_name(fleet.slug))
         try:
             async with asyncio.timeout(2 * self._timeout_seconds + 1):
-                while not await asyncio.to_thread(_is_taken, lock):  # noqa: ASYNC110  (who has it tells nobody)
+                while not await asyncio.to_thread(_is_taken, lock):  # noqa: ASYNC110  (a lock has no event)
                     await asyncio.sleep(_PAUSE_SECONDS)
         except TimeoutError:
             raise ProviderError(f"Another process is launching machines for the fleet {fleet.slug}.") from None

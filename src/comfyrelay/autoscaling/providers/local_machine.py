@@ -120,7 +120,7 @@ async def _until_answering(url: str, folder: Path, seconds: float) -> bool:
     """Wait until ComfyUI answers; then the machine counts as running."""
     with suppress(TimeoutError):
         async with asyncio.timeout(seconds):
-            while not await asyncio.to_thread(_answers, url):  # noqa: ASYNC110  (it tells nobody)
+            while not await asyncio.to_thread(_answers, url):  # noqa: ASYNC110  (ComfyUI sends no event)
                 await asyncio.sleep(LOOK_SECONDS)
             (folder / "running").touch()
             return True

@@ -18,7 +18,7 @@ class StaticProvider:
 
     can_launch = False
 
-    def __init__(self, whose: str = "It has the workers that somebody starts.") -> None:
+    def __init__(self, whose: str = "Its workers are started by hand.") -> None:
         self._whose = whose
 
     async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:  # noqa: ARG002

@@ -140,8 +140,10 @@ class Following:
 
 
 def boot_seconds(newest: Sequence[MachineRecord], spec: MachineSpec) -> float:
-    """How long a machine takes from its order to its worker: three quarters of the newest took no longer. Before the
-    first, what the operator expects (`boot_seconds` among the options)."""
+    """Boot time from order to registered worker:
+
+    the 75th percentile of the newest. Before the first, the operator's `boot_seconds`.
+    """
     took = [
         (each.registered_at - each.ordered_at).total_seconds() for each in newest if each.registered_at is not None
     ][:NEWEST_BOOTS]
@@ -162,19 +164,21 @@ def usual_boot(took: Sequence[float]) -> float | None:
 
 
 def seconds_left(expected: float, passed: float) -> float:
-    """Of a boot, or of a job. What takes longer than expected is about to be done."""
+    """Remaining time of a boot or job. One that takes longer than expected is about to end."""
     return max(LEAST_SECONDS_LEFT, expected - passed)
 
 
 def seconds_ago(then: datetime, now: datetime) -> float:
-    """What is to come is of a clock that was wrong: it is long past, for nobody should wait until it comes."""
+    """A future time comes from a wrong clock: treat it as long past, so that nothing waits for it."""
     ago = (now - then).total_seconds()
     return max(0.0, ago) if ago >= -CLOCK_ERROR_SECONDS else inf
 
 
 def failed_boots(newest: Iterable[MachineRecord], now: datetime) -> list[MachineRecord]:
-    """The newest launches in a row that never became a worker. Those that boot yet, that were refused, and that were
-    ended because nobody needed them, tell nothing; nor do those of a time to come."""
+    """Newest consecutive launches that never became a worker.
+
+    Booting, refused and unneeded machines do not count, nor future times.
+    """
     failed = []
     for each in newest:
         if seconds_ago(each.ordered_at, now) == inf:
@@ -193,11 +197,11 @@ def launches_ago(newest: Iterable[MachineRecord], now: datetime) -> list[float]:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Available:
-    """The instance types that can be tried, and whether that is none because all were refused lately."""
+    """Instance types that may be tried, and whether none is left because all were refused recently."""
 
     types: Sequence[InstanceType]
     all_refused: bool
-    # what was said that is about the fleet, not about a type, and when it is tried again
+    # a refusal for the whole fleet, and when it is retried
     refusal: str | None = None
 
 
@@ -209,7 +213,7 @@ def available_types(types: Sequence[InstanceType], newest: Iterable[MachineRecor
             _, kind, text = (each.reason or "").split(":", 2)
             seconds_left = REFUSED_SECONDS.get(kind, 60.0) - seconds_ago(each.ended_at, now)
             if seconds_left > 0:
-                # what is not about a type is about the fleet
+                # a refusal without a type applies to the fleet
                 refused.add(each.instance_type if kind == "capacity" else None)
                 if kind != "capacity" and seconds_left > longest:
                     longest, refusal = seconds_left, f"{text.rstrip('.')} (tried again in {seconds_left:.0f} s)"
@@ -218,5 +222,5 @@ def available_types(types: Sequence[InstanceType], newest: Iterable[MachineRecor
 
 
 def refusal(kind: str, text: str) -> str:
-    """The reason of a machine that was refused."""
+    """The end reason of a refused machine."""
     return f"{MachineEndReason.REFUSED}:{kind}:{text}"

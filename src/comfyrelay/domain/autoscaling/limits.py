@@ -28,7 +28,7 @@ class Headroom:
     launches: int
     instance_type: InstanceType
     limit: str
-    # the limit in words for users; provider messages are for operators
+    # the limit as text for users; provider messages are for operators
     told: str
 
     def launch(self, count: int) -> tuple[Launch, ...]:
@@ -53,7 +53,7 @@ def headroom(fleet: SeenFleet) -> Headroom:
     if limits.cost_per_hour is not None:
         left = limits.cost_per_hour - cost_per_hour(fleet)
         text = f"the limit is {limits.cost_per_hour:g} an hour"
-        # without named types, the next may cost as much as the most expensive
+        # without named types, the next may cost what the most expensive does
         known = max((each.price_per_hour for each in fleet.machines), default=0.0)
         price = known if kind is _ANY else kind.price_per_hour if kind is not None else 0.0
         if kind is None:

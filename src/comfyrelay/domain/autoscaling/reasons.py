@@ -35,7 +35,7 @@ def machines(fleet: SeenFleet) -> str:
 
 
 def beyond(fleet: SeenFleet, count_: int, ended: int) -> str:
-    never = "busy ones and those that others have started" if any(each.is_foreign for each in fleet.machines) else ""
+    never = "busy ones and foreign ones" if any(each.is_foreign for each in fleet.machines) else ""
     return f"{count(count_, 'machine')} beyond the limits; ending {ended} of them, {never or 'busy ones'} never"
 
 

@@ -99,7 +99,7 @@ class Aws:
             said = error.response.get("Error", {})
             raise _refused(operation, said.get("Code", ""), said.get("Message", "")) from None
         except BotoCoreError as error:
-            raise AwsError(f"AWS could not be asked: {_sentence(str(error))}", kind=RefusalKind.SETUP) from None
+            raise AwsError(f"AWS could not be called: {_sentence(str(error))}", kind=RefusalKind.SETUP) from None
         return answer
 
     async def _client(self, service: str) -> Any:
