@@ -499,7 +499,7 @@ LONG = "1" * 8000 + "a"
                 }
             },
             413,
-            "at most 16777216 characters in all",
+            "at most 16777216 characters in total",
         ),
     ],
     ids=["a name", "a text that is used often"],
