@@ -12,6 +12,10 @@ from tests.support.api import Api, problem_of
 from tests.support.world import execute
 
 REGISTER = "/api/worker/register"
+TOO_OLD = (
+    "This worker is too old: it uses version 0 of the protocol, and the oldest that this server supports is 1. "
+    "Update the worker."
+)
 KEY = "0123456789abcdef"
 
 
@@ -33,7 +37,7 @@ class TestRegistration:
         problem_of(await first.call("POST", "/api/worker/heartbeat", lease_of(job)), 401)
         headers = {"Authorization": f"Bearer {again['token']}"}
         await api.anybody.post("/api/worker/heartbeat", lease_of(job), headers=headers)
-        assert (await api.engine.queue.waiting.of_job(made.user.tenant_id, made.job_id)).reason == "not_waiting"
+        assert (await api.engine.queue.wait_reasons.of_job(made.user.tenant_id, made.job_id)).reason == "not_waiting"
 
     @pytest.mark.parametrize("other", [{}, {"registration_key": None}, {"registration_key": "another" + KEY}])
     async def test_another_key_is_refused(self, api: Api, other: dict[str, Any]) -> None:
@@ -56,7 +60,7 @@ class TestRegistration:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "protocol": 0}
         refused = problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 422)
-        assert refused["errors"] == {"protocol": wire.too_old(0)}
+        assert refused["errors"] == {"protocol": TOO_OLD}
 
     async def test_one_that_has_become_too_old_finishes_what_it_has_and_gets_nothing_new(self, api: Api) -> None:
         await submitted(api)
@@ -66,7 +70,7 @@ class TestRegistration:
         await execute(api.engine.databases.central, "UPDATE workers SET protocol = 0")
         api.context.forget_worker("gpu-1")
         refused = problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
-        assert refused["detail"] == wire.too_old(0)
+        assert refused["detail"] == TOO_OLD
         await worker.post("/api/worker/heartbeat", lease_of(job))
 
     async def test_nulls_everywhere_are_taken(self, api: Api) -> None:

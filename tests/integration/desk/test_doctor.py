@@ -12,8 +12,8 @@ from typer.testing import CliRunner
 
 from comfyrelay.cli.main import app
 from comfyrelay.desk.doctor import examine
-from comfyrelay.simulator import Simulator
 from comfyrelay.protocol.desk import CheckResult, CheckVerdict
+from comfyrelay.simulator import Simulator
 from tests.support.desk import make_desk
 from tests.support.desk_owner import owner_http
 from tests.support.server_processes import free_port
@@ -31,7 +31,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "desk"
 
 
-async def found(findings: AsyncIterator[CheckResult] | None = None) -> dict[str, tuple[CheckVerdict, str]]:
+async def found(findings: AsyncIterator[CheckResult] | None = None) -> dict[str, tuple[str, str]]:
     return {each.about.split()[0]: (each.verdict, each.text) async for each in findings or examine()}
 
 

@@ -11,7 +11,8 @@ from comfyrelay.client import Client, Now, render
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import take_snapshot
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.protocol.desk import Fetched, Unit
+from comfyrelay.protocol.desk import Fetched
+from comfyrelay.protocol.jobs import QueueUnit
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.simulator import Simulator, Slow
 from tests.support.desk import OpenDesk, make_desk
@@ -71,7 +72,7 @@ async def test_what_is_only_fetched_counts_as_waiting_until_it_runs(tmp_path: Pa
             assert (now.counts[JobStatus.PROCESSING], now.counts[JobStatus.QUEUED]) == (1, 2)
             assert now.worker is not None
             assert (now.worker.leases, now.worker.max_concurrency) == (1, 1)
-            assert now.running == [Unit(id=batch.id, is_batch=True)]
+            assert now.running == [QueueUnit(id=batch.id, is_batch=True)]
             assert [each.id for each in (await take_snapshot(client, Labels(client))).running] == [jobs[0].id]
             # told at once, although the slow node has nothing to tell for a second
             progress = (await client.job(jobs[0].id)).progress

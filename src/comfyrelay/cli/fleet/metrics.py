@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from enum import StrEnum
 from typing import TYPE_CHECKING, Annotated
 
@@ -79,7 +78,7 @@ def costs(
 
     rows = with_databases(work)
     if as_json:
-        out.print_json(json.dumps([asdict(each) for each in rows]))
+        out.print_json(json.dumps([each.model_dump(mode="json") for each in rows]))
         return
     if not rows:
         out.print("No machine time in this period.", highlight=False)
