@@ -237,7 +237,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an entry leaves the outbox although it could not be applied",
-        file="services/outbox/applying.py",
+        file="services/outbox/applier.py",
         old="if all(update.version <= versions.get(update.job_id, update.version) for update in entry.updates)",
         new="if entry.updates",
         tests=f"{QUEUE}/test_settlement.py",
@@ -286,7 +286,7 @@ MUTANTS = (
     ),
     Mutant(
         name="nobody looks for what came after the end of a job",
-        file="services/outbox/applying.py",
+        file="services/outbox/applier.py",
         old="for each in ended if each.leases]",
         new="for each in ended if each.leases > 1]",
         tests=f"{API}/test_outputs.py",

@@ -26,7 +26,7 @@ LOOK_SECONDS = 0.1
 # Beyond every grace that retention knows of.
 LONG_SECONDS = 2 * 3600.0
 # What a server logs when it has mended by itself what reconcile would report.
-MENDED = "mending.mended"
+MENDED = "repair.done"
 # What is logged as an error, and should be: a database or a disk is away.
 EXPECTED = ("DatabaseUnavailable", "worker.disk_trouble")
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}

@@ -7,11 +7,11 @@ from tests.soak.seeds import Result
 
 
 @pytest.mark.parametrize("mutant", SOAK_MUTANTS, ids=lambda mutant: mutant.name)
-def test_the_text_of_a_mutant_is_in_the_source_once(mutant: SoakMutant) -> None:
+def test_text_of_a_mutant_is_in_the_source_once(mutant: SoakMutant) -> None:
     assert [change.found for change in mutant.changes] == [1] * len(mutant.changes)
 
 
-def test_a_mutant_is_noticed_by_its_own_promise_alone() -> None:
+def test_mutant_is_noticed_by_its_own_promise_alone() -> None:
     [mutant] = [each for each in SOAK_MUTANTS if each.name == "refund twice"]
     other = Result(seed=1, broken="the job 1 of ann is still queued: {}")
     line = "the balance of 1 is 14, its transactions come to 7"

@@ -15,12 +15,12 @@ from tests.soak.plan import (
 )
 
 
-def test_a_seed_is_always_the_same_plan() -> None:
+def test_seed_is_always_the_same_plan() -> None:
     assert [plan_of(seed) for seed in range(50)] == [plan_of(seed) for seed in range(50)]
     assert plan_of(1) != plan_of(2)
 
 
-def test_a_hundred_seeds_have_every_fault_at_everything_that_can_have_it() -> None:
+def test_hundred_seeds_have_every_fault_at_everything_that_can_have_it() -> None:
     found = {(fault.kind, fault.target) for seed in range(100) for fault in plan_of(seed).faults}
     assert {kind for kind, _ in found} == set(Kind)
     assert {target for kind, target in found if kind is Kind.KILL} == {*SERVERS, *WORKERS, *COMFYUIS, *DATABASES}
@@ -39,6 +39,6 @@ def test_in_each_seed_somebody_dies_over_a_request_that_is_sent_then() -> None:
             assert fault.route not in verbs or verbs[fault.route] in after
 
 
-def test_a_fault_on_the_wire_names_the_requests_that_it_is_about() -> None:
+def test_fault_on_the_wire_names_the_requests_that_it_is_about() -> None:
     on_the_wire = [fault for seed in range(100) for fault in plan_of(seed).faults if fault.kind in ON_THE_WIRE]
     assert all(fault.route and fault.count >= 1 for fault in on_the_wire)

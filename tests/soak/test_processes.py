@@ -11,7 +11,7 @@ from tests.support.server_processes import free_port
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the rig looks into /proc, and limits other processes")
-async def test_a_process_that_two_faults_start_again_is_started_once(tmp_path: Path) -> None:
+async def test_process_that_two_faults_start_again_is_started_once(tmp_path: Path) -> None:
     words = ("simulator", "--port", str(free_port()), "--folder", str(tmp_path / "comfyui"))
     process = RigProcess("comfyui", *words, environment={}, log=tmp_path / "log")
 

@@ -57,7 +57,7 @@ async def send(http: aiohttp.ClientSession) -> int:
         return found
 
 
-async def test_a_request_goes_to_a_server_that_is_there() -> None:
+async def test_request_goes_to_a_server_that_is_there() -> None:
     async with wired() as (target, wire, http):
         assert await send(http) == 1
     assert target.bodies == ['{"lease_token": "t"}']
@@ -65,7 +65,7 @@ async def test_a_request_goes_to_a_server_that_is_there() -> None:
     assert (call.path, call.status, call.body) == ("/api/worker/complete", 200, {"lease_token": "t"})
 
 
-async def test_a_lost_request_does_not_arrive_and_a_lost_answer_is_of_one_that_did() -> None:
+async def test_lost_request_does_not_arrive_and_a_lost_answer_is_of_one_that_did() -> None:
     async with wired(fault(Kind.LOSE_REQUEST), fault(Kind.LOSE_ANSWER)) as (target, _wire, http):
         for arrived in (0, 1):
             with pytest.raises(aiohttp.ClientError):
@@ -74,14 +74,14 @@ async def test_a_lost_request_does_not_arrive_and_a_lost_answer_is_of_one_that_d
         assert await send(http) == 2
 
 
-async def test_a_doubled_request_arrives_twice() -> None:
+async def test_doubled_request_arrives_twice() -> None:
     async with wired(fault(Kind.DOUBLE)) as (target, wire, http):
         await send(http)
         await wire.settle()
         assert len(target.bodies) == 2
 
 
-async def test_a_late_request_arrives_though_its_sender_has_heard_nothing() -> None:
+async def test_late_request_arrives_though_its_sender_has_heard_nothing() -> None:
     async with wired(fault(Kind.COME_LATE, seconds=0.01)) as (target, wire, http):
         with pytest.raises(aiohttp.ClientError):
             await send(http)
@@ -89,7 +89,7 @@ async def test_a_late_request_arrives_though_its_sender_has_heard_nothing() -> N
         assert len(target.bodies) == 1
 
 
-async def test_a_delayed_request_arrives_though_its_sender_is_gone() -> None:
+async def test_delayed_request_arrives_though_its_sender_is_gone() -> None:
     async with wired() as (target, wire, http):
         active = wire.add(fault(Kind.DELAY, seconds=0.5))
         sending = asyncio.create_task(send(http))
@@ -111,7 +111,7 @@ async def test_who_gets_a_request_is_known_before_it_arrives() -> None:
         assert await sending == 1
 
 
-async def test_a_fault_that_two_networks_share_is_met_once() -> None:
+async def test_fault_that_two_networks_share_is_met_once() -> None:
     async with wired() as (first, wire, http), wired() as (second, other, other_http):
         other.share(wire.add(fault(Kind.LOSE_REQUEST)))
         with pytest.raises(aiohttp.ClientError):
@@ -120,7 +120,7 @@ async def test_a_fault_that_two_networks_share_is_met_once() -> None:
         assert (len(first.bodies), len(second.bodies)) == (1, 0)
 
 
-async def test_a_network_that_is_cut_answers_nobody_until_it_is_healed() -> None:
+async def test_network_that_is_cut_answers_nobody_until_it_is_healed() -> None:
     async with wired() as (_target, wire, http):
         wire.cut()
         with pytest.raises(aiohttp.ClientError):
@@ -139,7 +139,7 @@ async def test_whoever_has_the_url_of_an_output_sends_other_bytes_to_it() -> Non
         assert target.bodies == ["cba"]
 
 
-async def test_a_storage_that_is_full_takes_nothing_and_can_be_read() -> None:
+async def test_storage_that_is_full_takes_nothing_and_can_be_read() -> None:
     async with wired() as (_target, wire, http):
         wire.is_full = True
         assert [(await http.request(method, "/x")).status for method in ("PUT", "POST", "GET")] == [507, 507, 200]
@@ -148,7 +148,7 @@ async def test_a_storage_that_is_full_takes_nothing_and_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_broken"), [(500, True), (502, True), (503, False), (404, False)])
-async def test_a_server_may_answer_that_it_cannot_and_never_that_it_failed(status: int, is_broken: bool) -> None:
+async def test_server_may_answer_that_it_cannot_and_never_that_it_failed(status: int, is_broken: bool) -> None:
     async with wired() as (target, wire, http):
         target.status = status
         (await http.get("/x")).release()

@@ -13,7 +13,7 @@ from typing import Any
 import httpx
 import psutil
 
-from comfyrelay.comfyui.processes.options import Care
+from comfyrelay.comfyui.processes.options import ManagedOptions
 from tests.support.world import PATIENCE_SECONDS
 
 _MAIN = """
@@ -159,8 +159,10 @@ class FakeInstall:
         """Kill the newest process."""
         os.kill(self.lives[-1]["pid"], signal.SIGKILL)
 
-    def care(self, *, per_gpu: int | str = 1, arguments: Sequence[str] = ("--cpu",), mps: str = "off") -> Care:
-        return Care(
+    def care(
+        self, *, per_gpu: int | str = 1, arguments: Sequence[str] = ("--cpu",), mps: str = "off"
+    ) -> ManagedOptions:
+        return ManagedOptions(
             folder=self.folder,
             python=Path(sys.executable),
             arguments=tuple(arguments),

@@ -129,7 +129,7 @@ class ProviderContract:
         async with opened(site) as found:
             yield found
 
-    async def test_a_fleet_without_machines_is_empty(self, site: Site, provider: MachineProvider) -> None:
+    async def test_fleet_without_machines_is_empty(self, site: Site, provider: MachineProvider) -> None:
         assert provider.can_launch
         assert list(await provider.observe(await site.fleet())) == []
 
@@ -152,9 +152,7 @@ class ProviderContract:
         assert len(keys) == len(set(keys))
         assert set(keys) <= {"a", "b"}
 
-    async def test_an_order_that_is_repeated_makes_no_second_machine(
-        self, site: Site, provider: MachineProvider
-    ) -> None:
+    async def test_order_that_is_repeated_makes_no_second_machine(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, first = await launched(provider, fleet, "a", "b")
 
@@ -184,7 +182,7 @@ class ProviderContract:
 
         assert await site.existing(fleet) == 1
 
-    async def test_a_new_order_beside_a_repeated_one_makes_one_machine(
+    async def test_new_order_beside_a_repeated_one_makes_one_machine(
         self, site: Site, provider: MachineProvider
     ) -> None:
         fleet = await site.fleet()
@@ -195,7 +193,7 @@ class ProviderContract:
         assert {each.id for each in first} < {each.id for each in both}
         assert await site.existing(fleet) == 2
 
-    async def test_a_machine_is_pending_until_it_runs(self, site: Site, provider: MachineProvider) -> None:
+    async def test_machine_is_pending_until_it_runs(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, found = await launched(provider, fleet, "a")
         assert [each.state for each in found] == [ObservedState.PENDING]
@@ -218,7 +216,7 @@ class ProviderContract:
 
         await gone(site, provider, fleet, left=[kept])
 
-    async def test_a_machine_that_is_still_pending_can_be_ended(self, site: Site, provider: MachineProvider) -> None:
+    async def test_machine_that_is_still_pending_can_be_ended(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, found = await launched(provider, fleet, "a", "b")
 
@@ -249,7 +247,7 @@ class ProviderContract:
         assert found[0].id not in {each.id for each in now}
         assert await site.existing(fleet) == 2
 
-    async def test_a_refusal_is_told_with_its_kind_and_a_sentence(self, site: Site, provider: MachineProvider) -> None:
+    async def test_refusal_is_told_with_its_kind_and_a_sentence(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         kind = await site.refuse(fleet)
 
@@ -281,7 +279,7 @@ class ProviderContract:
 
         assert caught.value.detail.endswith(".")
 
-    async def test_the_prices_are_those_of_the_fleets_types(self, site: Site, provider: MachineProvider) -> None:
+    async def test_prices_are_those_of_the_fleets_types(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
 
         found = await provider.prices(fleet)
@@ -303,7 +301,7 @@ class ProviderContract:
 
         await gone(site, provider, ours, left=[found[0].id])
 
-    async def test_the_same_key_in_two_fleets_is_two_machines(self, site: Site, provider: MachineProvider) -> None:
+    async def test_same_key_in_two_fleets_is_two_machines(self, site: Site, provider: MachineProvider) -> None:
         ours, other = await site.fleet(), await site.fleet("landscapes")
 
         _, in_ours = await launched(provider, ours, "a")
@@ -316,7 +314,7 @@ class ProviderContract:
 class ThrottledContract(ProviderContract):
     """For clouds that throttle: a throttled call is retried or reported."""
 
-    async def test_a_launch_that_was_throttled_is_made_or_told_and_can_be_repeated(
+    async def test_launch_that_was_throttled_is_made_or_told_and_can_be_repeated(
         self, site: Site, provider: MachineProvider
     ) -> None:
         assert isinstance(site, ThrottledSite)

@@ -34,7 +34,7 @@ torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.
         ("Just a JSON string.", "Just a JSON string."),
     ],
 )
-def test_the_message_is_found_in_json(raw: object, sentence: str) -> None:
+def test_message_is_found_in_json(raw: object, sentence: str) -> None:
     assert user_sentence(json.dumps(raw)) == sentence
 
 
@@ -49,7 +49,7 @@ def test_the_message_is_found_in_json(raw: object, sentence: str) -> None:
         ("ValueError: first\n\nValueError: last", "last"),
     ],
 )
-def test_the_message_is_found_in_text(raw: str, sentence: str) -> None:
+def test_message_is_found_in_text(raw: str, sentence: str) -> None:
     assert user_sentence(raw) == sentence
 
 
@@ -82,7 +82,7 @@ def test_nothing_to_tell_is_told_as_failed(raw: str | None) -> None:
         ("read/write/execute: 1/2/3 or 1.5/2.5/3.5", "read/write/execute: 1/2/3 or 1.5/2.5/3.5"),
     ],
 )
-def test_a_path_is_reduced_to_its_file(raw: str, sentence: str) -> None:
+def test_path_is_reduced_to_its_file(raw: str, sentence: str) -> None:
     assert user_sentence(raw) == sentence
 
 
@@ -97,7 +97,7 @@ def test_a_path_is_reduced_to_its_file(raw: str, sentence: str) -> None:
         "token=hunter2 failed",
     ],
 )
-def test_a_link_or_a_secret_is_not_told(raw: str) -> None:
+def test_link_or_a_secret_is_not_told(raw: str) -> None:
     sentence = user_sentence(raw)
     assert "hunter2" not in sentence
     assert "://" not in sentence
@@ -108,7 +108,7 @@ def test_control_characters_are_dropped() -> None:
     assert user_sentence("\x1b[31mred\x1b[0m \x07bell\u202etxt") == "red bell txt"
 
 
-def test_a_long_message_is_cut() -> None:
+def test_long_message_is_cut() -> None:
     sentence = user_sentence("word " * 1000)
     assert len(sentence) <= MAX_LENGTH
     assert sentence.endswith("word…")

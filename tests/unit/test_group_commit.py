@@ -49,7 +49,7 @@ async def test_each_has_its_own_answer() -> None:
         await bad
 
 
-async def test_a_batch_is_full_when_the_sizes_come_to_the_most() -> None:
+async def test_batch_is_full_when_the_sizes_come_to_the_most() -> None:
     handler = Handler()
     group = GroupCommit(handler, at_once=5, size_of=lambda number: number)
     calls = [group.add(each) for each in (4, 4, 9, 1)]

@@ -35,7 +35,7 @@ def test_without_any_setting_everything_lives_in_one_folder(monkeypatch: pytest.
     assert settings.objects_url == "file:///home/ada/.local/share/comfyrelay/objects"
 
 
-def test_the_defaults_are_the_documented_ones() -> None:
+def test_defaults_are_the_documented_ones() -> None:
     settings = Settings()
     assert (settings.lease_ttl_seconds, settings.max_attempts) == (900, 3)
     assert (settings.max_fleet_workers, settings.max_active_jobs_per_user) == (50, 5)
@@ -55,7 +55,7 @@ def test_the_defaults_are_the_documented_ones() -> None:
         ({"lease_ttl_seconds": 10**6}, 10**6, 7 * 24 * 3600),
     ],
 )
-def test_the_urls_of_a_lease_outlive_it_grace_included(given: dict[str, int], late: float, urls: float) -> None:
+def test_urls_of_a_lease_outlive_it_grace_included(given: dict[str, int], late: float, urls: float) -> None:
     settings = Settings.model_validate(given)
     assert (settings.late_seconds, settings.lease_url_ttl_seconds) == (late, urls)
 
@@ -64,7 +64,7 @@ def test_every_setting_is_described() -> None:
     assert [name for name, field in Settings.model_fields.items() if not field.description] == []
 
 
-def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://db/central")
     monkeypatch.setenv("COMFYRELAY_SHARDS", '{"eu": "postgres://db/eu", "us": "sqlite:///us.db"}')
     monkeypatch.setenv("COMFYRELAY_STAGE", "staging")
@@ -74,7 +74,7 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     assert settings.stage == "staging"
 
 
-def test_an_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_empty_variable_counts_as_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_LEASE_TTL_SECONDS", "")
     assert load_settings().lease_ttl_seconds == 900
 
@@ -85,7 +85,7 @@ def test_constructing_settings_reads_nothing(empty_place: Path, monkeypatch: pyt
     assert (Settings().stage, Settings().max_attempts) == ("production", 3)
 
 
-def test_the_environment_beats_the_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_beats_the_file(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 4\nlease_ttl_seconds = 60\n")
     monkeypatch.setenv("COMFYRELAY_MAX_ATTEMPTS", "5")
     settings = load_settings()
@@ -101,14 +101,14 @@ def test_shards_of_the_environment_replace_those_of_the_file(
     assert load_settings().shard_urls == {"new": "sqlite:///new.db"}
 
 
-def test_the_file_may_be_elsewhere(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_may_be_elsewhere(empty_place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 4\n")
     (empty_place / "other.toml").write_text("max_attempts = 6\n")
     monkeypatch.setenv("COMFYRELAY_CONFIG", str(empty_place / "other.toml"))
     assert load_settings().max_attempts == 6
 
 
-def test_a_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_CONFIG", "nowhere.toml")
     assert complaint().startswith("COMFYRELAY_CONFIG is nowhere.toml, which is not a file.")
 
@@ -125,7 +125,7 @@ def test_a_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch)
         ("zzz", "Remove it"),
     ],
 )
-def test_an_unknown_key_in_the_file_is_refused(empty_place: Path, key: str, advice: str) -> None:
+def test_unknown_key_in_the_file_is_refused(empty_place: Path, key: str, advice: str) -> None:
     (empty_place / "comfyrelay.toml").write_text(f"{key} = 1\n")
     message = complaint()
     assert f"comfyrelay.toml: unknown setting {key!r}" in message
@@ -141,7 +141,7 @@ def test_what_belongs_before_all_tables_is_said_so(empty_place: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [b"max_attempts = \n", b"\xff\xfe"])
-def test_a_file_that_is_not_toml_is_refused(empty_place: Path, content: bytes) -> None:
+def test_file_that_is_not_toml_is_refused(empty_place: Path, content: bytes) -> None:
     (empty_place / "comfyrelay.toml").write_bytes(content)
     assert "comfyrelay.toml is not valid TOML" in complaint()
 
@@ -161,7 +161,7 @@ def test_a_file_that_is_not_toml_is_refused(empty_place: Path, content: bytes) -
         ("SHARDS", '{"main": ', "is not valid JSON"),
     ],
 )
-def test_a_wrong_value_names_its_variable_and_the_rule(
+def test_wrong_value_names_its_variable_and_the_rule(
     monkeypatch: pytest.MonkeyPatch, variable: str, value: str, reason: str
 ) -> None:
     monkeypatch.setenv(f"COMFYRELAY_{variable}", value)
@@ -170,7 +170,7 @@ def test_a_wrong_value_names_its_variable_and_the_rule(
     assert reason in message
 
 
-def test_a_wrong_value_in_the_file_says_where_to_correct_it(empty_place: Path) -> None:
+def test_wrong_value_in_the_file_says_where_to_correct_it(empty_place: Path) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 0\n")
     assert "Correct it as max_attempts in comfyrelay.toml." in complaint()
 
@@ -193,7 +193,7 @@ def test_only_sqlite_and_postgresql_are_accepted_and_no_password_is_told(url: st
     assert "hunter2" not in str(caught.value)
 
 
-def test_a_password_is_not_printed() -> None:
+def test_password_is_not_printed() -> None:
     settings = Settings(database_url="postgresql://u:hunter2@db/x", shards={"a": "postgres://u:hunter2@db/y"})
     assert "hunter2" not in repr(settings)
     assert "hunter2" not in str(settings)
@@ -204,5 +204,5 @@ def test_settings_do_not_change() -> None:
         Settings().stage = "staging"  # type: ignore[misc]
 
 
-def test_a_relative_data_folder_is_made_absolute(empty_place: Path) -> None:
+def test_relative_data_folder_is_made_absolute(empty_place: Path) -> None:
     assert Settings(data_dir=Path("here")).data_dir == empty_place / "here"

@@ -21,7 +21,7 @@ from comfyrelay.text import excerpt, is_storable, one_line, printable, storable
         ("a black cat \U0001f408\u200d\u2b1b", "a black cat \U0001f408\u200d\u2b1b"),
     ],
 )
-def test_a_terminal_is_shown_one_line_and_nothing_to_obey(text: str, shown: str) -> None:
+def test_terminal_is_shown_one_line_and_nothing_to_obey(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 
@@ -37,7 +37,7 @@ def test_a_terminal_is_shown_one_line_and_nothing_to_obey(text: str, shown: str)
         ("\x07", "\N{REPLACEMENT CHARACTER}"),
     ],
 )
-def test_a_label_is_one_line_that_neither_rings_nor_turns_around(text: str, kept: str) -> None:
+def test_label_is_one_line_that_neither_rings_nor_turns_around(text: str, kept: str) -> None:
     assert one_line(text) == kept
     assert excerpt(f"so {text}\x1b[2J\u202e", length=100) == " ".join(f"so {kept}".split()).rstrip(" \ufffd")
 

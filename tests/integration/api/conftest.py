@@ -24,6 +24,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 @pytest.fixture
+def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
+    found: SqliteBackend | PostgresBackend = request.getfixturevalue(
+        "sqlite_backend" if request.param == "sqlite" else "postgres_backend"
+    )
+    return found
+
+
+@pytest.fixture
 def storage_url(backend: SqliteBackend | PostgresBackend, request: pytest.FixtureRequest) -> str | None:
     """Storage for files: a folder with SQLite, an S3 server with PostgreSQL."""
     if backend.name == "sqlite":

@@ -188,7 +188,7 @@ async def test_nobody_gets_in_without_a_login(people: People, whose: str) -> Non
         ("revoked worker", "admin", 401),
     ],
 )
-async def test_a_token_opens_the_routes_of_its_own_kind_only(people: People, who: str, whose: str, status: int) -> None:
+async def test_token_opens_the_routes_of_its_own_kind_only(people: People, who: str, whose: str, status: int) -> None:
     assert [each for each in await refused(people, who, whose) if each[2] != status] == []
 
 
@@ -218,7 +218,7 @@ async def test_another_tenant_sees_and_changes_nothing(
     assert await rows_of(api, people.ids["tenant_id"]) == before
 
 
-def test_the_routes_that_need_no_login_are_known() -> None:
+def test_routes_that_need_no_login_are_known() -> None:
     """A new route must be put behind a login, or be listed here with what it asks for instead."""
     paths = {path for _, path in routes()}
     assert set(OPEN) - paths == set()

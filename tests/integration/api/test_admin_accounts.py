@@ -35,7 +35,7 @@ async def change(desk: OperatorScenario, user_id: str, **changes: Any) -> Any:
 
 
 class TestLooking:
-    async def test_a_tenant_is_shown_with_its_user_balance_and_limits(self, desk: OperatorScenario) -> None:
+    async def test_tenant_is_shown_with_its_user_balance_and_limits(self, desk: OperatorScenario) -> None:
         await desk.submit()
         found = await desk.get(f"/tenants/{desk.user.tenant_id}")
         assert (found["id"], found["balance"], found["active_jobs"]) == (desk.user.tenant_id, 93, 1)
@@ -53,7 +53,7 @@ class TestLooking:
         # sessions are no API tokens
         assert (await user_of(desk))["api_tokens"] == 1
 
-    async def test_a_shard_that_is_down_hides_what_is_in_it(self, desk: OperatorScenario) -> None:
+    async def test_shard_that_is_down_hides_what_is_in_it(self, desk: OperatorScenario) -> None:
         world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
         async with shard_down(world, "main"):
             found = await desk.get(f"/tenants/{desk.user.tenant_id}")
@@ -76,7 +76,7 @@ class TestLooking:
 
 
 class TestLimits:
-    async def test_a_tenant_has_a_limit_of_its_own(self, desk: OperatorScenario) -> None:
+    async def test_tenant_has_a_limit_of_its_own(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}"
         changed = await desk.send("PATCH", path, {"max_active_jobs": 1})
         assert (changed["max_active_jobs"], changed["max_wait_seconds"]) == (1, None)

@@ -39,13 +39,13 @@ async def desk(api: Api) -> OperatorScenario:
 
 
 class TestSpecs:
-    async def test_a_fleet_is_made_with_machines_and_scaling_and_tells_them(self, desk: OperatorScenario) -> None:
+    async def test_fleet_is_made_with_machines_and_scaling_and_tells_them(self, desk: OperatorScenario) -> None:
         sent = {"slug": "spot", "machines": MACHINES, "scaling": SCALING}
         made = await desk.send("POST", "/fleets", sent)
         assert made.items() >= sent.items()
         assert await desk.get("/fleets/production/spot") == made
 
-    async def test_a_fleet_of_which_nothing_was_said_has_neither(self, desk: OperatorScenario) -> None:
+    async def test_fleet_of_which_nothing_was_said_has_neither(self, desk: OperatorScenario) -> None:
         found = await desk.get(HOME)
         assert (found["machines"], found["scaling"]) == (None, None)
 
@@ -87,7 +87,7 @@ class TestSpecs:
         assert words in text
         assert (await desk.get(HOME))["scaling"] is None
 
-    async def test_a_schedule_may_last_the_whole_day(self, desk: OperatorScenario) -> None:
+    async def test_schedule_may_last_the_whole_day(self, desk: OperatorScenario) -> None:
         all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
         changed = await desk.send("PATCH", HOME, {"scaling": {"schedules": [all_day]}})
         assert changed["scaling"]["schedules"] == [all_day]
@@ -101,12 +101,14 @@ class TestBundles:
         await desk.send("POST", "/fleets", body)
         return "/fleets/production/spot"
 
-    async def test_a_workflow_that_the_bundle_has_everything_for_is_mapped(self, desk: OperatorScenario) -> None:
+    async def test_workflow_that_the_bundle_has_everything_for_is_mapped(self, desk: OperatorScenario) -> None:
         path = await self.fleet(desk, **MACHINES["bundle"])  # type: ignore[arg-type]
         mapped = await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         assert mapped["workflow_slugs"] == ["clip"]
 
-    async def test_one_that_the_bundle_lacks_something_for_is_refused_with_the_list(self, desk: OperatorScenario) -> None:
+    async def test_one_that_the_bundle_lacks_something_for_is_refused_with_the_list(
+        self, desk: OperatorScenario
+    ) -> None:
         path = await self.fleet(desk, node_types=["CheckpointLoader", "Prompt"])
         answer = await desk.call("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         problem = problem_of(answer, 409)
@@ -122,7 +124,7 @@ class TestBundles:
         await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"], "force": True})
         assert (await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]}))["workflow_slugs"] == ["clip"]
 
-    async def test_a_fleet_is_not_made_with_what_its_bundle_lacks(self, desk: OperatorScenario) -> None:
+    async def test_fleet_is_not_made_with_what_its_bundle_lacks(self, desk: OperatorScenario) -> None:
         body = {"slug": "spot", "machines": {"bundle": {}}, "workflow_slugs": ["clip"]}
         problem_of(await desk.call("POST", "/fleets", body), 409)
         problem_of(await desk.call("GET", "/fleets/production/spot"), 404)
@@ -148,7 +150,7 @@ class TestBundles:
 
 
 class TestWhatWasDecided:
-    async def test_the_machines_and_the_last_decision_are_told(self, desk: OperatorScenario) -> None:
+    async def test_machines_and_the_last_decision_are_told(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "scaling": {"max_machines": 3}})
         await desk.submit()
         engine = desk.api.engine
@@ -185,7 +187,7 @@ class TestWhatWasDecided:
         assert "nothing waits" in second["items"][0]["reason"]
         assert second["next_cursor"] is None
 
-    async def test_a_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: OperatorScenario) -> None:
+    async def test_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"scaling": SCALING})
         assert (await desk.send("POST", f"{HOME}/pause"))["is_paused"] is True
         assert (await desk.get(HOME))["scaling"] == {**SCALING, "is_paused": True}

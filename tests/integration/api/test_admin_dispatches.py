@@ -23,7 +23,7 @@ async def desk(api: Api) -> OperatorScenario:
 
 
 class TestLooking:
-    async def test_a_dispatch_is_told_of_without_its_lease_token(self, desk: OperatorScenario) -> None:
+    async def test_dispatch_is_told_of_without_its_lease_token(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.submit(priority=3)
         leased = await desk.lease()
@@ -77,7 +77,7 @@ class TestLooking:
         assert found == {"attempts": [], "entries": {"items": [], "next_cursor": None}}
         problem_of(await desk.call("GET", "/dispatches/999/audit"), 404)
 
-    async def test_the_newest_come_first_page_by_page(self, desk: OperatorScenario) -> None:
+    async def test_newest_come_first_page_by_page(self, desk: OperatorScenario) -> None:
         jobs = [(await desk.submit()).id for _ in range(5)]
         first = await desk.get("/dispatches", limit=3)
         assert [each["job_id"] for each in first["items"]] == jobs[:1:-1]
@@ -113,7 +113,7 @@ class TestLooking:
         assert await desk.ids(worker="gpu-1", status="failed", workflow="clip", stage="production") == [failed.id]
         problem_of(await desk.call("GET", "/dispatches", params={"status": "running"}), 422)
 
-    async def test_a_batch_is_found_by_its_id(self, desk: OperatorScenario) -> None:
+    async def test_batch_is_found_by_its_id(self, desk: OperatorScenario) -> None:
         await desk.submit()
         batch = await desk.api.engine.jobs.batches.submit(
             BatchRequest(
@@ -142,7 +142,7 @@ class TestLooking:
         assert await desk.ids(search="00000000-0000-0000-0000-000000000000") == []
         problem_of(await desk.call("GET", "/dispatches?search=%00"), 422)
 
-    async def test_a_search_looks_through_so_many_and_goes_on_with_the_next_page(
+    async def test_search_looks_through_so_many_and_goes_on_with_the_next_page(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(dispatch_list, "MOST_SEARCHED", 3)
@@ -165,7 +165,7 @@ class TestCanceling:
         assert (await desk.send("POST", f"/dispatches/{id_}/cancel"))["status"] == "canceled"
         assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == 100
 
-    async def test_the_worker_of_one_that_runs_hears_of_it_at_once(self, desk: OperatorScenario) -> None:
+    async def test_worker_of_one_that_runs_hears_of_it_at_once(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         job = (await worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"]
@@ -185,7 +185,7 @@ class TestCanceling:
 
 
 class TestRetrying:
-    async def test_a_failed_job_becomes_a_new_one_of_its_tenant(self, desk: OperatorScenario) -> None:
+    async def test_failed_job_becomes_a_new_one_of_its_tenant(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         id_ = (await desk.dispatch(job)).id
@@ -203,14 +203,14 @@ class TestRetrying:
         problem_of(await desk.call("POST", f"/dispatches/{id_}/retry"), 409)
         problem_of(await desk.call("POST", "/dispatches/999/retry"), 404)
 
-    async def test_the_tenant_s_limits_hold(self, desk: OperatorScenario) -> None:
+    async def test_tenant_s_limits_hold(self, desk: OperatorScenario) -> None:
         await desk.worker()
         id_ = (await desk.dispatch(await desk.failed())).id
         for _ in range(5):
             await desk.submit()
         problem_of(await desk.call("POST", f"/dispatches/{id_}/retry"), 429)
 
-    async def test_the_tenant_pays_for_it(self, desk: OperatorScenario) -> None:
+    async def test_tenant_pays_for_it(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         id_ = (await desk.dispatch(job)).id
@@ -221,7 +221,7 @@ class TestRetrying:
 
 
 class TestHurrying:
-    async def test_a_priority_beyond_the_users_range_goes_first(self, desk: OperatorScenario) -> None:
+    async def test_priority_beyond_the_users_range_goes_first(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit(priority=10)
         late = await desk.submit()
@@ -239,7 +239,7 @@ class TestHurrying:
 
 
 class TestWaiting:
-    async def test_the_reason_is_told_in_words_and_data(self, desk: OperatorScenario) -> None:
+    async def test_reason_is_told_in_words_and_data(self, desk: OperatorScenario) -> None:
         id_ = (await desk.dispatch(await desk.submit())).id
         assert (await desk.get(f"/dispatches/{id_}/waiting"))["reason"] == "no_worker"
         await desk.worker()

@@ -19,7 +19,7 @@ def new(slug: str = "cat", **more: Any) -> dict[str, Any]:
     return {"slug": slug, "workflow_slug": "clip", "credits_cost": 3, **more}
 
 
-async def test_an_effect_is_given_back_as_it_was_sent(desk: OperatorScenario) -> None:
+async def test_effect_is_given_back_as_it_was_sent(desk: OperatorScenario) -> None:
     sent = new(name="Cat", property_overrides={"prompt": "a cat"}, is_active=False)
     made = await desk.send("POST", "/effects", sent)
     assert made.items() >= sent.items()
@@ -48,25 +48,25 @@ async def test_effects_come_page_by_page(desk: OperatorScenario) -> None:
         ({"property_overrides": {"prompt": 7}}, "property_overrides.prompt"),
     ],
 )
-async def test_a_mistake_is_told_by_its_field(desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
+async def test_mistake_is_told_by_its_field(desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
     assert list(problem_of(await desk.call("POST", "/effects", new(**wrong)), 422)["errors"]) == [field]
     assert list(problem_of(await desk.call("PATCH", "/effects/clip", wrong), 422)["errors"]) == [field]
 
 
-async def test_a_tenant_s_own_workflow_is_not_offered_to_others(desk: OperatorScenario) -> None:
+async def test_tenant_s_own_workflow_is_not_offered_to_others(desk: OperatorScenario) -> None:
     create = desk.api.engine.catalogue.workflows.create
     await create(slug="private", graph=GRAPH, tenant_id=desk.user.tenant_id)
     problem = problem_of(await desk.call("POST", "/effects", new(workflow_slug="private")), 422)
     assert list(problem["errors"]) == ["workflow_slug"]
 
 
-async def test_a_slug_is_taken_once_and_never_changes(desk: OperatorScenario) -> None:
+async def test_slug_is_taken_once_and_never_changes(desk: OperatorScenario) -> None:
     problem_of(await desk.call("POST", "/effects", new("clip")), 409)
     problem = problem_of(await desk.call("PATCH", "/effects/clip", {"slug": "clap"}), 422)
     assert "never changes" in problem["errors"]["slug"]
 
 
-async def test_a_new_price_is_for_new_jobs(desk: OperatorScenario) -> None:
+async def test_new_price_is_for_new_jobs(desk: OperatorScenario) -> None:
     old = await desk.submit()
     changed = await desk.send("PATCH", "/effects/clip", {"credits_cost": 20, "name": "Dear"})
     assert (changed["credits_cost"], changed["name"], changed["workflow_slug"]) == (20, "Dear", "clip")
@@ -74,7 +74,7 @@ async def test_a_new_price_is_for_new_jobs(desk: OperatorScenario) -> None:
     assert (await desk.submit()).reserved_tokens == 20
 
 
-async def test_an_effect_can_move_to_another_workflow_that_takes_its_overrides(desk: OperatorScenario) -> None:
+async def test_effect_can_move_to_another_workflow_that_takes_its_overrides(desk: OperatorScenario) -> None:
     await desk.send("PATCH", "/effects/clip", {"property_overrides": {"prompt": "a dog"}})
     await desk.send("POST", "/workflows", {"slug": "bare", "graph": GRAPH, "properties": []})
     problem = problem_of(await desk.call("PATCH", "/effects/clip", {"workflow_slug": "bare"}), 422)
@@ -97,6 +97,6 @@ async def test_jobs_of_a_deleted_effect_go_on(desk: OperatorScenario) -> None:
     assert found.status == "completed"
 
 
-async def test_the_id_of_a_deleted_effect_is_not_used_again(desk: OperatorScenario) -> None:
+async def test_id_of_a_deleted_effect_is_not_used_again(desk: OperatorScenario) -> None:
     await desk.send("DELETE", "/effects/clip")
     assert (await desk.send("POST", "/effects", new()))["id"] > desk.effect_id

@@ -18,7 +18,7 @@ async def desk(api: Api) -> OperatorScenario:
     return await open_operator_scenario(api)
 
 
-async def test_a_fleet_is_made_changed_and_deleted(desk: OperatorScenario) -> None:
+async def test_fleet_is_made_changed_and_deleted(desk: OperatorScenario) -> None:
     sent = {"slug": "spot", "stage": "staging", "name": "Spot", "max_workers": 3, "workflow_slugs": ["clip"]}
     made = await desk.send("POST", "/fleets", sent)
     assert made.items() >= sent.items()
@@ -66,7 +66,7 @@ async def test_one_that_is_not_there_is_404(desk: OperatorScenario, method: str,
     problem_of(await desk.call(method, f"/fleets/nowhere/home-clip{path}", body), 422)
 
 
-async def test_a_fleet_with_workers_is_not_deleted(desk: OperatorScenario) -> None:
+async def test_fleet_with_workers_is_not_deleted(desk: OperatorScenario) -> None:
     await desk.worker()
     problem_of(await desk.call("DELETE", HOME), 409)
     assert (await desk.get(HOME))["workers"] == 1
@@ -86,7 +86,7 @@ class TestMapping:
         await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
         assert (await desk.get("/workers/wide"))["workflow_slugs"] == []
 
-    async def test_an_unknown_workflow_changes_nothing(self, desk: OperatorScenario) -> None:
+    async def test_unknown_workflow_changes_nothing(self, desk: OperatorScenario) -> None:
         body = {"workflow_slugs": ["clip", "none"]}
         problem = problem_of(await desk.call("PUT", f"{HOME}/workflows", body), 422)
         assert "'none'" in problem["errors"]["workflow_slugs"]
@@ -108,7 +108,7 @@ class TestMetrics:
         assert found["workers"] == {"revoked": 1, "offline": 1, "draining": 1, "busy": 1, "idle": 1}
         assert found["leases"] == 1
 
-    async def test_a_fleet_at_rest_has_nothing_to_tell(self, desk: OperatorScenario) -> None:
+    async def test_fleet_at_rest_has_nothing_to_tell(self, desk: OperatorScenario) -> None:
         found = await desk.get(f"{HOME}/metrics")
         assert (found["queued"], found["completed"], found["failed"]) == (0, 0, 0)
         assert found["oldest_age_seconds"] is found["mean_duration_seconds"] is None
@@ -138,7 +138,7 @@ class TestMetrics:
         assert found.items() >= expected.items()
         assert found["workflows"] == [{"workflow_slug": "clip", **expected}]
 
-    async def test_an_attempt_that_is_tried_again_is_no_failure(self, desk: OperatorScenario) -> None:
+    async def test_attempt_that_is_tried_again_is_no_failure(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit()
         await desk.fail(await desk.lease(), fault=Fault.WORKER)

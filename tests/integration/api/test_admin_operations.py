@@ -174,14 +174,14 @@ class TestStuckSteps:
 
 
 class TestFindings:
-    async def test_a_run_looks_and_repairs_nothing(self, desk: OperatorScenario) -> None:
+    async def test_run_looks_and_repairs_nothing(self, desk: OperatorScenario) -> None:
         assert await desk.get("/reconcile/findings") == {"last": None, "running": None}
         job = await desk.submit()
         await desk.advance(100)
         await lose_dispatch(desk, job.id)
         started = await desk.send("POST", "/reconcile")
         assert started["ended_at"] is None
-        await desk.api.engine.operations.reconciling.idle()
+        await desk.api.engine.operations.reconcile_runs.idle()
         found = await desk.get("/reconcile/findings")
         assert (found["running"], found["last"]["id"], found["last"]["jobs"]) == (None, started["id"], 1)
         [finding] = found["last"]["findings"]
@@ -197,25 +197,25 @@ class TestFindings:
         # its process is gone
         await desk.advance(reconcile_service.LONGEST_SECONDS + 1)
         await desk.send("POST", "/reconcile")
-        await desk.api.engine.operations.reconciling.idle()
+        await desk.api.engine.operations.reconcile_runs.idle()
         assert (await desk.get("/reconcile/findings"))["last"]["problem"] is None
 
     async def test_one_that_fails_says_so(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(desk.api.engine.operations.reconciler, "_check_leases", None)
         await desk.send("POST", "/reconcile")
-        await desk.api.engine.operations.reconciling.idle()
+        await desk.api.engine.operations.reconcile_runs.idle()
         assert "failed" in (await desk.get("/reconcile/findings"))["last"]["problem"]
 
     async def test_one_that_is_cut_off_says_so(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/reconcile")
-        await desk.api.engine.operations.reconciling.close()
+        await desk.api.engine.operations.reconcile_runs.close()
         assert "stopped" in (await desk.get("/reconcile/findings"))["last"]["problem"]
 
     async def test_few_runs_are_kept(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(reconcile_service, "KEPT_RUNS", 2)
         for _ in range(4):
             await desk.send("POST", "/reconcile")
-            await desk.api.engine.operations.reconciling.idle()
+            await desk.api.engine.operations.reconcile_runs.idle()
         assert len(await execute(desk.api.engine.databases.central, "SELECT id FROM reconcile_runs")) == 2
 
 

@@ -25,7 +25,7 @@ EVENTS = "/api/admin/events"
 
 @pytest.fixture
 async def desk(api: Api, monkeypatch: pytest.MonkeyPatch) -> OperatorScenario:
-    monkeypatch.setattr(samples, "REMEMBER_SECONDS", 0.0)
+    monkeypatch.setattr(samples, "CACHE_SECONDS", 0.0)
     await api.stop_loops()
     return await open_operator_scenario(api)
 
@@ -40,7 +40,7 @@ def at(found: dict[str, Any], name: str, index: int = -1) -> Any:
 
 
 class TestSamples:
-    async def test_the_overview_says_how_things_stand(self, desk: OperatorScenario) -> None:
+    async def test_overview_says_how_things_stand(self, desk: OperatorScenario) -> None:
         await desk.worker(max_concurrency=2)
         await desk.submit()
         await desk.submit()
@@ -105,7 +105,7 @@ class TestSamples:
     @pytest.mark.parametrize(
         ("range_", "points", "seconds"), [("hour", 60, 60), ("day", 144, 600), ("week", 168, 3600)]
     )
-    async def test_a_time_has_few_points_and_gaps_are_told(
+    async def test_time_has_few_points_and_gaps_are_told(
         self, desk: OperatorScenario, range_: str, points: int, seconds: int
     ) -> None:
         await sample(desk)
@@ -141,7 +141,7 @@ class TestSamples:
         await sample(desk)
         keeper = desk.api.engine.operations.samples
         await desk.api.clock.set(desk.api.clock.now + timedelta(minutes=KEPT_MINUTES))
-        await keeper.forget_old()
+        await keeper.delete_old()
         assert await count(desk) == 1
         await desk.advance(60)
         await desk.api.engine.operations.retention.run_once()
@@ -169,7 +169,7 @@ class TestEvents:
     @pytest.fixture
     async def stream(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> Any:
         monkeypatch.setattr(live, "TICK_SECONDS", 0.05)
-        monkeypatch.setattr(live, "GATHER_SECONDS", 0.02)
+        monkeypatch.setattr(live, "BATCH_SECONDS", 0.02)
         async with open_stream(desk.admin, EVENTS) as stream:
             [first] = await stream.until("reset")
             assert first.data == {}
@@ -178,13 +178,13 @@ class TestEvents:
             await heard(stream, "effects", "none")
             yield stream
 
-    async def test_a_worker_that_comes_is_named_with_its_fleet(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_worker_that_comes_is_named_with_its_fleet(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.worker("rack 1/a")
         found = await heard(stream, "workers", "rack 1/a")
         assert found["fleets"] == ["production/home-clip"]
         assert not found["samples"]
 
-    async def test_a_worker_that_falls_silent_is_named(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_worker_that_falls_silent_is_named(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.worker()
         await heard(stream, "workers", "gpu-1")
         await desk.advance(301)
@@ -228,7 +228,7 @@ class TestEvents:
     ) -> None:
         words: list[str] = []
         desk.api.engine.notify_channel.on_word(words.append)
-        monkeypatch.setattr(live, "GATHER_SECONDS", 0.0)
+        monkeypatch.setattr(live, "BATCH_SECONDS", 0.0)
         for _ in range(100):
             desk.api.engine.operations.live.publish_soon("webhooks")
         await asyncio.sleep(0)
@@ -273,7 +273,7 @@ class TestEvents:
         made = await desk.api.engine.accounts.tenancy.create_user(email="eve@example.com")
         await heard(stream, "tenants", made.tenant_id)
 
-    async def test_a_new_sample_is_told(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_new_sample_is_told(self, desk: OperatorScenario, stream: Stream) -> None:
         await sample(desk)
         await heard(stream, "samples")
 
@@ -307,7 +307,7 @@ async def test_nobody_else_hears_anything(desk: OperatorScenario) -> None:
     problem_of(await desk.api.anybody.call("GET", EVENTS), 401)
 
 
-async def test_a_server_that_stops_ends_its_streams(desk: OperatorScenario) -> None:
+async def test_server_that_stops_ends_its_streams(desk: OperatorScenario) -> None:
     async with open_stream(desk.admin, EVENTS) as stream:
         await stream.until("reset")
         await desk.api.context.stop_waiting()
@@ -315,7 +315,7 @@ async def test_a_server_that_stops_ends_its_streams(desk: OperatorScenario) -> N
 
 
 def test_what_is_told_is_json_with_every_kind() -> None:
-    told = live.News(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
+    told = live.PendingChanges(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
     text = overview._encoded(StreamMessage(what=told))
     assert text.startswith("event: changed\ndata: {")
     data = json.loads(text.partition("data: ")[2])

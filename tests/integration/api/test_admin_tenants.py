@@ -40,7 +40,7 @@ class TestFinding:
         assert [each["items"][0]["email"] for each in (first, second)] == ["ada@example.com", "root@example.com"]
         assert second["next_cursor"] is None
 
-    async def test_a_shard_that_is_down_hides_balances_only(self, desk: OperatorScenario) -> None:
+    async def test_shard_that_is_down_hides_balances_only(self, desk: OperatorScenario) -> None:
         world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
         async with shard_down(world, "main"):
             found = (await desk.get("/tenants"))["items"]
@@ -50,7 +50,7 @@ class TestFinding:
 
 
 class TestCrediting:
-    async def test_a_reference_is_credited_once(self, desk: OperatorScenario) -> None:
+    async def test_reference_is_credited_once(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}/credits"
         body = {"amount": 40, "reference": "invoice 7", "description": "Thanks"}
         with capture_logs() as lines:
@@ -67,7 +67,7 @@ class TestCrediting:
         newest = (await desk.api.engine.accounts.ledger.transactions(desk.user.tenant_id))[0]
         assert (newest.type, newest.amount, newest.description) == ("PAYMENT_CREDIT", 40, "Thanks")
 
-    async def test_the_same_reference_with_another_amount_is_refused(self, desk: OperatorScenario) -> None:
+    async def test_same_reference_with_another_amount_is_refused(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}/credits"
         await desk.send("POST", path, {"amount": 40, "reference": "one"})
         problem_of(await desk.call("POST", path, {"amount": 41, "reference": "one"}), 409)
@@ -89,12 +89,14 @@ class TestCrediting:
             ({"reference": "a\x00"}, "reference"),
         ],
     )
-    async def test_a_mistake_is_told_by_its_field(self, desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
+    async def test_mistake_is_told_by_its_field(
+        self, desk: OperatorScenario, wrong: dict[str, Any], field: str
+    ) -> None:
         body = {"amount": 1, "reference": "one", **wrong}
         problem = problem_of(await desk.call("POST", f"/tenants/{desk.user.tenant_id}/credits", body), 422)
         assert list(problem["errors"]) == [field]
 
-    async def test_a_tenant_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
+    async def test_tenant_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("POST", "/tenants/nobody/credits", {"amount": 1, "reference": "one"}), 404)
 
 
@@ -131,7 +133,7 @@ def _filled(path: str, values: dict[str, str]) -> str:
 
 
 class TestWaiting:
-    async def test_an_administrator_says_how_long_a_tenant_waits(self, desk: OperatorScenario) -> None:
+    async def test_administrator_says_how_long_a_tenant_waits(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}"
         assert (await desk.send("PATCH", path, {"max_wait_seconds": 300}))["max_wait_seconds"] == 300
         assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [300, None]

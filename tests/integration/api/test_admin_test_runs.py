@@ -36,14 +36,14 @@ class TestTestRuns:
         assert desk.admin.user is not None
         assert await desk.api.engine.accounts.ledger.balance(desk.admin.user.tenant_id) == 0
 
-    async def test_a_worker_that_is_named_gets_it_and_nobody_else(self, desk: OperatorScenario) -> None:
+    async def test_worker_that_is_named_gets_it_and_nobody_else(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
         assert started["only_worker"] == "gpu-2"
         with pytest.raises(ValueError, match="not enough values"):
             await desk.lease("gpu-1")
         assert (await desk.lease("gpu-2")).dispatch.tenant_job_id == started["job_id"]
 
-    async def test_a_worker_that_waits_is_woken_for_it(self, desk: OperatorScenario) -> None:
+    async def test_worker_that_waits_is_woken_for_it(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker("gpu-3")
         poll = {"worker_id": "gpu-3"}
         assert (await worker.post("/api/worker/poll", poll))["job"] is None
@@ -75,14 +75,16 @@ class TestTestRuns:
             ({"effect_id": 1}, 422),
         ],
     )
-    async def test_what_cannot_be_tried_is_refused(self, desk: OperatorScenario, body: dict[str, Any], status: int) -> None:
+    async def test_what_cannot_be_tried_is_refused(
+        self, desk: OperatorScenario, body: dict[str, Any], status: int
+    ) -> None:
         await desk.api.effect("other")
         await desk.worker("other", fleet="home-other")
         await desk.worker("revoked")
         await desk.api.engine.fleet.workers.set_approved("revoked", is_approved=False)
         problem_of(await desk.call("POST", "/workflows/clip/test-run", body), status)
 
-    async def test_the_workflow_must_be_there_and_everybodys(self, desk: OperatorScenario) -> None:
+    async def test_workflow_must_be_there_and_everybodys(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("POST", "/workflows/none/test-run", {}), 404)
         create = desk.api.engine.catalogue.workflows.create
         await create(slug="private", graph=GRAPH, tenant_id=desk.user.tenant_id)
@@ -107,7 +109,7 @@ class TestVersions:
         assert (await desk.get("/workflows/clip/versions/1"))["graph"] == GRAPH
         assert (await desk.get("/workflows/clip/versions/3"))["graph"] == other
 
-    async def test_an_earlier_one_can_be_brought_back(self, desk: OperatorScenario) -> None:
+    async def test_earlier_one_can_be_brought_back(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", "/workflows/clip", {"graph": {**GRAPH, "9": {"class_type": "Note", "inputs": {}}}})
         first = await desk.get("/workflows/clip/versions/1")
         again = {name: first[name] for name in ("graph", "properties", "output_node_id", "output_extension")}
@@ -136,7 +138,7 @@ class TestPreviews:
         path: str = asset["path"]
         return path
 
-    async def test_an_effect_shows_its_picture_to_administrators_and_users(self, desk: OperatorScenario) -> None:
+    async def test_effect_shows_its_picture_to_administrators_and_users(self, desk: OperatorScenario) -> None:
         assert (await desk.get("/effects/clip"))["preview_url"] is None
         path = await self.upload(desk)
         changed = await desk.send("PATCH", "/effects/clip", {"preview_path": path})
@@ -152,7 +154,7 @@ class TestPreviews:
         assert "preview_path" not in one
         assert (await desk.send("PATCH", "/effects/clip", {"preview_path": None}))["preview_url"] is None
 
-    async def test_a_new_effect_may_have_one(self, desk: OperatorScenario) -> None:
+    async def test_new_effect_may_have_one(self, desk: OperatorScenario) -> None:
         path = await self.upload(desk, "cat.mp4", "video/mp4")
         body = {"slug": "cat", "workflow_slug": "clip", "credits_cost": 1, "preview_path": path}
         assert (await desk.send("POST", "/effects", body))["preview_url"] is not None
@@ -164,6 +166,6 @@ class TestPreviews:
         problem = problem_of(await desk.call("PATCH", "/effects/clip", {"preview_path": path}), 422)
         assert list(problem["errors"]) == ["preview_path"]
 
-    async def test_a_sound_shows_nothing(self, desk: OperatorScenario) -> None:
+    async def test_sound_shows_nothing(self, desk: OperatorScenario) -> None:
         path = await self.upload(desk, "cat.mp3", "audio/mpeg")
         problem_of(await desk.call("PATCH", "/effects/clip", {"preview_path": path}), 422)

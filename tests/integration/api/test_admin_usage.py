@@ -65,7 +65,7 @@ async def test_only_administrators_are_told(api: Api) -> None:
     ("cost", "seconds", "shown"),
     [(0.0, 0.0, "0.00"), (0.0, 60.0, "unknown"), (0.0033, 60.0, "0.0033"), (0.00001, 1.0, "<0.0001"), (12, 9, "12.00")],
 )
-def test_a_cost_without_a_price_is_unknown_and_a_small_one_is_not_nothing(
+def test_cost_without_a_price_is_unknown_and_a_small_one_is_not_nothing(
     cost: float, seconds: float, shown: str
 ) -> None:
     assert money(cost, seconds) == shown

@@ -23,7 +23,7 @@ def poll(worker_id: str = "gpu-1") -> dict[str, str]:
 
 
 class TestLooking:
-    async def test_a_worker_is_told_of_without_its_token(self, desk: OperatorScenario) -> None:
+    async def test_worker_is_told_of_without_its_token(self, desk: OperatorScenario) -> None:
         await desk.api.worker(display_name="Desk", instance_type="g4dn", capabilities={"node_types": ["A"]})
         found = await desk.get("/workers/gpu-1")
         assert found["capabilities"] == {"node_types": ["A"]}
@@ -97,7 +97,7 @@ class TestLooking:
         await desk.lease("gpu-2")
         assert [each["worker_id"] for each in (await desk.get("/workers", search="clip"))["items"]] == ["gpu-2"]
 
-    async def test_a_block_is_shown_with_its_end(self, desk: OperatorScenario) -> None:
+    async def test_block_is_shown_with_its_end(self, desk: OperatorScenario) -> None:
         await desk.api.worker()
         await desk.submit()
         leased = await desk.lease()
@@ -118,14 +118,14 @@ class TestLooking:
         problem_of(await desk.call("GET", "/workers/none"), 404)
         problem_of(await desk.call("GET", "/workers/none/audit-logs"), 404)
 
-    async def test_a_name_with_a_slash_is_reached_all_the_same(self, desk: OperatorScenario) -> None:
+    async def test_name_with_a_slash_is_reached_all_the_same(self, desk: OperatorScenario) -> None:
         await desk.worker("rack/1")
         assert (await desk.get("/workers/rack/1"))["worker_id"] == "rack/1"
         assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"
         logs = await desk.get("/workers/rack/1/audit-logs")
         assert [each["event"] for each in logs["items"]] == ["revoke", "register"]
 
-    async def test_a_report_that_is_nested_too_deeply_is_cut(self, desk: OperatorScenario) -> None:
+    async def test_report_that_is_nested_too_deeply_is_cut(self, desk: OperatorScenario) -> None:
         deep: object = {}
         for _ in range(300):
             deep = {"a": deep}
@@ -230,7 +230,7 @@ class TestWhatAWorkerIs:
 
 
 class TestDeciding:
-    async def test_a_revoked_worker_is_shut_out_at_once_and_loses_its_leases(self, desk: OperatorScenario) -> None:
+    async def test_revoked_worker_is_shut_out_at_once_and_loses_its_leases(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         job = (await worker.post("/api/worker/poll", poll()))["job"]
@@ -242,7 +242,7 @@ class TestDeciding:
         [dispatch] = (await desk.get("/dispatches"))["items"]
         assert (dispatch["status"], dispatch["attempts"], dispatch["last_worker_id"]) == ("queued", 0, "gpu-1")
 
-    async def test_an_approved_one_works_again_at_once(self, desk: OperatorScenario) -> None:
+    async def test_approved_one_works_again_at_once(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.send("POST", "/workers/gpu-1/revoke")
         problem_of(await worker.call("POST", "/api/worker/poll", poll()), 403)
@@ -250,7 +250,7 @@ class TestDeciding:
         await desk.submit()
         assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
 
-    async def test_a_draining_worker_gets_nothing_new(self, desk: OperatorScenario) -> None:
+    async def test_draining_worker_gets_nothing_new(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         assert (await desk.send("POST", "/workers/gpu-1/drain"))["state"] == "draining"
@@ -258,7 +258,7 @@ class TestDeciding:
         assert (await desk.send("POST", "/workers/gpu-1/undrain"))["state"] == "idle"
         assert (await worker.post("/api/worker/poll", poll()))["job"] is not None
 
-    async def test_a_new_token_takes_the_place_of_the_old_one_at_once(self, desk: OperatorScenario) -> None:
+    async def test_new_token_takes_the_place_of_the_old_one_at_once(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await worker.post("/api/worker/poll", poll())
         rotated = await desk.send("POST", "/workers/gpu-1/rotate-token")
@@ -267,7 +267,7 @@ class TestDeciding:
         headers = {"Authorization": f"Bearer {rotated['token']}"}
         assert (await desk.api.anybody.post("/api/worker/poll", poll(), headers=headers))["job"] is None
 
-    async def test_a_token_is_written_down_nowhere(self, desk: OperatorScenario) -> None:
+    async def test_token_is_written_down_nowhere(self, desk: OperatorScenario) -> None:
         await desk.api.worker()
         token = (await desk.send("POST", "/workers/gpu-1/rotate-token"))["token"]
         logs = await desk.call("GET", "/audit-logs")
@@ -286,7 +286,7 @@ class TestAudit:
         assert desk.admin.user is not None
         assert all(each["data"]["by"] == desk.admin.user.email for each in logs[:-1])
 
-    async def test_the_logs_of_one_that_has_left_stay(self, desk: OperatorScenario) -> None:
+    async def test_logs_of_one_that_has_left_stay(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.api.engine.fleet.workers.deregister("gpu-1")
         logs = await desk.get("/workers/gpu-1/audit-logs")

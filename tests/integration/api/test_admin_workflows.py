@@ -44,7 +44,7 @@ async def asset(desk: OperatorScenario) -> str:
 
 
 class TestRegistering:
-    async def test_a_workflow_is_given_back_as_it_was_sent(self, desk: OperatorScenario) -> None:
+    async def test_workflow_is_given_back_as_it_was_sent(self, desk: OperatorScenario) -> None:
         sent = new(name="Face swap", output_extension=".webm", output_mime_type="video/webm", provider="cloud")
         made = await desk.send("POST", "/workflows", sent)
         assert made == await desk.get("/workflows/swap")
@@ -54,7 +54,7 @@ class TestRegistering:
         assert (made["name"], made["provider"], made["is_active"]) == ("Face swap", "cloud", True)
         assert made["warnings"] == []
 
-    async def test_a_workflow_may_run_on_either_provider_at_a_price_for_each(self, desk: OperatorScenario) -> None:
+    async def test_workflow_may_run_on_either_provider_at_a_price_for_each(self, desk: OperatorScenario) -> None:
         prices: dict[str, Any] = {
             "self_hosted_micros_per_second": 250,
             "cloud_micros_per_second": 1000,
@@ -80,31 +80,33 @@ class TestRegistering:
             ({"provider": "elsewhere"}, "provider"),
         ],
     )
-    async def test_a_price_that_is_none_is_refused(self, desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
+    async def test_price_that_is_none_is_refused(
+        self, desk: OperatorScenario, wrong: dict[str, Any], field: str
+    ) -> None:
         problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
         assert field in problem["errors"]
 
-    async def test_the_hash_of_a_file_among_the_defaults_is_filled_in(self, desk: OperatorScenario) -> None:
+    async def test_hash_of_a_file_among_the_defaults_is_filled_in(self, desk: OperatorScenario) -> None:
         made = await desk.send("POST", "/workflows", new(properties=[{**LOGO, "default_value": await asset(desk)}]))
         assert made["properties"][0]["default_value_hash"] == LOGO_HASH
 
-    async def test_a_changed_default_gets_its_hash_too(self, desk: OperatorScenario) -> None:
+    async def test_changed_default_gets_its_hash_too(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/workflows", new(properties=[LOGO]))
         changes = {"properties": [{**LOGO, "default_value": await asset(desk)}]}
         made = await desk.send("PATCH", "/workflows/swap", changes)
         assert made["properties"][0]["default_value_hash"] == LOGO_HASH
 
-    async def test_a_hash_that_is_not_the_files_is_refused(self, desk: OperatorScenario) -> None:
+    async def test_hash_that_is_not_the_files_is_refused(self, desk: OperatorScenario) -> None:
         logo = {**LOGO, "default_value": await asset(desk), "default_value_hash": "0" * 64}
         problem = problem_of(await desk.call("POST", "/workflows", new(properties=[logo])), 422)
         assert LOGO_HASH in problem["errors"]["properties.0.default_value_hash"]
 
-    async def test_a_hash_is_believed_while_the_file_is_not_there(self, desk: OperatorScenario) -> None:
+    async def test_hash_is_believed_while_the_file_is_not_there(self, desk: OperatorScenario) -> None:
         logo = {**LOGO, "default_value": "assets/later.png", "default_value_hash": "0" * 64}
         made = await desk.send("POST", "/workflows", new(properties=[logo]))
         assert made["properties"][0]["default_value_hash"] == "0" * 64
 
-    async def test_a_placeholder_in_no_node_is_a_warning(self, desk: OperatorScenario) -> None:
+    async def test_placeholder_in_no_node_is_a_warning(self, desk: OperatorScenario) -> None:
         style = {"key": "style", "type": "text", "placeholder": "{{STYLE}}"}
         answer = await desk.call("POST", "/workflows", new(properties=[PROMPT, style]))
         assert answer.status_code == 201
@@ -112,7 +114,7 @@ class TestRegistering:
         assert "'{{STYLE}}'" in warning
         assert "warnings" in answer.json()["message"]
 
-    async def test_a_file_that_only_the_author_has_is_a_warning(self, desk: OperatorScenario) -> None:
+    async def test_file_that_only_the_author_has_is_a_warning(self, desk: OperatorScenario) -> None:
         graph = {**GRAPH, "4": {"class_type": "LoadImage", "inputs": {"image": "example.png"}}}
         made = await desk.send("POST", "/workflows", new(graph=graph))
         assert "'example.png'" in made["warnings"][0]
@@ -141,12 +143,14 @@ class TestRegistering:
             ({"graph": {"1": {"class_type": "A", "inputs": {"text": "a\x00b"}}}}, "graph"),
         ],
     )
-    async def test_a_mistake_is_told_by_its_field(self, desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
+    async def test_mistake_is_told_by_its_field(
+        self, desk: OperatorScenario, wrong: dict[str, Any], field: str
+    ) -> None:
         problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
         assert list(problem["errors"]) == [field]
         problem_of(await desk.call("GET", "/workflows/swap"), 404)
 
-    async def test_a_graph_that_no_reader_could_follow_is_refused(self, desk: OperatorScenario) -> None:
+    async def test_graph_that_no_reader_could_follow_is_refused(self, desk: OperatorScenario) -> None:
         deep: Any = "x"
         for _ in range(300):
             deep = [deep]
@@ -154,11 +158,11 @@ class TestRegistering:
         problem = problem_of(await desk.call("POST", "/workflows", new(graph=graph, output_node_id=None)), 422)
         assert "nested too deeply" in problem["errors"]["graph"]
 
-    async def test_a_slug_is_taken_once(self, desk: OperatorScenario) -> None:
+    async def test_slug_is_taken_once(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/workflows", new())
         problem_of(await desk.call("POST", "/workflows", new()), 409)
 
-    async def test_the_list_goes_on_page_by_page_and_leaves_private_ones_out(self, desk: OperatorScenario) -> None:
+    async def test_list_goes_on_page_by_page_and_leaves_private_ones_out(self, desk: OperatorScenario) -> None:
         for slug in ("c", "a", "b"):
             await desk.send("POST", "/workflows", new(slug, is_active=slug != "b"))
         create = desk.api.engine.catalogue.workflows.create
@@ -184,7 +188,7 @@ class TestChanging:
         changed = {"name": "Other", "is_active": False, "updated_at": after["updated_at"]}
         assert after == {**before, **changed}
 
-    async def test_the_slug_never_changes(self, desk: OperatorScenario) -> None:
+    async def test_slug_never_changes(self, desk: OperatorScenario) -> None:
         problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"slug": "clap"}), 422)
         assert "never changes" in problem["errors"]["slug"]
 
@@ -205,14 +209,14 @@ class TestChanging:
         async with desk.api.engine.databases.shards["main"].read() as tx:
             assert await jobs.get(tx, old.tenant_id, old.id) is not None
 
-    async def test_the_output_node_must_be_in_the_new_graph(self, desk: OperatorScenario) -> None:
+    async def test_output_node_must_be_in_the_new_graph(self, desk: OperatorScenario) -> None:
         graph = {"1": {"class_type": "SaveVideo", "inputs": {}}}
         problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"graph": graph}), 422)
         assert list(problem["errors"]) == ["output_node_id"]
         after = await desk.send("PATCH", "/workflows/clip", {"graph": graph, "output_node_id": "1"})
         assert (after["output_node_id"], len(after["warnings"])) == ("1", 1)
 
-    async def test_an_effect_is_not_left_with_an_override_that_is_gone(self, desk: OperatorScenario) -> None:
+    async def test_effect_is_not_left_with_an_override_that_is_gone(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", "/effects/clip", {"property_overrides": {"prompt": "a dog"}})
         problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"properties": []}), 422)
         assert "'clip'" in problem["errors"]["properties"]
@@ -258,7 +262,7 @@ class TestDeleting:
         made = await desk.send("POST", "/workflows", new("clip"))
         assert made["id"] > 1
 
-    async def test_a_job_retried_after_that_fails_and_is_refunded(self, desk: OperatorScenario) -> None:
+    async def test_job_retried_after_that_fails_and_is_refunded(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.failed()
         balance = await desk.api.engine.accounts.ledger.balance(job.tenant_id)
@@ -271,7 +275,7 @@ class TestDeleting:
         assert (found.status, found.error_message) == ("failed", "The workflow of this job no longer exists.")
         assert await desk.api.engine.accounts.ledger.balance(job.tenant_id) == balance
 
-    async def test_a_job_submitted_at_the_same_moment_keeps_it_or_ends(self, desk: OperatorScenario) -> None:
+    async def test_job_submitted_at_the_same_moment_keeps_it_or_ends(self, desk: OperatorScenario) -> None:
         create = desk.api.engine.catalogue.workflows.create
         for number in range(5):
             slug = f"own-{number}"
@@ -342,7 +346,7 @@ class TestValidating:
 
 
 class TestCarried:
-    async def test_the_workflow_in_a_file_of_ones_own_is_read(self, desk: OperatorScenario) -> None:
+    async def test_workflow_in_a_file_of_ones_own_is_read(self, desk: OperatorScenario) -> None:
         texts = PngInfo()
         texts.add_text("prompt", json.dumps(GRAPH))
         made = io.BytesIO()

@@ -90,7 +90,7 @@ async def test_headers_without_end_are_not_kept(sqlite_backend: SqliteBackend, t
         writer.close()
 
 
-async def test_the_rest_of_a_request_that_was_answered_is_not_waited_for(
+async def test_rest_of_a_request_that_was_answered_is_not_waited_for(
     sqlite_backend: SqliteBackend, tmp_path: Path
 ) -> None:
     head = (
@@ -139,7 +139,7 @@ async def test_of_too_many_bodies_that_do_not_end_the_oldest_is_closed(
     assert (line[why], line["bodies"]) == (1, 3)
 
 
-async def test_a_proxy_may_bring_more_bodies_than_one_address(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_proxy_may_bring_more_bodies_than_one_address(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     limits = {"max_unfinished_bodies_per_address": 1, "trusted_proxies": ["127.0.0.0/8"]}
     async with served(sqlite_backend, tmp_path, **limits) as server:
         for reader, writer in [await server.begin_body() for _ in range(3)]:
@@ -195,7 +195,7 @@ def test_there_are_fewer_connections_than_the_process_may_open_files() -> None:
     assert printed.split() == ["100", "356", "744", "1000"]
 
 
-async def test_a_request_that_runs_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_request_that_runs_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     """Its body may take longer than headers may."""
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
         slow, writer = await server.say(

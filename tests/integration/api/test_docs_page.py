@@ -9,7 +9,7 @@ from tests.support.api import Api
 ELSEWHERE = re.compile(r"""(?:src|href|url)\s*[=:(]\s*["']?(?:https?:)?//""")
 
 
-async def test_the_page_needs_nothing_from_elsewhere(api: Api) -> None:
+async def test_page_needs_nothing_from_elsewhere(api: Api) -> None:
     page = await api.anybody.call("GET", "/docs")
     assert page.status_code == 200
     assert not ELSEWHERE.search(page.text)
@@ -29,6 +29,6 @@ async def test_it_may_run_nothing_but_its_own_scripts(api: Api, path: str) -> No
     assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy.split("; "))
 
 
-async def test_the_pages_that_load_scripts_from_elsewhere_are_gone(api: Api) -> None:
+async def test_pages_that_load_scripts_from_elsewhere_are_gone(api: Api) -> None:
     assert (await api.anybody.call("GET", "/redoc")).status_code == 404
     assert (await api.anybody.call("GET", "/docs/other.js")).status_code == 422

@@ -108,7 +108,7 @@ async def scenario(
 
 
 class TestLookingThrough:
-    async def test_an_output_says_where_it_comes_from(self, scenario: Scenario) -> None:
+    async def test_output_says_where_it_comes_from(self, scenario: Scenario) -> None:
         [first, _] = await scenario.batch("Animals", "a cat", "a dog")
         item = next(each for each in await scenario.items() if each["id"] == first)
         job = await scenario.user.get(f"/api/ai-jobs/{item['job_id']}")
@@ -169,7 +169,7 @@ class TestLookingThrough:
         await scenario.user.post("/api/gallery/delete", {"ids": [whole[1]]})
         assert await scenario.ids(cursor=page["next_cursor"]) == whole[2:]
 
-    async def test_a_cursor_of_something_else_is_refused(self, scenario: Scenario) -> None:
+    async def test_cursor_of_something_else_is_refused(self, scenario: Scenario) -> None:
         for cursor in ("x", "1", "12-", "9" * 60 + "-a"):
             problem = problem_of(await scenario.user.call("GET", "/api/gallery", params={"cursor": cursor}), 422)
             assert problem["errors"].keys() == {"cursor"}
@@ -272,7 +272,7 @@ class TestLookingThrough:
 
 
 class TestMarks:
-    async def test_a_star_and_a_rejection_take_each_other_s_place(self, scenario: Scenario) -> None:
+    async def test_star_and_a_rejection_take_each_other_s_place(self, scenario: Scenario) -> None:
         one = await scenario.made()
 
         async def marks(**change: bool) -> tuple[bool, bool]:
@@ -288,7 +288,7 @@ class TestMarks:
         body = {"ids": [one], "starred": True, "rejected": True}
         problem_of(await scenario.user.call("POST", "/api/gallery/marks", body), 422)
 
-    async def test_a_note_stays_until_it_is_emptied(self, scenario: Scenario) -> None:
+    async def test_note_stays_until_it_is_emptied(self, scenario: Scenario) -> None:
         one = await scenario.made()
         for change, note in (({"note": "warmer"}, "warmer"), ({"starred": True}, "warmer"), ({"note": ""}, None)):
             await scenario.mark(one, **change)
@@ -302,7 +302,7 @@ class TestMarks:
 
 
 class TestCollections:
-    async def test_the_cover_of_a_collection_is_the_newest_that_can_be_seen(self, scenario: Scenario) -> None:
+    async def test_cover_of_a_collection_is_the_newest_that_can_be_seen(self, scenario: Scenario) -> None:
         shown = await scenario.made("shown")
         await scenario.later(seconds=1)
         text = await scenario.second(await scenario.made("other"), b"words")
@@ -315,7 +315,7 @@ class TestCollections:
         assert (found["count"], found["cover"]["id"]) == (2, shown)
         assert found["cover"]["poster_url"] is not None
 
-    async def test_a_collection_counts_what_is_in_it_and_shows_the_newest(self, scenario: Scenario) -> None:
+    async def test_collection_counts_what_is_in_it_and_shows_the_newest(self, scenario: Scenario) -> None:
         old = await scenario.made("old")
         await scenario.later(seconds=1)
         new = await scenario.made("new")
@@ -384,7 +384,7 @@ class TestNames:
 
 
 class TestZips:
-    async def test_a_zip_holds_every_file_as_it_is_under_a_name_of_its_own(self, scenario: Scenario) -> None:
+    async def test_zip_holds_every_file_as_it_is_under_a_name_of_its_own(self, scenario: Scenario) -> None:
         batched = await scenario.batch("../Boats: 1/2", "a red boat", "con")
         single = await scenario.made("x", label="<b>same</b>")
         twin = await scenario.made("x", label="<B>same</b>")
@@ -433,7 +433,7 @@ class TestZips:
         # one of S3's is a mebibyte
         assert max(sizes) <= 1024 * 1024 + 1000
 
-    async def test_a_download_is_for_its_user_and_for_a_while(self, scenario: Scenario) -> None:
+    async def test_download_is_for_its_user_and_for_a_while(self, scenario: Scenario) -> None:
         one = await scenario.made()
         url = (await scenario.user.post("/api/gallery/zip", {"ids": [one]}))["url"]
         stranger = await scenario.api.user("eve@example.com")
@@ -481,7 +481,7 @@ class TestDeleting:
         [left] = await execute(shard, "SELECT count(*) AS n FROM files WHERE id IN (:a, :b)", a=first, b=second)
         assert left.n == 0
 
-    async def test_an_output_that_a_job_still_needs_stays_and_says_so(self, scenario: Scenario) -> None:
+    async def test_output_that_a_job_still_needs_stays_and_says_so(self, scenario: Scenario) -> None:
         one = await scenario.made()
         await submit(scenario.user, scenario.effect_id, input_file_id=one)
         done = await scenario.user.post("/api/gallery/delete", {"ids": [one]})
@@ -490,7 +490,7 @@ class TestDeleting:
         assert "unfinished job" in refused["detail"]
         assert await scenario.ids() == [one]
 
-    async def test_an_output_of_which_a_video_was_made_leaves_the_gallery_with_its_job(self, scenario: Scenario) -> None:
+    async def test_output_of_which_a_video_was_made_leaves_the_gallery_with_its_job(self, scenario: Scenario) -> None:
         one = await scenario.made()
         await scenario.user.post("/api/videos", {"original_file_id": one})
         [item] = await scenario.items()
@@ -521,7 +521,7 @@ async def test_another_tenant_sees_and_changes_nothing(scenario: Scenario) -> No
     assert [each | {"url": ""} for each in await scenario.items()] == [each | {"url": ""} for each in before]
 
 
-async def test_the_index_has_all_that_fits_by_groups_and_items_are_had_by_their_ids(scenario: Scenario) -> None:
+async def test_index_has_all_that_fits_by_groups_and_items_are_had_by_their_ids(scenario: Scenario) -> None:
     cats = await scenario.batch("cats", "a cat", "two cats")
     dog = await scenario.made("a dog")
     index = await scenario.user.get("/api/gallery/index", params={"by": "batch"})

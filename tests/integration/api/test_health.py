@@ -47,19 +47,19 @@ def _put(databases: Databases, name: str, database: Database) -> None:
         databases.shards[name] = database
 
 
-async def test_a_server_that_can_serve_says_so_to_anybody(api: Api) -> None:
+async def test_server_that_can_serve_says_so_to_anybody(api: Api) -> None:
     assert await api.anybody.get("/healthz") == {"status": "ok"}
     assert await api.anybody.get("/readyz") == {"status": "ok", "problems": {}}
 
 
-async def test_a_process_is_alive_though_nothing_else_is(api: Api) -> None:
+async def test_process_is_alive_though_nothing_else_is(api: Api) -> None:
     await api.stop_loops()
     with down(api.engine.databases, "central"), down(api.engine.databases, "main"):
         assert await api.anybody.get("/healthz") == {"status": "ok"}
 
 
 @pytest.mark.parametrize("name", ["central", "main"])
-async def test_a_database_that_cannot_be_reached_is_named(api: Api, name: str) -> None:
+async def test_database_that_cannot_be_reached_is_named(api: Api, name: str) -> None:
     await api.stop_loops()
     with down(api.engine.databases, name):
         problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
@@ -67,7 +67,7 @@ async def test_a_database_that_cannot_be_reached_is_named(api: Api, name: str) -
     assert name in problem["detail"]
 
 
-async def test_a_schema_that_is_behind_is_named(api: Api) -> None:
+async def test_schema_that_is_behind_is_named(api: Api) -> None:
     await execute(api.engine.databases.shards["main"], "UPDATE alembic_version SET version_num = 'older'")
     problem = problem_of(await api.anybody.call("GET", "/readyz"), 503)
     assert "comfyrelay db upgrade" in problem["errors"]["main"]
@@ -115,7 +115,7 @@ async def test_whoever_asks_often_costs_no_more(api: Api, monkeypatch: pytest.Mo
     assert len(asked) == 1
 
 
-async def test_an_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(api: Api) -> None:
+async def test_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(api: Api) -> None:
     shown = await api.anybody.call("GET", "/nowhere", headers={"Accept": "text/html"})
     # 503 where the app is not built, with a page that says so
     assert shown.status_code in (404, 503)

@@ -79,7 +79,7 @@ async def test_tokens_that_are_paid_for_are_told(api: Api, user: Caller, effect:
         assert [each.id is None for each in missed] == [True, False, False]
 
 
-async def test_the_queue_and_progress_are_told(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+async def test_queue_and_progress_are_told(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     async with follow_all(user) as stream:
         await stream.until("queue")
         job = await submit(user, effect)
@@ -95,7 +95,7 @@ async def test_the_queue_and_progress_are_told(api: Api, user: Caller, effect: i
         assert said.data == {"jobs": [{"id": job["id"], "progress": {"done": 0.5}, "expected_seconds": None}]}
 
 
-async def test_a_move_changes_the_order_that_is_told(user: Caller, effect: int) -> None:
+async def test_move_changes_the_order_that_is_told(user: Caller, effect: int) -> None:
     first, second = [await submit(user, effect) for _ in range(2)]
     async with follow_all(user) as stream:
         queue = (await stream.until("queue"))[-1].data
@@ -105,7 +105,7 @@ async def test_a_move_changes_the_order_that_is_told(user: Caller, effect: int) 
         assert [each["id"] for each in queue["waiting"]] == [second["id"], first["id"]]
 
 
-async def test_a_batch_comes_with_its_items(user: Caller, effect: int) -> None:
+async def test_batch_comes_with_its_items(user: Caller, effect: int) -> None:
     async with follow_all(user) as stream:
         await stream.until("queue")
         batch = await user.post("/api/batches", {"effect_id": effect, "items": [{}, {}], "label": "Cats"})
@@ -187,7 +187,7 @@ async def test_what_cannot_be_told_is_a_reset(
             assert queue.data["counts"]["queued"] == 3
 
 
-async def test_a_quiet_stream_is_kept_open_and_its_place_renewed(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quiet_stream_is_kept_open_and_its_place_renewed(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "KEEP_ALIVE_SECONDS", 0.05)
     async with follow_all(user) as stream:
         [first] = await stream.until("queue")
@@ -237,7 +237,7 @@ async def test_two_hundred_open_pages_cost_one_load(
     assert api.engine.jobs.live.subscribers == 0
 
 
-async def test_a_page_that_reads_slowly_is_told_to_begin_anew(
+async def test_page_that_reads_slowly_is_told_to_begin_anew(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "MAX_UNREAD", 3)
@@ -332,7 +332,7 @@ async def test_who_never_reads_keeps_no_place(api: Api, user: Caller, monkeypatc
     assert (sent, hub.subscribers) == (["http.response.start", "http.response.body"], 0)
 
 
-async def test_a_server_that_stops_ends_its_streams(api: Api, user: Caller) -> None:
+async def test_server_that_stops_ends_its_streams(api: Api, user: Caller) -> None:
     async with follow_all(user) as stream:
         await stream.until("queue")
         await api.context.stop_waiting()
@@ -341,7 +341,7 @@ async def test_a_server_that_stops_ends_its_streams(api: Api, user: Caller) -> N
         assert await stream.rest() == []
 
 
-async def test_a_stream_ends_after_a_while_so_that_who_calls_is_asked_anew(
+async def test_stream_ends_after_a_while_so_that_who_calls_is_asked_anew(
     user: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "LONGEST_SECONDS", -1.0)
@@ -350,7 +350,7 @@ async def test_a_stream_ends_after_a_while_so_that_who_calls_is_asked_anew(
 
 
 class TestLate:
-    async def test_a_change_that_commits_late_is_not_lost(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_change_that_commits_late_is_not_lost(self, api: Api, user: Caller, effect: int) -> None:
         """On PostgreSQL its number is older than that of others which were told before; on SQLite they wait for it."""
         jobs = [await submit(user, effect) for _ in range(3)]
         tenant_id = (await user.get("/api/me"))["tenant_id"]

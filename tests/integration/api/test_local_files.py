@@ -49,7 +49,7 @@ def changed(url: str, **query: str) -> str:
 
 
 class TestDownloads:
-    async def test_a_file_comes_whole_and_under_its_name(self, http: httpx.AsyncClient, url: str) -> None:
+    async def test_file_comes_whole_and_under_its_name(self, http: httpx.AsyncClient, url: str) -> None:
         response = await http.get(url)
         assert (response.status_code, response.content) == (200, DATA)
         assert response.headers["Content-Type"] == "image/png"
@@ -75,7 +75,7 @@ class TestDownloads:
             (f"bytes={len(DATA) - 1}-", len(DATA) - 1, None),
         ],
     )
-    async def test_a_part_of_it(
+    async def test_part_of_it(
         self, http: httpx.AsyncClient, url: str, asked: str, start: int, stop: int | None
     ) -> None:
         response = await http.get(url, headers={"Range": asked})
@@ -86,7 +86,7 @@ class TestDownloads:
         assert response.headers["Content-Length"] == str(len(part))
 
     @pytest.mark.parametrize("asked", [f"bytes={len(DATA)}-", "bytes=-0", "bytes=999999-1000000"])
-    async def test_a_part_that_is_not_there(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
+    async def test_part_that_is_not_there(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
         response = await http.get(url, headers={"Range": asked})
         assert response.status_code == 416
         assert response.headers["Content-Range"] == f"bytes */{len(DATA)}"
@@ -96,7 +96,7 @@ class TestDownloads:
         response = await http.get(url, headers={"Range": asked})
         assert (response.status_code, response.content) == (200, DATA)
 
-    async def test_an_empty_file(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_empty_file(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         await objects.put("empty.png", b"")
         url = await objects.sign_download("empty.png", ttl_seconds=60)
         assert (await http.get(url)).content == b""
@@ -138,7 +138,7 @@ class TestPermission:
         for method in ("GET", "HEAD", "PUT"):
             assert (await http.request(method, bare)).status_code == 403
 
-    async def test_a_signature_is_for_one_file_one_way_and_as_it_was_signed(
+    async def test_signature_is_for_one_file_one_way_and_as_it_was_signed(
         self, http: httpx.AsyncClient, objects: LocalObjects, url: str
     ) -> None:
         await objects.put("tenants/t/uploads/dog.png", b"dog")
@@ -152,7 +152,7 @@ class TestPermission:
             problem_of(await http.get(wrong), 403)
         problem_of(await http.put(url, content=b"x"), 403)
 
-    async def test_an_upload_url_does_not_download(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_upload_url_does_not_download(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         await objects.put(PATH, DATA)
         upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
         problem_of(await http.get(upload.url), 403)
@@ -186,7 +186,7 @@ class TestUploads:
         problem_of(await http.put(upload.url, content=b"abc"), 403)
         assert not await objects.exists(PATH)
 
-    async def test_a_length_that_is_not_told_is_counted(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_length_that_is_not_told_is_counted(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         async def pieces(*all_: bytes) -> AsyncIterator[bytes]:
             for each in all_:
                 yield each
@@ -205,7 +205,7 @@ class TestUploads:
         assert response.status_code in (413, 422)
         assert not await objects.exists(PATH)
 
-    async def test_an_upload_that_is_cut_off_leaves_nothing(
+    async def test_upload_that_is_cut_off_leaves_nothing(
         self, http: httpx.AsyncClient, objects: LocalObjects, tmp_path: Path
     ) -> None:
         async def torn() -> AsyncIterator[bytes]:
@@ -219,7 +219,7 @@ class TestUploads:
 
 
 class TestOtherOrigins:
-    async def test_a_page_of_any_origin_may_upload(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_page_of_any_origin_may_upload(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
         asking = {
             "Origin": "https://anywhere.test",
@@ -239,7 +239,7 @@ class TestOtherOrigins:
         assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (403, "*")
 
     @pytest.mark.parametrize(("origin", "allowed"), [("https://app.test", True), ("https://anywhere.test", False)])
-    async def test_the_api_answers_only_pages_that_are_allowed(
+    async def test_api_answers_only_pages_that_are_allowed(
         self, http: httpx.AsyncClient, origin: str, allowed: bool
     ) -> None:
         asking = {"Origin": origin, "Access-Control-Request-Method": "POST"}

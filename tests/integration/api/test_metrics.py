@@ -23,7 +23,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 async def figures(api: Api) -> dict[Sample, float]:
     """Every sample, read anew."""
-    api.engine.operations.measures._asked = None
+    api.engine.operations.metrics._cached = None
     api.engine.scaling.figures._asked = None
     answer = await api.anybody.call("GET", "/metrics")
     assert answer.status_code == 200
@@ -55,7 +55,7 @@ async def lease(api: Api, worker: str = "gpu-1") -> Any:
     return leased
 
 
-async def test_the_queue_and_the_leases_by_workflow(api: Api) -> None:
+async def test_queue_and_the_leases_by_workflow(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     await api.worker()
     await submit(api, user, "one", effect_id=effect_id)
@@ -121,7 +121,7 @@ async def test_latencies_by_the_template_of_the_route(api: Api) -> None:
     assert at(found, count, method="(none)", route="(none)", status="404") == 1
 
 
-async def test_a_route_that_fails_is_counted_as_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_route_that_fails_is_counted_as_failed(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     async def check() -> None:
         raise RuntimeError
 
@@ -131,7 +131,7 @@ async def test_a_route_that_fails_is_counted_as_failed(api: Api, monkeypatch: py
     assert at(found, "request_seconds_count", method="GET", route="/readyz", status="500") == 1
 
 
-async def test_a_workflow_that_several_workers_are_blocked_for_is_suspect(api: Api) -> None:
+async def test_workflow_that_several_workers_are_blocked_for_is_suspect(api: Api) -> None:
     effect_id, user = await api.effect(), await user_of(api)
     for worker in ("gpu-1", "gpu-2"):
         await api.worker(worker)
@@ -188,7 +188,7 @@ async def test_what_cannot_be_asked_is_said_to_be_down(api: Api) -> None:
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") is None
 
 
-async def test_the_build_the_process_and_the_parked(api: Api) -> None:
+async def test_build_the_process_and_the_parked(api: Api) -> None:
     found = await figures(api)
     assert [dict(labels)["version"] for name, labels in found if name == "comfyrelay_build_info"] == [__version__]
     assert ("process_resident_memory_bytes", frozenset()) in found
@@ -212,15 +212,15 @@ async def test_every_figure_is_documented(api: Api) -> None:
     assert [each for each in ours if f"| `{each}` |" not in page] == []
 
 
-async def test_the_databases_are_asked_once_in_a_while(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_databases_are_asked_once_in_a_while(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     reads = []
-    read = api.engine.operations.measures._read
+    read = api.engine.operations.metrics._read
 
     async def counted() -> Any:
         reads.append(1)
         return await read()
 
-    monkeypatch.setattr(api.engine.operations.measures, "_read", counted)
+    monkeypatch.setattr(api.engine.operations.metrics, "_read", counted)
     for _ in range(5):
         await api.anybody.call("GET", "/metrics")
     assert len(reads) == 1

@@ -78,7 +78,7 @@ async def test_they_are_sent_once_for_all_workers_that_have_the_same(api: Api, w
     assert await kept(api) == [path_of(packed)]
 
 
-async def test_a_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
+async def test_file_of_the_editor_becomes_a_workflow_with_typed_inputs(api: Api, worker: Caller) -> None:
     user = await api.user()
     refused = problem_of(await user.call("POST", "/api/workflows", {"graph": SAVED}), 409)
     assert "No worker has reported its nodes" in refused["detail"]
@@ -104,7 +104,7 @@ async def test_without_any_a_graph_is_described_by_guessing_and_it_is_said(api: 
     assert [each["key"] for each in data_of(answer)["properties"]] == ["empty_image_width"]
 
 
-async def test_the_choices_are_those_of_all_workers_and_the_newest_defines_a_class(api: Api, worker: Caller) -> None:
+async def test_choices_are_those_of_all_workers_and_the_newest_defines_a_class(api: Api, worker: Caller) -> None:
     def with_models(*names: str, **more: Any) -> dict[str, Any]:
         return {**DEFINITIONS, "Load": {"input": {"required": {"ckpt_name": [list(names)]}}, "output": [], **more}}
 
@@ -117,7 +117,7 @@ async def test_the_choices_are_those_of_all_workers_and_the_newest_defines_a_cla
     assert models["choices"] == ["b.safetensors", "a.safetensors"]
 
 
-async def test_a_fleet_whose_workers_have_left_still_reads_workflows(api: Api, worker: Caller) -> None:
+async def test_fleet_whose_workers_have_left_still_reads_workflows(api: Api, worker: Caller) -> None:
     packed = await bring(worker, DEFINITIONS)
     await worker.post("/api/worker/deregister", {})
     await api.engine.operations.retention.run_once(grace_seconds=0)
@@ -148,7 +148,7 @@ async def test_what_is_lost_from_storage_is_asked_for_again(api: Api, worker: Ca
 
 class TestHostile:
     @pytest.mark.parametrize("sha256", ["", "x" * 64, "../../etc/passwd", "A" * 64, "0" * 63])
-    async def test_a_name_that_is_no_hash_is_refused(self, worker: Caller, sha256: str) -> None:
+    async def test_name_that_is_no_hash_is_refused(self, worker: Caller, sha256: str) -> None:
         problem_of(await worker.call("POST", "/api/worker/definitions", {"sha256": sha256}), 422)
         if sha256:
             assert (await put(worker, sha256, b"")).status_code in (404, 422)
@@ -207,7 +207,7 @@ class TestHostile:
 
 
 class TestForAdministrators:
-    async def test_a_file_of_the_editor_is_registered_with_what_can_be_changed_in_it(
+    async def test_file_of_the_editor_is_registered_with_what_can_be_changed_in_it(
         self, api: Api, worker: Caller
     ) -> None:
         admin = await api.user(is_admin=True)
@@ -259,7 +259,7 @@ class TestTheSameAgain:
 
 
 class TestChanging:
-    async def test_a_name(self, api: Api) -> None:
+    async def test_name(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
         path = f"/api/workflows/{slug}"
@@ -280,7 +280,7 @@ class TestChanging:
         for each in nothing:
             problem_of(await user.call("PATCH", path, each), 422)
 
-    async def test_a_newer_version_is_for_new_jobs_only(self, api: Api) -> None:
+    async def test_newer_version_is_for_new_jobs_only(self, api: Api) -> None:
         user = await api.user()
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
         await api.engine.fleet.fleets.create(slug="all", workflow_slugs=[slug])
@@ -293,7 +293,7 @@ class TestChanging:
         jobs = [(await worker.post("/api/worker/poll", each))["job"] for each in polls]
         assert [each["input_payload"]["workflow"]["1"]["inputs"]["width"] for each in jobs] == [8, 9]
 
-    async def test_a_version_that_may_not_run_changes_nothing(self, api: Api) -> None:
+    async def test_version_that_may_not_run_changes_nothing(self, api: Api) -> None:
         user = await api.user()
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
         bad = {"1": {"class_type": "PyExec", "inputs": {"code": "x"}}, "2": _saver("1")}
@@ -378,7 +378,7 @@ class TestWaitingForNodes:
                 await put(each, packed.sha256, packed.data)
             await asyncio.wait_for(looking, PATIENCE_SECONDS)
 
-    async def test_the_same_again_is_the_one_that_waits(self, api: Api, worker: Caller) -> None:
+    async def test_same_again_is_the_one_that_waits(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
         first = await user.post("/api/workflows", self.ANYWAY)
@@ -431,13 +431,13 @@ class TestWaitingForNodes:
         assert "made in the browser" in listed["waiting"]
         problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
 
-    async def test_a_node_that_the_policy_denies_is_not_waited_for(self, api: Api) -> None:
+    async def test_node_that_the_policy_denies_is_not_waited_for(self, api: Api) -> None:
         saved = workflow([node(1, "PyExec", values=["print()"])])
         body = {"graph": saved, "wait_for_missing": True}
         problem = problem_of(await (await api.user()).call("POST", "/api/workflows", body), 422)
         assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
 
-    async def test_a_change_that_comes_between_wins(self, api: Api, worker: Caller) -> None:
+    async def test_change_that_comes_between_wins(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
         user = await api.user()
         slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
@@ -461,7 +461,7 @@ class TestThePolicyOfTenants:
         assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
         assert "PyExec (1)" in problem["detail"]
 
-    async def test_an_input_that_may_not_name_any_file_is_no_property_and_keeps_its_value(self, api: Api) -> None:
+    async def test_input_that_may_not_name_any_file_is_no_property_and_keeps_its_value(self, api: Api) -> None:
         user = await api.user()
         graph = {"1": {"class_type": "Draw", "inputs": {"font_file": "mono.ttf", "size": 3}}, "2": _saver("1")}
         made = await user.post("/api/workflows", {"graph": graph})

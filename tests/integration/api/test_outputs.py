@@ -100,7 +100,7 @@ async def test_what_is_uploaded_after_completion_changes_nothing(scenario: Scena
     assert await scenario.output() == png("blue")
 
 
-async def test_an_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_are_long(
+async def test_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_are_long(
     sqlite_backend: SqliteBackend, tmp_path: Path
 ) -> None:
     async with open_api(sqlite_backend, tmp_path, lease_ttl_seconds=6 * 3600) as api:
@@ -131,7 +131,7 @@ async def test_what_a_url_can_write_is_never_what_counts(scenario: Scenario) -> 
     assert output.rpartition("/")[2] not in scenario.job["output_url"]
 
 
-async def test_an_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(scenario: Scenario) -> None:
+async def test_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(scenario: Scenario) -> None:
     await scenario.put(png("blue"))
     # as large as the other, and another picture
     problem = problem_of(await scenario.complete(png("blue"), sha256=hashlib.sha256(b"").hexdigest()), 422)
@@ -140,7 +140,7 @@ async def test_an_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(sc
     assert (await scenario.complete(png("blue"))).status_code == 200
 
 
-async def test_an_output_that_is_too_large_is_refused_and_removed(scenario: Scenario) -> None:
+async def test_output_that_is_too_large_is_refused_and_removed(scenario: Scenario) -> None:
     data = b"x" * (MAX_BYTES + 1)
     assert scenario.job["max_output_bytes"] == MAX_BYTES
     if is_local(scenario):
@@ -157,7 +157,9 @@ async def test_an_output_that_is_too_large_is_refused_and_removed(scenario: Scen
         assert sent.status_code == 422
         assert await scenario.there() == {}
         # as if it had come by another way
-        await scenario.api.engine.objects.put(scenario.job["output_url"].partition("/files/")[2].partition("?")[0], data)
+        await scenario.api.engine.objects.put(
+            scenario.job["output_url"].partition("/files/")[2].partition("?")[0], data
+        )
     else:
         assert await scenario.put(data) == 200
     problem = problem_of(await scenario.complete(data), 422)
@@ -167,7 +169,7 @@ async def test_an_output_that_is_too_large_is_refused_and_removed(scenario: Scen
     assert (await scenario.complete(png())).status_code == 200
 
 
-async def test_an_output_is_of_the_kind_that_was_promised(scenario: Scenario) -> None:
+async def test_output_is_of_the_kind_that_was_promised(scenario: Scenario) -> None:
     file = io.BytesIO()
     Image.new("RGB", (8, 8), "red").save(file, "WEBP")
     await scenario.put(file.getvalue())
@@ -181,7 +183,7 @@ async def test_an_output_is_of_the_kind_that_was_promised(scenario: Scenario) ->
     assert await scenario.output() == file.getvalue()
 
 
-async def test_a_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(scenario: Scenario) -> None:
+async def test_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(scenario: Scenario) -> None:
     await scenario.put(png())
     await scenario.complete(png())
     await scenario.api.engine.outbox.delivery.idle()
@@ -191,7 +193,7 @@ async def test_a_type_that_is_none_makes_neither_its_job_nor_a_list_unreadable(s
     assert listed["outputs"][0]["mime_type"] == "no type"
 
 
-async def test_an_old_holder_that_completes_late_changes_nothing(scenario: Scenario) -> None:
+async def test_old_holder_that_completes_late_changes_nothing(scenario: Scenario) -> None:
     await scenario.put(png("red"))
     await scenario.api.clock.set(scenario.api.clock.now + timedelta(seconds=1801))
     await scenario.api.engine.queue.reaper.run_once()
@@ -215,7 +217,7 @@ async def test_one_that_is_completed_twice_at_once_has_one_output(scenario: Scen
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-async def test_a_complete_that_is_repeated_after_a_crash_finds_its_way(scenario: Scenario, boundary: Boundary) -> None:
+async def test_complete_that_is_repeated_after_a_crash_finds_its_way(scenario: Scenario, boundary: Boundary) -> None:
     await scenario.put(png("blue"))
 
     async def die(step: str, at: Boundary) -> None:

@@ -58,7 +58,7 @@ async def balance(api: Api, email: str = "ada@example.com") -> int:
     return await api.engine.accounts.ledger.balance(await tenant_of(api, email))
 
 
-async def test_a_payment_is_credited_to_the_user_it_names(shop: Api) -> None:
+async def test_payment_is_credited_to_the_user_it_names(shop: Api) -> None:
     answer = await report(shop, event(description="100 tokens", currency="EUR"))
     assert data_of(answer) == {"event_id": "evt_1", "status": "credited"}
     [credit] = await shop.engine.accounts.ledger.transactions(await tenant_of(shop))
@@ -67,13 +67,13 @@ async def test_a_payment_is_credited_to_the_user_it_names(shop: Api) -> None:
     assert credit.description == "100 tokens"
 
 
-async def test_a_tenant_can_be_named_by_its_id(shop: Api) -> None:
+async def test_tenant_can_be_named_by_its_id(shop: Api) -> None:
     data_of(await report(shop, event(email=None, tenant_id=await tenant_of(shop))))
     assert await balance(shop) == 100
     assert await balance(shop, "other@example.com") == 0
 
 
-async def test_an_event_that_is_sent_again_is_answered_alike_and_credited_once(shop: Api) -> None:
+async def test_event_that_is_sent_again_is_answered_alike_and_credited_once(shop: Api) -> None:
     for _ in range(3):
         assert (await report(shop, event())).status_code == 200
     at_once = await asyncio.gather(*(report(shop, event(event_id="evt_2")) for _ in range(5)))
@@ -81,7 +81,7 @@ async def test_an_event_that_is_sent_again_is_answered_alike_and_credited_once(s
     assert await balance(shop) == 200
 
 
-async def test_the_same_event_with_another_amount_or_tenant_is_a_conflict(shop: Api) -> None:
+async def test_same_event_with_another_amount_or_tenant_is_a_conflict(shop: Api) -> None:
     await report(shop, event())
     problem_of(await report(shop, event(amount=200)), 409)
     problem_of(await report(shop, event(email="other@example.com")), 409)
@@ -102,13 +102,13 @@ NO_SIGNATURES = (
 )
 
 
-async def test_a_message_without_our_signature_is_refused(shop: Api) -> None:
+async def test_message_without_our_signature_is_refused(shop: Api) -> None:
     for header in NO_SIGNATURES:
         problem_of(await report(shop, event(), header=header), 401)
     assert await balance(shop) == 0
 
 
-async def test_a_signature_covers_the_body_and_the_time(shop: Api) -> None:
+async def test_signature_covers_the_body_and_the_time(shop: Api) -> None:
     at = shop.clock.now.timestamp()
     good = signature(json.dumps(event()).encode(), at)
     problem_of(await report(shop, event(amount=101), header=f"t={int(at)},v1={good}"), 401)
@@ -124,7 +124,7 @@ async def test_one_right_signature_of_several_is_enough(shop: Api) -> None:
     assert answer.status_code == 200
 
 
-async def test_a_recorded_message_is_refused_by_the_databases_clock(shop: Api) -> None:
+async def test_recorded_message_is_refused_by_the_databases_clock(shop: Api) -> None:
     answers = [await report(shop, event(), late_seconds=late) for late in (299, 301, -299, -301)]
     assert [each.status_code for each in answers] == [200, 401, 200, 401]
 
@@ -143,7 +143,7 @@ SENSELESS: tuple[dict[str, Any], ...] = (
 )
 
 
-async def test_a_payment_that_makes_no_sense_is_refused(shop: Api) -> None:
+async def test_payment_that_makes_no_sense_is_refused(shop: Api) -> None:
     for fields in SENSELESS:
         assert problem_of(await report(shop, event(**fields)), 422)["errors"]
     for body in (b"", b"[]", b"{", b"null", b'{"type": "payment.succeeded"}'):
@@ -151,7 +151,7 @@ async def test_a_payment_that_makes_no_sense_is_refused(shop: Api) -> None:
     assert await balance(shop) == 0
 
 
-async def test_a_tenant_that_is_not_there_is_not_found(shop: Api) -> None:
+async def test_tenant_that_is_not_there_is_not_found(shop: Api) -> None:
     problem_of(await report(shop, event(email="nobody@example.com")), 404)
     problem_of(await report(shop, event(email=None, tenant_id="nobody")), 404)
     # the event was not used up
@@ -165,7 +165,7 @@ async def test_other_events_are_acknowledged_and_ignored(shop: Api) -> None:
     assert await balance(shop) == 0
 
 
-async def test_an_endless_message_is_not_read_to_its_end(shop: Api) -> None:
+async def test_endless_message_is_not_read_to_its_end(shop: Api) -> None:
     problem_of(await report(shop, b"x" * 70_000), 413)
 
 
@@ -175,7 +175,7 @@ async def test_without_a_secret_there_is_no_such_endpoint(api: Api) -> None:
 
 @pytest.mark.parametrize("boundary", Boundary)
 @pytest.mark.parametrize("step", [TransactionStep.PAYMENT, TransactionStep.LEDGER])
-async def test_a_crash_between_the_databases_is_healed_when_the_event_comes_again(
+async def test_crash_between_the_databases_is_healed_when_the_event_comes_again(
     shop: Api, step: TransactionStep, boundary: Boundary
 ) -> None:
     async def die(at: str, where: Boundary) -> None:

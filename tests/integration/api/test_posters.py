@@ -84,7 +84,7 @@ async def wall(
         yield Wall(api, user, await api.worker(), effect_id, tenants[0].id)
 
 
-async def test_an_output_has_a_poster_its_size_and_a_preview_where_it_moves(wall: Wall) -> None:
+async def test_output_has_a_poster_its_size_and_a_preview_where_it_moves(wall: Wall) -> None:
     [still] = (await wall.made(media_samples.image("PNG", (1000, 500))))["outputs"]
     assert (still["width"], still["height"], still["seconds"], still["preview_url"]) == (1000, 500, None, None)
     answer = await wall.user.http.get(still["poster_url"])
@@ -103,7 +103,7 @@ async def test_an_output_has_a_poster_its_size_and_a_preview_where_it_moves(wall
     assert (facts.file.width, facts.poster_url, facts.preview_url) == (64, moving["poster_url"], moving["preview_url"])
 
 
-async def test_the_url_of_a_poster_stays_the_same_for_a_while(wall: Wall, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_url_of_a_poster_stays_the_same_for_a_while(wall: Wall, monkeypatch: pytest.MonkeyPatch) -> None:
     [output] = (await wall.made())["outputs"]
     await wall.api.clock.set(wall.api.clock.now + timedelta(seconds=2))
     media, signed = wall.api.engine.jobs.media, []
@@ -123,7 +123,7 @@ async def test_the_url_of_a_poster_stays_the_same_for_a_while(wall: Wall, monkey
     assert len(signed) == 2
 
 
-async def test_a_poster_that_cannot_be_made_costs_neither_the_job_nor_its_output(
+async def test_poster_that_cannot_be_made_costs_neither_the_job_nor_its_output(
     wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     probes = wall.api.engine.queue.posters._probes
@@ -148,7 +148,7 @@ async def test_a_poster_that_cannot_be_made_costs_neither_the_job_nor_its_output
     assert await wall.api.engine.jobs.pending_posters.run_once() == 0
 
 
-async def test_an_input_gets_its_poster_after_it_was_used_and_submitting_waits_for_nothing(wall: Wall) -> None:
+async def test_input_gets_its_poster_after_it_was_used_and_submitting_waits_for_nothing(wall: Wall) -> None:
     drawing = wall.api.engine.jobs.pending_posters
     unused = await upload(wall.user)
     assert await drawing.run_once() == 0
@@ -174,7 +174,7 @@ async def test_who_accepts_a_job_that_names_files_says_that_there_may_be_somethi
     assert await wakeup.wait(0)
 
 
-async def test_an_input_that_is_no_picture_is_looked_at_once(wall: Wall) -> None:
+async def test_input_that_is_no_picture_is_looked_at_once(wall: Wall) -> None:
     file_id = await _used(wall, b"not a picture")
     assert await wall.api.engine.jobs.pending_posters.run_once() == 1
     assert (await wall.facts(file_id)).poster_url is None
@@ -221,7 +221,7 @@ async def test_one_who_is_killed_between_poster_and_settlement_leaves_nothing_fo
     with pytest.raises(Crash):
         await wall.api.engine.queue.outputs.complete(report)
     central.crash = None
-    wall.api.engine.queue.handover._handed.clear()
+    wall.api.engine.queue.lease_payloads._known.clear()
     await wall.api.engine.queue.outputs.complete(report)
     await wall.api.engine.outbox.recovery.run_once(grace_seconds=0)
     await wall.api.engine.outbox.delivery.idle()
@@ -253,7 +253,7 @@ async def test_one_who_is_killed_while_an_input_is_drawn_is_followed_by_another(
 
 
 @pytest.mark.parametrize("dies", [False, True])
-async def test_a_file_that_is_removed_while_it_is_drawn_leaves_no_poster(
+async def test_file_that_is_removed_while_it_is_drawn_leaves_no_poster(
     wall: Wall, monkeypatch: pytest.MonkeyPatch, dies: bool
 ) -> None:
     file_id = await _used(wall, png())
@@ -299,7 +299,7 @@ async def test_what_is_beside_a_file_goes_with_it(wall: Wall) -> None:
     assert await wall.there() == set()
 
 
-async def test_an_upload_that_nothing_uses_any_more_goes_with_its_poster(wall: Wall) -> None:
+async def test_upload_that_nothing_uses_any_more_goes_with_its_poster(wall: Wall) -> None:
     file_id = await _used(wall, png())
     await wall.api.engine.jobs.pending_posters.run_once()
     assert len(await wall.there()) == 2

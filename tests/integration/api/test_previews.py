@@ -100,7 +100,7 @@ async def test_whoever_looks_sees_the_newest_picture(run: Run, fresh: None) -> N
         assert known.headers["etag"] == seen.headers["etag"]
 
 
-async def test_a_look_counts_for_ten_seconds(run: Run, pass_seconds: Callable[[float], None]) -> None:
+async def test_look_counts_for_ten_seconds(run: Run, pass_seconds: Callable[[float], None]) -> None:
     await run.look()
     answer = await run.beat()
     assert 0 < answer["preview_seconds"] <= WATCHED_SECONDS
@@ -112,13 +112,13 @@ async def test_a_look_counts_for_ten_seconds(run: Run, pass_seconds: Callable[[f
     assert (await run.beat())["preview_url"] is None
 
 
-async def test_a_worker_that_knows_nothing_of_previews_hears_nothing_of_them(run: Run) -> None:
+async def test_worker_that_knows_nothing_of_previews_hears_nothing_of_them(run: Run) -> None:
     await run.look()
     answer = await run.worker.post("/api/worker/heartbeat", {**run.lease, "wait_seconds": 0.05})
     assert answer["preview_url"] is None
 
 
-async def test_a_heartbeat_that_waits_is_answered_when_somebody_begins_to_look(run: Run) -> None:
+async def test_heartbeat_that_waits_is_answered_when_somebody_begins_to_look(run: Run) -> None:
     waiting = asyncio.create_task(run.beat(wait_seconds=30))
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not run.api.engine.queue.previews._waiting:  # noqa: ASYNC110  (nobody is told of it)
@@ -128,7 +128,7 @@ async def test_a_heartbeat_that_waits_is_answered_when_somebody_begins_to_look(r
         assert (await waiting)["preview_url"]
 
 
-async def test_a_worker_that_sends_already_is_not_answered_at_once(run: Run) -> None:
+async def test_worker_that_sends_already_is_not_answered_at_once(run: Run) -> None:
     found = run.api.engine.queue.previews
     await run.look()
     assert found.patience(run.job_id, sends_for=0) == 0.0
@@ -137,7 +137,7 @@ async def test_a_worker_that_sends_already_is_not_answered_at_once(run: Run) -> 
 
 
 @pytest.mark.parametrize("end", ["fail", "requeue"])
-async def test_the_picture_goes_with_the_lease(run: Run, fresh: None, end: str) -> None:
+async def test_picture_goes_with_the_lease(run: Run, fresh: None, end: str) -> None:
     await run.look()
     await run.put(jpeg())
     assert run.user.user is not None
@@ -147,7 +147,7 @@ async def test_the_picture_goes_with_the_lease(run: Run, fresh: None, end: str) 
     assert (await run.look()).status_code == 204
 
 
-async def test_the_picture_of_a_worker_that_died_goes_with_retention(run: Run) -> None:
+async def test_picture_of_a_worker_that_died_goes_with_retention(run: Run) -> None:
     await run.look()
     await run.put(jpeg())
     assert (await run.api.engine.operations.retention.run_once(grace_seconds=3600)).previews == 0
@@ -170,7 +170,7 @@ async def test_what_is_no_small_picture_is_shown_to_nobody(run: Run, data: bytes
     assert (await run.look()).status_code == 204
 
 
-async def test_a_url_for_previews_takes_pictures_only(run: Run) -> None:
+async def test_url_for_previews_takes_pictures_only(run: Run) -> None:
     await run.look()
     offer = await run.beat()
     answer = await run.api.anybody.http.put(

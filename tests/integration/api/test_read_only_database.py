@@ -47,7 +47,7 @@ async def readiness(api: Api) -> dict[str, str]:
         return error.errors
 
 
-async def test_a_database_that_became_read_only_is_503_and_recovers_by_itself(api: Api) -> None:
+async def test_database_that_became_read_only_is_503_and_recovers_by_itself(api: Api) -> None:
     await api.stop_loops()
     caller = await api.user()
     shard = api.engine.databases.shards["main"]
@@ -63,7 +63,7 @@ async def test_a_database_that_became_read_only_is_503_and_recovers_by_itself(ap
     assert await readiness(api) == {}
 
 
-async def test_a_server_that_is_not_asked_to_change_anything_knows_that_it_could_not(api: Api) -> None:
+async def test_server_that_is_not_asked_to_change_anything_knows_that_it_could_not(api: Api) -> None:
     await api.stop_loops()
     await set_read_only(api.engine.databases.central, is_read_only=True)
     assert "read-only" in (await readiness(api))["central"]

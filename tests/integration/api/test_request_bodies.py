@@ -68,7 +68,7 @@ def test_every_route_with_a_body_limits_it() -> None:
 
 
 @pytest.mark.parametrize("path", ["/api/login", "/api/presets", "/api/ai-jobs"])
-async def test_a_body_is_small_where_no_graph_or_batch_is_sent(api: Api, path: str) -> None:
+async def test_body_is_small_where_no_graph_or_batch_is_sent(api: Api, path: str) -> None:
     caller = await api.user()
     answer = await caller.call("POST", path, content=padded(SMALL + 1), headers=JSON)
     assert f"{SMALL} bytes (COMFYRELAY_MAX_BODY_BYTES)" in problem_of(answer, 413)["detail"]
@@ -84,7 +84,7 @@ async def test_of_a_large_body_nothing_is_read_before_the_caller_is_known(api: A
     assert len(read) <= 4
 
 
-async def test_a_graph_may_be_large_but_not_without_limit(api: Api) -> None:
+async def test_graph_may_be_large_but_not_without_limit(api: Api) -> None:
     caller = await api.user()
     answer = await caller.call("POST", "/api/workflows", content=padded(LARGE, graph=GRAPH), headers=JSON)
     assert answer.status_code == 201, answer.text
@@ -94,14 +94,14 @@ async def test_a_graph_may_be_large_but_not_without_limit(api: Api) -> None:
         assert f"{LARGE} bytes (COMFYRELAY_MAX_LARGE_BODY_BYTES). Send a large batch as several" in detail
 
 
-async def test_a_worker_may_say_much_when_it_registers_with_the_secret(api: Api) -> None:
+async def test_worker_may_say_much_when_it_registers_with_the_secret(api: Api) -> None:
     await api.effect()
     body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": {"node_types": ["x" * 50] * 900}}
     answer = await api.anybody.call("POST", "/api/worker/register", body, headers={"X-Fleet-Secret": FLEET_SECRET})
     assert answer.status_code == 201
 
 
-async def test_a_large_body_is_checked_in_another_thread_than_that_of_the_loop(api: Api) -> None:
+async def test_large_body_is_checked_in_another_thread_than_that_of_the_loop(api: Api) -> None:
     checked_in: list[threading.Thread] = []
 
     class Body(BaseModel):
@@ -134,7 +134,7 @@ async def test_a_large_body_is_checked_in_another_thread_than_that_of_the_loop(a
     assert in_thread is not threading.current_thread()
 
 
-async def test_a_try_of_the_fleet_secret_counts_once_however_large_its_body_is(api: Api) -> None:
+async def test_try_of_the_fleet_secret_counts_once_however_large_its_body_is(api: Api) -> None:
     async def answers(**secret: str) -> list[int]:
         body = {"worker_id": "w", "fleet_slug": "nowhere", "capabilities": {"node_types": ["x" * SMALL]}}
         tries = [await api.anybody.call("POST", "/api/worker/register", body, headers=secret) for _ in range(6)]
@@ -152,7 +152,7 @@ async def test_a_try_of_the_fleet_secret_counts_once_however_large_its_body_is(a
         ({"1": {"class_type": "A", "inputs": {"many": [0] * 40_000}}}, "MAX_BODY_VALUES"),
     ],
 )
-async def test_a_graph_of_too_many_nodes_or_values_is_413(api: Api, graph: Any, name: str) -> None:
+async def test_graph_of_too_many_nodes_or_values_is_413(api: Api, graph: Any, name: str) -> None:
     caller = await api.user()
     answer = await caller.call("POST", "/api/workflows", {"graph": graph, "output_extension": "png"})
     assert f"COMFYRELAY_{name}" in problem_of(answer, 413)["detail"]
@@ -165,7 +165,7 @@ async def test_a_graph_of_too_many_nodes_or_values_is_413(api: Api, graph: Any, 
         {"1": {"class_type": "A", "inputs": {str(n): "a {{TEXT}}" for n in range(4)}}},
     ],
 )
-async def test_a_batch_of_too_many_nodes_is_413_and_says_how_many_items_may_be_sent(api: Api, graph: Any) -> None:
+async def test_batch_of_too_many_nodes_is_413_and_says_how_many_items_may_be_sent(api: Api, graph: Any) -> None:
     caller = await api.user()
     text = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configurable": True}
     new = {"graph": graph, "properties": [text] if len(graph) == 1 else [], "output_extension": "png"}
@@ -184,7 +184,7 @@ async def test_commas_in_texts_are_no_values(api: Api) -> None:
     assert answer.status_code == 201, answer.text
 
 
-async def test_a_wrong_field_of_a_large_body_is_named_like_that_of_a_small_one(api: Api) -> None:
+async def test_wrong_field_of_a_large_body_is_named_like_that_of_a_small_one(api: Api) -> None:
     caller = await api.user()
     for pad in ("", "x" * 50_000):
         graph = {"1": {"class_type": "A", "inputs": {"text": pad}}}
@@ -200,7 +200,7 @@ async def test_what_is_not_json_is_422(api: Api, text: bytes) -> None:
     problem_of(await caller.call("POST", "/api/workflows", content=text, headers=JSON), 422)
 
 
-async def test_a_body_that_does_not_arrive_is_408(api: Api) -> None:
+async def test_body_that_does_not_arrive_is_408(api: Api) -> None:
     caller = await api.user()
 
     async def never() -> AsyncIterator[bytes]:
@@ -211,7 +211,7 @@ async def test_a_body_that_does_not_arrive_is_408(api: Api) -> None:
     assert "COMFYRELAY_BODY_SECONDS" in problem_of(answer, 408)["detail"]
 
 
-async def test_a_tenant_has_so_many_workflows_of_its_own(api: Api) -> None:
+async def test_tenant_has_so_many_workflows_of_its_own(api: Api) -> None:
     user, other = await api.user(), await api.user("bob@example.com")
 
     def graph(number: int) -> dict[str, Any]:

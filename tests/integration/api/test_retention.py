@@ -13,7 +13,7 @@ from comfyrelay.domain.ids import upload_path
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
-from comfyrelay.services.operations.retention import GRACE_SECONDS, Retained
+from comfyrelay.services.operations.retention import GRACE_SECONDS, RetentionResult
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -88,13 +88,13 @@ class Attic:
     async def advance(self, seconds: float) -> None:
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=seconds))
 
-    async def tidy(self) -> Retained:
+    async def tidy(self) -> RetentionResult:
         """Both looks that it takes: to mark, and to remove."""
         first = await self.api.engine.operations.retention.run_once()
         await self.advance(GRACE_SECONDS)
         second = await self.api.engine.operations.retention.run_once()
-        return Retained(
-            expired=first.expired, unused=first.unused, removed=second.removed, strays=first.strays + second.strays
+        return RetentionResult(
+            expired=first.expired, unused=first.unused, removed=second.removed, orphans=first.orphans + second.orphans
         )
 
     async def status(self, video_id: str) -> str:
@@ -130,9 +130,9 @@ class TestOldVideos:
     async def test_it_expires_and_its_files_go_in_rows_and_objects(self, attic: Attic) -> None:
         video_id = await attic.processed()
         await attic.advance(29 * DAY)
-        assert await attic.tidy() == Retained()
+        assert await attic.tidy() == RetentionResult()
         await attic.advance(2 * DAY)
-        assert await attic.tidy() == Retained(expired=1, removed=2)
+        assert await attic.tidy() == RetentionResult(expired=1, removed=2)
         assert (await attic.objects(), await attic.rows()) == (set(), set())
         shown = await attic.caller.get(f"/api/videos/{video_id}")
         assert shown["status"] == "expired"
@@ -179,7 +179,7 @@ class TestOldVideos:
         assert await attic.status(again["video_id"]) == "expired"
         assert (await attic.objects(), await attic.rows()) == (set(), set())
 
-    async def test_a_new_job_gives_it_new_time(self, attic: Attic) -> None:
+    async def test_new_job_gives_it_new_time(self, attic: Attic) -> None:
         video_id = await attic.processed()
         await attic.advance(29 * DAY)
         await attic.submit("again", video_id=video_id)
@@ -188,7 +188,7 @@ class TestOldVideos:
         await attic.tidy()
         assert await attic.status(video_id) == "completed"
 
-    async def test_a_video_that_was_never_used_expires_too(self, attic: Attic) -> None:
+    async def test_video_that_was_never_used_expires_too(self, attic: Attic) -> None:
         video_id = await attic.video()
         await attic.advance(31 * DAY)
         await attic.tidy()
@@ -196,7 +196,7 @@ class TestOldVideos:
         assert await attic.objects() == set()
 
     @pytest.mark.parametrize("state", ["queued", "processing", "paused"])
-    async def test_a_video_of_a_live_job_is_kept(self, attic: Attic, state: str) -> None:
+    async def test_video_of_a_live_job_is_kept(self, attic: Attic, state: str) -> None:
         video_id = await attic.video()
         job = await attic.submit(video_id=video_id)
         if state == "processing":
@@ -204,10 +204,10 @@ class TestOldVideos:
         if state == "paused":
             await attic.api.engine.queue.control.pause(job.tenant_id, job.id)
         await attic.advance(365 * DAY)
-        assert await attic.tidy() == Retained()
+        assert await attic.tidy() == RetentionResult()
         assert await attic.objects() == {"clip.mp4"}
 
-    async def test_a_video_is_kept_for_an_older_job_that_is_still_live(self, attic: Attic) -> None:
+    async def test_video_is_kept_for_an_older_job_that_is_still_live(self, attic: Attic) -> None:
         video_id = await attic.video()
         await attic.submit("older", video_id=video_id)
         leased = await attic.lease(upload=False)
@@ -218,17 +218,17 @@ class TestOldVideos:
         await attic.complete(leased)
         assert await attic.objects() == {"clip.mp4"}
 
-    async def test_a_file_that_a_live_job_needs_keeps_its_video(self, attic: Attic) -> None:
+    async def test_file_that_a_live_job_needs_keeps_its_video(self, attic: Attic) -> None:
         """A job names its inputs by path, in what was fixed when it was submitted; no column tells."""
         mask = await attic.file("mask.png", "image/png")
         video_id = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=mask)
         await attic.submit(input_file_id=await attic.file("a.mp4"), input_payload={"mask": mask})
         await attic.advance(31 * DAY)
-        assert await attic.tidy() == Retained()
+        assert await attic.tidy() == RetentionResult()
         assert await attic.status(video_id) == "uploaded"
         assert await attic.objects() == {"mask.png", "a.mp4"}
 
-    async def test_a_file_that_another_video_shows_is_kept(self, attic: Attic) -> None:
+    async def test_file_that_another_video_shows_is_kept(self, attic: Attic) -> None:
         file_id = await attic.file("both.mp4")
         old = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=file_id)
         await attic.advance(20 * DAY)
@@ -242,7 +242,7 @@ class TestOldVideos:
         assert await attic.objects() == await attic.rows() == set()
 
     @pytest.mark.parametrize("used_at", ["NULL", "relay_now(0)"])
-    async def test_a_submission_that_was_under_way_wins(self, attic: Attic, used_at: str) -> None:
+    async def test_submission_that_was_under_way_wins(self, attic: Attic, used_at: str) -> None:
         """It had found the file just before that was marked."""
         await attic.submit(input_file_id=await attic.file("late.mp4"))
         await execute(attic.shard, f"UPDATE files SET used_at = {used_at}, removing_at = relay_now(-1)")
@@ -263,7 +263,7 @@ class TestOldVideos:
             attic = Attic(api, caller, caller.user, 0)
             await attic.video()
             await attic.advance(10_000 * DAY)
-            assert await attic.tidy() == Retained()
+            assert await attic.tidy() == RetentionResult()
 
     async def test_many_are_done_in_portions(self, attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("comfyrelay.services.operations.retention.AT_ONCE", 2)
@@ -272,47 +272,47 @@ class TestOldVideos:
         live = await attic.video("live.mp4")
         await attic.submit(video_id=live)
         await attic.advance(31 * DAY)
-        assert await attic.tidy() == Retained(expired=5, removed=5)
+        assert await attic.tidy() == RetentionResult(expired=5, removed=5)
         assert await attic.objects() == {"live.mp4"}
 
 
 class TestUnusedUploads:
-    async def test_an_upload_that_nothing_uses_is_removed(self, attic: Attic) -> None:
+    async def test_upload_that_nothing_uses_is_removed(self, attic: Attic) -> None:
         await attic.file("forgotten.mp4")
         await attic.advance(23 * 3600)
-        assert await attic.tidy() == Retained()
+        assert await attic.tidy() == RetentionResult()
         await attic.advance(2 * 3600)
-        assert await attic.tidy() == Retained(unused=1, removed=1)
+        assert await attic.tidy() == RetentionResult(unused=1, removed=1)
         assert (await attic.objects(), await attic.rows()) == (set(), set())
 
-    async def test_a_row_whose_bytes_never_came_is_removed_alike(self, attic: Attic) -> None:
+    async def test_row_whose_bytes_never_came_is_removed_alike(self, attic: Attic) -> None:
         await attic.api.engine.accounts.tenancy.add_file(attic.user, path="tenants/x/never.mp4", mime_type="video/mp4")
         await attic.advance(2 * DAY)
-        assert await attic.tidy() == Retained(unused=1, removed=1)
+        assert await attic.tidy() == RetentionResult(unused=1, removed=1)
         assert await attic.rows() == set()
 
-    async def test_an_upload_that_a_video_or_a_job_uses_is_kept(self, attic: Attic) -> None:
+    async def test_upload_that_a_video_or_a_job_uses_is_kept(self, attic: Attic) -> None:
         await attic.video("of-a-video.mp4")
         mask = await attic.file("mask.png", "image/png")
         job = await attic.submit(input_file_id=await attic.file("input.mp4"), input_payload={"mask": mask})
         await attic.api.engine.queue.control.cancel(job.tenant_id, job.id)
         await attic.advance(2 * DAY)
-        assert await attic.tidy() == Retained()
+        assert await attic.tidy() == RetentionResult()
         assert await attic.objects() == {"of-a-video.mp4", "mask.png", "input.mp4"}
 
-    async def test_an_upload_that_is_going_cannot_be_used_any_more(self, attic: Attic) -> None:
+    async def test_upload_that_is_going_cannot_be_used_any_more(self, attic: Attic) -> None:
         file_id = await attic.file("going.mp4")
         await attic.advance(2 * DAY)
         await attic.api.engine.operations.retention.run_once()
         answer = await attic.caller.call("POST", "/api/videos", {"original_file_id": file_id})
         assert answer.status_code == 422
 
-    async def test_an_output_is_not_an_upload(self, attic: Attic) -> None:
+    async def test_output_is_not_an_upload(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         leased = await attic.lease()
         await attic.complete(leased)
         await attic.advance(2 * DAY)
-        assert await attic.tidy() == Retained()
+        assert await attic.tidy() == RetentionResult()
         assert len(await attic.objects()) == 2
 
 
@@ -323,9 +323,9 @@ class TestOutputsThatLost:
         await attic.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
         won = await attic.lease()
         await attic.complete(won)
-        assert (await attic.api.engine.operations.retention.run_once()).strays == 0
+        assert (await attic.api.engine.operations.retention.run_once()).orphans == 0
         await attic.advance(LATE_SECONDS)
-        assert (await attic.api.engine.operations.retention.run_once()).strays == 1
+        assert (await attic.api.engine.operations.retention.run_once()).orphans == 1
         names = {attic.output_of(each).rpartition("/")[2] for each in (lost, won)}
         assert await attic.objects() & names == {attic.output_of(won).rpartition("/")[2]}
         assert await execute(attic.shard, "SELECT * FROM orphaned_outputs") == []
@@ -335,7 +335,7 @@ class TestOutputsThatLost:
         leased = await attic.lease()
         await attic.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
         await attic.advance(LATE_SECONDS)
-        assert (await attic.api.engine.operations.retention.run_once()).strays == 1
+        assert (await attic.api.engine.operations.retention.run_once()).orphans == 1
         assert await attic.objects() == {"a.mp4"}
 
     async def test_nothing_of_a_live_job_is_touched(self, attic: Attic) -> None:
@@ -344,7 +344,7 @@ class TestOutputsThatLost:
         await attic.api.engine.queue.settle.requeue(lost.dispatch_id, lost.lease_token, reason="spot_interruption")
         await attic.lease()
         await attic.advance(10 * DAY)
-        assert await attic.tidy() == Retained()
+        assert await attic.tidy() == RetentionResult()
         assert len(await attic.objects()) == 3
 
     async def test_what_comes_after_the_end_is_removed_too(self, attic: Attic) -> None:
@@ -353,12 +353,12 @@ class TestOutputsThatLost:
         await attic.complete(leased)
         late = attic.output_of(leased).replace("upload-", "upload-late-")
         await attic.api.engine.objects.put(late, b"late")
-        assert (await attic.api.engine.operations.retention.run_once()).strays == 0
+        assert (await attic.api.engine.operations.retention.run_once()).orphans == 0
         await attic.advance(LATE_SECONDS)
-        assert (await attic.api.engine.operations.retention.run_once()).strays == 1
+        assert (await attic.api.engine.operations.retention.run_once()).orphans == 1
         assert await attic.objects() == {"a.mp4", attic.output_of(leased).rpartition("/")[2]}
 
-    async def test_a_job_that_was_never_leased_is_not_looked_at(self, attic: Attic) -> None:
+    async def test_job_that_was_never_leased_is_not_looked_at(self, attic: Attic) -> None:
         job = await attic.submit(input_file_id=await attic.file("a.mp4"))
         await attic.api.engine.queue.control.cancel(job.tenant_id, job.id)
         assert await execute(attic.shard, "SELECT * FROM orphaned_outputs") == []
@@ -368,9 +368,7 @@ class TestOutputsThatLost:
 @pytest.mark.parametrize(
     "step", [TransactionStep.RETENTION_MARK, TransactionStep.RETENTION_REMOVE, TransactionStep.REMOVE_FORGET]
 )
-async def test_a_crash_at_any_step_leaves_nothing_behind(
-    attic: Attic, step: TransactionStep, boundary: Boundary
-) -> None:
+async def test_crash_at_any_step_leaves_nothing_behind(attic: Attic, step: TransactionStep, boundary: Boundary) -> None:
     video_id = await attic.processed()
     await attic.file("unused.mp4")
     await attic.submit("failed", input_file_id=await attic.file("a.mp4"))

@@ -54,7 +54,7 @@ async def admin(api: Api) -> Caller:
 
 
 class TestSettingUp:
-    async def test_the_code_makes_the_first_administrator(self, api: Api) -> None:
+    async def test_code_makes_the_first_administrator(self, api: Api) -> None:
         entry = await api.anybody.get("/api/entry")
         seconds = api.engine.settings.presigned_ttl_seconds
         told = {"is_desk": False, "stage": "production", "can_sign_up": True, "needs_setup": True}
@@ -88,7 +88,7 @@ class TestSettingUp:
         await api.clock.set(api.clock.now + timedelta(seconds=SETUP_SECONDS))
         problem_of(await set_up(api, code), 403)
 
-    async def test_a_code_is_not_used_up_by_what_is_wrong_with_the_rest(self, api: Api) -> None:
+    async def test_code_is_not_used_up_by_what_is_wrong_with_the_rest(self, api: Api) -> None:
         code = await make_code(api)
         problem_of(await set_up(api, code, password="short"), 422)
         assert (await set_up(api, code)).status_code == 201
@@ -100,7 +100,7 @@ class TestSettingUp:
 
 
 class TestAccountsByAdministrators:
-    async def test_the_user_sets_the_password_by_the_link(self, api: Api, admin: Caller) -> None:
+    async def test_user_sets_the_password_by_the_link(self, api: Api, admin: Caller) -> None:
         link = await admin.post("/api/admin/users", {"email": "Ada@example.com", "name": "Ada"})
         assert link["url"].startswith("http://relay.test/reset#")
         token = link["url"].partition("#")[2]
@@ -133,7 +133,7 @@ class TestResetLinks:
         problem_of(await api.anybody.call("POST", "/api/reset/check", {"token": token}), 404)
         problem_of(await reset(api, link), 404)
 
-    async def test_a_newer_one_takes_its_place(self, api: Api, admin: Caller) -> None:
+    async def test_newer_one_takes_its_place(self, api: Api, admin: Caller) -> None:
         first = await admin.post("/api/admin/users", {"email": "ada@example.com"})
         second = await admin.post(f"/api/admin/users/{first['user_id']}/reset-link")
         problem_of(await reset(api, first), 404)
@@ -149,7 +149,7 @@ class TestResetLinks:
         assert await user.get("/api/me")
         assert await bearer(api, made["token"]).get("/api/me")
 
-    async def test_a_link_is_not_used_up_by_a_password_that_is_too_short(self, api: Api, admin: Caller) -> None:
+    async def test_link_is_not_used_up_by_a_password_that_is_too_short(self, api: Api, admin: Caller) -> None:
         link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
         problem_of(await reset(api, link, "short"), 422)
         assert (await reset(api, link)).is_success
@@ -183,7 +183,7 @@ class TestResetLinks:
     async def test_there_is_none_for_nobody(self, api: Api, admin: Caller) -> None:
         problem_of(await admin.call("POST", "/api/admin/users/nobody/reset-link"), 404)
 
-    async def test_a_setup_code_sets_no_password(self, api: Api) -> None:
+    async def test_setup_code_sets_no_password(self, api: Api) -> None:
         code = (await make_code(api)).replace("-", "")
         problem_of(await api.anybody.call("POST", "/api/reset", {"token": code, "password": NEW}), 404)
 
@@ -192,7 +192,7 @@ class TestGuessing:
     def test_password_is_hashed_with_the_recommended_settings(self, real_hasher: PasswordHash) -> None:
         assert real_hasher.hash(PASSWORD).startswith("$argon2id$v=19$m=65536,t=3,p=4$")
 
-    async def test_an_account_is_tried_so_often_from_wherever_and_whether_it_is_there_or_not(self, api: Api) -> None:
+    async def test_account_is_tried_so_often_from_wherever_and_whether_it_is_there_or_not(self, api: Api) -> None:
         await api.user()
         seen = {}
         for email in ("ada@example.com", "nobody@example.com"):
@@ -238,7 +238,7 @@ class TestGuessing:
         assert key("fe80::1%eth0") == key("fe80::1")
         assert key("no address") == "no address"
 
-    async def test_the_right_password_forgives_what_was_mistyped(self, api: Api) -> None:
+    async def test_right_password_forgives_what_was_mistyped(self, api: Api) -> None:
         await api.user()
         for _ in range(2):
             for _ in range(29):
@@ -272,7 +272,7 @@ class TestStorage:
 
 
 class TestJoining:
-    async def test_the_command_has_all_that_a_worker_needs(self, api: Api, admin: Caller) -> None:
+    async def test_command_has_all_that_a_worker_needs(self, api: Api, admin: Caller) -> None:
         await api.effect()
         found = await admin.get("/api/admin/fleets/production/home-clip/join-command")
         assert found["command"].endswith(

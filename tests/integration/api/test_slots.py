@@ -36,7 +36,7 @@ async def running(api: Api) -> tuple[Caller, dict[str, Any], dict[str, Any]]:
     return worker, job, batch
 
 
-async def test_a_slot_shows_its_gpu_and_how_far_its_job_is(api: Api) -> None:
+async def test_slot_shows_its_gpu_and_how_far_its_job_is(api: Api) -> None:
     worker, job, batch = await running(api)
     admin = await api.user("root@example.com", is_admin=True)
     lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}

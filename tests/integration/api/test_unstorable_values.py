@@ -88,7 +88,7 @@ async def test_it_is_refused_by_the_name_of_its_field(
         ),
     ],
 )
-async def test_a_wrong_field_is_named_with_what_is_allowed(
+async def test_wrong_field_is_named_with_what_is_allowed(
     api: Api, call: tuple[str, str], body: Any, field: str, allowed: str
 ) -> None:
     caller = await api.user(is_admin=True)

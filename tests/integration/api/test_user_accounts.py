@@ -28,7 +28,7 @@ class TestSigningUp:
         assert me.keys() == {"id", "email", "name", "tenant_id", "is_admin"}
         assert me["is_admin"] is False
 
-    async def test_an_email_has_one_account_however_it_is_written(self, api: Api) -> None:
+    async def test_email_has_one_account_however_it_is_written(self, api: Api) -> None:
         await api.anybody.post("/api/register", ADA)
         again = await api.anybody.call("POST", "/api/register", {**ADA, "email": "ADA@example.com"})
         problem_of(again, 409)
@@ -52,13 +52,13 @@ class TestSigningUp:
 
 
 class TestSigningIn:
-    async def test_the_right_password_gives_a_token(self, api: Api) -> None:
+    async def test_right_password_gives_a_token(self, api: Api) -> None:
         await api.user("ada@example.com")
         data = await api.anybody.post("/api/login", {**ADA, "email": "Ada@Example.com"})
         assert (await bearer(api, data["token"]).get("/api/me"))["email"] == "ada@example.com"
 
     @pytest.mark.parametrize("email", ["ada@example.com", "nobody@example.com"])
-    async def test_a_wrong_one_does_not_tell_whether_there_is_such_an_account(self, api: Api, email: str) -> None:
+    async def test_wrong_one_does_not_tell_whether_there_is_such_an_account(self, api: Api, email: str) -> None:
         await api.user("ada@example.com")
         response = await api.anybody.call("POST", "/api/login", {"email": email, "password": "wrong password"})
         assert problem_of(response, 401)["detail"] == "The email or the password is wrong."
@@ -125,7 +125,7 @@ class TestTokens:
         assert [each["name"] for each in listed["items"]] == ["laptop", "test"]
         assert issued["token"] not in str(listed)
 
-    async def test_a_browser_and_the_one_that_asks_are_told_from_others(self, api: Api) -> None:
+    async def test_browser_and_the_one_that_asks_are_told_from_others(self, api: Api) -> None:
         token = (await api.anybody.post("/api/register", ADA))["token"]
         user = bearer(api, token)
         await user.post("/api/tokens", {"name": "laptop"})
@@ -142,7 +142,7 @@ class TestTokens:
         assert "browsers" in problem["errors"]["name"]
         assert (await user.call("POST", "/api/tokens", {"name": "session of my laptop"})).status_code == 201
 
-    async def test_a_revoked_one_works_no_longer(self, api: Api) -> None:
+    async def test_revoked_one_works_no_longer(self, api: Api) -> None:
         user = await api.user()
         issued = await user.post("/api/tokens", {"name": "laptop"})
         laptop = bearer(api, issued["token"])
@@ -190,7 +190,7 @@ class TestTheWallet:
             user = await api.user()
             assert (await user.get("/api/wallet"))["top_up_url"] == "https://shop.test/tokens"
 
-    def test_a_link_that_runs_something_is_refused(self) -> None:
+    def test_link_that_runs_something_is_refused(self) -> None:
         with pytest.raises(ValidationError, match="mailto"):
             Settings(top_up_url="javascript:alert(1)")
 

@@ -83,12 +83,12 @@ class TestEffects:
         assert second["next_cursor"] is None
 
     @pytest.mark.parametrize("query", ["limit=0", "limit=201", "limit=x", "cursor=-1", "cursor=x"])
-    async def test_a_page_that_makes_no_sense_is_refused(self, api: Api, query: str) -> None:
+    async def test_page_that_makes_no_sense_is_refused(self, api: Api, query: str) -> None:
         problem_of(await (await api.user()).call("GET", f"/api/effects?{query}"), 422)
 
 
 class TestWorkflowsOfOnesOwn:
-    async def test_a_graph_can_be_brought_and_run(self, api: Api) -> None:
+    async def test_graph_can_be_brought_and_run(self, api: Api) -> None:
         user = await api.user()
         response = await user.call(
             "POST",
@@ -143,24 +143,24 @@ class TestWorkflowsOfOnesOwn:
             "~/cat.png",
         ],
     )
-    async def test_a_graph_may_not_name_files_of_the_worker(self, api: Api, name: str) -> None:
+    async def test_graph_may_not_name_files_of_the_worker(self, api: Api, name: str) -> None:
         graph = {"1": {"class_type": "LoadImage", "inputs": {"image": name}}}
         response = await (await api.user()).call("POST", "/api/workflows", {"graph": graph})
         assert problem_of(response, 422)["type"] == "urn:comfyrelay:graph_not_allowed"
 
-    async def test_a_file_that_it_names_may_be_the_placeholder_of_an_input(self, api: Api) -> None:
+    async def test_file_that_it_names_may_be_the_placeholder_of_an_input(self, api: Api) -> None:
         graph = {"1": {"class_type": "LoadImage", "inputs": {"image": "example.png"}}}
         body = {"graph": graph, "properties": [{**IMAGE, "placeholder": "example.png"}]}
         assert await (await api.user()).post("/api/workflows", body)
 
     @pytest.mark.parametrize("told", [{}, {"output_mime_type": "text/plain"}])
-    async def test_a_graph_may_make_a_plain_text(self, api: Api, told: dict[str, str]) -> None:
+    async def test_graph_may_make_a_plain_text(self, api: Api, told: dict[str, str]) -> None:
         graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
         body = {"graph": graph, "output_extension": "txt", **told}
         made = await (await api.user()).post("/api/workflows", body)
         assert (made["output_extension"], made["output_mime_type"]) == ("txt", "text/plain")
 
-    async def test_a_file_has_no_default_for_that_would_be_a_path_in_everybodys_storage(self, api: Api) -> None:
+    async def test_file_has_no_default_for_that_would_be_a_path_in_everybodys_storage(self, api: Api) -> None:
         stolen = {**IMAGE, "default_value": "tenants/another/uploads/private.png"}
         response = await (await api.user()).call("POST", "/api/workflows", {"graph": GRAPH, "properties": [stolen]})
         assert "photo" in problem_of(response, 422)["errors"]
@@ -232,7 +232,7 @@ class TestPresets:
         assert [each["name"] for each in (*first["items"], *second["items"])] == ["c", "b", "a"]
 
 
-async def test_an_effects_price_is_held_when_it_is_used(api: Api) -> None:
+async def test_effects_price_is_held_when_it_is_used(api: Api) -> None:
     user = await api.user(tokens=3)
     effect = await rich_effect(api)
     job = await submit(user, effect, input_file_id=await upload(user))

@@ -27,7 +27,7 @@ async def worker(api: Api, effect: int) -> Caller:
     return await api.worker()
 
 
-async def test_a_job_can_be_followed_to_its_end(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+async def test_job_can_be_followed_to_its_end(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         assert stream.status == 200
@@ -66,7 +66,7 @@ async def test_what_was_seen_is_not_told_again(api: Api, user: Caller, effect: i
         assert [each.id for each in await stream.rest()] == ["1", "2", "3"]
 
 
-async def test_a_browser_that_has_seen_the_end_is_told_not_to_come_back(
+async def test_browser_that_has_seen_the_end_is_told_not_to_come_back(
     api: Api, user: Caller, effect: int, worker: Caller
 ) -> None:
     job = await run(api, user, worker, effect)
@@ -111,7 +111,7 @@ async def test_what_another_process_told_is_heard_within_a_second(
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
         # no wakeup: this process does not know
-        monkeypatch.setattr(api.engine.outbox.applying, "_on_applied", lambda *_: None)
+        monkeypatch.setattr(api.engine.outbox.applier, "_on_applied", lambda *_: None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         assert [each.type for each in await stream.rest()] == ["job:canceled"]
 
@@ -142,7 +142,7 @@ async def test_many_followers_cost_one_statement(
     assert looks == [2]
 
 
-async def test_a_quiet_stream_is_kept_open(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_quiet_stream_is_kept_open(user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
@@ -173,7 +173,7 @@ async def test_nobody_is_followed_for_somebody_who_hung_up(api: Api, user: Calle
     assert api.engine.jobs.events.subscribers == 0
 
 
-async def test_a_server_that_stops_ends_its_streams_at_once(api: Api, user: Caller, effect: int) -> None:
+async def test_server_that_stops_ends_its_streams_at_once(api: Api, user: Caller, effect: int) -> None:
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
@@ -183,7 +183,7 @@ async def test_a_server_that_stops_ends_its_streams_at_once(api: Api, user: Call
         assert await stream.rest() == []
 
 
-async def test_a_shard_that_could_not_be_asked_is_asked_again(
+async def test_shard_that_could_not_be_asked_is_asked_again(
     user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real, broken = history.events_after, True

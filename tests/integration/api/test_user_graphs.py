@@ -36,7 +36,7 @@ TEXT = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configur
         (graph("SaveImage", filename_prefix=LINK), ["SaveImage (4): input 'filename_prefix' must be a text itself"]),
     ],
 )
-async def test_a_graph_that_may_not_run_is_refused_with_its_node_and_what_to_do(
+async def test_graph_that_may_not_run_is_refused_with_its_node_and_what_to_do(
     api: Api, body: dict[str, Any], words: list[str]
 ) -> None:
     problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": body}), 422)
@@ -44,7 +44,7 @@ async def test_a_graph_that_may_not_run_is_refused_with_its_node_and_what_to_do(
     assert [each for each in words if each not in problem["detail"]] == []
 
 
-async def test_a_value_may_not_bring_what_the_graph_may_not_have(api: Api) -> None:
+async def test_value_may_not_bring_what_the_graph_may_not_have(api: Api) -> None:
     user = await api.user()
     made = await bring(user, graph("Draw", text="{{TEXT}}"), properties=[TEXT])
     body = {"workflow_slug": made["slug"], "idempotency_key": "k"}
@@ -65,7 +65,7 @@ async def test_one_that_was_brought_before_it_was_denied_runs_no_more_jobs(api: 
             await engine.jobs.resolve.find_target(user.user.tenant_id, effect_id=None, workflow_slug=slug)
 
 
-async def test_an_administrators_graph_is_trusted(backend: SqliteBackend, tmp_path: Any) -> None:
+async def test_administrators_graph_is_trusted(backend: SqliteBackend, tmp_path: Any) -> None:
     async with open_api(backend, tmp_path, graph_policy="allow") as api:
         user = await api.user(tokens=100)
         problem = problem_of(await user.call("POST", "/api/workflows", {"graph": graph("Draw")}), 422)
@@ -73,7 +73,7 @@ async def test_an_administrators_graph_is_trusted(backend: SqliteBackend, tmp_pa
         assert await submit(user, await api.effect())
 
 
-async def test_an_allow_list_is_made_of_what_the_workers_have(api: Api) -> None:
+async def test_allow_list_is_made_of_what_the_workers_have(api: Api) -> None:
     await api.effect()
     await api.worker("gpu-1", capabilities={"node_types": ["LoadImage", "PyExec"]})
     await api.worker("gpu-2", capabilities={"node_types": ["SaveImage", "LoadImage"]})

@@ -40,11 +40,11 @@ async def followed(api: Api, user: Caller, job: Any) -> Any:
 
 
 class TestSubmitting:
-    async def test_a_label_is_kept_without_what_rings_or_turns_it_around(self, user: Caller, effect: int) -> None:
+    async def test_label_is_kept_without_what_rings_or_turns_it_around(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect, label="a\x07 \x1b[31mcat\u202egnp.exe\n")
         assert job["label"] == "a catgnp.exe "
 
-    async def test_a_job_is_accepted_and_its_tokens_are_held(self, user: Caller, effect: int) -> None:
+    async def test_job_is_accepted_and_its_tokens_are_held(self, user: Caller, effect: int) -> None:
         body = {"effect_id": effect, "idempotency_key": "k", "input_payload": {"prompt": "a cow"}}
         response = await user.call("POST", "/api/ai-jobs", body)
         assert response.status_code == 201
@@ -71,7 +71,7 @@ class TestSubmitting:
         assert batch["counts"]["completed"] == batch["total"] == 2
         assert (await worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"] is None
 
-    async def test_the_same_request_gives_the_same_job(self, user: Caller, effect: int) -> None:
+    async def test_same_request_gives_the_same_job(self, user: Caller, effect: int) -> None:
         body = {"effect_id": effect, "idempotency_key": "k"}
         first = await user.call("POST", "/api/ai-jobs", body)
         again = await user.call("POST", "/api/ai-jobs", body)
@@ -79,13 +79,13 @@ class TestSubmitting:
         assert data_of(first)["id"] == data_of(again)["id"]
         assert (await user.get("/api/wallet"))["balance"] == 93
 
-    async def test_the_same_key_for_another_request_is_refused(self, user: Caller, effect: int) -> None:
+    async def test_same_key_for_another_request_is_refused(self, user: Caller, effect: int) -> None:
         await user.post("/api/ai-jobs", {"effect_id": effect, "idempotency_key": "k"})
         other = {"effect_id": effect, "idempotency_key": "k", "input_payload": {"prompt": "another"}}
         response = await user.call("POST", "/api/ai-jobs", other)
         assert problem_of(response, 409)["type"] == "urn:comfyrelay:idempotency_conflict"
 
-    async def test_the_price_that_was_told_is_charged_or_nothing_is(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_price_that_was_told_is_charged_or_nothing_is(self, api: Api, user: Caller, effect: int) -> None:
         body = {"effect_id": effect, "idempotency_key": "k", "expected_tokens": 7}
         await api.engine.catalogue.effects.change("clip", {"credits_cost": 9})
         problem = problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
@@ -157,7 +157,7 @@ class TestSubmitting:
         body = {"effect_id": effect, "idempotency_key": "k", "input_file_id": file}
         assert "input_file_id" in problem_of(await other.call("POST", "/api/ai-jobs", body), 422)["errors"]
 
-    async def test_a_priority_is_clamped(self, user: Caller, effect: int) -> None:
+    async def test_priority_is_clamped(self, user: Caller, effect: int) -> None:
         assert (await submit(user, effect, priority=1000))["priority"] == 10
 
     async def test_only_an_administrator_chooses_the_stage(self, api: Api, user: Caller, effect: int) -> None:
@@ -168,13 +168,13 @@ class TestSubmitting:
 
 
 class TestLooking:
-    async def test_a_waiting_job_says_why(self, user: Caller, effect: int) -> None:
+    async def test_waiting_job_says_why(self, user: Caller, effect: int) -> None:
         job = await submit(user, effect)
         waiting = (await user.get(f"/api/ai-jobs/{job['id']}"))["waiting"]
         assert waiting["reason"] == "no_worker"
         assert waiting["text"]
 
-    async def test_a_running_one_says_how_far_it_is(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_running_one_says_how_far_it_is(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)
@@ -187,7 +187,7 @@ class TestLooking:
             assert (seen["status"], seen["attempts"], seen["progress"]) == ("processing", 1, progress)
             assert seen["waiting"] is None
 
-    async def test_a_completed_one_gives_its_output_under_a_readable_name(
+    async def test_completed_one_gives_its_output_under_a_readable_name(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         job = await run(api, user, await api.worker(), effect)
@@ -201,7 +201,7 @@ class TestLooking:
         assert got.headers["Content-Disposition"] == f'attachment; filename="{output["filename"]}"'
         assert (job["status"], job["progress"], job["waiting"]) == ("completed", None, None)
 
-    async def test_a_failed_one_says_why_in_a_sentence(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_failed_one_says_why_in_a_sentence(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         await fail(api, worker, await lease(worker), "No such model.\nTraceback: /home/secret/x.py")
@@ -322,7 +322,7 @@ class TestVerbs:
 
 
 class TestDeleting:
-    async def test_the_output_goes_and_the_ledger_stays(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_output_goes_and_the_ledger_stays(self, api: Api, user: Caller, effect: int) -> None:
         job = await run(api, user, await api.worker(), effect)
         data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
         assert (await api.anybody.http.get(job["outputs"][0]["url"])).status_code == 404
@@ -368,7 +368,7 @@ class TestDeleting:
 
 
 class TestMany:
-    async def test_a_verb_for_named_ones(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_verb_for_named_ones(self, api: Api, user: Caller, effect: int) -> None:
         made = [(await submit(user, effect))["id"] for _ in range(3)]
         other = await api.user("eve@example.com")
         done = await other.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
@@ -378,7 +378,7 @@ class TestMany:
         assert await ids(user, "?status=queued") == [made[2]]
         assert (await user.get("/api/wallet"))["balance"] == 93
 
-    async def test_a_verb_for_all_that_fit(self, user: Caller, effect: int) -> None:
+    async def test_verb_for_all_that_fit(self, user: Caller, effect: int) -> None:
         for _ in range(3):
             await submit(user, effect)
         for action, status, changed in (("pause", "queued", 3), ("resume", "paused", 3), ("cancel", "queued", 3)):
@@ -486,7 +486,7 @@ class TestMany:
         problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 422)
 
 
-async def test_a_server_may_allow_more_at_once(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_server_may_allow_more_at_once(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with open_api(sqlite_backend, tmp_path, max_active_jobs_per_user=6) as api:
         user, effect = await api.user(tokens=100), await api.effect()
         for _ in range(6):

@@ -129,7 +129,7 @@ class TestSections:
         problem_of(await user.call("GET", "/api/queue?cursor=nonsense"), 422)
         problem_of(await user.call("GET", "/api/queue?cursor=line_x_y"), 422)
 
-    async def test_a_batch_that_has_ended_tells_the_worst(
+    async def test_batch_that_has_ended_tells_the_worst(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         many = await batch(user, effect, 2)
@@ -152,7 +152,7 @@ class TestNumbers:
         body = {"action": "cancel", "filter": wanted, "dry_run": True}
         return int((await user.post("/api/ai-jobs/bulk", body))["matched"])
 
-    async def test_the_list_the_counts_and_what_many_at_once_means_agree(
+    async def test_list_the_counts_and_what_many_at_once_means_agree(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         """Also of batches of which some have ended, of items that were retried, and of what is only fetched."""
@@ -227,7 +227,7 @@ class TestFinding:
 
 
 class TestRetried:
-    async def test_a_job_that_was_retried_names_the_new_one_in_the_list_and_by_itself(
+    async def test_job_that_was_retried_names_the_new_one_in_the_list_and_by_itself(
         self, user: Caller, effect: int
     ) -> None:
         job = (await submit(user, effect))["id"]
@@ -239,7 +239,7 @@ class TestRetried:
 
 
 class TestItems:
-    async def test_the_rest_of_a_batch_is_asked_for(
+    async def test_rest_of_a_batch_is_asked_for(
         self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(units, "MAX_ITEMS", 2)
@@ -253,9 +253,7 @@ class TestItems:
         assert (await user.get(f"/api/queue/{many}/items?status=failed"))["items"] == []
         assert len((await user.get(f"/api/queue/{many}/items"))["items"]) == 5
 
-    async def test_an_item_is_shown_as_its_newest_try(
-        self, api: Api, user: Caller, effect: int, worker: Caller
-    ) -> None:
+    async def test_item_is_shown_as_its_newest_try(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
         many = await batch(user, effect, 1)
         [first] = (await user.get(f"/api/queue/{many}/items"))["items"]
         await user.post(f"/api/ai-jobs/{first['id']}/cancel")
@@ -266,7 +264,7 @@ class TestItems:
 
 
 class TestOrder:
-    async def test_a_job_goes_before_another_and_before_a_batch(self, user: Caller, effect: int) -> None:
+    async def test_job_goes_before_another_and_before_a_batch(self, user: Caller, effect: int) -> None:
         a, b = [(await submit(user, effect))["id"] for _ in range(2)]
         many = await batch(user, effect)
         c = (await submit(user, effect))["id"]
@@ -303,7 +301,7 @@ class TestOrder:
             order += [each["id"] for each in found if each["id"] not in order]
         assert order == [items[0], items[2], items[1]]
 
-    async def test_a_move_that_cannot_be_says_why(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
+    async def test_move_that_cannot_be_says_why(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
         ended = (await run(api, user, worker, effect))["id"]
         other = await api.user("eve@example.com", tokens=10)
         theirs = (await submit(other, effect))["id"]
@@ -325,7 +323,7 @@ class TestOrder:
         await user.post("/api/ai-jobs/bulk", {"action": "move", "to": "bottom", "ids": [b, a]})
         assert await ids(user) == [d, c, b, a]
 
-    async def test_a_dry_run_counts_what_an_action_would_find_and_changes_nothing(
+    async def test_dry_run_counts_what_an_action_would_find_and_changes_nothing(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         a, b, c = [(await submit(user, effect, label=label))["id"] for label in ("lake", "lake", "hill")]
@@ -343,7 +341,7 @@ class TestOrder:
         assert await ids(user, "?status=waiting") == [a, b, c]
         assert await ids(other, "?status=waiting") != []
 
-    async def test_the_priority_of_many_is_set_and_held_to_the_range_of_the_server(
+    async def test_priority_of_many_is_set_and_held_to_the_range_of_the_server(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         a, b, c = [(await submit(user, effect))["id"] for _ in range(3)]
@@ -357,7 +355,7 @@ class TestOrder:
 
 
 class TestShown:
-    async def test_a_job_says_what_it_runs_and_what_with(self, api: Api, user: Caller, worker: Caller) -> None:
+    async def test_job_says_what_it_runs_and_what_with(self, api: Api, user: Caller, worker: Caller) -> None:
         file_id = await upload(user, png(), name="cat.png")
         properties = [
             {"key": "prompt", "type": "text", "placeholder": "{{PROMPT}}", "user_configurable": True},
@@ -395,7 +393,7 @@ class TestShown:
         )
         assert (await user.http.get(job["input"]["url"])).content == png()
 
-    async def test_an_output_becomes_an_input_that_outlives_its_job(
+    async def test_output_becomes_an_input_that_outlives_its_job(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         job = await run(api, user, worker, effect)

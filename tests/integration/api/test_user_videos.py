@@ -35,7 +35,7 @@ async def video_of(user: Caller, **more: Any) -> Any:
 
 
 class TestUploads:
-    async def test_the_bytes_go_where_the_signed_url_says(self, api: Api) -> None:
+    async def test_bytes_go_where_the_signed_url_says(self, api: Api) -> None:
         user = await api.user()
         response = await user.call("POST", "/api/videos/uploads", UPLOAD)
         assert response.status_code == 201
@@ -46,7 +46,7 @@ class TestUploads:
         sent = await api.anybody.http.put(begun["upload_url"], content=b"abc", headers=begun["upload_headers"])
         assert sent.status_code == 200
 
-    async def test_the_type_and_the_length_are_signed(self, api: Api) -> None:
+    async def test_type_and_the_length_are_signed(self, api: Api) -> None:
         user = await api.user()
         begun = await user.post("/api/videos/uploads", UPLOAD)
         for data, type_ in ((b"abcd", "image/png"), (b"ab", "image/png"), (b"abc", "text/html")):
@@ -60,7 +60,7 @@ class TestUploads:
         if not mime_type.startswith(("image", "x")):
             assert said.startswith("cat.png cannot be used here: ")
 
-    async def test_a_file_may_not_be_too_large(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async def test_file_may_not_be_too_large(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, max_upload_bytes=1000) as api:
             user = await api.user()
             refused = await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 6_400_000_000})
@@ -69,7 +69,7 @@ class TestUploads:
             problem_of(await user.call("POST", "/api/videos/uploads", {**UPLOAD, "size": 1001}), 413)
             assert await user.post("/api/videos/uploads", {**UPLOAD, "size": 1000})
 
-    async def test_a_name_leads_nowhere(self, api: Api) -> None:
+    async def test_name_leads_nowhere(self, api: Api) -> None:
         user = await api.user()
         me = await user.get("/api/me")
         for name in (
@@ -86,7 +86,7 @@ class TestUploads:
             assert f"/tenants/{me['tenant_id']}/uploads/{begun['file']['id']}" in path
             assert ".." not in path
 
-    async def test_the_effect_says_what_it_takes_before_the_upload(self, api: Api) -> None:
+    async def test_effect_says_what_it_takes_before_the_upload(self, api: Api) -> None:
         user, effect = await api.user(), await photo_effect(api)
         assert await user.post("/api/videos/uploads", {**UPLOAD, "effect_id": effect})
         wrong = {**UPLOAD, "mime_type": "video/mp4", "effect_id": effect}
@@ -197,7 +197,7 @@ class TestDeleting:
         await submit(user, effect, input_file_id=await upload(user), input_payload={"extra": other})
         problem_of(await user.call("DELETE", f"/api/videos/{video['id']}"), 409)
 
-    async def test_a_file_that_another_video_is_made_of_stays(self, api: Api) -> None:
+    async def test_file_that_another_video_is_made_of_stays(self, api: Api) -> None:
         user = await api.user()
         file = await upload(user)
         one, two = [await user.post("/api/videos", {"original_file_id": file}) for _ in range(2)]
@@ -205,7 +205,7 @@ class TestDeleting:
         seen = await user.get(f"/api/videos/{two['id']}")
         assert (await api.anybody.http.get(seen["original_file_url"])).status_code == 200
 
-    async def test_a_job_whose_input_is_gone_cannot_be_retried(self, api: Api) -> None:
+    async def test_job_whose_input_is_gone_cannot_be_retried(self, api: Api) -> None:
         user, effect = await api.user(), await photo_effect(api)
         video = await video_of(user)
         job = await submit(user, effect, video_id=video["id"])
@@ -230,7 +230,7 @@ class TestDeleting:
         assert (await api.anybody.http.get(video["original_file_url"])).status_code == 404
         assert await api.engine.jobs.removal.run_once(grace_seconds=0) == 0
 
-    async def test_a_job_that_was_just_being_submitted_for_it_is_refused(
+    async def test_job_that_was_just_being_submitted_for_it_is_refused(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         user, effect = await api.user(), await photo_effect(api)

@@ -105,7 +105,7 @@ async def scenario(
 
 
 class TestWhatIsTold:
-    async def test_a_completed_job_is_told_with_a_signature(self, scenario: Scenario) -> None:
+    async def test_completed_job_is_told_with_a_signature(self, scenario: Scenario) -> None:
         job_id = await scenario.ended()
         assert await scenario.send() == 1
         [(headers, body)] = scenario.receiver.heard
@@ -127,7 +127,7 @@ class TestWhatIsTold:
         assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 1, None)
         assert delivery["delivered_at"] is not None
 
-    async def test_a_failed_job_is_told_with_the_users_sentence(self, scenario: Scenario) -> None:
+    async def test_failed_job_is_told_with_the_users_sentence(self, scenario: Scenario) -> None:
         await scenario.submit(webhook_url=scenario.receiver.url)
         await scenario.fail("cannot write /home/comfy/secret.png")
         await scenario.send()
@@ -136,13 +136,13 @@ class TestWhatIsTold:
         assert event["data"]["error"]
         assert "/home" not in scenario.receiver.heard[0][1]
 
-    async def test_a_canceled_job_is_told_though_it_never_ran(self, scenario: Scenario) -> None:
+    async def test_canceled_job_is_told_though_it_never_ran(self, scenario: Scenario) -> None:
         job_id = await scenario.submit(webhook_url=scenario.receiver.url)
         await scenario.api.engine.queue.control.cancel(scenario.tenant_id, job_id)
         await scenario.send()
         assert json.loads(scenario.receiver.heard[0][1])["type"] == "job.canceled"
 
-    async def test_a_job_without_a_url_is_told_to_the_tenants_webhook(self, scenario: Scenario) -> None:
+    async def test_job_without_a_url_is_told_to_the_tenants_webhook(self, scenario: Scenario) -> None:
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         await scenario.submit()
         await scenario.complete()
@@ -187,7 +187,7 @@ class TestWhatIsTold:
         await scenario.api.engine.outbox.recovery.run_once(grace_seconds=0)
         assert len(await scenario.deliveries(job_id)) == 1
 
-    async def test_a_server_tells_by_itself(
+    async def test_server_tells_by_itself(
         self, backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver
     ) -> None:
         async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
@@ -200,7 +200,7 @@ class TestWhatIsTold:
 
 
 class TestTryingAgain:
-    async def test_a_receiver_that_fails_is_asked_again_later_and_later(self, scenario: Scenario) -> None:
+    async def test_receiver_that_fails_is_asked_again_later_and_later(self, scenario: Scenario) -> None:
         scenario.receiver.statuses = [500] * (len(WAITS_SECONDS) + 1)
         job_id = await scenario.ended()
         for count, wait in enumerate(WAITS_SECONDS, start=1):
@@ -230,7 +230,7 @@ class TestTryingAgain:
         with pytest.raises(WebhookVerificationError):
             Webhook(new_secret()).verify(body, second)
 
-    async def test_a_redirect_is_not_followed(self, scenario: Scenario) -> None:
+    async def test_redirect_is_not_followed(self, scenario: Scenario) -> None:
         async with receiving() as elsewhere:
             scenario.receiver.statuses, scenario.receiver.headers = [307], {"Location": elsewhere.url}
             job_id = await scenario.ended()
@@ -238,13 +238,13 @@ class TestTryingAgain:
             assert elsewhere.heard == []
         assert (await scenario.deliveries(job_id))[0]["last_status_code"] == 307
 
-    async def test_an_endless_answer_is_not_read(self, scenario: Scenario) -> None:
+    async def test_endless_answer_is_not_read(self, scenario: Scenario) -> None:
         scenario.receiver.statuses, scenario.receiver.answer = [200], b"x" * 10_000_000
         job_id = await scenario.ended()
         await scenario.send()
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_a_receiver_that_does_not_answer_holds_up_nobody_else(self, scenario: Scenario) -> None:
+    async def test_receiver_that_does_not_answer_holds_up_nobody_else(self, scenario: Scenario) -> None:
         async with receiving() as other:
             scenario.receiver.free.clear()
             slow = await scenario.ended(key="slow")
@@ -271,7 +271,7 @@ class TestTryingAgain:
             await other.wait_for(1)
             await sender.close()
 
-    async def test_a_server_that_stops_notes_what_it_has_sent(self, scenario: Scenario) -> None:
+    async def test_server_that_stops_notes_what_it_has_sent(self, scenario: Scenario) -> None:
         noting, may_go = asyncio.Event(), asyncio.Event()
 
         async def hold(step: str, boundary: Boundary) -> None:
@@ -386,7 +386,7 @@ class TestAskingAgain:
         assert len(scenario.receiver.heard) == 2
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_a_receiver_is_not_flooded_by_sending_again(self, scenario: Scenario) -> None:
+    async def test_receiver_is_not_flooded_by_sending_again(self, scenario: Scenario) -> None:
         job_id = await scenario.ended()
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
@@ -405,7 +405,7 @@ class TestAskingAgain:
 
 
 class TestTryingItOut:
-    async def test_a_test_is_signed_and_says_what_was_answered(self, scenario: Scenario) -> None:
+    async def test_test_is_signed_and_says_what_was_answered(self, scenario: Scenario) -> None:
         problem_of(await scenario.caller.call("POST", "/api/webhook/test"), 409)
         secret = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))["secret"]
         scenario.receiver.statuses = [418]
@@ -416,7 +416,7 @@ class TestTryingItOut:
         assert Webhook(secret).verify(body, headers)["type"] == "webhook.test"
         assert (await scenario.caller.get("/api/deliveries"))["items"] == []
 
-    async def test_a_tenant_may_try_ten_times_a_minute(self, scenario: Scenario) -> None:
+    async def test_tenant_may_try_ten_times_a_minute(self, scenario: Scenario) -> None:
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         for _ in range(10):
             await scenario.caller.post("/api/webhook/test")
@@ -441,7 +441,7 @@ class TestWhereTo:
         assert sent.status_code is None
         assert sent.error in {INTO_PRIVATE, "The host cannot be found."}
 
-    async def test_a_name_that_changes_its_mind_gains_nothing(
+    async def test_name_that_changes_its_mind_gains_nothing(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It is asked for once, and the connection goes to the address that was looked at."""
@@ -459,7 +459,7 @@ class TestWhereTo:
         assert (await sender.send(f"http://rebind.test:{port}/hook", "{}", {})).error == INTO_PRIVATE
         assert len(receiver.heard) == 1
 
-    async def test_the_host_is_named_as_the_url_names_it(self, receiver: Receiver) -> None:
+    async def test_host_is_named_as_the_url_names_it(self, receiver: Receiver) -> None:
         port = receiver.url.rpartition(":")[2].partition("/")[0]
         sent = await WebhookSender(allow_private=True).send(f"http://localhost:{port}/hook", "{}", {})
         assert sent.is_ok
@@ -535,7 +535,7 @@ class TestWhereTo:
             *("[::ffff:127.0.0.1]", "10.1.2.3", "169.254.169.254", "[fd00:ec2::254]"),
         ],
     )
-    def test_an_address_that_is_not_public_is_known_without_asking(self, host: str) -> None:
+    def test_address_that_is_not_public_is_known_without_asking(self, host: str) -> None:
         assert url_problem(f"http://{host}:8080/hook", allow_private=False) == INTO_PRIVATE
         assert url_problem(f"http://{host}:8080/hook", allow_private=True) is None
 
@@ -557,13 +557,13 @@ class TestWhereTo:
             assert refused["errors"] == {"webhook_url": INTO_PRIVATE}
         assert (await caller.get("/api/wallet"))["balance"] == 100
 
-    async def test_a_job_with_such_a_url_is_not_accepted(self, scenario: Scenario) -> None:
+    async def test_job_with_such_a_url_is_not_accepted(self, scenario: Scenario) -> None:
         body = {"effect_id": scenario.effect_id, "idempotency_key": "k", "webhook_url": "ftp://example.com/"}
         assert "webhook_url" in problem_of(await scenario.caller.call("POST", "/api/ai-jobs", body), 422)["errors"]
 
 
 class TestTheTenantsWebhook:
-    async def test_the_secret_is_shown_once(self, scenario: Scenario) -> None:
+    async def test_secret_is_shown_once(self, scenario: Scenario) -> None:
         empty = await scenario.caller.get("/api/webhook")
         assert empty == {"url": None, "has_secret": False, "updated_at": None, "secret": None}
         first = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": "https://example.com/a"}))
@@ -574,9 +574,7 @@ class TestTheTenantsWebhook:
         rotated = data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": None, "rotate_secret": True}))
         assert rotated["secret"] not in (None, first["secret"])
 
-    async def test_a_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(
-        self, scenario: Scenario
-    ) -> None:
+    async def test_secret_that_was_made_for_a_delivery_is_shown_when_it_is_asked_for(self, scenario: Scenario) -> None:
         await scenario.ended()
         await scenario.send()
         [(headers, body)] = scenario.receiver.heard
@@ -590,7 +588,7 @@ class TestTheTenantsWebhook:
         await scenario.complete()
         assert await scenario.send() == 0
 
-    async def test_a_url_of_the_wrong_form_is_refused(self, scenario: Scenario) -> None:
+    async def test_url_of_the_wrong_form_is_refused(self, scenario: Scenario) -> None:
         for url in ("ftp://example.com", "https://a:b@example.com", "https://example.com/\x00"):
             problem = problem_of(await scenario.caller.call("PUT", "/api/webhook", {"url": url}), 422)
             assert "url" in problem["errors"]

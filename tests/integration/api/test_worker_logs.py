@@ -41,7 +41,9 @@ async def look(desk: OperatorScenario) -> Any:
     return await desk.call("GET", "/workers/gpu-1/logs")
 
 
-async def test_it_is_asked_for_when_somebody_looks_and_shown_when_it_came(desk: OperatorScenario, worker: Caller) -> None:
+async def test_it_is_asked_for_when_somebody_looks_and_shown_when_it_came(
+    desk: OperatorScenario, worker: Caller
+) -> None:
     assert (await poll(worker))["wants_logs"] is False
     asked = await look(desk)
     assert asked.status_code == 202
@@ -56,7 +58,7 @@ async def test_it_is_asked_for_when_somebody_looks_and_shown_when_it_came(desk: 
     assert found.json()["data"]["lines"] == [LINE, "another"]
 
 
-async def test_a_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: OperatorScenario, worker: Caller) -> None:
+async def test_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: OperatorScenario, worker: Caller) -> None:
     waiting = asyncio.create_task(poll(worker, wait_seconds=30))
     async with asyncio.timeout(PATIENCE_SECONDS):
         await until(lambda: desk.api.engine.queue.polls.parked)
@@ -65,14 +67,14 @@ async def test_a_worker_that_waits_for_a_job_is_let_go_to_hear_of_it(desk: Opera
     assert (answer["job"], answer["wants_logs"]) == (None, True)
 
 
-async def test_a_worker_that_runs_a_job_hears_of_it_with_its_heartbeat(desk: OperatorScenario, worker: Caller) -> None:
+async def test_worker_that_runs_a_job_hears_of_it_with_its_heartbeat(desk: OperatorScenario, worker: Caller) -> None:
     await desk.submit()
     job = (await poll(worker))["job"]
     beat = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"]}
     assert (await worker.post("/api/worker/heartbeat", beat))["wants_logs"] is False
     waiting = asyncio.create_task(worker.post("/api/worker/heartbeat", {**beat, "wait_seconds": 30}))
     async with asyncio.timeout(PATIENCE_SECONDS):
-        await until(lambda: desk.api.engine.queue.stops.waiting)
+        await until(lambda: desk.api.engine.queue.stop_requests.waiting)
         await look(desk)
         answer = await waiting
     assert (answer["wants_logs"], answer["stop"]) == (True, None)
@@ -109,7 +111,7 @@ async def test_too_much_is_refused(worker: Caller, lines: Any) -> None:
     problem_of(await worker.call("POST", "/api/worker/logs", {"lines": lines}), 422)
 
 
-async def test_a_name_with_a_slash_or_a_blank_is_reached_all_the_same(desk: OperatorScenario) -> None:
+async def test_name_with_a_slash_or_a_blank_is_reached_all_the_same(desk: OperatorScenario) -> None:
     worker = await desk.api.worker("rack 1/a")
     assert (await desk.call("GET", "/workers/rack 1/a/logs")).status_code == 202
     assert (await worker.post("/api/worker/poll", {"worker_id": "rack 1/a"}))["wants_logs"] is True

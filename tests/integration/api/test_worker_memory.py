@@ -18,7 +18,7 @@ async def test_what_stays_loaded_is_said_with_each_lease(api: Api) -> None:
     assert (await lease(other, "gpu-2"))["keep_loaded"]
 
 
-async def test_a_job_that_had_not_enough_memory_goes_to_a_larger_gpu(api: Api) -> None:
+async def test_job_that_had_not_enough_memory_goes_to_a_larger_gpu(api: Api) -> None:
     user, effect = await api.user(tokens=100), await api.effect()
     small, large = await api.worker(), await api.worker("gpu-2")
     told = [{"server": "comfyui-1", "name": "RTX", "memory_total": 24 * 2**30}]

@@ -86,7 +86,7 @@ def output(content: bytes = PICTURE) -> dict[str, Any]:
 
 
 class TestRegister:
-    async def test_a_worker_joins_its_fleet_and_gets_a_token_once(self, api: Api) -> None:
+    async def test_worker_joins_its_fleet_and_gets_a_token_once(self, api: Api) -> None:
         await api.effect()
         body = {
             "worker_id": "i-123",
@@ -110,7 +110,7 @@ class TestRegister:
             "protocol": wire.PROTOCOL,
         }
 
-    async def test_a_dry_run_says_what_would_happen_and_registers_nothing(self, api: Api) -> None:
+    async def test_dry_run_says_what_would_happen_and_registers_nothing(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "dry_run": True}
         response = await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET)
@@ -128,14 +128,14 @@ class TestRegister:
         async with api.engine.databases.central.read() as tx:
             assert await workers.get(tx, "gpu-1") is None
 
-    async def test_a_dry_run_tells_what_the_worker_lacks(self, api: Api) -> None:
+    async def test_dry_run_tells_what_the_worker_lacks(self, api: Api) -> None:
         await api.effect()
         has = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": has, "dry_run": True}
         tried = await api.anybody.post("/api/worker/register", body, headers=SECRET)
         assert tried["lacking"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
 
-    async def test_a_registered_worker_may_try_though_its_fleet_is_full(self, api: Api) -> None:
+    async def test_registered_worker_may_try_though_its_fleet_is_full(self, api: Api) -> None:
         await api.effect()
         await api.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
@@ -148,7 +148,7 @@ class TestRegister:
         ("wrong", "headers", "status"),
         [({}, {}, 401), ({"fleet_slug": "none"}, SECRET, 404), ({"workflow_slugs": ["other"]}, SECRET, 422)],
     )
-    async def test_a_dry_run_is_refused_like_a_registration(
+    async def test_dry_run_is_refused_like_a_registration(
         self, api: Api, wrong: dict[str, Any], headers: dict[str, str], status: int
     ) -> None:
         await api.effect()
@@ -166,7 +166,7 @@ class TestRegister:
             (SECRET, "staging"),
         ],
     )
-    async def test_a_wrong_secret_or_one_of_another_stage_is_refused(
+    async def test_wrong_secret_or_one_of_another_stage_is_refused(
         self, api: Api, headers: dict[str, str], stage: str
     ) -> None:
         body = {"worker_id": "w", "fleet_slug": "home-clip", "stage": stage}
@@ -177,17 +177,17 @@ class TestRegister:
         body = {"worker_id": "w", "fleet_slug": "home-clip"}
         await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": SECRETS.fleet["production"][1]})
 
-    async def test_an_unknown_fleet_is_not_found(self, api: Api) -> None:
+    async def test_unknown_fleet_is_not_found(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
 
-    async def test_an_id_that_is_taken_is_a_conflict(self, api: Api) -> None:
+    async def test_id_that_is_taken_is_a_conflict(self, api: Api) -> None:
         await api.effect()
         await api.worker("gpu-1")
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
 
-    async def test_the_name_of_a_worker_that_is_gone_may_be_taken_again(self, api: Api) -> None:
+    async def test_name_of_a_worker_that_is_gone_may_be_taken_again(self, api: Api) -> None:
         await submitted(api)
         lost = await api.worker()
         job = await poll(lost)
@@ -200,7 +200,7 @@ class TestRegister:
         await api.anybody.post("/api/worker/register", body, headers=SECRET)
         problem_of(await lost.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
-    async def test_the_name_of_a_worker_that_was_revoked_may_not(self, api: Api) -> None:
+    async def test_name_of_a_worker_that_was_revoked_may_not(self, api: Api) -> None:
         await api.effect()
         await api.worker()
         await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
@@ -208,14 +208,14 @@ class TestRegister:
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
 
-    async def test_a_full_fleet_takes_nobody(self, api: Api) -> None:
+    async def test_full_fleet_takes_nobody(self, api: Api) -> None:
         await api.effect()
         await api.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
         body = {"worker_id": "gpu-2", "fleet_slug": "small"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 403)
 
-    async def test_a_fleet_without_an_active_workflow_takes_nobody(self, api: Api) -> None:
+    async def test_fleet_without_an_active_workflow_takes_nobody(self, api: Api) -> None:
         await api.engine.fleet.fleets.create(slug="empty")
         body = {"worker_id": "w", "fleet_slug": "empty"}
         problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
@@ -230,7 +230,7 @@ class TestRegister:
             ({"worker_id": "w", "fleet_slug": "x", "stage": "moon"}, "stage"),
         ],
     )
-    async def test_a_bad_body_names_the_field(self, api: Api, body: dict[str, Any], field: str) -> None:
+    async def test_bad_body_names_the_field(self, api: Api, body: dict[str, Any], field: str) -> None:
         problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
         assert list(problem["errors"]) == [field]
 
@@ -244,7 +244,7 @@ class TestRegister:
         assert (await worker.post("/api/worker/requeue", {**named, "reason": "leaving"}))["status"] == "queued"
         assert await worker.post("/api/worker/deregister", {"of_a_newer_version": 1}) == {"released": 0}
 
-    async def test_an_address_registers_ten_times_a_minute(self, api: Api) -> None:
+    async def test_address_registers_ten_times_a_minute(self, api: Api) -> None:
         body = {"worker_id": "w", "fleet_slug": "nowhere"}
         for _ in range(10):
             problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 404)
@@ -258,7 +258,7 @@ class TestPoll:
         await api.effect()
         assert await poll(await api.worker()) is None
 
-    async def test_a_job_comes_with_all_that_it_needs(self, api: Api) -> None:
+    async def test_job_comes_with_all_that_it_needs(self, api: Api) -> None:
         made = await submitted(api)
         job = await poll(await api.worker())
         assert job is not None
@@ -275,7 +275,7 @@ class TestPoll:
         assert (payload["output_node_id"], payload["output_extension"]) == ("3", "png")
         assert payload["assets"] == []
 
-    async def test_a_poll_that_waits_is_answered_when_a_job_comes(self, api: Api) -> None:
+    async def test_poll_that_waits_is_answered_when_a_job_comes(self, api: Api) -> None:
         effect_id = await api.effect()
         user = (await api.user(tokens=100)).user
         assert user is not None
@@ -308,7 +308,7 @@ class TestPoll:
             assert known is not None
             assert known.max_concurrency == slots
 
-    async def test_the_same_request_id_gets_the_same_lease_with_fresh_urls(self, api: Api) -> None:
+    async def test_same_request_id_gets_the_same_lease_with_fresh_urls(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         first, second = await poll(worker, request_id="r1"), await poll(worker, request_id="r1")
@@ -316,7 +316,7 @@ class TestPoll:
         assert second is not None
         assert lease_of(first) == lease_of(second)
 
-    async def test_a_request_whose_lease_has_ended_is_answered_at_once(self, api: Api) -> None:
+    async def test_request_whose_lease_has_ended_is_answered_at_once(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker, request_id="r1")
@@ -335,7 +335,7 @@ class TestPoll:
             await api.context.stop_waiting()
         assert waiting.result() is None
 
-    async def test_a_token_speaks_for_its_own_worker_only(self, api: Api) -> None:
+    async def test_token_speaks_for_its_own_worker_only(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-2"}), 403)
@@ -344,14 +344,14 @@ class TestPoll:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
             problem_of(await api.anybody.call("POST", "/api/worker/poll", {"worker_id": "w"}, headers=headers), 401)
 
-    async def test_a_revoked_worker_is_refused(self, api: Api) -> None:
+    async def test_revoked_worker_is_refused(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker()
         await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
         api.context.forget_worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 403)
 
-    async def test_a_poll_parked_with_a_token_that_is_rotated_meanwhile_gets_no_job(self, api: Api) -> None:
+    async def test_poll_parked_with_a_token_that_is_rotated_meanwhile_gets_no_job(self, api: Api) -> None:
         effect_id = await api.effect()
         user, admin = await api.user(tokens=100), await api.user("admin@example.com", is_admin=True)
         assert user.user is not None
@@ -399,13 +399,13 @@ class TestPoll:
         assert dict(api.context.worker_of._known) == known
         problem_of(await leaving.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
-    async def test_a_draining_worker_gets_nothing(self, api: Api) -> None:
+    async def test_draining_worker_gets_nothing(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         await api.engine.fleet.workers.set_draining("gpu-1", is_draining=True)
         assert await poll(worker) is None
 
-    async def test_a_worker_at_capacity_gets_nothing(self, api: Api) -> None:
+    async def test_worker_at_capacity_gets_nothing(self, api: Api) -> None:
         made = await submitted(api)
         await submit(api, made.user, made.effect_id, "two")
         worker = await api.worker()
@@ -434,7 +434,7 @@ class TestHeartbeat:
         answer = await worker.post("/api/worker/heartbeat", {**lease_of(job), "fresh_urls": True})
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
 
-    async def test_a_text_that_no_database_can_hold_is_refused(self, api: Api) -> None:
+    async def test_text_that_no_database_can_hold_is_refused(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -493,7 +493,7 @@ class TestHeartbeat:
 
 
 class TestSettling:
-    async def test_a_complete_with_its_output_is_accepted_and_may_be_repeated(self, api: Api) -> None:
+    async def test_complete_with_its_output_is_accepted_and_may_be_repeated(self, api: Api) -> None:
         made = await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -523,7 +523,7 @@ class TestSettling:
             (PICTURE, {"size": len(PICTURE), "mime_type": "video/mp4"}, "but this workflow creates image/png"),
         ],
     )
-    async def test_an_output_that_is_not_what_was_said_is_refused(
+    async def test_output_that_is_not_what_was_said_is_refused(
         self, api: Api, content: bytes, told: dict[str, Any], reason: str
     ) -> None:
         await submitted(api)
@@ -547,7 +547,7 @@ class TestSettling:
             answer = await worker.post("/api/worker/complete", {**lease_of(job), **output()})
             assert answer == {"status": "completed"}
 
-    async def test_a_plain_fail_is_final_and_refunds(self, api: Api) -> None:
+    async def test_plain_fail_is_final_and_refunds(self, api: Api) -> None:
         made = await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -557,7 +557,7 @@ class TestSettling:
             assert await worker.post("/api/worker/fail", body) == {"status": "failed"}
         assert await balance(api, made) == 100
 
-    async def test_a_fault_of_the_worker_is_tried_again(self, api: Api) -> None:
+    async def test_fault_of_the_worker_is_tried_again(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -565,7 +565,7 @@ class TestSettling:
         body = {**lease_of(job), "error_message": "out of memory", "fault": "worker"}
         assert await worker.post("/api/worker/fail", body) == {"status": "queued"}
 
-    async def test_a_requeue_costs_no_attempt(self, api: Api) -> None:
+    async def test_requeue_costs_no_attempt(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         for _ in range(5):
@@ -584,7 +584,7 @@ class TestSettling:
             ("requeue", {"reason": "x"}),
         ],
     )
-    async def test_a_wrong_or_ended_lease_is_not_found_and_changes_nothing(
+    async def test_wrong_or_ended_lease_is_not_found_and_changes_nothing(
         self, api: Api, path: str, more: dict[str, Any]
     ) -> None:
         await submitted(api)

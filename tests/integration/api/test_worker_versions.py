@@ -25,7 +25,7 @@ def nulls(model: type[WorkerRequest]) -> dict[str, Any]:
 
 
 class TestRegistration:
-    async def test_the_same_key_gets_another_token_and_keeps_the_leases(self, api: Api) -> None:
+    async def test_same_key_gets_another_token_and_keeps_the_leases(self, api: Api) -> None:
         made = await submitted(api)
         first = await api.worker(registration_key=KEY)
         job = await poll(first)
@@ -107,7 +107,7 @@ class TestPoll:
         assert await poll(worker, current_load=0) is None
         assert await poll(worker, current_load=0, max_concurrency=2) is not None
 
-    async def test_a_worker_that_has_grown_is_given_more_than_it_registered_with(self, api: Api) -> None:
+    async def test_worker_that_has_grown_is_given_more_than_it_registered_with(self, api: Api) -> None:
         made = await submitted(api)
         await submit(api, made.user, made.effect_id, "two")
         worker = await api.worker(max_concurrency=1)
@@ -149,7 +149,7 @@ class TestHeartbeat:
 
 class TestEnd:
     @pytest.mark.parametrize("said", [{}, {"error_message": None}, {"error_message": " "}])
-    async def test_a_failure_without_a_message_fails_the_job_with_a_sentence(
+    async def test_failure_without_a_message_fails_the_job_with_a_sentence(
         self, api: Api, said: dict[str, Any]
     ) -> None:
         made = await submitted(api)
@@ -161,7 +161,7 @@ class TestEnd:
         found = await api.engine.jobs.views.job(made.user.tenant_id, made.job_id)
         assert found.job.error_message == wire.NO_ERROR_GIVEN
 
-    async def test_an_unknown_fault_is_not_final(self, api: Api) -> None:
+    async def test_unknown_fault_is_not_final(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -169,14 +169,14 @@ class TestEnd:
         failed = {**lease_of(job), "error_message": "too hot", "fault": "of_a_newer_version"}
         assert await worker.post("/api/worker/fail", failed) == {"status": "queued"}
 
-    async def test_a_requeue_needs_no_reason(self, api: Api) -> None:
+    async def test_requeue_needs_no_reason(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
         assert await worker.post("/api/worker/requeue", {**lease_of(job), "reason": None}) == {"status": "queued"}
 
-    async def test_the_video_keeps_the_output_as_it_was_sent(self, api: Api) -> None:
+    async def test_video_keeps_the_output_as_it_was_sent(self, api: Api) -> None:
         made = await submitted(api)
         shard = api.engine.databases.shard("main")
         await execute(

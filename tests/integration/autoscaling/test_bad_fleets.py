@@ -111,7 +111,7 @@ def test_more_launches_a_minute_than_are_seen_are_not_allowed() -> None:
     assert scaling_from_json({"launches_per_minute": 250}).limits.launches_per_minute == 100
 
 
-def test_a_decision_about_one_that_no_number_fits_leaves_the_others() -> None:
+def test_decision_about_one_that_no_number_fits_leaves_the_others() -> None:
     bad = fleet(slug="bad", slots=0)
     good = fleet(slug="good", workflows=(2,))
     found = {each.fleet: each for each in plans([waiting(3), waiting(3, workflow=2)], bad, good)}

@@ -86,7 +86,7 @@ def value_of(kept: Any, namespace: str, metric: str, fleet: str) -> float:
     return float(point["Average"])
 
 
-def test_the_eight_have_the_names_of_the_document() -> None:
+def test_eight_have_the_names_of_the_document() -> None:
     assert set(METRICS) == NAMES
 
 
@@ -123,7 +123,7 @@ async def test_many_fleets_go_in_several_calls(kept: Any, monkeypatch: pytest.Mo
     assert [value_of(kept, "Many", "QueueDepth", f"f{n}") for n in range(5)] == [0, 1, 2, 3, 4]
 
 
-def test_a_median_of_no_jobs_is_not_sent() -> None:
+def test_median_of_no_jobs_is_not_sent() -> None:
     sent = metric_data([FleetFigures(fleet="f", stage="production")], at=utc_now())
     assert {each["MetricName"] for each in sent} == NAMES - {"JobProcessingP50"}
 
@@ -175,7 +175,7 @@ async def test_what_fails_is_tried_once_more_and_then_said(aws_at: Any) -> None:
     await runner.cleanup()
 
 
-async def test_a_cloudwatch_that_is_away_never_ends_the_publishing(
+async def test_cloudwatch_that_is_away_never_ends_the_publishing(
     small: World, aws_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing = Refusing(403)
@@ -195,7 +195,7 @@ async def test_a_cloudwatch_that_is_away_never_ends_the_publishing(
     await runner.cleanup()
 
 
-async def test_a_server_publishes_where_the_settings_say_so(
+async def test_server_publishes_where_the_settings_say_so(
     sqlite_backend: SqliteBackend, tmp_path: Path, aws_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing = Refusing(403)

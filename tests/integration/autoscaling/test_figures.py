@@ -65,7 +65,7 @@ async def test_workers_count_for_five_minutes_and_have_room_for_what_they_do_not
     assert (found.active_workers, found.available_capacity) == (1, 2)
 
 
-async def test_the_median_is_of_jobs_completed_in_the_last_ten_minutes(world: World) -> None:
+async def test_median_is_of_jobs_completed_in_the_last_ten_minutes(world: World) -> None:
     desk = await world.desk()
     assert (await of(world, desk.fleet)).job_processing_p50 is None
     for seconds in (100, 10, 30, 20):
@@ -79,7 +79,7 @@ async def test_the_median_is_of_jobs_completed_in_the_last_ten_minutes(world: Wo
     assert (await of(world, desk.fleet)).job_processing_p50 is None
 
 
-async def test_the_share_of_errors_is_of_jobs_that_ended_in_the_last_five_minutes(world: World) -> None:
+async def test_share_of_errors_is_of_jobs_that_ended_in_the_last_five_minutes(world: World) -> None:
     desk = await world.desk()
     for ends_well in (True, False, True, True):
         _, leased = await desk.leased()
@@ -89,7 +89,7 @@ async def test_the_share_of_errors_is_of_jobs_that_ended_in_the_last_five_minute
     assert (await of(world, desk.fleet)).error_rate == 0
 
 
-async def test_a_failure_that_is_tried_elsewhere_is_no_failed_job_yet(world: World) -> None:
+async def test_failure_that_is_tried_elsewhere_is_no_failed_job_yet(world: World) -> None:
     desk = await world.desk()
     _, leased = await desk.leased()
     await world.fail(leased, fault=Fault.WORKER)
@@ -119,7 +119,7 @@ async def test_spot_interruptions_count_though_the_worker_has_left(world: World)
     assert (await of(world, elsewhere.fleet)).spot_interruption_count == 0
 
 
-async def test_a_workflow_of_two_fleets_counts_where_it_ran(world: World) -> None:
+async def test_workflow_of_two_fleets_counts_where_it_ran(world: World) -> None:
     workflow = await world.workflow()
     first, second = await world.fleet(workflow), await world.fleet(workflow)
     worker = await world.worker(first)

@@ -45,6 +45,6 @@ async def test_completed_jobs_of_a_fleet_come_newest_first_and_page_by_page(
     assert [each.duration_seconds for each in recent] == [40.0, 30.0]
 
 
-async def test_a_fleet_that_does_not_exist_has_no_past(world: World) -> None:
+async def test_fleet_that_does_not_exist_has_no_past(world: World) -> None:
     with pytest.raises(NotFound):
         _ = [each async for each in world.engine.scaling.history.done(Stage.PRODUCTION, "none", days=1)]

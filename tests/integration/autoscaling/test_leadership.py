@@ -70,7 +70,7 @@ async def test_one_that_renews_keeps_its_term(world: World, both: tuple[Leadersh
         await world.advance(TTL / 3)
 
 
-async def test_a_dead_one_loses_it_when_its_time_is_over_and_not_before(
+async def test_dead_one_loses_it_when_its_time_is_over_and_not_before(
     world: World, both: tuple[Leadership, Leadership]
 ) -> None:
     first, second = both

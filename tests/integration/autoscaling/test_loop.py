@@ -37,7 +37,7 @@ async def fleets(world: World) -> Fleets:
 
 
 class TestLaunching:
-    async def test_a_job_that_finds_no_machine_has_one_launched(self, fleets: Fleets) -> None:
+    async def test_job_that_finds_no_machine_has_one_launched(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
         [order] = fleets.provider.launches
@@ -57,7 +57,7 @@ class TestLaunching:
         await fleets.decide()
         assert known == [set(fleets.provider.launches[0])]
 
-    async def test_a_machine_that_boots_is_not_ordered_twice(self, fleets: Fleets) -> None:
+    async def test_machine_that_boots_is_not_ordered_twice(self, fleets: Fleets) -> None:
         await fleets.submit()
         for _ in range(3):
             await fleets.round()
@@ -80,10 +80,12 @@ class TestLaunching:
         assert seen.boot_seconds == 42
         assert [each.state for each in seen.machines] == [MachineState.READY]
 
-    async def test_a_type_that_is_refused_gives_way_to_the_next(self, world: World) -> None:
+    async def test_type_that_is_refused_gives_way_to_the_next(self, world: World) -> None:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         fleets = await open_fleets(world, instance_types=types)
-        fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        fleets.provider.refuses = [
+            LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")
+        ]
         await fleets.submit()
         await fleets.decide()
         assert await fleets.present() == []
@@ -100,7 +102,7 @@ class TestLaunching:
         assert [each.name for each in (await fleets.seen()).instance_types] == ["cheap", "dear"]
 
     @pytest.mark.parametrize("when", ["launched", "adopted"])
-    async def test_a_type_that_the_provider_chose_itself_has_its_own_price(self, world: World, when: str) -> None:
+    async def test_type_that_the_provider_chose_itself_has_its_own_price(self, world: World, when: str) -> None:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         fleets = await open_fleets(world, instance_types=types)
 
@@ -120,7 +122,7 @@ class TestLaunching:
         [machine] = await fleets.present()
         assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
 
-    async def test_a_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
+    async def test_provider_that_refuses_everything_is_not_asked_again_at_once(self, fleets: Fleets) -> None:
         fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no group.")]
         await fleets.submit()
         await fleets.decide()
@@ -142,7 +144,7 @@ class TestLaunching:
         assert fleets.provider.ends == []
         assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
 
-    async def test_a_worker_that_speaks_to_the_cloud_alone_is_no_capacity_for_what_waits_here(
+    async def test_worker_that_speaks_to_the_cloud_alone_is_no_capacity_for_what_waits_here(
         self, fleets: Fleets
     ) -> None:
         for providers in (["cloud"], ["cloud", "self_hosted"]):
@@ -168,7 +170,7 @@ class TestEnding:
         await fleets.world.complete(leased)
         return worker
 
-    async def test_the_last_one_stays_fifteen_minutes_and_is_drained_before_it_ends(self, fleets: Fleets) -> None:
+    async def test_last_one_stays_fifteen_minutes_and_is_drained_before_it_ends(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(890)
         await fleets.round()
@@ -182,7 +184,7 @@ class TestEnding:
         [machine] = await fleets.orders()
         assert machine.ended == MachineEndReason.UNNEEDED
 
-    async def test_the_reference_acts_as_alarms_do_a_minute_after_what_was_published(self, world: World) -> None:
+    async def test_reference_acts_as_alarms_do_a_minute_after_what_was_published(self, world: World) -> None:
         fleets = await open_fleets(world, scaling={"policy": "reference"})
         await fleets.decide()
         await fleets.submit(5)
@@ -201,7 +203,7 @@ class TestEnding:
         await fleets.decide()
         assert len(await fleets.present()) == 3
 
-    async def test_the_reference_ends_machines_once_the_backlog_was_low_for_fifteen_minutes(self, world: World) -> None:
+    async def test_reference_ends_machines_once_the_backlog_was_low_for_fifteen_minutes(self, world: World) -> None:
         fleets = await open_fleets(world, scaling={"policy": "reference"})
         await fleets.submit(5)
         for _ in range(4):
@@ -248,7 +250,7 @@ class TestEnding:
         assert last.outcome == {"busy": [machine.key]}
         assert (await fleets.present())[0].ending_at is None
 
-    async def test_an_end_that_fails_is_asked_for_again(self, fleets: Fleets) -> None:
+    async def test_end_that_fails_is_asked_for_again(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
         fleets.provider.fails = ProviderError("throttled")
@@ -264,7 +266,7 @@ class TestEnding:
         assert await fleets.present() == []
 
     @pytest.mark.parametrize("how", ["late", "again"])
-    async def test_a_worker_that_comes_when_its_machine_is_to_end_gets_nothing_to_do(
+    async def test_worker_that_comes_when_its_machine_is_to_end_gets_nothing_to_do(
         self, fleets: Fleets, how: str
     ) -> None:
         if how == "again":
@@ -283,7 +285,7 @@ class TestEnding:
         assert (await fleets.world.audit(worker))[-1] == "drain"
         assert await fleets.world.lease(worker) is None
 
-    async def test_an_end_is_not_asked_for_again_while_the_worker_has_something_to_do(self, fleets: Fleets) -> None:
+    async def test_end_is_not_asked_for_again_while_the_worker_has_something_to_do(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
         fleets.provider.fails = ProviderError("throttled")
@@ -378,7 +380,7 @@ class TestFailures:
         await fleets.look()
         assert (await fleets.seen()).failed_boots == 0
 
-    async def test_a_provider_that_fails_does_not_stop_the_others_and_is_written_down(self, world: World) -> None:
+    async def test_provider_that_fails_does_not_stop_the_others_and_is_written_down(self, world: World) -> None:
         fleets = await open_fleets(world)
         other = await open_fleets(world)
         broken, sound = MemoryProvider(fails=ProviderError("The region is away.")), other.provider
@@ -400,7 +402,7 @@ class TestFailures:
         assert last.reason.endswith("; the provider failed: The region is away.")
         assert "failed" not in (await other.decisions())[0].reason
 
-    async def test_a_provider_that_cannot_tell_prices_is_looked_at_all_the_same(
+    async def test_provider_that_cannot_tell_prices_is_looked_at_all_the_same(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked = []
@@ -419,17 +421,17 @@ class TestFailures:
         # not at each look
         assert asked == [fleets.fleet]
 
-    async def test_an_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
+    async def test_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
         ids = [f"{fleets.fleet}.{number}" for number in range(1001)]
         fleets.provider.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
         await fleets.round()
         assert await fleets.present() == []
-        assert "tells of 1001 machines" in (await fleets.decisions())[0].reason
+        assert "reports 1001 machines" in (await fleets.decisions())[0].reason
         del fleets.provider.there[ids[0]]
         await fleets.look()
         assert len(await fleets.present()) == 1000
 
-    async def test_a_machine_from_the_future_is_given_up_as_any_other(self, world: World) -> None:
+    async def test_machine_from_the_future_is_given_up_as_any_other(self, world: World) -> None:
         fleets = await open_fleets(world, scaling={"launches_per_minute": 1})
         id_ = f"{fleets.fleet}.x"
         ahead = datetime(2126, 1, 1, tzinfo=UTC)
@@ -476,7 +478,7 @@ class TestFailures:
         assert len(fleets.provider.there) == 1
         assert [each.provider_id for each in await fleets.present()] == list(fleets.provider.there)
 
-    async def test_a_leader_that_lost_it_writes_nothing_and_launches_nothing(self, fleets: Fleets) -> None:
+    async def test_leader_that_lost_it_writes_nothing_and_launches_nothing(self, fleets: Fleets) -> None:
         await fleets.submit()
         old = fleets.world.engine.scaling.leadership
         assert old.leader is not None
@@ -493,7 +495,7 @@ class TestFailures:
 
 
 class TestMoney:
-    async def test_a_price_that_is_told_after_the_launch_counts(self, world: World) -> None:
+    async def test_price_that_is_told_after_the_launch_counts(self, world: World) -> None:
         limits = {"cost_per_hour": 10.0, "max_machines": 20, "launches_per_minute": 100}
         fleets = await open_fleets(world, scaling=limits)
         await fleets.submit()
@@ -550,7 +552,9 @@ class TestDecisions:
         all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
         limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
         fleets = await open_fleets(world, instance_types=types, scaling=limits)
-        fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")]
+        fleets.provider.refuses = [
+            LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")
+        ]
         await fleets.submit()
         await fleets.decide()
         await fleets.decide()
@@ -608,7 +612,7 @@ class TestDecisions:
         assert len(fleets.provider.launches) == 1
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
-    async def test_an_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
+    async def test_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
         async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
@@ -625,7 +629,7 @@ class TestDecisions:
         assert fleets.provider.launches[0] == fleets.provider.launches[1]
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
-    async def test_an_order_that_nobody_took_before_it_is_no_boot_that_failed(self, fleets: Fleets, how: str) -> None:
+    async def test_order_that_nobody_took_before_it_is_no_boot_that_failed(self, fleets: Fleets, how: str) -> None:
         async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
@@ -670,7 +674,7 @@ class TestDecisions:
         assert await fleets.present() == []
 
     @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])
-    async def test_an_end_that_was_begun_is_finished_in_a_pause_but_not_in_a_dry_run(
+    async def test_end_that_was_begun_is_finished_in_a_pause_but_not_in_a_dry_run(
         self, fleets: Fleets, how: str, ends: int
     ) -> None:
         await fleets.submit()
@@ -693,7 +697,7 @@ class TestDecisions:
         assert reason_class(one) != reason_class("nothing waits, no machine: nothing to do")
 
 
-async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fleets) -> None:
+async def test_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fleets) -> None:
     launched = asyncio.Event()
 
     async def after(_orders: Sequence[MachineOrder]) -> None:
@@ -710,7 +714,7 @@ async def test_the_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fle
 @pytest.mark.parametrize(
     "changes", [{"machines": None, "scaling": None}, {"machines": None}, {"machines": {"provider": "local"}}]
 )
-async def test_a_fleet_with_machines_keeps_whoever_can_end_them(fleets: Fleets, changes: dict[str, Any]) -> None:
+async def test_fleet_with_machines_keeps_whoever_can_end_them(fleets: Fleets, changes: dict[str, Any]) -> None:
     await fleets.submit()
     await fleets.decide()
     with pytest.raises(Conflict, match="still has 1 machine"):
@@ -719,7 +723,7 @@ async def test_a_fleet_with_machines_keeps_whoever_can_end_them(fleets: Fleets, 
     assert (await fleets.record()).is_scaled
 
 
-async def test_a_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
+async def test_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
     await fleets.submit()
     await fleets.decide()
     with pytest.raises(Conflict, match="still has 1 machine"):

@@ -8,7 +8,7 @@ from tests.support.memory_provider import open_fleets
 from tests.support.world import World
 
 
-async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is_free(world: World) -> None:
+async def test_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is_free(world: World) -> None:
     fleets = await open_fleets(world, scaling={"max_machines": 1})
     await fleets.submit()
     await fleets.decide()
@@ -29,7 +29,7 @@ async def test_the_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is
     assert len(await fleets.present()) == 1
 
 
-async def test_an_incomplete_answer_of_a_provider_costs_no_machine(world: World) -> None:
+async def test_incomplete_answer_of_a_provider_costs_no_machine(world: World) -> None:
     fleets = await open_fleets(world, scaling={"min_machines": 2, "max_machines": 4})
     await fleets.decide()
     workers = await fleets.boot()
@@ -80,7 +80,7 @@ async def test_two_machines_of_one_order_do_not_both_stay(world: World) -> None:
     assert [each.provider_id for each in await fleets.present()] == [first.id]
 
 
-async def test_a_key_of_another_fleet_brings_no_machine_of_it_back(world: World) -> None:
+async def test_key_of_another_fleet_brings_no_machine_of_it_back(world: World) -> None:
     fleets, other = await open_fleets(world), await open_fleets(world)
     await fleets.submit()
     await fleets.decide()
@@ -98,7 +98,7 @@ async def test_a_key_of_another_fleet_brings_no_machine_of_it_back(world: World)
     assert [(each.key, each.provider_id) for each in await other.present()] == [(id_, id_)]
 
 
-async def test_a_machine_that_is_gone_drains_no_worker_of_another_fleet(world: World) -> None:
+async def test_machine_that_is_gone_drains_no_worker_of_another_fleet(world: World) -> None:
     fleets, other = await open_fleets(world), await open_fleets(world)
     await world.worker(other.fleet, name="gpu-1")
     id_ = f"{fleets.fleet}.g"

@@ -39,7 +39,7 @@ async def learn(fleets: Fleets) -> int:
 
 
 class TestWhoMayRegister:
-    async def test_the_limit_of_the_fleet_and_of_the_server_are_seen(self, fleets: Fleets) -> None:
+    async def test_limit_of_the_fleet_and_of_the_server_are_seen(self, fleets: Fleets) -> None:
         await fleets.change(max_workers=None)
         most = fleets.world.engine.settings.max_fleet_workers
         found = await fleets.seen()
@@ -196,7 +196,7 @@ class TestQueue:
         await fleets.world.restart()
         assert (await fleets.seen()).following_jobs == 2.0
 
-    async def test_a_process_that_begins_to_look_knows_of_earlier_arrivals(self, fleets: Fleets) -> None:
+    async def test_process_that_begins_to_look_knows_of_earlier_arrivals(self, fleets: Fleets) -> None:
         await fleets.submit(4)
         before = (await work(fleets)).jobs_per_second
         await fleets.world.restart()

@@ -20,10 +20,13 @@ async def why(fleets: Fleets) -> Waiting:
     return await fleets.world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
 
 
-async def test_a_machine_that_boots_is_told_with_the_time_that_is_left(world: World) -> None:
+async def test_machine_that_boots_is_told_with_the_time_that_is_left(world: World) -> None:
     fleets = await open_fleets(world, scaling={"max_machines": 1})
     waiting = await why(fleets)
-    assert (waiting.reason, waiting.text) == (Reason.MACHINE_STARTING, "A machine is starting and should be ready in about 2 minutes.")
+    assert (waiting.reason, waiting.text) == (
+        Reason.MACHINE_STARTING,
+        "A machine is starting and should be ready in about 2 minutes.",
+    )
     await fleets.pass_time(40)
     waiting = await why(fleets)
     assert waiting.text == "A machine is starting and should be ready in about 60 seconds."
@@ -44,7 +47,7 @@ async def test_once_its_worker_is_there_nobody_waits_for_it(fleets: Fleets) -> N
         ({"is_paused": True}, "the fleet is paused"),
     ],
 )
-async def test_the_limit_that_lets_none_start_is_named(world: World, limit: dict[str, float], words: str) -> None:
+async def test_limit_that_lets_none_start_is_named(world: World, limit: dict[str, float], words: str) -> None:
     fleets = await open_fleets(world, instance_types=[{"name": "g5", "price_per_hour": 0.5}], scaling=limit)
     waiting = await why(fleets)
     assert waiting.reason is Reason.NO_WORKER
@@ -55,9 +58,12 @@ async def test_what_a_provider_says_is_for_the_operator_alone(fleets: Fleets) ->
     fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no program x in /srv/programs.")]
     await why(fleets)
     waiting = await why(fleets)
-    assert waiting.text == "No online worker has this workflow. No machine can be launched: its provider launches none now."
+    assert (
+        waiting.text
+        == "No online worker has this workflow. No machine can be launched: its provider launches none now."
+    )
 
 
-async def test_a_fleet_that_nobody_scales_says_nothing_of_machines(fleets: Fleets) -> None:
+async def test_fleet_that_nobody_scales_says_nothing_of_machines(fleets: Fleets) -> None:
     await fleets.change(machines=None, scaling=None)
     assert (await why(fleets)).text == "No online worker has this workflow."

@@ -80,7 +80,7 @@ async def test_another_backup_into_the_same_folder_is_another_one_and_the_newest
         restore_backup(settings, made[-1], force=True)
 
 
-async def test_an_object_takes_no_room_twice_and_a_file_that_changes_does_not_change_its_copy(
+async def test_object_takes_no_room_twice_and_a_file_that_changes_does_not_change_its_copy(
     settings: Settings, backups: Path
 ) -> None:
     (settings.data_dir / "notes.txt").write_text("then")
@@ -94,7 +94,7 @@ async def test_an_object_takes_no_room_twice_and_a_file_that_changes_does_not_ch
 
 
 @pytest.mark.parametrize("harm", ["a byte", "a file", "the manifest", "a path"])
-async def test_a_damaged_backup_is_refused_and_everything_stays_as_it_is(
+async def test_damaged_backup_is_refused_and_everything_stays_as_it_is(
     settings: Settings, backups: Path, harm: str
 ) -> None:
     folder, _ = create_backup(settings, backups)
@@ -139,7 +139,7 @@ async def test_databases_that_a_server_has_open_are_not_replaced(settings: Setti
             restore_backup(settings, backups, force=True)
 
 
-async def test_a_server_whose_databases_and_objects_are_elsewhere_is_backed_up_whole(tmp_path: Path) -> None:
+async def test_server_whose_databases_and_objects_are_elsewhere_is_backed_up_whole(tmp_path: Path) -> None:
     settings = Settings(
         data_dir=tmp_path / "data",
         database_url=f"sqlite:///{tmp_path}/one/queue.db",
@@ -181,7 +181,7 @@ def test_what_cannot_be_copied_here_is_refused_with_where_to_read_how(
         restore_backup(settings, tmp_path / "backups")
 
 
-async def test_a_backup_is_not_put_into_what_it_is_of(settings: Settings) -> None:
+async def test_backup_is_not_put_into_what_it_is_of(settings: Settings) -> None:
     with pytest.raises(InvalidInput, match="outside"):
         create_backup(settings, settings.data_dir / "backups")
 
@@ -195,7 +195,7 @@ def test_where_there_is_nothing_there_is_nothing_to_back_up_or_to_restore(tmp_pa
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_backup_of_a_newer_version_is_refused_by_name(settings: Settings, backups: Path) -> None:
+async def test_backup_of_a_newer_version_is_refused_by_name(settings: Settings, backups: Path) -> None:
     folder, _ = create_backup(settings, backups)
     manifest = json.loads((folder / "manifest.json").read_text())
     manifest |= {"version": "99.0", "revisions": {**manifest["revisions"], "central.db": "central_9999"}}
@@ -204,13 +204,13 @@ async def test_a_backup_of_a_newer_version_is_refused_by_name(settings: Settings
         restore_backup(settings, backups, force=True)
 
 
-async def test_a_full_or_forbidden_disk_is_one_sentence_and_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
+async def test_full_or_forbidden_disk_is_one_sentence_and_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ComfyRelayError, match="Not a directory"):
         create_backup(settings, tmp_path / "file" / "backups")
 
 
-def test_a_move_that_fails_is_undone(tmp_path: Path) -> None:
+def test_move_that_fails_is_undone(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("a")
     with pytest.raises(FileNotFoundError):
         _move({tmp_path / "a": tmp_path / "aside" / "a", tmp_path / "gone": tmp_path / "b"})

@@ -124,7 +124,7 @@ def test_what_is_not_as_backup_writes_it_is_refused_before_anything_is_changed(
     assert keys.read_text() == "mine"
 
 
-def test_a_backup_without_a_database_is_refused(backup: Path, victim: Settings) -> None:
+def test_backup_without_a_database_is_refused(backup: Path, victim: Settings) -> None:
     manifest = json.loads((backup / "manifest.json").read_bytes())
     manifest["entries"] = [each for each in manifest["entries"] if each["path"] != "databases/central.db"]
     (backup / "manifest.json").write_text(json.dumps(manifest))
@@ -132,9 +132,7 @@ def test_a_backup_without_a_database_is_refused(backup: Path, victim: Settings) 
         restore_backup(victim, backup)
 
 
-def test_a_link_in_the_backup_itself_brings_in_no_file_of_the_machine(
-    backup: Path, victim: Settings, keys: Path
-) -> None:
+def test_link_in_the_backup_itself_brings_in_no_file_of_the_machine(backup: Path, victim: Settings, keys: Path) -> None:
     mine = {"size": keys.stat().st_size, "sha256": hashlib.sha256(keys.read_bytes()).hexdigest()}
     (backup / "files").mkdir(exist_ok=True)
     (backup / "files" / "a").symlink_to(keys)
@@ -165,7 +163,7 @@ def test_links_are_kept_as_seen_from_their_own_folder_and_those_to_elsewhere_are
     assert not (victim.data_dir / "big").is_symlink()
 
 
-def test_a_move_replaces_nothing(tmp_path: Path) -> None:
+def test_move_replaces_nothing(tmp_path: Path) -> None:
     for name in ("a", "lock"):
         (tmp_path / name).write_text(name)
     with pytest.raises(FileExistsError):

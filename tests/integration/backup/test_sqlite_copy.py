@@ -78,7 +78,7 @@ def test_who_writes_to_one_after_the_other_is_never_seen_in_the_second_alone(tmp
         writer.join()
 
 
-def test_a_damaged_database_is_not_taken_for_a_backup(tmp_path: Path) -> None:
+def test_damaged_database_is_not_taken_for_a_backup(tmp_path: Path) -> None:
     database(tmp_path / "a.db").close()
     with (tmp_path / "a.db").open("r+b") as file:
         file.seek(4096 * 3)
@@ -87,7 +87,7 @@ def test_a_damaged_database_is_not_taken_for_a_backup(tmp_path: Path) -> None:
         copy_databases({tmp_path / "a.db": tmp_path / "copy.db"})
 
 
-def test_a_file_that_another_connection_has_open_is_in_use(tmp_path: Path) -> None:
+def test_file_that_another_connection_has_open_is_in_use(tmp_path: Path) -> None:
     with closing(database(tmp_path / "a.db")), pytest.raises(Conflict, match="Stop it first"):
         require_closed(tmp_path / "a.db")
     require_closed(tmp_path / "a.db")

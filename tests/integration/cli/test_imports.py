@@ -29,7 +29,7 @@ ADMIN_MODULES = (autoscaling, catalogue, dispatches, fleets, operations, tenants
 MODULES = (*ADMIN_MODULES, base, desk, jobs, user, worker)
 
 
-def test_the_protocol_needs_no_web_framework() -> None:
+def test_protocol_needs_no_web_framework() -> None:
     names = ", ".join(each.__name__ for each in MODULES)
     program = f"import sys, {names}, comfyrelay.client, comfyrelay.worker.control; print('fastapi' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", program], text=True).strip() == "False"

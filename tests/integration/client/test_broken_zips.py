@@ -46,7 +46,7 @@ async def outputs(site: Site) -> list[str]:
     return await made(site, 2)
 
 
-async def test_a_zip_arrives_whole(site: Site, outputs: list[str]) -> None:
+async def test_zip_arrives_whole(site: Site, outputs: list[str]) -> None:
     found, error = await download(site, outputs)
     assert error is None
     assert len(zipfile.ZipFile(io.BytesIO(found)).namelist()) == 2

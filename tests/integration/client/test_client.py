@@ -44,7 +44,7 @@ async def own_workflow(site: Site) -> str:
 # Files
 
 
-async def test_a_file_is_uploaded_and_runs_through_a_workflow_of_ones_own(site: Site, tmp_path: Path) -> None:
+async def test_file_is_uploaded_and_runs_through_a_workflow_of_ones_own(site: Site, tmp_path: Path) -> None:
     picture = tmp_path / "cat.png"
     picture.write_bytes(png("red"))
     slug = await own_workflow(site)
@@ -54,7 +54,7 @@ async def test_a_file_is_uploaded_and_runs_through_a_workflow_of_ones_own(site: 
     assert (job.status, job.input_file_id) == ("queued", file_id)
 
 
-async def test_a_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path) -> None:
+async def test_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path) -> None:
     clip = tmp_path / "long.mp4"
     clip.write_bytes(bytes(range(256)) * 4000)
     file_id = await site.client.upload(clip)
@@ -75,7 +75,7 @@ async def test_many_files_are_each_sent_once_and_the_first_that_cannot_be_is_nam
         await site.client.upload_all([*pictures, tmp_path / "gone.png"])
 
 
-async def test_a_file_that_jobs_cannot_use_is_refused_before_it_is_sent(site: Site, tmp_path: Path) -> None:
+async def test_file_that_jobs_cannot_use_is_refused_before_it_is_sent(site: Site, tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("hello")
     (tmp_path / "empty.png").touch()
     with pytest.raises(InvalidInput, match=r"notes\.txt does not look like an image, a video or audio"):
@@ -96,7 +96,7 @@ async def test_outputs_are_downloaded_under_the_servers_names_or_ones_own(site: 
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["mine.png"]
 
 
-async def test_a_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: Path) -> None:
+async def test_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: Path) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     old = (await site.client.job(job["id"])).outputs[0]
     await site.api.clock.set(site.api.clock.now + timedelta(days=1))
@@ -104,7 +104,7 @@ async def test_a_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: 
     assert path.read_bytes() == png("blue")
 
 
-async def test_a_download_that_is_not_what_was_stored_leaves_no_file(site: Site, tmp_path: Path) -> None:
+async def test_download_that_is_not_what_was_stored_leaves_no_file(site: Site, tmp_path: Path) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     output = (await site.client.job(job["id"])).outputs[0]
     for change in ({"size": 1}, {"content_hash": "0" * 64}):
@@ -124,21 +124,21 @@ async def test_a_download_that_is_not_what_was_stored_leaves_no_file(site: Site,
         ("a b.png", "a b.png"),
     ],
 )
-def test_a_file_stays_in_its_folder_whatever_the_server_calls_it(given: str, safe: str) -> None:
+def test_file_stays_in_its_folder_whatever_the_server_calls_it(given: str, safe: str) -> None:
     assert safe_name(given) == safe
 
 
 # Jobs, batches, verbs
 
 
-async def test_the_same_key_is_the_same_job(site: Site) -> None:
+async def test_same_key_is_the_same_job(site: Site) -> None:
     first = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
     again = await site.client.submit(effect_id=site.effect_id, idempotency_key="k")
     other = await site.client.submit(effect_id=site.effect_id)
     assert first.id == again.id != other.id
 
 
-async def test_a_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
+async def test_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
     items = [{"input_payload": {"prompt": f"boat {n}"}} for n in range(3)]
     batch = await site.client.submit_batch(items, effect_id=site.effect_id, label="boats")
     assert (batch.total, batch.label) == (3, "boats")
@@ -152,7 +152,7 @@ async def test_a_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
     assert [each.id async for each in site.client.batches()] == [batch.id]
 
 
-async def test_a_job_that_failed_is_retried_as_a_new_one(site: Site) -> None:
+async def test_job_that_failed_is_retried_as_a_new_one(site: Site) -> None:
     job = await site.submit()
     await fail(site.api, site.worker, await lease(site.worker))
     retried = (await site.client.retry("job", job["id"])).data
@@ -160,7 +160,7 @@ async def test_a_job_that_failed_is_retried_as_a_new_one(site: Site) -> None:
     assert retried.retry_of == job["id"]
 
 
-async def test_a_batch_is_run_again_with_other_seeds(site: Site) -> None:
+async def test_batch_is_run_again_with_other_seeds(site: Site) -> None:
     seed = {"key": "seed", "type": "number", "placeholder": "{{SEED}}", "default_value": 7}
     graph = {**GRAPH, "2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}", "seed": "{{SEED}}"}}}
     made = await site.client.create_workflow(
@@ -214,7 +214,7 @@ async def test_progress_is_heard_while_it_is_made(site: Site) -> None:
     assert (event.type, event.id, event.data) == ("progress", None, {"value": 0.5})
 
 
-async def test_a_job_whose_end_was_seen_has_no_more_events(site: Site) -> None:
+async def test_job_whose_end_was_seen_has_no_more_events(site: Site) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     assert [each.type async for each in site.client.events(job["id"])][-1] == "job:completed"
     assert [each async for each in site.client.events(job["id"], after=3)] == []
@@ -222,7 +222,7 @@ async def test_a_job_whose_end_was_seen_has_no_more_events(site: Site) -> None:
         await anext(site.client.events("0195-nobody"))
 
 
-async def test_a_server_that_stays_away_is_given_up_after_a_while(site: Site) -> None:
+async def test_server_that_stays_away_is_given_up_after_a_while(site: Site) -> None:
     job = await site.submit()
     async with Proxy(site.url) as proxy, Client(proxy.url, token=site.token) as client:
         events = client.events(job["id"], patience_seconds=0.5)
@@ -252,7 +252,7 @@ async def test_server_sent_events_are_read_as_the_standard_says() -> None:
     assert [each async for each in parsed(lines())] == [JobEvent(type="job:started", data={"a": 1}, id=7)]
 
 
-async def test_a_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) -> None:
+async def test_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) -> None:
     job = await site.submit()
     leased = await lease(site.worker)
 
@@ -292,7 +292,7 @@ async def test_somebody_else_at_the_address_is_noticed() -> None:
             await client.presets()
 
 
-async def test_a_token_that_is_missing_or_wrong_is_said_to_be(site: Site) -> None:
+async def test_token_that_is_missing_or_wrong_is_said_to_be(site: Site) -> None:
     for token, words in [(None, "set COMFYRELAY_TOKEN"), ("wrong", "does not take the token in COMFYRELAY_TOKEN")]:
         async with Client(site.url, token=token) as client:
             with pytest.raises(Unauthorized, match=words):
@@ -309,13 +309,13 @@ async def test_what_is_refused_says_which_fields(site: Site) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://u:secret@host", "http://host:99999", "http://host/?a=b"])
-def test_an_address_that_is_none_is_refused_and_not_repeated(url: str) -> None:
+def test_address_that_is_none_is_refused_and_not_repeated(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Write it like http://127\.0\.0\.1:8420") as raised:
         Client(url)
     assert "secret" not in str(raised.value)
 
 
-async def test_an_id_cannot_lead_to_another_route(site: Site) -> None:
+async def test_id_cannot_lead_to_another_route(site: Site) -> None:
     for id_ in ("../presets", "x/cancel", "?status=failed"):
         with pytest.raises(ComfyRelayError):
             await site.client.job(id_)

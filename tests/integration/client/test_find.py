@@ -7,19 +7,19 @@ from comfyrelay.errors import InvalidInput, NotFound
 from tests.support.client_site import Site
 
 
-async def test_a_job_and_a_batch_are_found_by_their_whole_id(site: Site) -> None:
+async def test_job_and_a_batch_are_found_by_their_whole_id(site: Site) -> None:
     job, batch = await site.submit(), await site.batch(2)
     assert await find(site.client, job["id"]) == Found("job", job["id"])
     assert await find(site.client, batch["id"].upper()) == Found("batch", batch["id"])
 
 
-async def test_a_job_and_a_batch_are_found_by_the_end_of_their_id(site: Site) -> None:
+async def test_job_and_a_batch_are_found_by_the_end_of_their_id(site: Site) -> None:
     job, batch = await site.submit(), await site.batch(3)
     assert await find(site.client, job["id"][-8:]) == Found("job", job["id"])
     assert await find(site.client, batch["id"][-8:]) == Found("batch", batch["id"])
 
 
-async def test_a_job_is_found_by_the_beginning_of_its_id(site: Site) -> None:
+async def test_job_is_found_by_the_beginning_of_its_id(site: Site) -> None:
     first = await site.submit()
     others = [await site.submit() for _ in range(3)]
     # the shortest beginning that no other has

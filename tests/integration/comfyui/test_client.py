@@ -42,13 +42,13 @@ async def content(comfy: ComfyClient, result: RunResult) -> bytes:
 
 
 class TestRuns:
-    async def test_an_image_goes_in_and_out(self, comfy: ComfyClient) -> None:
+    async def test_image_goes_in_and_out(self, comfy: ComfyClient) -> None:
         result = await comfy.run(invert_file(), attachments=[Attachment(node="Input", input="image", source=PNG)])
         before, after = Image.open(io.BytesIO(PNG)).convert("RGB"), Image.open(io.BytesIO(await content(comfy, result)))
         assert after.size == before.size
         assert after.getpixel((0, 0)) == tuple(255 - part for part in before.getpixel((0, 0)))  # type: ignore[union-attr]
 
-    async def test_a_video_goes_in_and_out(self, comfy: ComfyClient, tmp_path: Path) -> None:
+    async def test_video_goes_in_and_out(self, comfy: ComfyClient, tmp_path: Path) -> None:
         source = tmp_path / "holiday.mp4"
         source.write_bytes(MP4)
         result = await comfy.run(invert_video(), attachments=[Attachment(node="1", input="file", source=source)])
@@ -64,18 +64,18 @@ class TestRuns:
         assert result.texts == {"1": ("hello",)}
         assert result.files == ()
 
-    async def test_the_wanted_node_goes_first(self, comfy: ComfyClient) -> None:
+    async def test_wanted_node_goes_first(self, comfy: ComfyClient) -> None:
         assert [file.node_id for file in (await comfy.run(clip())).files] == ["5", "6"]
         assert [file.node_id for file in (await comfy.run(clip(), wanted=["SaveWEBM"])).files] == ["6", "5"]
 
-    async def test_a_wanted_node_that_is_not_there_is_an_error_before_anything_is_sent(
+    async def test_wanted_node_that_is_not_there_is_an_error_before_anything_is_sent(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         with pytest.raises(GraphError, match='id or title "77"'):
             await comfy.run(invert(), wanted=["77"])
         assert simulator.log.prompts_queued == 0
 
-    async def test_a_file_of_the_editor_is_refused_before_anything_is_sent(
+    async def test_file_of_the_editor_is_refused_before_anything_is_sent(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         with pytest.raises(GraphError, match="Export"):
@@ -86,7 +86,7 @@ class TestRuns:
         assert (await comfy.run(invert())).cached_nodes == frozenset()
         assert (await comfy.run(invert())).cached_nodes == {"1", "2"}
 
-    async def test_the_graph_that_was_given_is_not_changed(self, comfy: ComfyClient) -> None:
+    async def test_graph_that_was_given_is_not_changed(self, comfy: ComfyClient) -> None:
         graph = invert_file()
         before = workflow_hash(graph), str(graph)
         await comfy.run(graph, attachments=[Attachment(node="1", input="image", source=PNG)])
@@ -109,7 +109,7 @@ class TestRuns:
 
 
 class TestEvents:
-    async def test_a_run_is_told_from_queue_to_end(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_run_is_told_from_queue_to_end(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05, steps=2, previews=True))
         events: list[RunEvent] = [event async for event in comfy.stream(invert())]
         kinds = [type(event) for event in events]
@@ -130,7 +130,7 @@ class TestEvents:
         assert isinstance(events[-1], Finished)
         assert events[-1].result.file.node_id == "3"
 
-    async def test_a_run_behind_others_knows_its_place(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_run_behind_others_knows_its_place(self, simulator: Simulator, comfy: ComfyClient) -> None:
         stuck = simulator.misbehave(Slow(class_type="SaveWEBM", seconds=30, steps=300))
         first, second = Listener(), Listener()
         async with asyncio.TaskGroup() as group:
@@ -187,7 +187,7 @@ class TestStopping:
             with pytest.raises(asyncio.CancelledError):
                 await running
 
-    async def test_a_run_of_somebody_else_is_not_interrupted(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_run_of_somebody_else_is_not_interrupted(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.3, steps=30))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
@@ -196,9 +196,7 @@ class TestStopping:
             await other.cancel("11111111-1111-4111-8111-111111111111")
         assert (await run).files
 
-    async def test_an_interrupt_by_somebody_else_is_told_as_such(
-        self, simulator: Simulator, comfy: ComfyClient
-    ) -> None:
+    async def test_interrupt_by_somebody_else_is_told_as_such(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
@@ -209,7 +207,7 @@ class TestStopping:
 
 
 class TestFiles:
-    async def test_the_same_content_is_uploaded_once(
+    async def test_same_content_is_uploaded_once(
         self, simulator: Simulator, comfy: ComfyClient, tmp_path: Path
     ) -> None:
         (tmp_path / "other.png").write_bytes(PNG)
@@ -220,7 +218,7 @@ class TestFiles:
         assert simulator.log.uploads_written == 1
         assert simulator.log.count("POST", "/upload/image") == 1
 
-    async def test_a_known_hash_saves_reading_the_file(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_known_hash_saves_reading_the_file(self, simulator: Simulator, comfy: ComfyClient) -> None:
         first = await comfy.upload(PNG, name="a.png")
         digest = first.name.partition(".")[0] + "0" * 24
         assert await comfy.upload(Path("not-read.png"), content_hash=digest) == first
@@ -240,11 +238,11 @@ class TestFiles:
         assert uploaded.subfolder == "comfyrelay"
         assert [path.parent.name for path in (simulator.folder / "input").rglob("*.*")] == ["comfyrelay"]
 
-    async def test_a_file_that_cannot_be_read_is_a_clear_error(self, comfy: ComfyClient, tmp_path: Path) -> None:
+    async def test_file_that_cannot_be_read_is_a_clear_error(self, comfy: ComfyClient, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match=r"gone\.png cannot be read: No such file"):
             await comfy.upload(tmp_path / "gone.png")
 
-    async def test_a_file_that_vanished_from_the_server_is_uploaded_again(
+    async def test_file_that_vanished_from_the_server_is_uploaded_again(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         attachment = Attachment(node="1", input="image", source=PNG, name="a.png")
@@ -254,7 +252,7 @@ class TestFiles:
         assert (await comfy.run(invert_file(), attachments=[attachment])).files
         assert simulator.log.uploads_written == 2
 
-    async def test_a_download_that_fails_leaves_nothing(
+    async def test_download_that_fails_leaves_nothing(
         self, simulator: Simulator, comfy: ComfyClient, tmp_path: Path
     ) -> None:
         result = await comfy.run(invert())
@@ -263,7 +261,7 @@ class TestFiles:
             await comfy.download(result.file, tmp_path / "out.png")
         assert list(tmp_path.iterdir()) == []
 
-    async def test_a_file_larger_than_the_server_allows_is_a_clear_error(self) -> None:
+    async def test_file_larger_than_the_server_allows_is_a_clear_error(self) -> None:
         async with Simulator(max_upload_bytes=1000) as simulator, ComfyClient(simulator.url) as comfy:
             with pytest.raises(ServerRefused, match="--max-upload-size"):
                 await comfy.upload(b"x" * 5000, name="big.mp4")
@@ -321,18 +319,18 @@ class TestTheServer:
         with pytest.raises(ServerUnreachable):
             await comfy.run(invert())
 
-    async def test_a_lost_server_is_noticed(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_lost_server_is_noticed(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.check()
         lost = asyncio.create_task(comfy.disconnected())
         await simulator.stop()
         await lost
 
     @pytest.mark.parametrize("url", ["", "ftp://host", "http://", "not a url://"])
-    def test_an_address_that_cannot_be_one_is_refused(self, url: str) -> None:
+    def test_address_that_cannot_be_one_is_refused(self, url: str) -> None:
         with pytest.raises(ConfigurationError, match="http://127"):
             ComfyClient(url)
 
-    async def test_an_address_may_be_written_short(self, simulator: Simulator) -> None:
+    async def test_address_may_be_written_short(self, simulator: Simulator) -> None:
         async with ComfyClient(simulator.url.removeprefix("http://") + "/") as comfy:
             assert comfy.url == simulator.url
             await comfy.check()

@@ -65,7 +65,7 @@ async def test_it_has_the_face_of_a_server(cloud: CloudClient) -> None:
     assert await server.preflight(invert()) == []
 
 
-async def test_an_image_goes_in_and_out(simulator: Simulator, cloud: CloudClient, tmp_path: Path) -> None:
+async def test_image_goes_in_and_out(simulator: Simulator, cloud: CloudClient, tmp_path: Path) -> None:
     listener = Listener()
     result = await cloud.run(
         invert_file(), attachments=[Attachment(node="1", input="image", source=PNG, name="a.png")], on_event=listener
@@ -78,25 +78,25 @@ async def test_an_image_goes_in_and_out(simulator: Simulator, cloud: CloudClient
     assert isinstance(listener.events[-1], Finished)
 
 
-async def test_a_video_comes_out_and_the_wanted_node_goes_first(cloud: CloudClient) -> None:
+async def test_video_comes_out_and_the_wanted_node_goes_first(cloud: CloudClient) -> None:
     result = await cloud.run(clip(), wanted=["6"])
     assert [file.mime_type for file in result.files] == ["video/webm", "video/mp4"]
 
 
-async def test_the_key_never_follows_a_redirect(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_key_never_follows_a_redirect(simulator: Simulator, cloud: CloudClient) -> None:
     """HTTP libraries take off `Authorization` when a redirect leads elsewhere, but keep other headers."""
     result = await cloud.run(invert())
     assert b"".join([piece async for piece in cloud.read(result.file)])
     assert simulator.log.leaked_credentials == []
 
 
-async def test_the_same_content_is_uploaded_once(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_same_content_is_uploaded_once(simulator: Simulator, cloud: CloudClient) -> None:
     assert await cloud.upload(PNG, name="a.png") == await cloud.upload(PNG, name="b.png")
     assert simulator.log.count("POST", "/api/upload/image") == 1
 
 
 @pytest.mark.parametrize("status", [429, 500, 502, 503])
-async def test_a_busy_service_is_asked_again(simulator: Simulator, cloud: CloudClient, status: int) -> None:
+async def test_busy_service_is_asked_again(simulator: Simulator, cloud: CloudClient, status: int) -> None:
     busy = simulator.misbehave(Refuse(status=status, path="/api/prompt", error_type="QUEUE_LIMIT", times=2))
     assert (await cloud.run(invert())).files
     assert busy.happened == 2
@@ -117,7 +117,7 @@ class TestSharedFiles:
                 await cloud.run(invert_file("{{LOGO}}"), attachments=[logo])
         return simulator.log.count("POST", "/api/upload/image")
 
-    async def test_a_later_process_does_not_upload_it_again(self, simulator: Simulator, tmp_path: Path) -> None:
+    async def test_later_process_does_not_upload_it_again(self, simulator: Simulator, tmp_path: Path) -> None:
         assert [await self.run(simulator, tmp_path / "kept.json") for _ in range(3)] == [1, 1, 1]
         # asked for once by each of the later ones
         assert simulator.log.count("GET", "/api/view") == 2
@@ -130,7 +130,7 @@ class TestSharedFiles:
         assert await self.run(simulator, tmp_path / "kept.json") == 2
 
     @pytest.mark.parametrize("said", ["", "[]", '{"x": 1', "{}"])
-    async def test_a_file_that_says_nothing_only_costs_an_upload(
+    async def test_file_that_says_nothing_only_costs_an_upload(
         self, simulator: Simulator, tmp_path: Path, said: str
     ) -> None:
         kept = tmp_path / "kept.json"
@@ -140,7 +140,7 @@ class TestSharedFiles:
     async def test_where_nothing_can_be_written_runs_go_on(self, simulator: Simulator, tmp_path: Path) -> None:
         assert [await self.run(simulator, tmp_path / "none" / "kept.json") for _ in range(2)] == [1, 2]
 
-    async def test_a_file_of_one_run_is_not_written_down(self, simulator: Simulator, tmp_path: Path) -> None:
+    async def test_file_of_one_run_is_not_written_down(self, simulator: Simulator, tmp_path: Path) -> None:
         own = replace(self.LOGO, shared=False, folder="job-1")
         assert await self.run(simulator, tmp_path / "kept.json", own) == 2
         assert list(tmp_path.iterdir()) == []
@@ -154,12 +154,12 @@ async def test_every_call_is_patient(simulator: Simulator, cloud: CloudClient, p
     ).files
 
 
-async def test_the_service_says_how_long_to_wait(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_service_says_how_long_to_wait(simulator: Simulator, cloud: CloudClient) -> None:
     simulator.misbehave(Refuse(status=429, path="/api/prompt", error_type="QUEUE_LIMIT", retry_after=0, times=3))
     assert (await cloud.run(invert())).files
 
 
-async def test_a_service_that_stays_busy_is_given_up(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_service_that_stays_busy_is_given_up(simulator: Simulator, cloud: CloudClient) -> None:
     busy = simulator.misbehave(Refuse(status=429, path="/api/prompt", error_type="QUEUE_LIMIT", retry_after=0))
     with pytest.raises(RateLimited) as caught:
         await cloud.run(invert())
@@ -187,7 +187,7 @@ async def test_money_is_explained_and_not_asked_for_again(
     assert asked.happened == 1
 
 
-async def test_a_wrong_key_is_said(simulator: Simulator) -> None:
+async def test_wrong_key_is_said(simulator: Simulator) -> None:
     async with CloudClient("wrong", url=simulator.url) as cloud:
         with pytest.raises(ServerRefused, match="does not accept this API key"):
             await cloud.check()
@@ -206,7 +206,7 @@ async def test_a_500_may_have_queued_the_job(simulator: Simulator, cloud: CloudC
     assert simulator.log.prompts_queued == 1
 
 
-async def test_a_graph_with_mistakes_is_refused(cloud: CloudClient) -> None:
+async def test_graph_with_mistakes_is_refused(cloud: CloudClient) -> None:
     with pytest.raises(NotInstalled, match=r"NoSuch \(2\)"):
         await cloud.run(invert() | {"2": {"class_type": "NoSuch", "inputs": {}}})
     with pytest.raises(GraphRefused, match="not connected"):
@@ -222,7 +222,7 @@ async def test_a_graph_with_mistakes_is_refused(cloud: CloudClient) -> None:
         ("error", NodeFailed, Fault.WORKER),
     ],
 )
-async def test_a_job_ends_in_words_of_the_service(
+async def test_job_ends_in_words_of_the_service(
     simulator: Simulator, cloud: CloudClient, state: str, kind: type[ComfyError], fault: Fault
 ) -> None:
     simulator.misbehave(EndAs(state=state))
@@ -231,7 +231,7 @@ async def test_a_job_ends_in_words_of_the_service(
     assert caught.value.fault is fault
 
 
-async def test_an_error_of_a_node_is_explained(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_error_of_a_node_is_explained(simulator: Simulator, cloud: CloudClient) -> None:
     simulator.misbehave(
         Fail(class_type="ImageInvert", exception_type="ValueError", message="bad value in /srv/x/y.py", times=1)
     )
@@ -248,7 +248,7 @@ async def test_success_without_outputs_is_an_error(simulator: Simulator, cloud: 
         await cloud.run(invert())
 
 
-async def test_a_file_that_is_gone_is_said(simulator: Simulator, cloud: CloudClient, tmp_path: Path) -> None:
+async def test_file_that_is_gone_is_said(simulator: Simulator, cloud: CloudClient, tmp_path: Path) -> None:
     result = await cloud.run(invert())
     simulator.misbehave(LostFile())
     with pytest.raises(OutputGone):
@@ -270,7 +270,7 @@ async def test_cancelling_stops_this_job_and_no_other(simulator: Simulator, clou
     assert (await cloud.run(invert(color=9))).files
 
 
-async def test_a_job_that_takes_too_long_is_stopped(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_job_that_takes_too_long_is_stopped(simulator: Simulator, cloud: CloudClient) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     with pytest.raises(RunTimedOut, match="took too long"):
         await cloud.run(invert(), timeouts=RunTimeouts(run_seconds=0.1))
@@ -309,7 +309,7 @@ async def test_cancelling_while_it_is_submitted_leaves_no_job_to_pay_for(
     assert any("cancel" in received.path for received in simulator.log.requests)
 
 
-async def test_an_outage_while_it_runs_is_waited_for(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_outage_while_it_runs_is_waited_for(simulator: Simulator, cloud: CloudClient) -> None:
     refused = simulator.misbehave(Refuse(status=503, path="/api/job/", times=12))
     assert (await cloud.run(invert())).files
     assert refused.happened == 12
@@ -320,7 +320,7 @@ async def test_outputs_are_found_without_the_outdated_route(simulator: Simulator
     assert (await cloud.run(invert())).files
 
 
-async def test_a_job_that_may_be_there_is_not_sent_again(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_job_that_may_be_there_is_not_sent_again(simulator: Simulator, cloud: CloudClient) -> None:
     simulator.misbehave(ErrorAfterQueueing(times=1))
     simulator.misbehave(Refuse(status=503, path="/api/job/", times=8))
     with pytest.raises(ServerRefused):

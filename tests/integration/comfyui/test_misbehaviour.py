@@ -43,7 +43,7 @@ from tests.support.graphs import invert, invert_file
 
 
 @pytest.mark.parametrize("what", [DropSocket(class_type="ImageInvert"), SilentSocket(class_type="ImageInvert")])
-async def test_a_socket_that_fails_does_not_fail_the_run(
+async def test_socket_that_fails_does_not_fail_the_run(
     simulator: Simulator, comfy: ComfyClient, what: DropSocket | SilentSocket
 ) -> None:
     simulator.misbehave(what)
@@ -51,12 +51,12 @@ async def test_a_socket_that_fails_does_not_fail_the_run(
     assert (await comfy.run(invert())).files
 
 
-async def test_a_server_without_a_socket_is_good_enough(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_server_without_a_socket_is_good_enough(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Refuse(status=503, path="/ws"))
     assert (await comfy.run(invert())).files
 
 
-async def test_a_restart_mid_run_is_told_as_a_loss(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_restart_mid_run_is_told_as_a_loss(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Restart(class_type="ImageInvert", times=1, down_seconds=0.1))
     with pytest.raises(RunLost) as caught:
         await comfy.run(invert())
@@ -65,7 +65,7 @@ async def test_a_restart_mid_run_is_told_as_a_loss(simulator: Simulator, comfy: 
     assert (await comfy.run(invert())).files
 
 
-async def test_a_server_that_stays_away_is_given_up_soon(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_server_that_stays_away_is_given_up_soon(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(comfy.run(invert(), on_event=listener, timeouts=RunTimeouts(refused_seconds=0.3)))
@@ -76,13 +76,13 @@ async def test_a_server_that_stays_away_is_given_up_soon(simulator: Simulator, c
     assert caught.value.fault is Fault.WORKER
 
 
-async def test_a_server_that_answers_late_is_waited_for(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_server_that_answers_late_is_waited_for(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(SlowHttp(seconds=0.3, path="/history"))
     simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
     assert (await comfy.run(invert())).files
 
 
-async def test_a_proxy_that_has_lost_its_server_for_a_moment_is_waited_for(
+async def test_proxy_that_has_lost_its_server_for_a_moment_is_waited_for(
     simulator: Simulator, comfy: ComfyClient
 ) -> None:
     refused = simulator.misbehave(Refuse(status=502, path="/history", times=2))
@@ -149,7 +149,7 @@ async def test_out_of_memory_is_the_workers_fault(simulator: Simulator, comfy: C
         (Fail(exception_type="ValueError", message="bad shape in /srv/ComfyUI/nodes.py"), NodeFailed, "job"),
     ],
 )
-async def test_an_error_of_a_node_has_a_fault(
+async def test_error_of_a_node_has_a_fault(
     simulator: Simulator, comfy: ComfyClient, what: Fail, kind: type[ComfyError], fault: str
 ) -> None:
     simulator.misbehave(what)
@@ -161,7 +161,7 @@ async def test_an_error_of_a_node_has_a_fault(
     assert "Traceback" in caught.value.raw or "traceback" in caught.value.raw
 
 
-async def test_a_missing_model_is_the_workers_fault(comfy: ComfyClient, simulator: Simulator) -> None:
+async def test_missing_model_is_the_workers_fault(comfy: ComfyClient, simulator: Simulator) -> None:
     loader: Graph = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "sd15.safetensors"}},
         "2": {"class_type": "EmptyLatentImage", "inputs": {"width": 64, "height": 64, "batch_size": 1}},
@@ -174,13 +174,13 @@ async def test_a_missing_model_is_the_workers_fault(comfy: ComfyClient, simulato
     assert caught.value.fault is Fault.WORKER
 
 
-async def test_a_missing_input_file_is_not_the_jobs_fault(comfy: ComfyClient) -> None:
+async def test_missing_input_file_is_not_the_jobs_fault(comfy: ComfyClient) -> None:
     with pytest.raises(InputMissing) as caught:
         await comfy.run(invert_file("gone.png"))
     assert caught.value.fault is Fault.WORKER
 
 
-async def test_a_broken_image_is_the_jobs_fault(comfy: ComfyClient) -> None:
+async def test_broken_image_is_the_jobs_fault(comfy: ComfyClient) -> None:
     with pytest.raises(NodeFailed, match="not an image") as caught:
         await comfy.run(
             invert_file(), attachments=[Attachment(node="1", input="image", source=b"no image", name="a.png")]
@@ -189,7 +189,7 @@ async def test_a_broken_image_is_the_jobs_fault(comfy: ComfyClient) -> None:
 
 
 class TestTimeLimits:
-    async def test_a_stuck_node(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_stuck_node(self, simulator: Simulator, comfy: ComfyClient) -> None:
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
         with pytest.raises(RunTimedOut, match=r"showed no progress \(0\.2 s\)") as caught:
             await comfy.run(invert(), timeouts=RunTimeouts(node_seconds=0.2))
@@ -197,7 +197,7 @@ class TestTimeLimits:
         assert simulator.log.interrupts == 1
         stuck.end()
 
-    async def test_a_node_that_shows_progress_is_not_stuck(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_node_that_shows_progress_is_not_stuck(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=3.0, steps=30))
         assert (await comfy.run(invert(), timeouts=RunTimeouts(node_seconds=2.5))).files
 
@@ -217,7 +217,7 @@ class TestTimeLimits:
         with pytest.raises(RunTimedOut, match=r"\(0\.3 s\)"):
             await comfy.run(changed, timeouts=RunTimeouts(node_seconds=0.3))
 
-    async def test_the_whole_run(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_whole_run(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         with pytest.raises(RunTimedOut, match=r"took too long \(0\.3 s\)"):
             await comfy.run(invert(), timeouts=RunTimeouts(run_seconds=0.3))
@@ -237,9 +237,7 @@ class TestTimeLimits:
         with pytest.raises(asyncio.CancelledError):
             await first
 
-    async def test_a_silent_socket_is_not_taken_for_a_stuck_node(
-        self, simulator: Simulator, comfy: ComfyClient
-    ) -> None:
+    async def test_silent_socket_is_not_taken_for_a_stuck_node(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.check()
         listener = Listener()
         simulator.misbehave(SilentSocket(class_type="EmptyImage", times=1))
@@ -248,7 +246,7 @@ class TestTimeLimits:
         assert (await comfy.run(invert(color=9), timeouts=RunTimeouts(node_seconds=0.2))).files
 
 
-async def test_a_server_that_refuses_us_says_so(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_server_that_refuses_us_says_so(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Refuse(status=403, path="/prompt"))
     with pytest.raises(ServerRefused, match="refused access"):
         await comfy.run(invert())

@@ -37,7 +37,7 @@ class TestClosing:
             await run
         assert simulator.log.interrupts == 1
 
-    async def test_a_closed_client_says_that_it_is_closed(self, simulator: Simulator) -> None:
+    async def test_closed_client_says_that_it_is_closed(self, simulator: Simulator) -> None:
         comfy = ComfyClient(simulator.url)
         await comfy.close()
         with pytest.raises(Conflict, match="closed"):
@@ -45,7 +45,7 @@ class TestClosing:
 
 
 class TestListeners:
-    async def test_a_listener_that_fails_harms_neither_this_run_nor_the_next(
+    async def test_listener_that_fails_harms_neither_this_run_nor_the_next(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         def fails(_event: object) -> None:
@@ -75,7 +75,7 @@ class TestManyAtOnce:
 
 
 class TestSubmitting:
-    async def test_a_graph_that_json_cannot_hold_is_refused_before_it_is_sent(
+    async def test_graph_that_json_cannot_hold_is_refused_before_it_is_sent(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         values: list[Any] = [float("nan"), Decimal(1), b"bytes", "\ud800"]
@@ -101,14 +101,14 @@ class TestSubmitting:
         simulator.behave()
         assert (await comfy.run(invert(color=9))).files
 
-    async def test_a_server_that_stalls_after_taking_it_is_asked_until_it_answers(
+    async def test_server_that_stalls_after_taking_it_is_asked_until_it_answers(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         simulator.misbehave(Refuse(status=502, path="/prompt", times=1))
         simulator.misbehave(Refuse(status=502, path="/queue", times=1))
         assert (await comfy.run(invert())).files
 
-    async def test_a_server_that_dies_while_it_is_submitted_is_given_up_soon(
+    async def test_server_that_dies_while_it_is_submitted_is_given_up_soon(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         await comfy.check()
@@ -123,20 +123,20 @@ class TestSubmitting:
 
 
 class TestAddresses:
-    async def test_a_password_in_the_address_is_used_and_not_shown(self) -> None:
+    async def test_password_in_the_address_is_used_and_not_shown(self) -> None:
         async with ComfyClient("http://ada:hunter2@127.0.0.1:1") as comfy:
             assert comfy.url == "http://127.0.0.1:1"
             with pytest.raises(ServerUnreachable) as caught:
                 await comfy.check()
         assert "hunter2" not in f"{caught.value} {caught.value.raw}"
 
-    async def test_a_name_that_cannot_be_found_is_not_a_closed_port(self) -> None:
+    async def test_name_that_cannot_be_found_is_not_a_closed_port(self) -> None:
         async with ComfyClient("http://nowhere.invalid:8188") as comfy:
             with pytest.raises(NotConnected) as caught:
                 await comfy.check()
         assert not isinstance(caught.value, PortClosed)
 
-    async def test_a_proxy_of_the_environment_is_not_asked_for_this_machine(
+    async def test_proxy_of_the_environment_is_not_asked_for_this_machine(
         self, simulator: Simulator, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
@@ -185,7 +185,7 @@ class TestAddresses:
 
 class TestFiles:
     @pytest.mark.parametrize("digest", ["../../evil", "abc", "G" * 64])
-    async def test_a_content_hash_is_one(self, comfy: ComfyClient, digest: str) -> None:
+    async def test_content_hash_is_one(self, comfy: ComfyClient, digest: str) -> None:
         with pytest.raises(InvalidInput, match="64 hexadecimal digits"):
             await comfy.upload(PNG, content_hash=digest)
 

@@ -22,7 +22,7 @@ from tests.integration.comfyui.event_listener import Listener
 from tests.support.graphs import clip, invert
 
 
-async def test_a_cached_run_still_has_its_outputs(simulator: Simulator) -> None:
+async def test_cached_run_still_has_its_outputs(simulator: Simulator) -> None:
     """Without a client id, a run that is served from the cache succeeds with no outputs at all."""
     async with ComfyClient(simulator.url, keep_prefixes=True) as comfy:
         first, second = await comfy.run(invert()), await comfy.run(invert())
@@ -98,7 +98,7 @@ async def test_silence_is_not_death(simulator: Simulator, comfy: ComfyClient) ->
     assert (await comfy.run(invert())).files
 
 
-async def test_a_new_connection_has_a_new_client_id(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_new_connection_has_a_new_client_id(simulator: Simulator, comfy: ComfyClient) -> None:
     """With the same id, the end of the old connection silences the new one."""
     listener = Listener()
     await comfy.run(invert())
@@ -110,7 +110,7 @@ async def test_a_new_connection_has_a_new_client_id(simulator: Simulator, comfy:
     assert "NodeStarted" in listener.kinds
 
 
-async def test_a_socket_that_went_silent_is_replaced(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_socket_that_went_silent_is_replaced(simulator: Simulator, comfy: ComfyClient) -> None:
     await comfy.check()
     simulator.misbehave(SilentSocket(class_type="EmptyImage", times=1))
     assert (await comfy.run(invert())).files
@@ -121,7 +121,7 @@ async def test_a_socket_that_went_silent_is_replaced(simulator: Simulator, comfy
     assert "NodeStarted" in listener.kinds
 
 
-async def test_a_restart_empties_queue_and_history(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_restart_empties_queue_and_history(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     listener = Listener()
     run = asyncio.create_task(comfy.run(invert(), on_event=listener))
@@ -131,14 +131,14 @@ async def test_a_restart_empties_queue_and_history(simulator: Simulator, comfy: 
         await run
 
 
-async def test_an_empty_history_is_not_an_end(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_empty_history_is_not_an_end(simulator: Simulator, comfy: ComfyClient) -> None:
     """`/history/{id}` is 200 and empty for runs that wait, that run and that never were."""
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.8))
     simulator.misbehave(SilentSocket(class_type="EmptyImage"))
     assert (await comfy.run(invert())).files
 
 
-async def test_a_removed_run_leaves_no_trace_and_is_noticed(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_removed_run_leaves_no_trace_and_is_noticed(simulator: Simulator, comfy: ComfyClient) -> None:
     slow = simulator.misbehave(Slow(class_type="SaveWEBM", seconds=60, steps=6000))
     first = Listener()
     running = asyncio.create_task(comfy.run(clip(), on_event=first))
@@ -156,14 +156,14 @@ async def test_a_removed_run_leaves_no_trace_and_is_noticed(simulator: Simulator
         await running
 
 
-async def test_a_graph_of_the_editor_never_reaches_the_server(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_graph_of_the_editor_never_reaches_the_server(simulator: Simulator, comfy: ComfyClient) -> None:
     """The server would answer it with a plain-text 500."""
     with pytest.raises(GraphError, match="Export"):
         await comfy.run({"last_node_id": 1, "nodes": [], "links": []})
     assert simulator.log.count("POST", "/prompt") == 0
 
 
-async def test_a_listed_file_may_be_gone(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_listed_file_may_be_gone(simulator: Simulator, comfy: ComfyClient) -> None:
     result = await comfy.run(invert())
     simulator.misbehave(LostFile(filename=result.file.filename))
     with pytest.raises(OutputGone):

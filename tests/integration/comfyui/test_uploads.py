@@ -38,7 +38,7 @@ def uploads(simulator: Simulator) -> int:
 
 
 class TestPlaceholders:
-    async def test_the_file_stands_where_its_placeholder_stood(self, comfy: ComfyClient) -> None:
+    async def test_file_stands_where_its_placeholder_stood(self, comfy: ComfyClient) -> None:
         result = await comfy.run(invert_file("__IMG__"), attachments=[picture()])
         content = b"".join([piece async for piece in comfy.read(result.file)])
         assert Image.open(io.BytesIO(content)).size == Image.open(io.BytesIO(PNG)).size
@@ -85,7 +85,7 @@ class TestPlaceholders:
 
 
 class TestFolders:
-    async def test_a_file_of_one_run_has_a_folder_of_its_own(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_file_of_one_run_has_a_folder_of_its_own(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.run(invert_file("__IMG__"), attachments=[picture(folder="job-17-ab12cd34")])
         assert files_on(simulator) == [f"comfyrelay/job-17-ab12cd34/{UPLOADED}"]
 
@@ -95,7 +95,7 @@ class TestFolders:
         assert uploads(simulator) == 2
 
     @pytest.mark.parametrize("folder", ["..", "../x", "a/b", "", "a\\b", "/etc", "a b", "x" * 101])
-    async def test_a_folder_cannot_lead_elsewhere(self, simulator: Simulator, comfy: ComfyClient, folder: str) -> None:
+    async def test_folder_cannot_lead_elsewhere(self, simulator: Simulator, comfy: ComfyClient, folder: str) -> None:
         with pytest.raises(InvalidInput, match="only letters"):
             await comfy.run(words("__IMG__"), attachments=[picture(folder=folder)])
         assert files_on(simulator) == []
@@ -110,12 +110,12 @@ class TestShared:
                     assert result.texts == {"1": (f"comfyrelay/{UPLOADED}",)}
         assert uploads(simulator) == 1
 
-    async def test_the_server_is_asked_once_for_each_client(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_server_is_asked_once_for_each_client(self, simulator: Simulator, comfy: ComfyClient) -> None:
         runs = (comfy.run(words("__IMG__"), attachments=[picture(shared=True)]) for _ in range(3))
         await asyncio.gather(*runs)
         assert (uploads(simulator), simulator.log.count("GET", "/view")) == (1, 1)
 
-    async def test_a_known_hash_saves_reading_it(self, simulator: Simulator, tmp_path: Path) -> None:
+    async def test_known_hash_saves_reading_it(self, simulator: Simulator, tmp_path: Path) -> None:
         source = tmp_path / "a.png"
         source.write_bytes(PNG)
         shared = picture(source=source, content_hash=hashlib.sha256(PNG).hexdigest(), shared=True)
@@ -127,7 +127,7 @@ class TestShared:
             await comfy.run(words("__IMG__"), attachments=[shared])
         assert uploads(simulator) == 1
 
-    async def test_a_part_of_it_is_not_it(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_part_of_it_is_not_it(self, simulator: Simulator, comfy: ComfyClient) -> None:
         """An upload that was cut off leaves a file of that name and another size."""
         cut_off = simulator.folder / "input" / "comfyrelay" / UPLOADED
         cut_off.parent.mkdir()
@@ -158,7 +158,7 @@ class TestShared:
             comfy.forget_uploads()
         assert uploads(simulator) == 2
 
-    async def test_an_empty_file_can_be_shared(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_empty_file_can_be_shared(self, simulator: Simulator, comfy: ComfyClient) -> None:
         result = await comfy.run(words("__IMG__"), attachments=[picture(source=b"", shared=True)])
         assert (simulator.folder / "input" / result.texts["1"][0]).read_bytes() == b""
 

@@ -64,7 +64,7 @@ async def test_previews_of_other_nodes_are_none(simulator: Simulator, comfy: Com
     assert [file.type for file in result.files] == ["output"]
 
 
-async def test_a_run_whose_images_were_missed_is_repeated(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_run_whose_images_were_missed_is_repeated(simulator: Simulator, comfy: ComfyClient) -> None:
     dropped = simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
     result = await comfy.run(sends(2))
     assert (len(result.files), dropped.happened, simulator.log.prompts_queued) == (2, 1, 2)
@@ -77,7 +77,7 @@ async def test_one_whose_images_are_missed_again_fails_in_words(simulator: Simul
     assert simulator.log.prompts_queued == 2
 
 
-async def test_a_socket_that_falls_silent_is_not_waited_for_without_end(
+async def test_socket_that_falls_silent_is_not_waited_for_without_end(
     simulator: Simulator, comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.comfyui.runs.watch.SENT_LATE_SECONDS", 0.2)
@@ -94,7 +94,7 @@ async def test_more_than_memory_should_hold_is_refused(comfy: ComfyClient, monke
         await comfy.run(sends())
 
 
-async def test_a_durable_queue_keeps_them(simulator: Simulator, tmp_path: Path) -> None:
+async def test_durable_queue_keeps_them(simulator: Simulator, tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
         job = await pool.enqueue(sends(2))
@@ -106,7 +106,7 @@ async def test_a_durable_queue_keeps_them(simulator: Simulator, tmp_path: Path) 
     assert (tmp_path / "out.png").read_bytes() == result.files[1].content
 
 
-def test_a_frame_that_does_not_say_whose_it_is_belongs_to_the_node_that_runs() -> None:
+def test_frame_that_does_not_say_whose_it_is_belongs_to_the_node_that_runs() -> None:
     progress = RunProgress(graph=sends(), prompt_id="p", on_event=lambda _: None)
     frame = parse_frame(struct.pack(">II", 1, 2) + b"png")
     assert frame is not None

@@ -917,7 +917,7 @@ def test_every_boundary_of_every_step_has_a_scenario(step: TransactionStep, boun
     sampled_on_both([*CASES.values()], covering=2),
     indirect=["backend"],
 )
-async def test_a_crash_loses_doubles_and_leaves_nothing(
+async def test_crash_loses_doubles_and_leaves_nothing(
     world: World, step: TransactionStep, boundary: Boundary, scenario: Scenario, nth: int
 ) -> None:
     seen = Seen()

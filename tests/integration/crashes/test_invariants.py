@@ -205,12 +205,12 @@ BAD_CHANGES: Sequence[tuple[Change, Facts, Facts]] = [
 
 
 @pytest.mark.parametrize(("rule", "facts"), BAD, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_rule_sees_the_state_it_forbids(rule: Rule, facts: Facts) -> None:
+def test_rule_sees_the_state_it_forbids(rule: Rule, facts: Facts) -> None:
     assert list(rule(facts))
 
 
 @pytest.mark.parametrize(("rule", "before", "after"), BAD_CHANGES, ids=lambda value: getattr(value, "__name__", ""))
-def test_a_rule_sees_the_change_it_forbids(rule: Change, before: Facts, after: Facts) -> None:
+def test_rule_sees_the_change_it_forbids(rule: Change, before: Facts, after: Facts) -> None:
     seen = Seen()
     seen.note(before)
     assert list(rule(after, seen))
@@ -227,11 +227,11 @@ def test_every_rule_about_changes_has_a_change_that_it_forbids(rule: Change) -> 
 
 
 @pytest.mark.parametrize("facts", [Facts(), running(), completed()], ids=["nothing", "running", "completed"])
-def test_a_sound_state_breaks_no_rule(facts: Facts) -> None:
+def test_sound_state_breaks_no_rule(facts: Facts) -> None:
     assert broken(facts, [*ALWAYS, *QUIET], seen=Seen()) == []
 
 
-def test_a_sound_life_breaks_no_rule() -> None:
+def test_sound_life_breaks_no_rule() -> None:
     seen = Seen()
     for facts in (running(), running(), completed(), completed()):
         assert broken(facts, ALWAYS, seen=seen) == []
@@ -252,7 +252,7 @@ def test_what_is_under_way_may_differ() -> None:
     assert broken(unqueued, ALWAYS) == []
 
 
-async def test_the_rules_look_at_the_databases(world: World) -> None:
+async def test_rules_look_at_the_databases(world: World) -> None:
     seen = Seen()
     desk = await world.desk()
     _, leased = await desk.leased()

@@ -16,7 +16,7 @@ from comfyrelay.domain.consistency import FindingKind, Inconsistency
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.operations.repair import MENDED_AT_ONCE, SAFE
+from comfyrelay.services.operations.repair import REPAIRED_AT_ONCE, SAFE
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary, Database
 from comfyrelay.store.notify import LocalNotifyChannel
@@ -316,7 +316,7 @@ def test_every_kind_of_disagreement_is_seeded(kind: FindingKind) -> None:
 
 
 @pytest.mark.parametrize(("backend", "kind", "seed"), on_both(MENDED), indirect=["backend"])
-async def test_a_disagreement_is_found_and_mended(world: World, kind: FindingKind, seed: Seed) -> None:
+async def test_disagreement_is_found_and_mended(world: World, kind: FindingKind, seed: Seed) -> None:
     seeded = await seed(world)
     found = (await world.engine.operations.reconciler.run()).findings
     assert {each.kind for each in found} == {kind} | seeded.also
@@ -346,12 +346,12 @@ async def test_what_needs_nobodys_judgement_mends_itself_and_is_reported(
         await world.submit(seeded.desk.user, seeded.desk.effect)
     for leased in await world.leases(workers, 2):
         await world.complete(leased)
-    mending = world.engine.operations.mending
+    mending = world.engine.operations.auto_repair
     assert await mending.run_once() == 0, "it may be on its way"
     await world.advance(61)
     assert sum([await mending.run_once() for _ in range(3)]) == 1
-    assert mending.mended == {kind: 1}
-    [entry] = (await world.engine.operations.inspection.audit_logs(event="mend", limit=10)).items
+    assert mending.repaired == {kind: 1}
+    [entry] = (await world.engine.operations.inspection.audit_logs(event="repair", limit=10)).items
     assert entry.data is not None
     assert (entry.data["kind"], entry.data["job_id"]) == (kind, seeded.about)
     assert (await world.engine.operations.reconciler.run()).findings == []
@@ -361,20 +361,20 @@ async def test_what_needs_nobodys_judgement_mends_itself_and_is_reported(
 async def test_very_many_that_came_apart_are_looked_at_a_few_at_a_time(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mending, looked_at = world.engine.operations.mending, list[int]()
+    mending, looked_at = world.engine.operations.auto_repair, list[int]()
 
     async def suspects(_shard: str) -> list[str]:
-        return [f"job-{number:04}" for number in range(2 * MENDED_AT_ONCE + 1)]
+        return [f"job-{number:04}" for number in range(2 * REPAIRED_AT_ONCE + 1)]
 
     async def mend(_shard: str, job_ids: Sequence[str], _kinds: object) -> list[Inconsistency]:
         looked_at.append(len(job_ids))
         return []
 
     monkeypatch.setattr(mending, "_unsettled", suspects)
-    monkeypatch.setattr(world.engine.operations.reconciler, "mend", mend)
+    monkeypatch.setattr(world.engine.operations.reconciler, "repair_jobs", mend)
     assert await mending.run_once() == 0
     shards = len(world.engine.databases.shards)
-    assert looked_at == shards * [MENDED_AT_ONCE, MENDED_AT_ONCE, 1]
+    assert looked_at == shards * [REPAIRED_AT_ONCE, REPAIRED_AT_ONCE, 1]
 
 
 async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> None:
@@ -386,14 +386,14 @@ async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> N
     async with Engine(
         world.engine.settings, clock=lambda: world.clock.now, notify_channel=LocalNotifyChannel()
     ) as other:
-        await asyncio.gather(world.engine.operations.mending.run_once(), other.operations.mending.run_once())
+        await asyncio.gather(world.engine.operations.auto_repair.run_once(), other.operations.auto_repair.run_once())
     assert (await world.engine.operations.reconciler.run()).findings == []
     assert await queued.desk.balance() == 990
 
 
-async def test_the_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world: World) -> None:
+async def test_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world: World) -> None:
     """No tick comes to its help here."""
-    stops = world.engine.queue.stops
+    stops = world.engine.queue.stop_requests
     stops._tick_seconds = 10 * PATIENCE_SECONDS
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
@@ -406,7 +406,7 @@ async def test_the_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world
 
 
 @pytest.mark.parametrize("seed", [seed for kind in NOT_MENDED for seed in SEEDS[kind]])
-async def test_a_shard_that_is_not_configured_is_reported_and_left_alone(world: World, seed: Seed) -> None:
+async def test_shard_that_is_not_configured_is_reported_and_left_alone(world: World, seed: Seed) -> None:
     seeded = await seed(world)
     before = await look(world)
     for repair in (False, True, False):
@@ -417,7 +417,7 @@ async def test_a_shard_that_is_not_configured_is_reported_and_left_alone(world: 
     assert [each.status for each in before.jobs] == list(seeded.ends)
 
 
-async def test_a_busy_system_is_clean_and_left_alone(world: World) -> None:
+async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
     """Jobs in every state, in both shards, with submissions and verdicts under way."""
     desk = await quiet_desk(world, concurrency=10)
     other = await world.user(shard="b")

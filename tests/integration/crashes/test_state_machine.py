@@ -450,7 +450,7 @@ def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path:
 # Sequences that are worth keeping: each was once found to break something, or to slip through everything else.
 
 
-async def test_a_stale_heartbeat_leaves_the_new_lease_as_it_is(world: World) -> None:
+async def test_stale_heartbeat_leaves_the_new_lease_as_it_is(world: World) -> None:
     desk = await world.desk()
     job, old = await desk.leased()
     await world.requeue(old)

@@ -55,7 +55,7 @@ def all_outputs(desk: OpenDesk) -> list[Path]:
     return [each for each in desk.desk.output_folder.rglob("*") if each.is_file()]
 
 
-async def test_a_folder_of_inputs_becomes_one_job_each_in_the_order_people_count(desk: OpenDesk) -> None:
+async def test_folder_of_inputs_becomes_one_job_each_in_the_order_people_count(desk: OpenDesk) -> None:
     pictures(desk, "a10.png", "a2.png", "notes.txt")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine", "label": "first"})
     jobs = await finished(desk, batch.id)
@@ -92,7 +92,7 @@ async def test_all_files_of_a_run_are_copied_and_listed(desk: OpenDesk, tmp_path
     ]
 
 
-async def test_a_file_that_somebody_removed_is_told_as_gone(desk: OpenDesk) -> None:
+async def test_file_that_somebody_removed_is_told_as_gone(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
     [job] = await finished(desk, batch.id)
@@ -114,7 +114,7 @@ async def test_a_file_that_somebody_removed_is_told_as_gone(desk: OpenDesk) -> N
     assert (about.files[0].size, about.files[0].url) == (None, None)
 
 
-async def test_a_batch_has_the_output_folder_that_was_named(desk: OpenDesk) -> None:
+async def test_batch_has_the_output_folder_that_was_named(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     batch = await desk.client.add_batch(
         {"effect_slug": "invert-image", "input_subdir": "mine", "output_folder": "film/scene 1", "tries": 2}
@@ -150,7 +150,7 @@ async def test_two_jobs_have_a_file_each_also_where_what_they_made_is_the_same(d
     assert outputs(desk, "final") == [kept.name]
 
 
-async def test_an_output_that_cannot_be_copied_is_told_of_in_the_log(desk: OpenDesk) -> None:
+async def test_output_that_cannot_be_copied_is_told_of_in_the_log(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     (desk.desk.output_folder).mkdir(parents=True, exist_ok=True)
     (desk.desk.output_folder / "blocked").touch()
@@ -162,7 +162,7 @@ async def test_an_output_that_cannot_be_copied_is_told_of_in_the_log(desk: OpenD
 
 
 @pytest.mark.parametrize("more", [{"input_subdir": "mine"}, {"input_subdir": "mine", "tries": 2, "prompts": ["a"]}])
-async def test_a_batch_that_is_sent_again_with_its_key_is_the_same_batch(desk: OpenDesk, more: dict[str, Any]) -> None:
+async def test_batch_that_is_sent_again_with_its_key_is_the_same_batch(desk: OpenDesk, more: dict[str, Any]) -> None:
     pictures(desk, "a.png", "b.png")
     made = await desk.client.add_graph(PROMPT_GRAPH, name="prompted") if "prompts" in more else None
     what = {"workflow_slug": made.workflow.slug} if made else {"effect_slug": "invert-image"}
@@ -174,7 +174,7 @@ async def test_a_batch_that_is_sent_again_with_its_key_is_the_same_batch(desk: O
         await desk.client.add_batch({**wish, "label": "another"})
 
 
-async def test_a_batch_of_which_nothing_is_left_is_not_run_again(desk: OpenDesk) -> None:
+async def test_batch_of_which_nothing_is_left_is_not_run_again(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
     await finished(desk, batch.id)
@@ -187,7 +187,7 @@ async def test_a_batch_of_which_nothing_is_left_is_not_run_again(desk: OpenDesk)
             assert (answer.status_code, answer.json()["detail"]) == (409, refusals[verb])
 
 
-async def test_a_seed_of_a_preset_is_that_of_all_items(desk: OpenDesk) -> None:
+async def test_seed_of_a_preset_is_that_of_all_items(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(PROMPT_GRAPH, name="prompted")
     await desk.client.create_preset("the one", {"seed": 42})
     wish = {"workflow_slug": made.workflow.slug, "prompts": ["a", "b"], "preset": "the one"}
@@ -199,26 +199,26 @@ async def test_a_seed_of_a_preset_is_that_of_all_items(desk: OpenDesk) -> None:
 
 
 @pytest.mark.parametrize("wish", [{"output_folder": each} for each in ("../up", "/etc", "~/x", "C:\\x", "a/../../b")])
-async def test_an_output_folder_elsewhere_is_refused(desk: OpenDesk, wish: dict[str, str]) -> None:
+async def test_output_folder_elsewhere_is_refused(desk: OpenDesk, wish: dict[str, str]) -> None:
     pictures(desk, "a.png")
     with pytest.raises(ComfyRelayError, match="inside the output folder"):
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine", **wish})
 
 
 @pytest.mark.parametrize("subdir", ["..", "../..", "/etc", "mine/../../x", "link"])
-async def test_an_input_folder_elsewhere_is_refused(desk: OpenDesk, subdir: str, tmp_path: Path) -> None:
+async def test_input_folder_elsewhere_is_refused(desk: OpenDesk, subdir: str, tmp_path: Path) -> None:
     (desk.desk.input_folder / "link").symlink_to(tmp_path)
     with pytest.raises(ComfyRelayError, match=r"input folder|cannot be read"):
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": subdir})
 
 
-async def test_a_folder_without_media_says_so(desk: OpenDesk) -> None:
+async def test_folder_without_media_says_so(desk: OpenDesk) -> None:
     (desk.desk.input_folder / "empty").mkdir()
     with pytest.raises(ComfyRelayError, match="no images, videos or audio files"):
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "empty"})
 
 
-async def test_an_input_that_is_changed_later_runs_as_it_was(tmp_path: Path) -> None:
+async def test_input_that_is_changed_later_runs_as_it_was(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         held = simulator.misbehave(Stuck(class_type="ImageInvert"))
         made = make_desk(tmp_path / "desk", comfyui_url=[simulator.url], prefetch=0)
@@ -233,7 +233,7 @@ async def test_an_input_that_is_changed_later_runs_as_it_was(tmp_path: Path) -> 
             assert job.status == "completed"
 
 
-async def test_a_preset_gives_values_to_all_items_and_a_value_of_their_own_beats_it(desk: OpenDesk) -> None:
+async def test_preset_gives_values_to_all_items_and_a_value_of_their_own_beats_it(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     await desk.client.create_preset("short", {"frames": 2})
     wish = {"effect_slug": "image-to-clip", "input_subdir": "mine", "preset": "short"}
@@ -249,7 +249,7 @@ async def test_a_preset_gives_values_to_all_items_and_a_value_of_their_own_beats
     assert {each.key: each.value for each in about.inputs}["frames"] == 3
 
 
-async def test_an_unknown_preset_is_said_to_be(desk: OpenDesk) -> None:
+async def test_unknown_preset_is_said_to_be(desk: OpenDesk) -> None:
     with pytest.raises(ComfyRelayError, match="no preset 'none'"):
         await desk.client.add_batch({"effect_slug": "invert-image", "preset": "none"})
 

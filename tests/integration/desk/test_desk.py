@@ -35,7 +35,7 @@ async def new_desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
         yield desk
 
 
-async def test_the_first_start_brings_examples_that_run_without_models(new_desk: OpenDesk, tmp_path: Path) -> None:
+async def test_first_start_brings_examples_that_run_without_models(new_desk: OpenDesk, tmp_path: Path) -> None:
     desk = new_desk
     assert desk.ready.is_new
     assert desk.ready.trying_out is TryingOut.EXAMPLES
@@ -54,7 +54,7 @@ async def test_the_first_start_brings_examples_that_run_without_models(new_desk:
     assert [(await desk.ended(each.id)).status for each in jobs] == ["completed", "completed"]
 
 
-async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
+async def test_second_start_finds_everything_again(tmp_path: Path) -> None:
     first = make_desk(tmp_path, is_new=True)
     async with first.open() as (_, ready), Client(ready.url) as client:
         made = await client.add_graph(invert(), name="mine")
@@ -65,7 +65,7 @@ async def test_a_second_start_finds_everything_again(tmp_path: Path) -> None:
         assert len(await client.effects()) == 4
 
 
-async def test_a_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path) -> None:
+async def test_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path) -> None:
     for _ in range(2):
         async with make_desk(tmp_path).open():
             pass
@@ -77,7 +77,7 @@ async def test_a_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Pat
                 pass
 
 
-async def test_the_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
+async def test_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
     first = await desk.client.add_graph(invert(), name="mine")
     again = await desk.client.add_graph(invert(), name="mine")
     other = await desk.client.add_graph(invert(), name="other")
@@ -129,7 +129,7 @@ async def test_its_own_names_and_pages_are_let_in(untouched: OpenDesk) -> None:
             assert (await http.get("/api/desk", headers=headers)).is_success, name
 
 
-async def test_a_graph_may_name_whatever_lies_on_the_machine_of_its_owner(tmp_path: Path) -> None:
+async def test_graph_may_name_whatever_lies_on_the_machine_of_its_owner(tmp_path: Path) -> None:
     async with (
         Simulator(folder=tmp_path / "comfyui") as simulator,
         open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk,
@@ -145,7 +145,7 @@ async def test_a_graph_may_name_whatever_lies_on_the_machine_of_its_owner(tmp_pa
         assert (await desk.client.job(job.id)).status == "completed"
 
 
-async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> None:
+async def test_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         named = make_desk(tmp_path, comfyui_url=[simulator.url])
         async with named.open() as (_, ready), Client(ready.url) as client:
@@ -158,7 +158,7 @@ async def test_a_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) ->
             assert simulator.log.count("POST", "/prompt") == 1
 
 
-async def test_a_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
+async def test_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
     """What its worker registers with is more than anybody may send who is not known."""
     names = [f"{number:0>100}.safetensors" for number in range(3000)]
     async with Simulator(models={"checkpoints": names}) as simulator:
@@ -170,7 +170,7 @@ async def test_a_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> Non
             assert (await desk.ended(job.id)).status == "completed"
 
 
-async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(
+async def test_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(
     tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()
@@ -198,7 +198,7 @@ async def test_a_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_
         await until_waiting(client, again.id, why)
 
 
-async def test_a_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_path: Path) -> None:
+async def test_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(
             Fail(class_type="ImageInvert", message="CUDA error: an illegal memory access was encountered")
@@ -229,7 +229,7 @@ async def until_waiting(client: Client, job_id: str, text: str) -> None:
             await asyncio.sleep(0.1)
 
 
-async def test_a_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
+async def test_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
     first = make_desk(tmp_path)
     async with first.open() as (_, ready), Client(ready.url) as client:
         # the place of the script's own workflow is taken
@@ -255,7 +255,7 @@ async def test_a_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) 
         pass
 
 
-async def test_a_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
+async def test_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
     graph = {
         **PROMPT_GRAPH,
         "8": {
@@ -341,12 +341,12 @@ MOUNTS = (
         ("/a b/data", "tmpfs"),
     ],
 )
-def test_the_file_system_of_a_folder_is_found(folder: str, kind: str) -> None:
+def test_file_system_of_a_folder_is_found(folder: str, kind: str) -> None:
     assert filesystem_of(Path(folder), mounts=MOUNTS) == kind
 
 
 @pytest.mark.parametrize("kind", ["9p", "drvfs", "nfs4", "cifs", "fuse.sshfs", "remote"])
-def test_a_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
+def test_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # no such disk can be mounted in a test
@@ -355,12 +355,12 @@ def test_a_folder_where_the_queue_could_be_damaged_is_refused_with_advice(
         open_data_folder(tmp_path)
 
 
-def test_a_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_made_is_refused_with_advice(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="--data-dir"):
         open_data_folder(tmp_path / "file" / "data")
 
 
-def test_the_trial_of_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_trial_of_the_disk_leaves_nothing_behind(tmp_path: Path) -> None:
     open_data_folder(tmp_path).release()
     assert [each.name for each in tmp_path.iterdir()] == ["lock"]

@@ -84,7 +84,7 @@ async def test_who_asked_for_a_batch_is_told_once_when_all_of_it_has_ended(tmp_p
         assert (json.loads(body)["title"], json.loads(body)["message"]) == ("cats is done", "4 completed.")
 
 
-async def test_a_batch_is_told_of_after_a_restart_and_so_is_its_repetition(tmp_path: Path) -> None:
+async def test_batch_is_told_of_after_a_restart_and_so_is_its_repetition(tmp_path: Path) -> None:
     async with receiving() as receiver, Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
         async with opened(tmp_path, comfyui_url=[simulator.url], finish_seconds=0) as desk:
@@ -99,7 +99,7 @@ async def test_a_batch_is_told_of_after_a_restart_and_so_is_its_repetition(tmp_p
         assert titles(receiver) == ["cats is done", "cats is done"]
 
 
-async def test_a_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path: Path) -> None:
+async def test_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path: Path) -> None:
     async with receiving() as receiver:
         async with opened(tmp_path, notify_urls=[hook(receiver)], notify_on=["completed", "failed"]) as desk:
             batch = await add(desk, tries=20)
@@ -110,7 +110,7 @@ async def test_a_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path:
         assert titles(receiver) == (["cats is done"] if counts[JobStatus.COMPLETED] else [])
 
 
-async def test_a_service_that_does_not_answer_holds_up_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_service_that_does_not_answer_holds_up_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # only a desk that is closed waits for it
     monkeypatch.setattr(sender, "FLUSH_SECONDS", 0.2)
     silent = listen("127.0.0.1", 0)
@@ -140,7 +140,7 @@ async def test_what_could_not_be_sent_is_said_without_its_secrets(tmp_path: Path
 @pytest.mark.parametrize(
     ("url", "why"), [("tgram://s3cr3t", "not a complete URL"), ("nonsense://s3cr3t", "No service")]
 )
-async def test_a_url_that_cannot_work_is_refused_when_a_batch_is_added(desk: OpenDesk, url: str, why: str) -> None:
+async def test_url_that_cannot_work_is_refused_when_a_batch_is_added(desk: OpenDesk, url: str, why: str) -> None:
     with pytest.raises(ComfyRelayError, match=why) as refused:
         await add(desk, notify_urls=[url])
     assert "s3cr3t" not in str(refused.value)

@@ -35,7 +35,7 @@ async def found(findings: AsyncIterator[CheckResult] | None = None) -> dict[str,
     return {each.about.split()[0]: (each.verdict, each.text) async for each in findings or examine()}
 
 
-async def test_a_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -> None:
+async def test_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -> None:
     seen = await found()
     assert list(seen) == ["python", "configuration", "data", "disk", "databases", "desk", "ComfyUI"]
     assert {verdict for verdict, _ in seen.values()} <= {CheckVerdict.FINE, CheckVerdict.LACKING}
@@ -47,7 +47,7 @@ async def test_a_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -
     assert not machine.exists()
 
 
-async def test_a_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_desk(machine)
     monkeypatch.setenv("COMFYRELAY_PORT", str(made.settings.port))
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
@@ -63,7 +63,7 @@ async def test_a_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypa
     assert "not in use" in after["data"][1]
 
 
-async def test_the_page_of_a_desk_is_told_the_same(machine: Path) -> None:
+async def test_page_of_a_desk_is_told_the_same(machine: Path) -> None:
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
         made = make_desk(machine, comfyui_url=[simulator.url])
         async with made.open() as (_worker, ready), owner_http(ready.url) as http:
@@ -97,7 +97,7 @@ async def test_of_a_desk_that_runs_the_comfyui_that_it_has_is_looked_at(
     assert (gone.verdict, "simulator" in gone.text) == (CheckVerdict.BROKEN, False)
 
 
-async def test_a_comfyui_that_was_named_and_does_not_answer_is_broken(
+async def test_comfyui_that_was_named_and_does_not_answer_is_broken(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DESK_COMFYUI_URL", f"http://127.0.0.1:{free_port()}")
@@ -105,7 +105,7 @@ async def test_a_comfyui_that_was_named_and_does_not_answer_is_broken(
     assert verdict is CheckVerdict.BROKEN
 
 
-async def test_a_port_that_somebody_else_has_is_broken(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_that_somebody_else_has_is_broken(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # bound, but not listening: nobody answers, and nobody else can have it
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -115,7 +115,7 @@ async def test_a_port_that_somebody_else_has_is_broken(machine: Path, monkeypatc
     assert "COMFYRELAY_PORT" in text
 
 
-async def test_a_database_that_is_none_is_broken(machine: Path) -> None:
+async def test_database_that_is_none_is_broken(machine: Path) -> None:
     machine.mkdir()
     for name in ("central.db", "tenants-main.db"):
         (machine / name).write_bytes(b"no database at all" * 100)
@@ -137,7 +137,7 @@ async def test_script_and_notifications_are_looked_at_where_they_are_configured(
     assert not machine.exists()
 
 
-def test_a_configuration_that_cannot_be_read_is_said_with_exit_code_1(machine: Path) -> None:
+def test_configuration_that_cannot_be_read_is_said_with_exit_code_1(machine: Path) -> None:
     Path("comfyrelay.toml").write_text("prot = 1\n")
     ran = CliRunner().invoke(app, ["doctor", "--json"])
     assert ran.exit_code == 1

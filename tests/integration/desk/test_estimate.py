@@ -28,7 +28,7 @@ def pictures(desk: OpenDesk, count: int) -> None:
         (place / f"a{number}.png").write_bytes(png(f"#{number:02x}2233"))
 
 
-async def test_a_folder_is_counted_without_a_job_or_a_copy(desk: OpenDesk) -> None:
+async def test_folder_is_counted_without_a_job_or_a_copy(desk: OpenDesk) -> None:
     pictures(desk, 3)
     found = await asked(desk, effect_slug="invert-image", input_subdir="mine", tries=4)
     assert (found["jobs"], found["input_count"], found["inputs"]) == (12, 3, ["a0.png", "a1.png", "a2.png"])
@@ -60,7 +60,7 @@ async def test_what_no_worker_has_and_what_is_wrong_is_told(desk: OpenDesk) -> N
     assert list(refused["errors"]) == ["steps"]
 
 
-async def test_a_workflow_shows_what_it_made_last(desk: OpenDesk) -> None:
+async def test_workflow_shows_what_it_made_last(desk: OpenDesk) -> None:
     async with owner_http(desk.ready.url) as http:
         before = (await http.get("/api/effects")).json()["data"]["items"]
         assert {each["cover_url"] for each in before} == {None}
@@ -80,7 +80,7 @@ def _a_picture(desk: OpenDesk) -> Path:
     return place
 
 
-async def test_the_files_of_an_earlier_job_can_be_used_again(desk: OpenDesk) -> None:
+async def test_files_of_an_earlier_job_can_be_used_again(desk: OpenDesk) -> None:
     file_id = await desk.client.upload(_a_picture(desk))
     job = await desk.client.submit(effect_id=1, input_file_id=file_id)
     async with owner_http(desk.ready.url) as http:
@@ -110,13 +110,13 @@ def test_pictures_of_another_shape_are_told_of() -> None:
     assert shape_warnings([usual[0], other], wanted=None) == []
 
 
-def test_the_pace_leaves_out_the_run_that_loaded_the_models() -> None:
+def test_pace_leaves_out_the_run_that_loaded_the_models() -> None:
     assert pace_of([]) is None
     assert pace_of([5.0]) == Pace(5.0, 5.0, 5.0)
     assert pace_of([5.0, 6.0, 4.0, 60.0]) == Pace(5.0, 4.0, 6.0)
 
 
-def test_the_end_counts_what_is_ahead_and_how_many_run_at_once() -> None:
+def test_end_counts_what_is_ahead_and_how_many_run_at_once() -> None:
     pace = Pace(10.0, 8.0, 12.0)
     assert forecast(3, pace, slots=1, ahead=0, seconds_ahead=None) == (30.0, 24.0, 36.0)
     assert forecast(3, pace, slots=2, ahead=4, seconds_ahead=5.0) == (30.0, 26.0, 34.0)

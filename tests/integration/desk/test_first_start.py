@@ -35,7 +35,7 @@ async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
     return False
 
 
-async def test_a_first_start_that_is_cut_off_again_and_again_is_gone_on_with(world: World, tmp_path: Path) -> None:
+async def test_first_start_that_is_cut_off_again_and_again_is_gone_on_with(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     # each time it comes as far as before, and one step further
     for after in range(MOST_STEPS):
@@ -62,7 +62,7 @@ async def test_what_somebody_removed_does_not_come_back(world: World, tmp_path: 
     assert first.name not in [each.name for each in left.items]
 
 
-def test_the_sample_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_sample_is_there_whole_or_not_at_all(tmp_path: Path) -> None:
     folder = tmp_path / "inputs"
     # as a kill leaves it
     (tmp_path / ".inputs.part" / "examples").mkdir(parents=True)

@@ -54,12 +54,12 @@ async def test_what_was_chosen_is_in_the_folder_and_stays_when_it_is_deleted(des
 
 
 @pytest.mark.parametrize("folder", ["..", "/tmp/x", "a/../../b", "~/x", "C:\\x", " "])
-async def test_a_folder_elsewhere_is_refused(desk: OpenDesk, folder: str) -> None:
+async def test_folder_elsewhere_is_refused(desk: OpenDesk, folder: str) -> None:
     problem = problem_of(await call(desk, "POST", "/api/desk/gallery/copy", {"ids": ["x"], "folder": folder}), 422)
     assert problem["errors"].keys() == {"folder"}
 
 
-async def test_a_link_that_leads_out_of_the_output_folder_is_refused(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_link_that_leads_out_of_the_output_folder_is_refused(desk: OpenDesk, tmp_path: Path) -> None:
     ids = await made(desk, "a cat")
     elsewhere = tmp_path / "elsewhere"
     elsewhere.mkdir()

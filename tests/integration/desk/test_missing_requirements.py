@@ -83,7 +83,7 @@ async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(t
         assert (found.status, found.attempts) == ("completed", 1)
 
 
-async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_path: Path) -> None:
+async def test_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
         scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}
         slug = (await add(desk, {**invert(), "2": {"class_type": "ImageScale", "inputs": scale}})).slug
@@ -97,7 +97,7 @@ async def test_a_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_p
             assert (await desk.client.resume("batch", batch.id)).message == "24 jobs resumed."
 
 
-async def test_a_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
+async def test_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
         # a file that is there and listed, and no checkpoint
         simulator.misbehave(Fail(class_type="ImageInvert", message="ERROR: Could not detect the type of this model."))

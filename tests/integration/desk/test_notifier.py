@@ -53,7 +53,7 @@ def titles(
 # Which ends call for a notification
 
 
-def test_a_job_by_itself_is_news_when_it_completes_or_fails_and_not_when_it_was_canceled() -> None:
+def test_job_by_itself_is_news_when_it_completes_or_fails_and_not_when_it_was_canceled() -> None:
     rules = NotificationRules()
     assert titles(rules, ended()) == ["cat is done"]
     [failure] = rules.of_end(ended("failed", error="Too dark."), None, active=1, read_at=START)
@@ -61,7 +61,7 @@ def test_a_job_by_itself_is_news_when_it_completes_or_fails_and_not_when_it_was_
     assert titles(rules, ended("canceled")) == []
 
 
-def test_a_batch_is_news_once_when_its_last_item_ends() -> None:
+def test_batch_is_news_once_when_its_last_item_ends() -> None:
     rules = NotificationRules()
     assert titles(rules, ended(seconds=1), batch(completed=1, queued=2)) == []
     assert titles(rules, ended(seconds=2), batch(completed=2, paused=1)) == []
@@ -76,14 +76,14 @@ def test_items_that_end_together_are_told_of_once() -> None:
     assert titles(rules, ended(seconds=2), batch(completed=2), seen=4) == []
 
 
-def test_a_batch_whose_failed_items_were_retried_is_news_again() -> None:
+def test_batch_whose_failed_items_were_retried_is_news_again() -> None:
     rules = NotificationRules()
     both = batch(completed=1, failed=1)
     assert titles(rules, ended("failed", seconds=1), both, seen=2) == ["boats is done, but 1 failed"]
     assert titles(rules, ended("failed", seconds=9), both, seen=10) == ["boats is done, but 1 failed"]
 
 
-def test_a_batch_that_is_held_is_news_once_for_each_reason() -> None:
+def test_batch_that_is_held_is_news_once_for_each_reason() -> None:
     rules = NotificationRules()
 
     def told(held_by: str, *, seconds: float) -> list[str]:
@@ -99,11 +99,11 @@ def test_a_batch_that_is_held_is_news_once_for_each_reason() -> None:
     assert told("second", seconds=3) == ["boats is held: Held: why."]
 
 
-def test_a_batch_that_was_canceled_altogether_is_no_news() -> None:
+def test_batch_that_was_canceled_altogether_is_no_news() -> None:
     assert titles(NotificationRules(), ended("canceled"), batch(canceled=3)) == []
 
 
-def test_an_empty_queue_is_news_once_until_something_else_has_run() -> None:
+def test_empty_queue_is_news_once_until_something_else_has_run() -> None:
     rules = NotificationRules()
     assert titles(rules, ended("canceled", seconds=1), active=1, seen=1) == []
     assert titles(rules, ended("canceled", seconds=2), active=0, seen=4) == ["The queue is empty"]
@@ -114,7 +114,7 @@ def test_an_empty_queue_is_news_once_until_something_else_has_run() -> None:
 # Who is told
 
 
-async def test_a_webhook_hears_title_and_body() -> None:
+async def test_webhook_hears_title_and_body() -> None:
     async with receiving() as receiver:
         failures = await Notifier([receiver.url.replace("http", "json")]).notify(NOTIFICATION)
     assert failures == []
@@ -149,7 +149,7 @@ async def test_who_asked_for_a_batch_hears_of_that_batch_whatever_became_of_it()
 # What went wrong
 
 
-async def test_a_refusal_and_a_silence_are_told_apart_and_do_not_keep_others_from_hearing() -> None:
+async def test_refusal_and_a_silence_are_told_apart_and_do_not_keep_others_from_hearing() -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     async with receiving() as receiver, receiving() as refusing:
@@ -171,12 +171,12 @@ async def test_a_refusal_and_a_silence_are_told_apart_and_do_not_keep_others_fro
         ("slack://bad", "This is not a complete URL of Slack."),
     ],
 )
-async def test_a_url_that_cannot_work_says_what_is_missing(url: str, why: str) -> None:
+async def test_url_that_cannot_work_says_what_is_missing(url: str, why: str) -> None:
     [failure] = await Notifier().send("a", "b", [url])
     assert why in failure.why
 
 
-async def test_the_desktop_is_notified_or_says_what_it_needs() -> None:
+async def test_desktop_is_notified_or_says_what_it_needs() -> None:
     for failure in await Notifier().send("a", "b", ["desktop://"]):
         assert failure.url == "desktop://"
         assert failure.why

@@ -66,7 +66,7 @@ async def test_every_call_but_health_needs_the_owner(untouched: OpenDesk) -> Non
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_page_without_a_session_says_what_to_do(untouched: OpenDesk) -> None:
+async def test_page_without_a_session_says_what_to_do(untouched: OpenDesk) -> None:
     async with httpx.AsyncClient(base_url=untouched.ready.url) as anybody:
         for path in ("/", "/open", "/open?link=guessed", f"/open?link={'x' * 100}"):
             answer = await anybody.get(path)
@@ -76,7 +76,7 @@ async def test_the_page_without_a_session_says_what_to_do(untouched: OpenDesk) -
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) -> None:
+async def test_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) -> None:
     link = await untouched.client.add_link()
     async with (
         httpx.AsyncClient(base_url=untouched.ready.url) as browser,
@@ -99,7 +99,7 @@ async def test_a_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) ->
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_page_of_another_port_changes_nothing_with_the_session(untouched: OpenDesk) -> None:
+async def test_page_of_another_port_changes_nothing_with_the_session(untouched: OpenDesk) -> None:
     link = await untouched.client.add_link()
     async with httpx.AsyncClient(base_url=untouched.ready.url) as browser:
         await browser.get(link.url)
@@ -110,7 +110,7 @@ async def test_a_page_of_another_port_changes_nothing_with_the_session(untouched
         assert (await browser.post("/api/presets", json=body, headers=own)).status_code == 201
 
 
-def test_a_link_that_is_old_opens_nothing() -> None:
+def test_link_that_is_old_opens_nothing() -> None:
     now = 0.0
     links = OneTimeLinks("http://127.0.0.1:1", clock=lambda: now)
     first, second = (httpx.URL(links.make()).params["link"] for _ in range(2))
@@ -121,7 +121,7 @@ def test_a_link_that_is_old_opens_nothing() -> None:
     assert not links.redeem(second)
 
 
-async def test_a_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
+async def test_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
     first = make_desk(tmp_path)
     async with open_desk(first) as desk, httpx.AsyncClient(base_url=desk.ready.url) as browser:
         link, followed = desk.ready.link, (await desk.client.add_link()).url
@@ -140,7 +140,7 @@ async def test_a_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None
             assert (await after.get("/")).status_code == 401
 
 
-async def test_an_account_that_somebody_else_made_opens_nothing(tmp_path: Path) -> None:
+async def test_account_that_somebody_else_made_opens_nothing(tmp_path: Path) -> None:
     async with open_desk(make_desk(tmp_path)) as desk, owner_http(desk.ready.url) as http:
         account = {"email": "other@example.com", "password": "long enough"}
         token = (await http.post("/api/register", json=account)).json()["data"]["token"]
@@ -154,7 +154,7 @@ async def test_an_account_that_somebody_else_made_opens_nothing(tmp_path: Path) 
 # The secret
 
 
-def test_the_secret_is_a_file_for_its_owner_alone(tmp_path: Path) -> None:
+def test_secret_is_a_file_for_its_owner_alone(tmp_path: Path) -> None:
     secret = load_secret(tmp_path)
     assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
     (tmp_path / SECRET_FILE).chmod(0o644)
@@ -179,7 +179,7 @@ async def stranger(host: str, port: int) -> AsyncIterator[list[str]]:
         yield received
 
 
-async def test_the_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tmp_path: Path) -> None:
+async def test_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tmp_path: Path) -> None:
     made = make_desk(tmp_path)
     port = made.settings.port
     async with open_desk(made) as desk:
@@ -199,7 +199,7 @@ async def test_the_secret_is_handed_to_no_program_that_listens_where_the_desk_di
     assert not any("authorization" in each for each in received)
 
 
-async def test_the_secret_is_handed_to_no_program_at_another_address_of_this_machine(desk: OpenDesk) -> None:
+async def test_secret_is_handed_to_no_program_at_another_address_of_this_machine(desk: OpenDesk) -> None:
     port = int(desk.ready.url.rpartition(":")[2])
     async with stranger("::1", port) as by_name, stranger("127.0.0.2", port) as beside:
         async with Client(f"http://localhost:{port}") as client:
@@ -332,7 +332,7 @@ async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, t
 
 
 @pytest.mark.parametrize("is_removed", [False, True], ids=["token rotated", "registration removed"])
-async def test_the_desks_own_worker_finds_back_by_itself(desk: OpenDesk, is_removed: bool) -> None:
+async def test_desks_own_worker_finds_back_by_itself(desk: OpenDesk, is_removed: bool) -> None:
     async with owner_http(desk.ready.url) as http:
         await _until_worker(http)
         rotated = await http.post(f"/api/admin/workers/{SIMULATOR}/rotate-token")

@@ -36,21 +36,21 @@ async def http(desk_url: str) -> Any:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_foreign_name_is_refused(untouched: httpx.AsyncClient, path: str) -> None:
+async def test_foreign_name_is_refused(untouched: httpx.AsyncClient, path: str) -> None:
     assert (await untouched.get(path)).status_code == 200
     for name in ("evil.example", f"evil.example:{untouched.base_url.port}", "127.0.0.1:1"):
         assert (await untouched.get(path, headers={"Host": name})).status_code == 403
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_foreign_page_is_refused(untouched: httpx.AsyncClient, path: str) -> None:
+async def test_foreign_page_is_refused(untouched: httpx.AsyncClient, path: str) -> None:
     own = f"http://{untouched.base_url.netloc.decode()}"
     assert (await untouched.get(path, headers={"Origin": own})).status_code == 200
     for origin in ("https://evil.example", "null", "http://127.0.0.1:1"):
         assert (await untouched.get(path, headers={"Origin": origin})).status_code == 403
 
 
-async def test_a_foreign_page_cannot_add_a_graph(untouched: httpx.AsyncClient) -> None:
+async def test_foreign_page_cannot_add_a_graph(untouched: httpx.AsyncClient) -> None:
     answer = await untouched.post(
         "/api/workflows", json={"graph": PROMPT_GRAPH}, headers={"Origin": "https://evil.example"}
     )
@@ -58,7 +58,7 @@ async def test_a_foreign_page_cannot_add_a_graph(untouched: httpx.AsyncClient) -
     assert (await untouched.get("/api/workflows")).json()["data"]["items"] == []
 
 
-async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncClient) -> None:
+async def test_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncClient) -> None:
     answer = await http.post("/api/workflows", json={"graph": PROMPT_GRAPH, "name": "portrait"})
     assert answer.status_code == 201
     data = answer.json()["data"]
@@ -73,7 +73,7 @@ async def test_a_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncCli
     assert [each["slug"] for each in listed] == [data["slug"]]
 
 
-async def test_a_workflow_of_the_editor_with_nodes_that_are_missing_is_refused_with_all_of_them(
+async def test_workflow_of_the_editor_with_nodes_that_are_missing_is_refused_with_all_of_them(
     untouched: httpx.AsyncClient,
 ) -> None:
     saved = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
@@ -100,7 +100,7 @@ async def test_all_that_is_known_of_a_job_is_told(http: httpx.AsyncClient) -> No
     assert about["error_detail"]
 
 
-async def test_a_file_of_a_job_can_be_looked_at(http: httpx.AsyncClient) -> None:
+async def test_file_of_a_job_can_be_looked_at(http: httpx.AsyncClient) -> None:
     content = sample_picture()
     about_file = {"mime_type": "image/png", "size": len(content), "original_filename": "cat.png"}
     upload = (await http.post("/api/videos/uploads", json=about_file)).json()["data"]

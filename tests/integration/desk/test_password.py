@@ -66,7 +66,7 @@ async def test_nobody_elses_machine_reaches_a_desk_without_a_password(tmp_path: 
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_page_asks_for_the_password_and_opens_with_it(shared: OpenDesk) -> None:
+async def test_page_asks_for_the_password_and_opens_with_it(shared: OpenDesk) -> None:
     async with phone(shared, own="127.0.0.9") as browser:
         closed = await browser.get("/")
         assert closed.status_code == 401
@@ -89,7 +89,7 @@ async def test_the_page_asks_for_the_password_and_opens_with_it(shared: OpenDesk
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_a_proxy_that_speaks_tls_gets_a_cookie_for_tls_alone(tmp_path: Path) -> None:
+async def test_proxy_that_speaks_tls_gets_a_cookie_for_tls_alone(tmp_path: Path) -> None:
     set_password(tmp_path, PASSWORD)
     desk = open_to_others(tmp_path, host="127.0.0.1", allowed_hosts="desk.home")
     desk.settings = desk.settings.model_copy(update={"trusted_proxies": ["127.0.0.1"]})
@@ -139,7 +139,7 @@ async def test_names_that_are_allowed_are_let_in(shared: OpenDesk) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_the_owners_programs_and_links_go_on_by_loopback(shared: OpenDesk) -> None:
+async def test_owners_programs_and_links_go_on_by_loopback(shared: OpenDesk) -> None:
     port = shared.desk.settings.port
     assert shared.ready.url == f"http://127.0.0.1:{port}"
     assert (shared.ready.url_elsewhere or "").endswith(f":{port}")
@@ -206,7 +206,7 @@ async def test_who_has_the_password_makes_nothing_that_outlives_it(shared: OpenD
         assert (await here.post(path.rstrip("/"), json={"name": "mine"}, headers=own)).status_code != 403
 
 
-def test_the_password_is_kept_as_a_hash_for_the_owner_alone(tmp_path: Path) -> None:
+def test_password_is_kept_as_a_hash_for_the_owner_alone(tmp_path: Path) -> None:
     path = set_password(tmp_path, PASSWORD)
     assert path.stat().st_mode & 0o777 == 0o600
     assert PASSWORD not in path.read_text()

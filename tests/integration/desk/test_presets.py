@@ -25,13 +25,13 @@ def steps(key: str, **more: Any) -> Property:
 # The rule
 
 
-def test_a_key_is_meant_for_all_that_have_this_role_whatever_they_are_called() -> None:
+def test_key_is_meant_for_all_that_have_this_role_whatever_they_are_called() -> None:
     found = [steps("steps"), steps("refiner"), number("footsteps"), number("ksampler_steps")]
     applied = apply_preset({"steps": 8}, found)
     assert (applied.values, applied.ignored) == ({"steps": 8, "refiner": 8}, [])
 
 
-def test_a_key_is_meant_for_the_property_of_that_name() -> None:
+def test_key_is_meant_for_the_property_of_that_name() -> None:
     assert apply_preset({"ksampler_cfg": 2}, [number("ksampler_cfg"), number("cfg")]).values == {"ksampler_cfg": 2}
 
 
@@ -60,7 +60,7 @@ def test_what_cannot_take_the_value_is_not_meant(prop: Property) -> None:
 # The desk
 
 
-async def test_a_new_desk_has_three_presets_and_a_second_start_leaves_them_alone(tmp_path: Path) -> None:
+async def test_new_desk_has_three_presets_and_a_second_start_leaves_them_alone(tmp_path: Path) -> None:
     async with make_desk(tmp_path, is_new=True).open() as (_, ready), Client(ready.url) as client:
         assert [each.name for each in await client.presets()] == ["look-dev", "medium", "production"]
         await client.remove_preset((await client.preset("medium")).id)
@@ -68,7 +68,7 @@ async def test_a_new_desk_has_three_presets_and_a_second_start_leaves_them_alone
         assert [each.name for each in await client.presets()] == ["look-dev", "production"]
 
 
-async def test_a_batch_takes_what_its_workflow_has_and_says_what_was_ignored(desk: OpenDesk) -> None:
+async def test_batch_takes_what_its_workflow_has_and_says_what_was_ignored(desk: OpenDesk) -> None:
     wish = {"effect_slug": "image-to-clip", "input_subdir": "examples", "preset": "look-dev"}
     added = await desk.client.add_batch_with_message(wish)
     assert added.message == "Submitted. Not used by this workflow: steps, megapixels, profile."

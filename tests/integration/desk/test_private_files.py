@@ -8,7 +8,7 @@ from comfyrelay.system.permissions import restrict_folder
 from tests.support.script_runs import ScriptRun, settings_in
 
 
-def test_a_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path) -> None:
+def test_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path) -> None:
     for name in ("central.db", "central.db-wal", "secrets.json"):
         (tmp_path / name).touch()
     ours, others = ("objects", "worker", "before-restore-20260101-000000", ".restore-x1"), ("lost+found", "holiday")
@@ -29,7 +29,7 @@ def test_a_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path)
     assert tmp_path.stat().st_mode & 0o777 == 0o700
 
 
-def test_a_link_to_a_folder_elsewhere_leaves_that_as_open_as_it_is(tmp_path: Path) -> None:
+def test_link_to_a_folder_elsewhere_leaves_that_as_open_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "pictures").mkdir()
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "outputs").symlink_to(tmp_path / "pictures")

@@ -11,7 +11,7 @@ from tests.support.script_runs import settings_in
 PAGE = (ROOT / "docs" / "howto" / "scripts.md").read_text("utf-8")
 
 
-async def test_the_example_runs(tmp_path: Path) -> None:
+async def test_example_runs(tmp_path: Path) -> None:
     [example] = re.findall(r"^```python\n(.*?)^```", PAGE, re.M | re.S)
     settings_in(tmp_path)
     (tmp_path / "hello.py").write_text("print('seed: 3')\nprint('50%')\n")

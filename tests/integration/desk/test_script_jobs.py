@@ -102,7 +102,7 @@ def pids(desk: OpenDesk) -> list[int]:
     return [int(each) for each in (desk.ready.data_dir / "script" / "pids").read_text().split()]
 
 
-async def test_a_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: Path) -> None:
+async def test_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES) as desk:
         prompt = 'a "cat", it\'s 50% 🐈\n../../etc/passwd /etc/x.png'
         job_id = await submit(desk, positive=prompt, negative="dogs", tries=3, randomize_seed=True)
@@ -144,7 +144,7 @@ async def test_progress_is_told_while_the_script_runs(tmp_path: Path) -> None:
         assert (await desk.ended(job_id)).status == "canceled"
 
 
-async def test_the_shipped_script_runs_against_the_comfyui_of_the_desk(tmp_path: Path) -> None:
+async def test_shipped_script_runs_against_the_comfyui_of_the_desk(tmp_path: Path) -> None:
     async with open_desk(tmp_path) as desk:
         job_id = await submit(desk, profile="production", extra_args="--seed 7")
         found = await desk.ended(job_id)
@@ -154,7 +154,7 @@ async def test_the_shipped_script_runs_against_the_comfyui_of_the_desk(tmp_path:
         assert await desk.client.download_outputs(job_id, tmp_path)
 
 
-async def test_a_script_that_fails_is_told_in_a_sentence_and_not_run_again(tmp_path: Path) -> None:
+async def test_script_that_fails_is_told_in_a_sentence_and_not_run_again(tmp_path: Path) -> None:
     source = "print('seed: 9')\nraise SystemExit('Error: the template has no prompt')"
     async with open_desk(tmp_path, source) as desk:
         job_id = await submit(desk)
@@ -168,14 +168,14 @@ async def test_a_script_that_fails_is_told_in_a_sentence_and_not_run_again(tmp_p
         assert (attempt.seed, attempt.about) == (9, raw)
 
 
-async def test_a_script_that_saves_nothing_says_what_is_missing(tmp_path: Path) -> None:
+async def test_script_that_saves_nothing_says_what_is_missing(tmp_path: Path) -> None:
     async with open_desk(tmp_path, "print('done')") as desk:
         found = await desk.ended(await submit(desk))
         assert found.status == "failed"
         assert "names no file that it saved" in str(found.error)
 
 
-async def test_a_script_that_does_not_say_what_it_saves_is_looked_after_in_its_output_folder(tmp_path: Path) -> None:
+async def test_script_that_does_not_say_what_it_saves_is_looked_after_in_its_output_folder(tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()
     (made / "old.png").write_bytes(b"of last week")
@@ -206,7 +206,7 @@ async def test_stopping_a_job_ends_the_script_and_all_its_processes(how: str, tm
 
 
 @pytest.mark.parametrize("how", ["cancel", "pause"])
-async def test_a_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_its_attempt(
+async def test_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_its_attempt(
     how: str, tmp_path: Path
 ) -> None:
     async with open_desk(tmp_path, WAITS) as desk:
@@ -262,7 +262,7 @@ async def _prompts(http: httpx.AsyncClient) -> set[str]:
     return {item[1] for item in (*queue["queue_running"], *queue["queue_pending"])}
 
 
-async def test_a_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) -> None:
+async def test_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) -> None:
     async with open_desk(tmp_path, WAITS, desk={"finish_seconds": 0}) as desk:
         script = await submit(desk)
         await until_said(desk, script, "waiting")
@@ -333,7 +333,7 @@ async def test_prompts_and_presets_make_a_batch_of_scripts(tmp_path: Path) -> No
             assert argv[argv.index("--positive") + 1] == ("one", "two")[each.item_no]
 
 
-async def test_a_failed_script_is_retried_with_one_call(tmp_path: Path) -> None:
+async def test_failed_script_is_retried_with_one_call(tmp_path: Path) -> None:
     source = "import pathlib, sys\nif not pathlib.Path('fine').exists(): sys.exit(3)\n" + textwrap.dedent(SAVES)
     async with open_desk(tmp_path, source) as desk:
         job_id = await submit(desk)
@@ -343,7 +343,7 @@ async def test_a_failed_script_is_retried_with_one_call(tmp_path: Path) -> None:
         assert (await desk.ended(again.id)).status == "completed"
 
 
-async def test_the_configuration_and_the_command_can_be_seen_before_anything_runs(tmp_path: Path) -> None:
+async def test_configuration_and_the_command_can_be_seen_before_anything_runs(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES, environment={"KEY": "secret"}) as desk, owner_http(desk.ready.url) as http:
         url = "/api/desk/script"
         answer = await http.get(url)
@@ -363,7 +363,7 @@ async def test_the_configuration_and_the_command_can_be_seen_before_anything_run
         assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_a_script_that_is_no_longer_configured_is_switched_off_and_comes_back(tmp_path: Path) -> None:
+async def test_script_that_is_no_longer_configured_is_switched_off_and_comes_back(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES) as desk:
         assert [each.slug for each in await desk.client.workflows()] == ["script"]
         assert (await desk.ended(await submit(desk))).status == "completed"
@@ -383,7 +383,7 @@ async def test_a_script_that_is_no_longer_configured_is_switched_off_and_comes_b
 # where the settings come from
 
 
-def test_the_script_comes_from_the_file_and_never_from_the_environment(
+def test_script_comes_from_the_file_and_never_from_the_environment(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DESK_SCRIPT", '{"script": "/tmp/evil.py"}')
@@ -409,7 +409,7 @@ def test_the_script_comes_from_the_file_and_never_from_the_environment(
         ({"profiles": []}, "name one at least"),
     ],
 )
-async def test_a_desk_with_a_wrong_script_says_so_and_does_not_start(
+async def test_desk_with_a_wrong_script_says_so_and_does_not_start(
     table: dict[str, Any], why: str, tmp_path: Path
 ) -> None:
     made = make_desk(tmp_path / "desk")
@@ -419,7 +419,7 @@ async def test_a_desk_with_a_wrong_script_says_so_and_does_not_start(
             pass
 
 
-async def test_an_empty_table_is_enough_to_try_the_shipped_script(tmp_path: Path) -> None:
+async def test_empty_table_is_enough_to_try_the_shipped_script(tmp_path: Path) -> None:
     made = make_desk(tmp_path)
     made.script = {}
     async with made.open() as (_worker, ready), Client(ready.url) as client:
@@ -445,7 +445,7 @@ READS = """
 """
 
 
-async def test_a_script_job_runs_on_what_it_was_added_with_whatever_changes_while_it_waits(tmp_path: Path) -> None:
+async def test_script_job_runs_on_what_it_was_added_with_whatever_changes_while_it_waits(tmp_path: Path) -> None:
     inputs = tmp_path / "desk" / "inputs" / "cats"
     source = READS.replace("INPUTS", repr(str(inputs.parent)))
     async with open_desk(tmp_path, source, arguments=["--mine=1"]) as desk:
@@ -496,7 +496,7 @@ async def test_what_was_kept_for_script_jobs_goes_when_nobody_can_need_it(tmp_pa
         assert sorted(each.name for each in cats.iterdir()) == ["cat.png", "new.png"]
 
 
-async def test_a_new_seed_of_a_script_is_drawn_by_it(tmp_path: Path) -> None:
+async def test_new_seed_of_a_script_is_drawn_by_it(tmp_path: Path) -> None:
     async with open_desk(tmp_path, READS.replace("INPUTS", repr(str(tmp_path / "desk" / "inputs")))) as desk:
         first = await desk.ended(await submit(desk, extra_args="--seed 7"))
         assert "arguments ['--seed']" in await log_of(desk, first.id)

@@ -44,7 +44,7 @@ FAMILY = """
 """
 
 
-async def test_a_script_that_succeeds(tmp_path: Path) -> None:
+async def test_script_that_succeeds(tmp_path: Path) -> None:
     script = """
         import sys
         from pathlib import Path
@@ -88,14 +88,14 @@ async def test_long_prompts_are_taken_apart_off_the_loop(tmp_path: Path) -> None
     assert Reading in executor.called
 
 
-async def test_a_script_that_fails(tmp_path: Path) -> None:
+async def test_script_that_fails(tmp_path: Path) -> None:
     heard = ScriptRun(settings_in(tmp_path, "raise SystemExit('Error: no cats in this folder')"), tmp_path / "log.txt")
     result = await heard.run()
     assert (result.exit_code, result.outputs, result.seed) == (1, [], None)
     assert result.error == "The script ended with exit code 1: no cats in this folder"
 
 
-async def test_a_script_that_is_killed(tmp_path: Path) -> None:
+async def test_script_that_is_killed(tmp_path: Path) -> None:
     script = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     result = await ScriptRun(settings_in(tmp_path, script), tmp_path / "log.txt").run()
     assert result.exit_code == 137
@@ -129,7 +129,7 @@ async def test_a_400_of_comfyui_becomes_a_sentence(tmp_path: Path, prints_the_an
     assert result.error == expected
 
 
-async def test_an_endless_script_is_canceled_gently(tmp_path: Path) -> None:
+async def test_endless_script_is_canceled_gently(tmp_path: Path) -> None:
     script = """
         import signal, sys, time
         def leave(*_):
@@ -149,7 +149,7 @@ async def test_an_endless_script_is_canceled_gently(tmp_path: Path) -> None:
     assert heard.log.splitlines()[-1] == "last words"
 
 
-async def test_a_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path) -> None:
+async def test_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path) -> None:
     heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
     running = asyncio.create_task(heard.run())
     await heard.until("ready")
@@ -222,7 +222,7 @@ async def test_nothing_is_started_for_a_job_that_cannot_be_accepted(tmp_path: Pa
     assert not heard.log_path.exists()
 
 
-async def test_a_program_that_is_not_there_is_a_matter_of_configuration(tmp_path: Path) -> None:
+async def test_program_that_is_not_there_is_a_matter_of_configuration(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="python"):
         await ScriptRun(settings_in(tmp_path, python=tmp_path / "gone"), tmp_path / "log.txt").run()
     not_a_program = tmp_path / "python"
@@ -234,7 +234,7 @@ async def test_a_program_that_is_not_there_is_a_matter_of_configuration(tmp_path
     assert "cannot be started" in result.error
 
 
-async def test_a_script_sees_its_own_variables_and_none_of_our_secrets(
+async def test_script_sees_its_own_variables_and_none_of_our_secrets(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://relay:secret@db/central")
@@ -247,7 +247,7 @@ async def test_a_script_sees_its_own_variables_and_none_of_our_secrets(
     assert not [name for name in seen if name.startswith("COMFYRELAY_")]
 
 
-async def test_a_script_waits_for_those_who_read(tmp_path: Path) -> None:
+async def test_script_waits_for_those_who_read(tmp_path: Path) -> None:
     script = """
         from pathlib import Path
         for number in range(20_000):
@@ -286,7 +286,7 @@ async def test_a_script_waits_for_those_who_read(tmp_path: Path) -> None:
     assert len(heard.lines) == 20_000
 
 
-async def test_an_error_of_those_who_listen_ends_the_script(tmp_path: Path) -> None:
+async def test_error_of_those_who_listen_ends_the_script(tmp_path: Path) -> None:
     heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
 
     async def broken(_line: str) -> None:
@@ -342,7 +342,7 @@ asyncio.run(main(Path(sys.argv[1])))
 
 
 @pytest.mark.parametrize(("share", "most_kib"), [(0.2, 8_000), *full_only((1, 40_000))])
-async def test_a_hundred_megabytes_of_output_take_little_memory(tmp_path: Path, share: float, most_kib: int) -> None:
+async def test_hundred_megabytes_of_output_take_little_memory(tmp_path: Path, share: float, most_kib: int) -> None:
     (tmp_path / "noisy.py").write_text(NOISY)
     (tmp_path / "work").mkdir()
     (tmp_path / "work" / "share").write_text(str(share))

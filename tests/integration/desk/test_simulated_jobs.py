@@ -130,7 +130,7 @@ IMAGE_TO_IMAGE = {
 }
 
 
-async def test_the_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Path) -> None:
+async def test_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Path) -> None:
     async with open_desk(usual_place(tmp_path, free_port(), simulator=True)) as desk:
         slug = (await desk.client.add_graph(IMAGE_TO_IMAGE, name="mine")).workflow.slug
         image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")

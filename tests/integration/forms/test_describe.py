@@ -133,9 +133,9 @@ async def test_through_the_engine(graph: Graph, world: World) -> None:
     leased = await world.lease(worker)
     assert leased is not None
     own = files_of(graph, described)
-    names = {asset.placeholder: own[asset.key] for asset in leased.snapshot.assets}
+    names = {asset.placeholder: own[asset.key] for asset in leased.payload.assets}
     assert replace_placeholders(leased.graph, names) == graph
-    assert leased.snapshot.output_node_id == described.output_node_id
+    assert leased.payload.output_node_id == described.output_node_id
 
 
 def _body(described: DescribedWorkflow) -> dict[str, Any]:

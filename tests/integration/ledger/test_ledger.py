@@ -59,14 +59,14 @@ async def refund(world: World, user: User, job_id: str, amount: int = 10) -> boo
 # credit
 
 
-async def test_a_credit_adds_to_the_balance(world: World) -> None:
+async def test_credit_adds_to_the_balance(world: World) -> None:
     user = await world.user(tokens=0)
     assert await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") == 30
     assert await world.engine.accounts.ledger.credit(user.tenant_id, 12, reference="two") == 42
     assert await holds(world, user, 42)
 
 
-async def test_a_credit_counts_once_per_reference(world: World) -> None:
+async def test_credit_counts_once_per_reference(world: World) -> None:
     user = await world.user(tokens=0)
     answers = [await world.engine.accounts.ledger.credit(user.tenant_id, 30, reference="one") for _ in range(3)]
     assert answers == [30, 30, 30]
@@ -89,7 +89,7 @@ async def test_two_tenants_may_have_the_same_reference(world: World) -> None:
 
 
 @pytest.mark.parametrize("amount", [0, -1])
-async def test_a_credit_must_be_of_at_least_one_token(world: World, amount: int) -> None:
+async def test_credit_must_be_of_at_least_one_token(world: World, amount: int) -> None:
     user = await world.user(tokens=5)
     with pytest.raises(InvalidInput) as refused:
         await world.engine.accounts.ledger.credit(user.tenant_id, amount, reference="one")
@@ -105,7 +105,7 @@ async def test_nobody_is_credited_who_is_not_there(world: World) -> None:
 # reserve, consume, refund
 
 
-async def test_a_job_is_reserved_for_once(world: World) -> None:
+async def test_job_is_reserved_for_once(world: World) -> None:
     user = await world.user(tokens=100)
     for _ in range(3):
         await reserve(world, user, "job", 10)
@@ -152,7 +152,7 @@ async def test_what_was_refunded_is_not_consumed(world: World) -> None:
     assert await holds(world, user, 100)
 
 
-async def test_a_job_that_was_refunded_cannot_be_reserved_for_again(world: World) -> None:
+async def test_job_that_was_refunded_cannot_be_reserved_for_again(world: World) -> None:
     user = await world.user(tokens=100)
     await reserve(world, user, "job", 10)
     await refund(world, user, "job")
@@ -160,7 +160,7 @@ async def test_a_job_that_was_refunded_cannot_be_reserved_for_again(world: World
     assert await holds(world, user, 100)
 
 
-async def test_a_consume_and_a_refund_at_the_same_time_settle_once(world: World) -> None:
+async def test_consume_and_a_refund_at_the_same_time_settle_once(world: World) -> None:
     user = await world.user(tokens=200)
     for number in range(10):
         job = f"job-{number}"
@@ -191,7 +191,7 @@ async def test_two_submissions_never_both_spend_the_last_tokens(world: World) ->
         assert await holds(world, desk.user, 0)
 
 
-async def test_the_balance_is_the_sum_of_the_transactions_through_a_jobs_whole_life(world: World) -> None:
+async def test_balance_is_the_sum_of_the_transactions_through_a_jobs_whole_life(world: World) -> None:
     desk = await world.desk(tokens=100)
     await desk.submit()
     assert await holds(world, desk.user, 90)
@@ -224,7 +224,7 @@ async def add_transaction(world: World, user: User, type_: str, amount: int, job
     )
 
 
-async def test_the_schema_refuses_a_negative_balance(world: World) -> None:
+async def test_schema_refuses_a_negative_balance(world: World) -> None:
     user = await world.user(tokens=5)
     with pytest.raises(IntegrityError):
         await execute(await shard_of(world, user), "UPDATE token_wallets SET balance = -1")
@@ -232,16 +232,14 @@ async def test_the_schema_refuses_a_negative_balance(world: World) -> None:
 
 
 @pytest.mark.parametrize(("type_", "amount"), [("JOB_RESERVE", -1), ("JOB_CONSUME", 0), ("JOB_REFUND", 1)], ids=str)
-async def test_the_schema_refuses_a_second_transaction_of_one_type_for_a_job(
-    world: World, type_: str, amount: int
-) -> None:
+async def test_schema_refuses_a_second_transaction_of_one_type_for_a_job(world: World, type_: str, amount: int) -> None:
     user = await world.user()
     await add_transaction(world, user, type_, amount)
     with pytest.raises(IntegrityError):
         await add_transaction(world, user, type_, amount)
 
 
-async def test_the_schema_refuses_that_a_job_is_consumed_and_refunded(world: World) -> None:
+async def test_schema_refuses_that_a_job_is_consumed_and_refunded(world: World) -> None:
     user = await world.user()
     await add_transaction(world, user, "JOB_CONSUME", 0)
     with pytest.raises(IntegrityError):
@@ -260,7 +258,7 @@ async def test_the_schema_refuses_that_a_job_is_consumed_and_refunded(world: Wor
         ("JOB_RESERVE", -5, None),
     ],
 )
-async def test_the_schema_refuses_a_transaction_that_makes_no_sense(
+async def test_schema_refuses_a_transaction_that_makes_no_sense(
     world: World, type_: str, amount: int, job_id: str | None
 ) -> None:
     user = await world.user()
@@ -269,14 +267,14 @@ async def test_the_schema_refuses_a_transaction_that_makes_no_sense(
 
 
 @pytest.mark.parametrize("change", ["UPDATE token_transactions SET amount = 1000000", "DELETE FROM token_transactions"])
-async def test_the_schema_refuses_to_change_what_is_in_the_ledger(world: World, change: str) -> None:
+async def test_schema_refuses_to_change_what_is_in_the_ledger(world: World, change: str) -> None:
     user = await world.user(tokens=5)
     with pytest.raises(DBAPIError, match="append-only"):
         await execute(await shard_of(world, user), change)
     assert await holds(world, user, 5)
 
 
-async def test_the_schema_refuses_to_change_an_event(world: World) -> None:
+async def test_schema_refuses_to_change_an_event(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     with pytest.raises(DBAPIError, match="append-only"):
@@ -296,7 +294,7 @@ async def test_the_schema_refuses_to_change_an_event(world: World) -> None:
         "UPDATE ai_jobs SET input_file_id = 'no file'",
     ],
 )
-async def test_the_tenant_schema_refuses_a_job_that_makes_no_sense(world: World, change: str) -> None:
+async def test_tenant_schema_refuses_a_job_that_makes_no_sense(world: World, change: str) -> None:
     desk = await world.desk()
     jobs = [await desk.submit(), await desk.submit()]
     with pytest.raises(IntegrityError):
@@ -304,7 +302,7 @@ async def test_the_tenant_schema_refuses_a_job_that_makes_no_sense(world: World,
     assert [(await world.job(each)).status for each in jobs] == ["queued", "queued"]
 
 
-async def test_the_tenant_schema_refuses_an_unknown_state_of_a_video(world: World) -> None:
+async def test_tenant_schema_refuses_an_unknown_state_of_a_video(world: World) -> None:
     desk = await world.desk()
     video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     with pytest.raises(IntegrityError):
@@ -335,7 +333,7 @@ async def test_the_tenant_schema_refuses_an_unknown_state_of_a_video(world: Worl
         "UPDATE ai_job_dispatches SET finished_at = relay_now(0)",
     ],
 )
-async def test_the_central_schema_refuses_a_queued_dispatch_that_makes_no_sense(world: World, change: str) -> None:
+async def test_central_schema_refuses_a_queued_dispatch_that_makes_no_sense(world: World, change: str) -> None:
     desk = await world.desk()
     job = await desk.submit()
     before = await world.dispatch(job)
@@ -355,7 +353,7 @@ async def test_the_central_schema_refuses_a_queued_dispatch_that_makes_no_sense(
         "UPDATE ai_job_dispatches SET leased_at = NULL",
     ],
 )
-async def test_the_central_schema_refuses_half_a_lease(world: World, change: str) -> None:
+async def test_central_schema_refuses_half_a_lease(world: World, change: str) -> None:
     desk = await world.desk()
     job, _ = await desk.leased()
     before = await world.dispatch(job)
@@ -374,7 +372,7 @@ async def add_dispatch(world: World, **values: Any) -> None:
     )
 
 
-async def test_the_central_schema_refuses_a_second_dispatch_for_one_job(world: World) -> None:
+async def test_central_schema_refuses_a_second_dispatch_for_one_job(world: World) -> None:
     workflow = await world.workflow()
     values = {
         "workflow_id": workflow.id,
@@ -393,7 +391,7 @@ async def test_the_central_schema_refuses_a_second_dispatch_for_one_job(world: W
     assert await world.count() == 1
 
 
-async def test_the_central_schema_refuses_a_workflow_that_jobs_still_need_to_be_removed(world: World) -> None:
+async def test_central_schema_refuses_a_workflow_that_jobs_still_need_to_be_removed(world: World) -> None:
     desk = await world.desk()
     await desk.submit()
     await execute(world.engine.databases.central, "DELETE FROM effects")
@@ -401,7 +399,7 @@ async def test_the_central_schema_refuses_a_workflow_that_jobs_still_need_to_be_
         await execute(world.engine.databases.central, "DELETE FROM workflows")
 
 
-async def test_the_tenant_schema_refuses_a_second_job_or_batch_of_one_key(world: World) -> None:
+async def test_tenant_schema_refuses_a_second_job_or_batch_of_one_key(world: World) -> None:
     user = await world.user(tokens=0)
     database = await shard_of(world, user)
 

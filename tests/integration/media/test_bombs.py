@@ -58,7 +58,7 @@ async def test_what_a_header_claims_is_refused_before_anything_is_decoded(
     assert "2 frames at most" in await refusal(objects, moving, "image/png", ProbeLimits(max_frames=2))
 
 
-async def test_a_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_many(objects: LocalObjects) -> None:
+async def test_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_many(objects: LocalObjects) -> None:
     asked: list[int] = []
     data = media_samples.gif_of(MANY)
 
@@ -75,23 +75,23 @@ async def test_a_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_
     assert await refusal(objects, data, "image/gif") == text
 
 
-async def test_a_tiff_of_too_many_pages_is_refused(objects: LocalObjects) -> None:
+async def test_tiff_of_too_many_pages_is_refused(objects: LocalObjects) -> None:
     data = media_samples.image("TIFF", frames=4)
     assert "3 frames" in await refusal(objects, data, "image/tiff", ProbeLimits(max_frames=3))
 
 
-async def test_a_text_that_unpacks_to_gigabytes_is_refused(objects: LocalObjects) -> None:
+async def test_text_that_unpacks_to_gigabytes_is_refused(objects: LocalObjects) -> None:
     data = media_samples.png_with_text(100_000_000)
     assert len(data) < 200_000
     assert await refusal(objects, data, "image/png") == "The output is not a readable image."
 
 
-async def test_a_video_without_its_end_is_refused(objects: LocalObjects) -> None:
+async def test_video_without_its_end_is_refused(objects: LocalObjects) -> None:
     assert await refusal(objects, media_samples.video()[:-500], "video/mp4") == "The output is not a readable video."
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="this system does not limit memory")
-async def test_a_picture_that_needs_more_memory_than_allowed_is_refused(objects: LocalObjects) -> None:
+async def test_picture_that_needs_more_memory_than_allowed_is_refused(objects: LocalObjects) -> None:
     file = io.BytesIO()
     Image.new("P", (9000, 9000)).save(file, "GIF")
     text = "The output needs more than 32 MiB of memory to be read."
@@ -100,7 +100,7 @@ async def test_a_picture_that_needs_more_memory_than_allowed_is_refused(objects:
     assert look(file.getvalue(), ProbeLimits()).width == 9000
 
 
-def test_a_process_that_takes_too_long_is_killed_and_the_next_file_has_another() -> None:
+def test_process_that_takes_too_long_is_killed_and_the_next_file_has_another() -> None:
     process = ProbeProcess()
     data = media_samples.gif_of(MANY)
     limits = ProbeLimits(max_frames=MANY, timeout_seconds=0.01)
@@ -114,7 +114,7 @@ def test_a_process_that_takes_too_long_is_killed_and_the_next_file_has_another()
     assert look(media_samples.image("PNG"), ProbeLimits()).frames == 1
 
 
-def test_a_process_that_dies_of_a_file_refuses_it() -> None:
+def test_process_that_dies_of_a_file_refuses_it() -> None:
     process = ProbeProcess()
 
     def read(_start: int, _length: int) -> bytes:
@@ -128,7 +128,7 @@ def test_a_process_that_dies_of_a_file_refuses_it() -> None:
 
 
 @pytest.mark.skipif(not Path("/proc/self/environ").exists(), reason="only Linux shows what a process was given")
-def test_a_process_has_what_python_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_process_has_what_python_needs_and_no_secrets(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "hush")
     monkeypatch.setenv("COMFYRELAY_SIGNING_SECRETS", "hush")
     # on Windows it would not start, or not find its packages, without these
@@ -170,7 +170,7 @@ def test_headers_are_read_as_pillow_reads_them(kind: str, options: dict[str, obj
     assert claim_of(file.getvalue()) == Claim(width=300, height=200)
 
 
-def test_the_frames_of_a_moving_png_are_claimed() -> None:
+def test_frames_of_a_moving_png_are_claimed() -> None:
     assert claim_of(media_samples.image("PNG", frames=3)) == Claim(width=64, height=48, frames=3)
 
 
@@ -206,7 +206,7 @@ def test_fill_bytes_before_a_marker_are_passed_over() -> None:
 
 
 @pytest.mark.parametrize("blocks", [b"\x21\xfe" + b"\1a" * 300_000, b"\x21\xfe\0" * 300_000], ids=["blocks", "parts"])
-async def test_a_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_read(
+async def test_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_read(
     objects: LocalObjects, blocks: bytes
 ) -> None:
     data = b"GIF89a\x08\0\x08\0\0\0\0" + blocks
@@ -222,7 +222,7 @@ def test_no_header_is_too_strange(start: bytes, rest: bytes) -> None:
     claim_of(start + rest)
 
 
-def test_the_reader_of_gifs_agrees_with_pillow() -> None:
+def test_reader_of_gifs_agrees_with_pillow() -> None:
     for frames in (1, 2, 7):
         data = media_samples.gif_of(frames)
         with Image.open(io.BytesIO(data)) as image:

@@ -106,14 +106,14 @@ async def test_moving_images(objects: Watched, kind: str) -> None:
     assert (await look(objects, media_samples.image(kind, frames=3), "image/webp")).frames == 3
 
 
-async def test_a_flipped_bit_in_a_png(objects: Watched) -> None:
+async def test_flipped_bit_in_a_png(objects: Watched) -> None:
     data = bytearray(media_samples.image("PNG"))
     data[len(data) // 2] ^= 1
     with pytest.raises(InvalidInput):
         await look(objects, bytes(data), "image/png")
 
 
-async def test_a_picture_that_unpacks_to_gigabytes(objects: Watched) -> None:
+async def test_picture_that_unpacks_to_gigabytes(objects: Watched) -> None:
     for width, height, why in (
         (50_000, 50_000, "50000 × 50000 pixels, and at most 100,000,000"),
         (2**31 - 1, 2**31 - 1, "too large"),
@@ -144,7 +144,7 @@ async def test_videos(objects: Watched, container: str, codec: str, mime_type: s
             await look(objects, broken, mime_type)
 
 
-async def test_a_video_without_its_end(objects: Watched) -> None:
+async def test_video_without_its_end(objects: Watched) -> None:
     with pytest.raises(InvalidInput):
         await look(objects, media_samples.video()[:-500], "video/mp4")
     # where the first frames are all there, only the size tells that the rest is not
@@ -210,7 +210,7 @@ def playlists(address: str, file: str) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("allowed", [False, True], ids=["by format", "by what may be opened"])
-async def test_a_playlist_opens_nothing(
+async def test_playlist_opens_nothing(
     objects: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, allowed: bool
 ) -> None:
     # the second wall must hold without the first
@@ -270,7 +270,7 @@ async def test_no_more_is_decoded_than_allowed(objects: Watched, mime_type: str)
 
 
 @pytest.mark.parametrize("mime_type", ["image/png", "video/mp4", "audio/wav"])
-async def test_a_store_that_fails_is_not_the_fault_of_the_file(objects: Watched, mime_type: str) -> None:
+async def test_store_that_fails_is_not_the_fault_of_the_file(objects: Watched, mime_type: str) -> None:
     objects.fails_after = 0
     data = media_samples.image("PNG") if mime_type == "image/png" else media_samples.video(sound=True)
     with pytest.raises(StorageUnavailable, match="on fire"):
@@ -278,7 +278,7 @@ async def test_a_store_that_fails_is_not_the_fault_of_the_file(objects: Watched,
 
 
 @pytest.mark.parametrize("mime_type", ["image/png", "video/mp4"])
-async def test_a_slow_store_is_not_waited_for_long(objects: Watched, mime_type: str) -> None:
+async def test_slow_store_is_not_waited_for_long(objects: Watched, mime_type: str) -> None:
     objects.delay_seconds = 30
     with pytest.raises(StorageUnavailable, match="in time"):
         await asyncio.wait_for(look(objects, media_samples.video(), mime_type, ProbeLimits(timeout_seconds=0.2)), 25)
@@ -294,7 +294,7 @@ async def test_many_at_once_do_not_wait_for_each_other(objects: Watched) -> None
     assert {info.frames for info in infos} == {25}
 
 
-async def test_the_message_names_what_was_looked_at(objects: Watched) -> None:
+async def test_message_names_what_was_looked_at(objects: Watched) -> None:
     await objects.put("a", b"junk")
     with pytest.raises(InvalidInput, match=r"^The input is not a readable video\.$"):
         await probe(objects, "a", mime_type="video/mp4", subject="input")
@@ -307,5 +307,5 @@ async def test_the_message_names_what_was_looked_at(objects: Watched) -> None:
         *(("image/svg+xml", "file"), ("text/plain", "file"), ("", "file"), ("video", "video"), ("imagery/png", "file")),
     ],
 )
-def test_the_kind_of_a_type(mime_type: str, kind: str) -> None:
+def test_kind_of_a_type(mime_type: str, kind: str) -> None:
     assert media_kind(mime_type) == kind

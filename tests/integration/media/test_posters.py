@@ -90,13 +90,13 @@ async def test_pictures_and_videos_have_posters_in_every_store_and_what_moves_a_
         ((2, 8000), (1, 480)),
     ],
 )
-def test_a_poster_fits_into_480_points_and_is_not_made_larger(size: tuple[int, int], shown: tuple[int, int]) -> None:
+def test_poster_fits_into_480_points_and_is_not_made_larger(size: tuple[int, int], shown: tuple[int, int]) -> None:
     pieces = drawn(media_samples.image("PNG", size))
     assert [*pieces] == ["poster"]
     assert picture(pieces["poster"]).size == shown
 
 
-def test_a_poster_of_the_busiest_picture_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_poster_of_the_busiest_picture_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = saved(Image.effect_noise((900, 900), 200), "PNG")
     monkeypatch.setattr(posters, "TRIES", ((480, 100),))
     assert drawn(noise) == {}
@@ -122,14 +122,14 @@ def test_colours_for_print_and_few_colours_have_posters_that_browsers_show(mode:
     assert poster.convert("RGB").getpixel((30, 15)) == pytest.approx((255, 255, 255), abs=6)
 
 
-def test_a_webp_that_moves_has_a_poster_that_stands_still_and_a_preview() -> None:
+def test_webp_that_moves_has_a_poster_that_stands_still_and_a_preview() -> None:
     frames = [Image.new("RGB", (64, 48), colour) for colour in ("red", "green", "blue", "white")]
     pieces = drawn(saved(frames[0], "WEBP", save_all=True, append_images=frames[1:], duration=100, lossless=True))
     assert pieces.keys() == {"poster", "preview"}
     assert getattr(picture(pieces["poster"]), "n_frames", 1) == 1
 
 
-def test_a_poster_stands_as_the_camera_says() -> None:
+def test_poster_stands_as_the_camera_says() -> None:
     image = Image.new("RGB", (400, 200), "red")
     exif = image.getexif()
     exif[0x0112] = 6
@@ -146,7 +146,7 @@ def test_what_is_clear_stays_clear_and_deep_colours_are_seen() -> None:
     assert deep.getpixel((20, 20)) == pytest.approx(128, abs=4)
 
 
-def test_the_poster_of_a_video_is_its_first_frame_that_is_not_dark() -> None:
+def test_poster_of_a_video_is_its_first_frame_that_is_not_dark() -> None:
     late = drawn(film(["black"] * 5 + ["red"] * 10 + ["white"] * 10), "video")
     assert picture(late["poster"]).convert("RGB").getpixel((30, 20)) == pytest.approx((255, 0, 0), abs=40)
     # of one that is dark for a second, the brightest of that
@@ -154,7 +154,7 @@ def test_the_poster_of_a_video_is_its_first_frame_that_is_not_dark() -> None:
     assert picture(dark["poster"]).convert("L").getpixel((30, 20)) == pytest.approx(20, abs=8)
 
 
-def test_a_preview_is_short_small_silent_and_can_be_played_while_it_comes() -> None:
+def test_preview_is_short_small_silent_and_can_be_played_while_it_comes() -> None:
     size = (1000, 500)
     data = film(["red", "blue"] * 100, size=size, rate=40)
     preview = drawn(data, "video")["preview"]
@@ -170,7 +170,7 @@ def test_a_preview_is_short_small_silent_and_can_be_played_while_it_comes() -> N
     assert "preview" not in drawn(film(["red"]), "video")
 
 
-def test_an_image_that_moves_keeps_its_pace() -> None:
+def test_image_that_moves_keeps_its_pace() -> None:
     frames = [Image.new("RGB", (64, 48), each) for each in ("red", "green", "blue")]
     data = saved(frames[0], "GIF", save_all=True, append_images=frames[1:], duration=500)
     with av.open(io.BytesIO(drawn(data)["preview"].data), "r") as shown:
@@ -208,7 +208,7 @@ def test_what_was_made_before_the_time_was_up_stays() -> None:
     assert found.preview is None
 
 
-def test_a_process_that_draws_too_long_is_killed_and_the_next_file_has_another() -> None:
+def test_process_that_draws_too_long_is_killed_and_the_next_file_has_another() -> None:
     data = film(["red", "blue"] * 5)
 
     def read(start: int, length: int) -> bytes:

@@ -44,7 +44,7 @@ def test_nothing_outside_the_package_calls_what_windows_has_not() -> None:
     assert found == []
 
 
-def test_a_module_that_asks_for_the_system_is_refused_by_ruff() -> None:
+def test_module_that_asks_for_the_system_is_refused_by_ruff() -> None:
     lines = ["import fcntl", "import psutil", "import sys", "from os import name", "sys.platform"]
     command = (sys.executable, "-m", "ruff", "check", "--select", "TID251", "--output-format", "concise")
     for place, count in (("server/main.py", 4), ("system/files.py", 0)):

@@ -137,13 +137,13 @@ async def test_thousands_of_items_cost_as_many_statements_as_ten(world: World, i
     assert await desk.balance() == 100_000 - 10 * (items + 11)
 
 
-async def test_the_items_are_leased_in_the_order_of_the_batch(world: World) -> None:
+async def test_items_are_leased_in_the_order_of_the_batch(world: World) -> None:
     desk = await world.desk(concurrency=50)
     await submit_batch(world, desk.user, desk.effect, 50)
     assert await prompts(desk, desk.worker, 50) == [f"item {n}" for n in range(50)]
 
 
-async def test_the_relay_keeps_the_order_of_the_batch(world: World) -> None:
+async def test_relay_keeps_the_order_of_the_batch(world: World) -> None:
     desk = await world.desk(concurrency=50)
     await submit_and_crash(desk, 50)
     await world.relay()
@@ -159,7 +159,7 @@ async def test_batches_are_leased_in_the_order_in_which_they_came(world: World) 
     assert await prompts(desk, desk.worker, 10) == ["first 0", "first 1", "first 2", "item 0", "item 1", "item 2"]
 
 
-async def test_a_batch_tells_how_far_it_is(world: World) -> None:
+async def test_batch_tells_how_far_it_is(world: World) -> None:
     desk = await world.desk(concurrency=3)
     batch = await submit_batch(world, desk.user, desk.effect, 4, label="A folder")
     assert (batch.label, batch.total, batch.progress) == ("A folder", 4, 0.0)
@@ -183,7 +183,7 @@ async def test_one_bad_item_refuses_the_whole_batch_and_is_named(world: World) -
     assert (await world.count(), await desk.balance()) == (0, 1000)
 
 
-async def test_a_batch_that_cannot_be_paid_for_as_a_whole_is_refused(world: World) -> None:
+async def test_batch_that_cannot_be_paid_for_as_a_whole_is_refused(world: World) -> None:
     desk = await world.desk(tokens=29)
     with pytest.raises(InsufficientTokens) as refused:
         await submit_batch(world, desk.user, desk.effect, 3, key="once")
@@ -195,14 +195,14 @@ async def test_a_batch_that_cannot_be_paid_for_as_a_whole_is_refused(world: Worl
 
 
 @pytest.mark.parametrize("items", [0, 10_001])
-async def test_a_batch_has_at_least_one_item_and_not_too_many(world: World, items: int) -> None:
+async def test_batch_has_at_least_one_item_and_not_too_many(world: World, items: int) -> None:
     desk = await world.desk()
     with pytest.raises(InvalidInput) as refused:
         await submit_batch(world, desk.user, desk.effect, items)
     assert "items" in refused.value.errors
 
 
-async def test_the_same_key_and_body_give_the_same_batch(world: World) -> None:
+async def test_same_key_and_body_give_the_same_batch(world: World) -> None:
     desk = await world.desk()
     first = await submit_batch(world, desk.user, desk.effect, 3, key="once")
     again = await submit_batch(world, desk.user, desk.effect, 3, key="once")
@@ -210,7 +210,7 @@ async def test_the_same_key_and_body_give_the_same_batch(world: World) -> None:
     assert (await world.count(), await desk.balance()) == (3, 970)
 
 
-async def test_the_same_key_with_another_body_is_a_conflict(world: World) -> None:
+async def test_same_key_with_another_body_is_a_conflict(world: World) -> None:
     desk = await world.desk()
     await submit_batch(world, desk.user, desk.effect, 3, key="once")
     with pytest.raises(IdempotencyConflict):
@@ -225,7 +225,7 @@ async def test_submissions_of_one_key_at_the_same_time_make_one_batch(world: Wor
     assert (await world.count(), await desk.balance()) == (3, 970)
 
 
-async def test_a_batch_that_is_not_there_is_not_found(world: World) -> None:
+async def test_batch_that_is_not_there_is_not_found(world: World) -> None:
     user = await world.user()
     with pytest.raises(NotFound):
         await world.engine.jobs.batches.state(user.tenant_id, "nothing")
@@ -235,7 +235,7 @@ async def test_a_batch_that_is_not_there_is_not_found(world: World) -> None:
 
 
 @MANY
-async def test_a_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(world: World, items: int) -> None:
+async def test_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     control, tenant_id = world.engine.queue.control, desk.user.tenant_id
     costs = []
@@ -254,7 +254,7 @@ async def test_a_verb_on_thousands_of_items_costs_as_many_statements_as_on_ten(w
 
 
 @MANY
-async def test_a_verb_on_thousands_of_items_writes_one_outbox_row(world: World, items: int) -> None:
+async def test_verb_on_thousands_of_items_writes_one_outbox_row(world: World, items: int) -> None:
     desk = await world.desk(tokens=100_000)
     batch = await submit_batch(world, desk.user, desk.effect, items)
     world.crash_on(TransactionStep.CONTROL, Boundary.AFTER_COMMIT)
@@ -268,7 +268,7 @@ async def test_a_verb_on_thousands_of_items_writes_one_outbox_row(world: World, 
     assert await desk.balance() == 100_000
 
 
-async def test_a_paused_batch_lets_what_runs_finish_and_begins_nothing_new(world: World) -> None:
+async def test_paused_batch_lets_what_runs_finish_and_begins_nothing_new(world: World) -> None:
     desk = await world.desk(concurrency=3)
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
@@ -279,7 +279,7 @@ async def test_a_paused_batch_lets_what_runs_finish_and_begins_nothing_new(world
     assert (await state(desk, batch)).counts == {"completed": 1, "paused": 2}
 
 
-async def test_a_resumed_batch_goes_on_where_it_was(world: World) -> None:
+async def test_resumed_batch_goes_on_where_it_was(world: World) -> None:
     desk = await world.desk(concurrency=3)
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
@@ -309,7 +309,7 @@ async def test_canceling_a_batch_touches_no_other(world: World) -> None:
     assert (await state(desk, other)).counts == {"queued": 3}
 
 
-async def test_a_batch_that_is_canceled_before_it_reached_the_queue_leaves_nothing_to_lease(world: World) -> None:
+async def test_batch_that_is_canceled_before_it_reached_the_queue_leaves_nothing_to_lease(world: World) -> None:
     desk = await world.desk()
     batch = await submit_and_crash(desk, 3)
     assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 3
@@ -319,7 +319,7 @@ async def test_a_batch_that_is_canceled_before_it_reached_the_queue_leaves_nothi
     assert await desk.balance() == 1000
 
 
-async def test_the_priority_of_a_batch_puts_it_first(world: World) -> None:
+async def test_priority_of_a_batch_puts_it_first(world: World) -> None:
     desk = await world.desk(concurrency=10)
     first = [ItemRequest(input_payload={"prompt": "first"})]
     await submit_batch(world, desk.user, desk.effect, first)
@@ -350,14 +350,14 @@ async def three_batches(desk: Desk) -> list[BatchState]:
         (2, MoveTo.DOWN, "a0 a1 a2 b0 b1 b2 c0 c1 c2"),
     ],
 )
-async def test_a_batch_moves_past_another_as_a_whole(world: World, which: int, to: MoveTo, order: str) -> None:
+async def test_batch_moves_past_another_as_a_whole(world: World, which: int, to: MoveTo, order: str) -> None:
     desk = await world.desk(concurrency=10)
     batches = await three_batches(desk)
     await world.engine.queue.control.move_batch(desk.user.tenant_id, batches[which].id, to)
     assert await prompts(desk, desk.worker, 10) == order.split()
 
 
-async def test_a_batch_moves_with_what_still_waits_of_it(world: World) -> None:
+async def test_batch_moves_with_what_still_waits_of_it(world: World) -> None:
     desk = await world.desk(concurrency=10)
     batches = await three_batches(desk)
     assert await prompts(desk, desk.worker, 1) == ["a0"]
@@ -365,7 +365,7 @@ async def test_a_batch_moves_with_what_still_waits_of_it(world: World) -> None:
     assert await prompts(desk, desk.worker, 10) == ["b0", "b1", "b2", "a1", "a2", "c0", "c1", "c2"]
 
 
-async def test_an_item_moves_one_step_inside_its_batch(world: World) -> None:
+async def test_item_moves_one_step_inside_its_batch(world: World) -> None:
     desk = await world.desk(concurrency=10)
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     items = await jobs_of(desk, batch)
@@ -374,7 +374,7 @@ async def test_an_item_moves_one_step_inside_its_batch(world: World) -> None:
     assert await prompts(desk, desk.worker, 10) == ["item 2", "item 0", "item 1", "item 3"]
 
 
-async def test_a_job_steps_over_a_whole_batch(world: World) -> None:
+async def test_job_steps_over_a_whole_batch(world: World) -> None:
     desk = await world.desk(concurrency=10)
     await submit_batch(world, desk.user, desk.effect, 3)
     await world.advance(1)
@@ -383,7 +383,7 @@ async def test_a_job_steps_over_a_whole_batch(world: World) -> None:
     assert await prompts(desk, desk.worker, 10) == ["alone", "item 0", "item 1", "item 2"]
 
 
-async def test_a_batch_that_is_moved_before_it_reached_the_queue_is_moved_all_the_same(world: World) -> None:
+async def test_batch_that_is_moved_before_it_reached_the_queue_is_moved_all_the_same(world: World) -> None:
     desk = await world.desk(concurrency=10)
     lost = await submit_and_crash(desk, 2)
     await desk.submit(input_payload={"prompt": "alone"})
@@ -422,7 +422,7 @@ async def test_what_failed_is_retried_once_however_often_it_is_asked_for(world: 
     assert await desk.balance() == 990
 
 
-async def test_the_newest_try_of_an_item_is_the_one_that_counts(world: World) -> None:
+async def test_newest_try_of_an_item_is_the_one_that_counts(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 1)
     for _ in range(3):
@@ -471,7 +471,7 @@ async def test_retrying_a_batch_that_has_ended_makes_it_an_active_one_again(worl
         await world.engine.jobs.submit.retry(desk.user.tenant_id, leased.dispatch.tenant_job_id)
 
 
-async def test_an_item_of_an_active_batch_may_always_be_retried(world: World) -> None:
+async def test_item_of_an_active_batch_may_always_be_retried(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 2)
     leased = await world.lease(desk.worker)

@@ -65,7 +65,7 @@ async def test_what_runs_here_costs_what_a_second_here_costs(world: World) -> No
     assert await execute(world.engine.databases.central, "SELECT cost_micros FROM ai_job_dispatches") == [(200,)]
 
 
-async def test_the_limit_of_the_hour_holds_until_the_hour_is_over(world: World) -> None:
+async def test_limit_of_the_hour_holds_until_the_hour_is_over(world: World) -> None:
     burst = await burst_scenario(world, limit=2 * EXPECTED)
     jobs = await burst.submit(3, max_wait_seconds=10)
     await burst.look()
@@ -84,7 +84,7 @@ async def test_the_limit_of_the_hour_holds_until_the_hour_is_over(world: World) 
     assert await burst.providers(jobs) == ["cloud", "cloud", "cloud"]
 
 
-async def test_the_limit_of_the_server_holds_for_all_workflows_together(
+async def test_limit_of_the_server_holds_for_all_workflows_together(
     backend: SqliteBackend | PostgresBackend, tmp_path: Path
 ) -> None:
     async with open_world(backend, tmp_path, burst_micros_per_hour=EXPECTED) as world:
@@ -129,7 +129,7 @@ async def test_without_a_worker_for_the_cloud_a_job_stays_and_says_so(world: Wor
     assert "no worker that speaks to Comfy Cloud has this workflow" in await burst.why(job)
 
 
-async def test_a_job_in_the_cloud_that_nobody_is_left_for_comes_back_for_good(world: World) -> None:
+async def test_job_in_the_cloud_that_nobody_is_left_for_comes_back_for_good(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -144,7 +144,7 @@ async def test_a_job_in_the_cloud_that_nobody_is_left_for_comes_back_for_good(wo
     assert (await world.events(job))[-2:] == ["job:provider", "job:provider"]
 
 
-async def test_a_workers_fault_in_the_cloud_brings_a_job_back_and_what_it_cost_counts(world: World) -> None:
+async def test_workers_fault_in_the_cloud_brings_a_job_back_and_what_it_cost_counts(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -165,7 +165,7 @@ async def test_a_workers_fault_in_the_cloud_brings_a_job_back_and_what_it_cost_c
     assert (await world.job(job)).cost_micros == 5 * PRICE + 7 * 10
 
 
-async def test_a_lease_in_the_cloud_that_falls_silent_counts_as_was_expected(world: World) -> None:
+async def test_lease_in_the_cloud_that_falls_silent_counts_as_was_expected(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -177,7 +177,7 @@ async def test_a_lease_in_the_cloud_that_falls_silent_counts_as_was_expected(wor
 
 
 @pytest.mark.parametrize("how", ["deregistered", "revoked"])
-async def test_a_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected(world: World, how: str) -> None:
+async def test_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected(world: World, how: str) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -215,7 +215,7 @@ async def test_what_is_given_back_without_having_begun_costs_nothing_and_stays_t
     assert (await burst.providers([job]), (await world.job(job)).cost_micros) == (["cloud"], 0)
 
 
-async def test_a_retry_begins_here_again(world: World) -> None:
+async def test_retry_begins_here_again(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -227,7 +227,7 @@ async def test_a_retry_begins_here_again(world: World) -> None:
     assert await burst.providers([again]) == ["self_hosted"]
 
 
-async def test_a_job_says_why_it_waits_in_the_cloud(world: World) -> None:
+async def test_job_says_why_it_waits_in_the_cloud(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=5)
     await burst.look()
@@ -237,7 +237,7 @@ async def test_a_job_says_why_it_waits_in_the_cloud(world: World) -> None:
     )
 
 
-async def test_a_machine_that_could_be_ordered_is_waited_for(world: World) -> None:
+async def test_machine_that_could_be_ordered_is_waited_for(world: World) -> None:
     burst = await burst_scenario(world)
     await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
     jobs = await burst.submit(1, max_wait_seconds=120)
@@ -249,7 +249,7 @@ async def test_a_machine_that_could_be_ordered_is_waited_for(world: World) -> No
 
 
 @pytest.mark.parametrize("scaling", [{"max_machines": 1}, {"cost_per_hour": 0.5}, {"is_paused": True}])
-async def test_a_machine_that_nobody_may_order_is_not_waited_for(world: World, scaling: dict[str, float]) -> None:
+async def test_machine_that_nobody_may_order_is_not_waited_for(world: World, scaling: dict[str, float]) -> None:
     """One is there, which drains; one that speaks to the cloud does not count."""
     burst = await burst_scenario(world)
     await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
@@ -259,7 +259,7 @@ async def test_a_machine_that_nobody_may_order_is_not_waited_for(world: World, s
     assert await burst.providers(jobs) == ["cloud"]
 
 
-async def test_a_slow_machine_that_could_be_ordered_takes_longer_for_what_is_ahead(world: World) -> None:
+async def test_slow_machine_that_could_be_ordered_takes_longer_for_what_is_ahead(world: World) -> None:
     burst = await burst_scenario(world)
     await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
     # 100 s to boot, and 60 s of work at half the speed
@@ -331,7 +331,7 @@ async def test_who_spends_waits_for_whoever_is_spending(postgres_backend: Postgr
         assert len(await looking) == 1
 
 
-async def test_a_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world: World) -> None:
+async def test_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world: World) -> None:
     burst = await burst_scenario(world)
     await world.complete(burst.running)
     jobs = await burst.submit(5, max_wait_seconds=0)
@@ -359,7 +359,7 @@ async def test_only_what_may_burst_gives_a_hint(world: World) -> None:
     assert await wakeup.wait(0)
 
 
-async def test_a_workflow_that_may_run_anywhere_needs_a_price(world: World) -> None:
+async def test_workflow_that_may_run_anywhere_needs_a_price(world: World) -> None:
     with pytest.raises(InvalidInput) as refused:
         await world.workflow(provider=WorkflowProvider.ANY)
     assert "cloud_micros_per_second" in refused.value.errors
@@ -381,7 +381,7 @@ async def test_what_a_workflow_of_the_cloud_alone_runs_never_comes_back(world: W
     assert await execute(world.engine.databases.central, "SELECT * FROM bursts") == []
 
 
-async def test_a_server_looks_for_what_may_go_only_where_something_may(world: World) -> None:
+async def test_server_looks_for_what_may_go_only_where_something_may(world: World) -> None:
     burst = await burst_scenario(world)
     bursting, wakeup = world.engine.scaling.bursting, world.engine.outbox.recovery.burst_wakeup
     await world.advance(1)

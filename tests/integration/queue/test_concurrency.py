@@ -77,7 +77,7 @@ async def test_each_of_2000_jobs_is_leased_once_and_in_order(world: World) -> No
         assert order == sorted(order)
 
 
-async def test_a_worker_polled_at_many_servers_at_once_is_never_given_more_than_it_can_run(world: World) -> None:
+async def test_worker_polled_at_many_servers_at_once_is_never_given_more_than_it_can_run(world: World) -> None:
     desk = await world.desk(concurrency=2, tokens=100_000)
     await submit_many(world, desk.user, desk.effect, 200)
     request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
@@ -90,7 +90,7 @@ async def test_a_worker_polled_at_many_servers_at_once_is_never_given_more_than_
                 await world.complete(each)
 
 
-async def test_a_complete_sent_to_many_servers_at_once_counts_once(world: World) -> None:
+async def test_complete_sent_to_many_servers_at_once_counts_once(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     async with servers(world) as engines:
@@ -103,7 +103,7 @@ async def test_a_complete_sent_to_many_servers_at_once_counts_once(world: World)
     assert await world.audit(desk.worker) == ["register", "lease", "complete"]
 
 
-async def test_a_complete_and_a_reaper_that_meet_leave_one_verdict(world: World) -> None:
+async def test_complete_and_a_reaper_that_meet_leave_one_verdict(world: World) -> None:
     desk = await world.desk(concurrency=SERVERS, tokens=100_000)
     jobs = await submit_many(world, desk.user, desk.effect, SERVERS)
     leased = await world.leases(desk.worker, SERVERS)

@@ -39,28 +39,28 @@ async def logs(world: World, job: JobRecord) -> list[str]:
 
 
 class TestExtension:
-    async def test_a_lease_is_extended_from_now(self, world: World, desk: Desk) -> None:
+    async def test_lease_is_extended_from_now(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(600)
         answer = await beat(world, leased)
         assert answer == HeartbeatResult(lease_expires_at=START + timedelta(seconds=1500), stop=None)
         assert (await world.dispatch(job)).lease_expires_at == answer.lease_expires_at
 
-    async def test_a_lease_that_is_kept_alive_is_never_reaped(self, world: World, desk: Desk) -> None:
+    async def test_lease_that_is_kept_alive_is_never_reaped(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         for _ in range(4):
             await world.advance(899)
             await beat(world, leased)
             assert await world.engine.queue.reaper.run_once() == 0
 
-    async def test_a_lease_that_expired_but_was_not_reaped_still_speaks(self, world: World, desk: Desk) -> None:
+    async def test_lease_that_expired_but_was_not_reaped_still_speaks(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.advance(5000)
         await beat(world, leased)
         assert await world.engine.queue.reaper.run_once() == 0
         assert await world.complete(leased) == "completed"
 
-    async def test_a_heartbeat_is_no_move_of_the_dispatch(self, world: World, desk: Desk) -> None:
+    async def test_heartbeat_is_no_move_of_the_dispatch(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         before = await world.dispatch(job)
         await beat(world, leased, progress={"step": 1})
@@ -85,7 +85,7 @@ class TestProgress:
         await beat(world, leased, progress={"step": 3, "of": 20, "node": "KSampler"})
         assert await progress(world) == {"step": 3, "of": 20, "node": "KSampler"}
 
-    async def test_a_heartbeat_without_it_keeps_the_last(self, world: World, desk: Desk) -> None:
+    async def test_heartbeat_without_it_keeps_the_last(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await beat(world, leased, progress={"step": 3})
         await beat(world, leased)
@@ -98,7 +98,7 @@ class TestProgress:
         assert all(isinstance(each, HeartbeatResult) for each in answers)
         assert await progress(world) == {"step": 2}
 
-    async def test_a_new_lease_begins_without_it(self, world: World, desk: Desk) -> None:
+    async def test_new_lease_begins_without_it(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await beat(world, leased, progress={"step": 3})
         await world.requeue(leased)
@@ -119,7 +119,7 @@ class TestLogs:
         await beat(world, leased, logs=["three"])
         assert await logs(world, job) == ["one", "two", "three"]
 
-    async def test_a_line_has_a_greatest_length(self, world: World, desk: Desk) -> None:
+    async def test_line_has_a_greatest_length(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await beat(world, leased, logs=["x" * (LONGEST_LINE + 1)])
         assert await logs(world, job) == ["x" * LONGEST_LINE]
@@ -131,7 +131,7 @@ class TestLogs:
             await beat(world, leased, logs=["too late"])
         assert await logs(world, job) == []
 
-    async def test_a_shard_that_is_down_costs_the_lines_but_not_the_lease(self, world: World, desk: Desk) -> None:
+    async def test_shard_that_is_down_costs_the_lines_but_not_the_lease(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(600)
         async with shard_down(world, await world.engine.databases.shard_name_of(job.tenant_id)):
@@ -150,28 +150,28 @@ class TestStopWord:
         _, leased = await desk.leased()
         assert (await beat(world, leased)).stop is None
 
-    async def test_a_cancel_is_passed_on_as_often_as_the_worker_asks(self, world: World, desk: Desk) -> None:
+    async def test_cancel_is_passed_on_as_often_as_the_worker_asks(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert [(await beat(world, leased)).stop for _ in range(2)] == ["cancel", "cancel"]
 
-    async def test_a_pause_now_is_passed_on(self, world: World, desk: Desk) -> None:
+    async def test_pause_now_is_passed_on(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         assert (await beat(world, leased)).stop == "pause"
 
-    async def test_a_pause_after_lets_the_worker_finish(self, world: World, desk: Desk) -> None:
+    async def test_pause_after_lets_the_worker_finish(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
         assert (await beat(world, leased)).stop is None
 
-    async def test_a_pause_that_was_withdrawn_is_forgotten(self, world: World, desk: Desk) -> None:
+    async def test_pause_that_was_withdrawn_is_forgotten(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         await world.engine.queue.control.resume(job.tenant_id, job.id)
         assert (await beat(world, leased)).stop is None
 
-    async def test_a_cancel_goes_before_a_pause(self, world: World, desk: Desk) -> None:
+    async def test_cancel_goes_before_a_pause(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         await world.engine.queue.control.cancel(job.tenant_id, job.id)

@@ -53,7 +53,7 @@ async def fail_next(world: World, worker: str, code: str | None = "not_installed
     return leased
 
 
-async def test_the_first_failure_holds_the_rest_and_says_why(world: World) -> None:
+async def test_first_failure_holds_the_rest_and_says_why(world: World) -> None:
     desk, batch = await held(world)
     found = await state(desk, batch)
     assert found.counts == {"failed": 1, "paused": 3}
@@ -64,7 +64,7 @@ async def test_the_first_failure_holds_the_rest_and_says_why(world: World) -> No
     assert (waiting.reason, waiting.text) == (Reason.HELD, HELD)
 
 
-async def test_a_model_that_cannot_be_read_holds_the_rest_although_it_could_before(world: World) -> None:
+async def test_model_that_cannot_be_read_holds_the_rest_although_it_could_before(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     leased = await world.lease(desk.worker)
@@ -145,7 +145,7 @@ async def test_failures_that_come_together_hold_it_once(world: World) -> None:
 
 
 @pytest.mark.parametrize("code", ["graph_refused", "graph_not_allowed", "invalid_graph"])
-async def test_a_graph_with_a_mistake_holds_unless_another_item_shows_that_it_runs(world: World, code: str) -> None:
+async def test_graph_with_a_mistake_holds_unless_another_item_shows_that_it_runs(world: World, code: str) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
@@ -160,7 +160,7 @@ async def test_a_graph_with_a_mistake_holds_unless_another_item_shows_that_it_ru
 
 
 @pytest.mark.parametrize("code", [None, "node_failed", "out_of_memory", "no_output", "unheard_of"])
-async def test_a_failure_of_one_item_alone_holds_nothing(world: World, code: str | None) -> None:
+async def test_failure_of_one_item_alone_holds_nothing(world: World, code: str | None) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     await fail_next(world, desk.worker, code)
@@ -187,7 +187,7 @@ async def test_other_batches_and_items_with_other_models_go_on(world: World) -> 
     assert (await state(desk, other)).counts == {"queued": 1}
 
 
-async def test_a_job_by_itself_holds_nothing(world: World) -> None:
+async def test_job_by_itself_holds_nothing(world: World) -> None:
     desk = await world.desk()
     await desk.submit()
     other = await desk.submit()
@@ -195,7 +195,7 @@ async def test_a_job_by_itself_holds_nothing(world: World) -> None:
     assert (await world.job(other)).status == "queued"
 
 
-async def test_a_batch_of_which_nothing_is_left_is_not_held(world: World) -> None:
+async def test_batch_of_which_nothing_is_left_is_not_held(world: World) -> None:
     desk, batch = await held(world, items=1)
     found = await state(desk, batch)
     assert (found.counts, found.held) == ({"failed": 1}, None)
@@ -211,7 +211,7 @@ async def test_resuming_all_that_is_paused_runs_what_failed_too(world: World) ->
     assert (found.counts, found.held) == ({"queued": 4}, None)
 
 
-async def test_a_later_failure_for_another_reason_is_the_one_that_is_told(world: World) -> None:
+async def test_later_failure_for_another_reason_is_the_one_that_is_told(world: World) -> None:
     desk, batch = await held(world)
     await world.engine.queue.control.resume_batch(desk.user.tenant_id, batch.id)
     await world.advance(10)
@@ -224,7 +224,7 @@ async def test_a_later_failure_for_another_reason_is_the_one_that_is_told(world:
     assert await resume(desk, batch) == 4
 
 
-async def test_a_batch_that_was_paused_by_hand_is_resumed_as_ever(world: World) -> None:
+async def test_batch_that_was_paused_by_hand_is_resumed_as_ever(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     await fail_next(world, desk.worker, None)
@@ -234,7 +234,7 @@ async def test_a_batch_that_was_paused_by_hand_is_resumed_as_ever(world: World) 
 
 
 @pytest.mark.parametrize("boundary", list(Boundary))
-async def test_a_crash_before_the_rest_is_held_costs_one_more_item(world: World, boundary: Boundary) -> None:
+async def test_crash_before_the_rest_is_held_costs_one_more_item(world: World, boundary: Boundary) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     leased = await world.lease(desk.worker)

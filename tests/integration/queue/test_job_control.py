@@ -49,11 +49,11 @@ class TestAWaitingHeartbeatIsWoken:
 
     @pytest.fixture
     async def desk(self, world: World) -> Desk:
-        world.engine.queue.stops._tick_seconds = 10 * PATIENCE_SECONDS
+        world.engine.queue.stop_requests._tick_seconds = 10 * PATIENCE_SECONDS
         return await world.desk()
 
     async def woken_by(self, world: World, leased: LeasedDispatch, act: Awaitable[object]) -> None:
-        with world.engine.queue.stops.watching(leased.dispatch_id) as wakeup:
+        with world.engine.queue.stop_requests.watching(leased.dispatch_id) as wakeup:
             await act
             assert await wakeup.wait(PATIENCE_SECONDS)
 
@@ -131,7 +131,7 @@ async def submit_and_crash(desk: Desk, **values: object) -> JobRecord:
 # cancel
 
 
-async def test_a_queued_job_is_canceled_at_once_and_refunded(world: World) -> None:
+async def test_queued_job_is_canceled_at_once_and_refunded(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     assert (await cancel(world, job)).status == "canceled"
@@ -140,7 +140,7 @@ async def test_a_queued_job_is_canceled_at_once_and_refunded(world: World) -> No
     assert await world.lease(desk.worker) is None
 
 
-async def test_a_paused_job_is_canceled_at_once_and_refunded(world: World) -> None:
+async def test_paused_job_is_canceled_at_once_and_refunded(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     await pause(world, job)
@@ -149,7 +149,7 @@ async def test_a_paused_job_is_canceled_at_once_and_refunded(world: World) -> No
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_a_leased_job_is_asked_to_stop(world: World) -> None:
+async def test_leased_job_is_asked_to_stop(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     assert await stop_request(world, leased) is None
@@ -158,7 +158,7 @@ async def test_a_leased_job_is_asked_to_stop(world: World) -> None:
     assert await world.transactions(job) == {"JOB_RESERVE": -10}
 
 
-async def test_a_completion_wins_over_a_cancel_that_was_asked_for(world: World) -> None:
+async def test_completion_wins_over_a_cancel_that_was_asked_for(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
@@ -168,7 +168,7 @@ async def test_a_completion_wins_over_a_cancel_that_was_asked_for(world: World) 
 
 
 @pytest.mark.parametrize("fault", list(Fault))
-async def test_a_failure_after_a_cancel_was_asked_for_means_canceled(world: World, fault: Fault) -> None:
+async def test_failure_after_a_cancel_was_asked_for_means_canceled(world: World, fault: Fault) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
@@ -177,7 +177,7 @@ async def test_a_failure_after_a_cancel_was_asked_for_means_canceled(world: Worl
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_a_requeue_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+async def test_requeue_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
@@ -186,7 +186,7 @@ async def test_a_requeue_after_a_cancel_was_asked_for_means_canceled(world: Worl
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_a_lease_lost_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+async def test_lease_lost_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
@@ -198,7 +198,7 @@ async def test_a_lease_lost_after_a_cancel_was_asked_for_means_canceled(world: W
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_a_worker_that_is_gone_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+async def test_worker_that_is_gone_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.leased()
     await cancel(world, job)
@@ -218,7 +218,7 @@ async def test_no_lease_begins_after_a_cancel_was_acknowledged(world: World) -> 
     assert len(await world.attempts(job)) == 1
 
 
-async def test_a_cancel_and_a_completion_at_the_same_time_end_in_one_of_the_two(world: World) -> None:
+async def test_cancel_and_a_completion_at_the_same_time_end_in_one_of_the_two(world: World) -> None:
     desk = await world.desk()
     for _ in range(10):
         job, leased = await desk.leased()
@@ -228,7 +228,7 @@ async def test_a_cancel_and_a_completion_at_the_same_time_end_in_one_of_the_two(
         assert await world.transactions(job) == CONSUMED
 
 
-async def test_a_cancel_and_a_lease_at_the_same_time_leave_no_lease_on_a_canceled_job(world: World) -> None:
+async def test_cancel_and_a_lease_at_the_same_time_leave_no_lease_on_a_canceled_job(world: World) -> None:
     desk = await world.desk()
     for _ in range(10):
         job = await desk.submit()
@@ -279,7 +279,7 @@ async def test_what_has_failed_cannot_be_canceled(world: World) -> None:
 
 
 @pytest.mark.parametrize("mode", list(PauseMode))
-async def test_a_queued_job_is_paused_at_once_and_not_leased(world: World, mode: PauseMode) -> None:
+async def test_queued_job_is_paused_at_once_and_not_leased(world: World, mode: PauseMode) -> None:
     desk = await world.desk()
     job = await desk.submit()
     assert (await pause(world, job, mode)).status == "paused"
@@ -296,7 +296,7 @@ async def test_only_pause_now_interrupts_a_leased_job(world: World, mode: PauseM
     assert await stop_request(world, leased) == word
 
 
-async def test_a_job_that_was_only_fetched_is_given_back_and_paused(world: World) -> None:
+async def test_job_that_was_only_fetched_is_given_back_and_paused(world: World) -> None:
     desk = await world.desk()
     running, leased = await desk.leased()
     job = await desk.submit()
@@ -311,7 +311,7 @@ async def test_a_job_that_was_only_fetched_is_given_back_and_paused(world: World
 
 
 @pytest.mark.parametrize("mode", list(PauseMode))
-async def test_a_completion_wins_over_a_pause_that_was_asked_for(world: World, mode: PauseMode) -> None:
+async def test_completion_wins_over_a_pause_that_was_asked_for(world: World, mode: PauseMode) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job, mode)
@@ -320,7 +320,7 @@ async def test_a_completion_wins_over_a_pause_that_was_asked_for(world: World, m
 
 
 @pytest.mark.parametrize("mode", list(PauseMode))
-async def test_a_requeue_after_a_pause_was_asked_for_means_paused(world: World, mode: PauseMode) -> None:
+async def test_requeue_after_a_pause_was_asked_for_means_paused(world: World, mode: PauseMode) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job, mode)
@@ -330,7 +330,7 @@ async def test_a_requeue_after_a_pause_was_asked_for_means_paused(world: World, 
     assert await world.lease(desk.worker) is None
 
 
-async def test_a_lease_lost_after_a_pause_was_asked_for_means_paused(world: World) -> None:
+async def test_lease_lost_after_a_pause_was_asked_for_means_paused(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.leased()
     await pause(world, job)
@@ -338,7 +338,7 @@ async def test_a_lease_lost_after_a_pause_was_asked_for_means_paused(world: Worl
     assert await status(world, job) == ("paused", "paused")
 
 
-async def test_a_workers_fault_after_a_pause_was_asked_for_means_paused(world: World) -> None:
+async def test_workers_fault_after_a_pause_was_asked_for_means_paused(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job)
@@ -346,7 +346,7 @@ async def test_a_workers_fault_after_a_pause_was_asked_for_means_paused(world: W
     assert await status(world, job) == ("paused", "paused")
 
 
-async def test_a_jobs_own_fault_is_final_whether_or_not_a_pause_was_asked_for(world: World) -> None:
+async def test_jobs_own_fault_is_final_whether_or_not_a_pause_was_asked_for(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job)
@@ -354,7 +354,7 @@ async def test_a_jobs_own_fault_is_final_whether_or_not_a_pause_was_asked_for(wo
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_a_cancel_wins_over_a_pause(world: World) -> None:
+async def test_cancel_wins_over_a_pause(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job, PauseMode.NOW)
@@ -389,7 +389,7 @@ async def test_what_has_ended_cannot_be_paused_or_resumed(world: World) -> None:
             await verb(world, job)
 
 
-async def test_a_resumed_job_has_its_old_place(world: World) -> None:
+async def test_resumed_job_has_its_old_place(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     await pause(world, jobs[0])
@@ -398,7 +398,7 @@ async def test_a_resumed_job_has_its_old_place(world: World) -> None:
     assert await queue_order(desk) == [each.id for each in jobs]
 
 
-async def test_a_job_that_was_interrupted_and_resumed_has_its_old_place(world: World) -> None:
+async def test_job_that_was_interrupted_and_resumed_has_its_old_place(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     leased = await world.lease(desk.worker)
@@ -440,7 +440,7 @@ async def test_resuming_a_delayed_job_does_not_shorten_its_delay(world: World) -
 # priority and order
 
 
-async def test_a_higher_priority_goes_first(world: World) -> None:
+async def test_higher_priority_goes_first(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 3)
     changed = await world.engine.queue.control.set_priority(desk.user.tenant_id, jobs[2].id, 5)
@@ -448,7 +448,7 @@ async def test_a_higher_priority_goes_first(world: World) -> None:
     assert await queue_order(desk) == [jobs[2].id, jobs[0].id, jobs[1].id]
 
 
-async def test_the_priority_of_what_has_ended_cannot_be_changed(world: World) -> None:
+async def test_priority_of_what_has_ended_cannot_be_changed(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.complete(leased)
@@ -467,7 +467,7 @@ async def test_the_priority_of_what_has_ended_cannot_be_changed(world: World) ->
         (3, MoveTo.DOWN, [0, 1, 2, 3]),
     ],
 )
-async def test_a_job_moves_among_its_tenants_own(world: World, which: int, to: MoveTo, order: list[int]) -> None:
+async def test_job_moves_among_its_tenants_own(world: World, which: int, to: MoveTo, order: list[int]) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 4)
     await move(world, jobs[which], to)
@@ -482,7 +482,7 @@ async def test_jobs_that_came_in_the_same_instant_can_be_moved(world: World) -> 
     assert await queue_order(desk) == [jobs[2].id, jobs[1].id, jobs[0].id]
 
 
-async def test_a_move_never_leaves_its_priority(world: World) -> None:
+async def test_move_never_leaves_its_priority(world: World) -> None:
     desk = await world.desk()
     (urgent,) = await submit_in_order(desk, 1, priority=5)
     jobs = await submit_in_order(desk, 2)
@@ -490,7 +490,7 @@ async def test_a_move_never_leaves_its_priority(world: World) -> None:
     assert await queue_order(desk) == [urgent.id, jobs[1].id, jobs[0].id]
 
 
-async def test_a_move_changes_nobody_elses_place(world: World) -> None:
+async def test_move_changes_nobody_elses_place(world: World) -> None:
     desk = await world.desk()
     other = await world.user()
     queue = []
@@ -504,7 +504,7 @@ async def test_a_move_changes_nobody_elses_place(world: World) -> None:
     assert [order.index(each.id) for each in mine] == [2, 4, 0]
 
 
-async def test_a_paused_job_can_be_moved(world: World) -> None:
+async def test_paused_job_can_be_moved(world: World) -> None:
     desk = await world.desk()
     jobs = await submit_in_order(desk, 2)
     await pause(world, jobs[1])
@@ -513,7 +513,7 @@ async def test_a_paused_job_can_be_moved(world: World) -> None:
     assert await queue_order(desk) == [jobs[1].id, jobs[0].id]
 
 
-async def test_a_job_that_runs_cannot_be_moved(world: World) -> None:
+async def test_job_that_runs_cannot_be_moved(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.leased()
     with pytest.raises(Conflict, match="waiting"):
@@ -523,7 +523,7 @@ async def test_a_job_that_runs_cannot_be_moved(world: World) -> None:
 # a job that is not in the queue yet
 
 
-async def test_a_cancel_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+async def test_cancel_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
     desk = await world.desk()
     job = await submit_and_crash(desk)
     await cancel(world, job)
@@ -532,7 +532,7 @@ async def test_a_cancel_reaches_a_job_that_is_not_in_the_queue_yet(world: World)
     assert await world.lease(desk.worker) is None
 
 
-async def test_a_pause_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+async def test_pause_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
     desk = await world.desk()
     job = await submit_and_crash(desk)
     await pause(world, job)
@@ -541,7 +541,7 @@ async def test_a_pause_reaches_a_job_that_is_not_in_the_queue_yet(world: World) 
     assert await world.lease(desk.worker) is None
 
 
-async def test_a_move_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
+async def test_move_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -> None:
     desk = await world.desk()
     lost = await submit_and_crash(desk)
     await world.advance(1)
@@ -551,7 +551,7 @@ async def test_a_move_reaches_a_job_that_is_not_in_the_queue_yet(world: World) -
     assert await queue_order(desk) == [lost.id, job.id]
 
 
-async def test_a_cancel_that_crashed_half_way_is_finished_by_the_relay(world: World) -> None:
+async def test_cancel_that_crashed_half_way_is_finished_by_the_relay(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     world.crash_on(TransactionStep.CONTROL, Boundary.AFTER_COMMIT)
@@ -616,7 +616,7 @@ async def retry(world: World, job: JobRecord) -> JobRecord:
     return await world.engine.jobs.submit.retry(job.tenant_id, job.id)
 
 
-async def test_a_retry_is_a_new_job_with_a_reservation_of_its_own(world: World) -> None:
+async def test_retry_is_a_new_job_with_a_reservation_of_its_own(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk, input_payload={"prompt": "a dog"})
     new = await retry(world, old)
@@ -633,14 +633,14 @@ async def test_a_retry_is_a_new_job_with_a_reservation_of_its_own(world: World) 
     assert (await world.job(old)).status == "failed"
 
 
-async def test_a_canceled_job_can_be_retried(world: World) -> None:
+async def test_canceled_job_can_be_retried(world: World) -> None:
     desk = await world.desk()
     old = await desk.submit()
     await cancel(world, old)
     assert (await retry(world, old)).status == "queued"
 
 
-async def test_a_job_is_retried_once_however_often_it_is_asked_for(world: World) -> None:
+async def test_job_is_retried_once_however_often_it_is_asked_for(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
     first = await retry(world, old)
@@ -656,7 +656,7 @@ async def test_retries_at_the_same_time_make_one_job(world: World) -> None:
     assert await desk.balance() == 990
 
 
-async def test_a_retry_that_failed_can_be_retried_in_turn(world: World) -> None:
+async def test_retry_that_failed_can_be_retried_in_turn(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
     second = await retry(world, old)
@@ -668,7 +668,7 @@ async def test_a_retry_that_failed_can_be_retried_in_turn(world: World) -> None:
     assert (await world.dispatch(third)).status == "queued"
 
 
-async def test_a_job_that_has_not_failed_cannot_be_retried(world: World) -> None:
+async def test_job_that_has_not_failed_cannot_be_retried(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     with pytest.raises(Conflict, match="queued"):
@@ -683,7 +683,7 @@ async def test_a_job_that_has_not_failed_cannot_be_retried(world: World) -> None
     assert await world.count() == 1
 
 
-async def test_a_retry_must_be_paid_for(world: World) -> None:
+async def test_retry_must_be_paid_for(world: World) -> None:
     desk = await world.desk(tokens=10)
     old = await failed_job(desk)
     await desk.submit()
@@ -691,7 +691,7 @@ async def test_a_retry_must_be_paid_for(world: World) -> None:
         await retry(world, old)
 
 
-async def test_a_retry_counts_as_an_active_job(world: World) -> None:
+async def test_retry_counts_as_an_active_job(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
     for _ in range(5):
@@ -700,7 +700,7 @@ async def test_a_retry_counts_as_an_active_job(world: World) -> None:
         await retry(world, old)
 
 
-async def test_a_retry_stays_in_its_batch(world: World) -> None:
+async def test_retry_stays_in_its_batch(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 2)
     leased = await world.lease(desk.worker)
@@ -712,7 +712,7 @@ async def test_a_retry_stays_in_its_batch(world: World) -> None:
     assert (await world.engine.jobs.batches.state(desk.user.tenant_id, batch.id)).counts == {"queued": 2}
 
 
-async def test_a_retry_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
+async def test_retry_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
     world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
@@ -731,7 +731,7 @@ async def video_of(desk: Desk) -> str:
     return await desk.world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
 
 
-async def test_a_canceled_jobs_video_has_failed_and_says_so(world: World) -> None:
+async def test_canceled_jobs_video_has_failed_and_says_so(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     await cancel(world, await desk.submit(video_id=video_id))
@@ -739,7 +739,7 @@ async def test_a_canceled_jobs_video_has_failed_and_says_so(world: World) -> Non
     assert (video.status, video.processing_details) == ("failed", {"error": "Canceled."})
 
 
-async def test_a_paused_jobs_video_is_queued(world: World) -> None:
+async def test_paused_jobs_video_is_queued(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     job, leased = await desk.leased(video_id=video_id)
@@ -750,7 +750,7 @@ async def test_a_paused_jobs_video_is_queued(world: World) -> None:
     assert (await world.video(desk.user, video_id)).status == "queued"
 
 
-async def test_a_video_follows_the_retry(world: World) -> None:
+async def test_video_follows_the_retry(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     new = await retry(world, await failed_job(desk, video_id=video_id))
@@ -762,7 +762,7 @@ async def test_a_video_follows_the_retry(world: World) -> None:
     assert (await world.video(desk.user, video_id)).status == "completed"
 
 
-async def test_a_late_word_about_the_old_job_does_not_change_the_video(world: World) -> None:
+async def test_late_word_about_the_old_job_does_not_change_the_video(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     old = await failed_job(desk, video_id=video_id)
@@ -779,13 +779,13 @@ async def test_a_late_word_about_the_old_job_does_not_change_the_video(world: Wo
         priority=0,
     )
     shard = await world.engine.databases.shard_name_of(old.tenant_id)
-    await world.engine.outbox.applying.apply(shard, [OutboxEntry(id=0, shard=shard, updates=[late])])
+    await world.engine.outbox.applier.apply(shard, [OutboxEntry(id=0, shard=shard, updates=[late])])
     video = await world.video(desk.user, video_id)
     assert (video.job_id, video.status) == (new.id, "queued")
     assert (await world.job(old)).status == "failed"
 
 
-async def test_a_video_shows_only_the_newest_of_its_jobs(world: World) -> None:
+async def test_video_shows_only_the_newest_of_its_jobs(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     _, leased = await desk.leased(video_id=video_id)

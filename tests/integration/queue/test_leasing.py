@@ -87,7 +87,7 @@ class TestOneWorkerAlone:
         served = await world.engine.queue.leasing.lease_many(asked)
         assert [job_ids(each) for each in served] == [[both[1].id], [both[0].id], [free.id]]
 
-    async def test_an_attempt_that_is_given_back_waits_for_the_same_worker(
+    async def test_attempt_that_is_given_back_waits_for_the_same_worker(
         self, world: World, desk: Desk, other: str
     ) -> None:
         job = await desk.submit(only_worker=other)
@@ -107,7 +107,7 @@ class TestOneWorkerAlone:
 
 
 class TestEntitlement:
-    async def test_a_worker_gets_a_job_of_its_workflow(self, world: World, desk: Desk) -> None:
+    async def test_worker_gets_a_job_of_its_workflow(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         assert await job_id(world, desk.worker) == job.id
 
@@ -129,7 +129,7 @@ class TestEntitlement:
         assert await world.lease(desk.worker) is None
         assert await job_id(world, staging) == job.id
 
-    async def test_a_worker_without_workflows_gets_nothing(self, world: World, desk: Desk) -> None:
+    async def test_worker_without_workflows_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[])
         assert await world.lease(desk.worker) is None
@@ -141,7 +141,7 @@ class TestEntitlement:
         await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=True)
         assert await world.lease(desk.worker) is not None
 
-    async def test_a_workflow_that_was_off_at_registration_reaches_the_worker_once_it_is_on(
+    async def test_workflow_that_was_off_at_registration_reaches_the_worker_once_it_is_on(
         self, world: World, desk: Desk
     ) -> None:
         late = await world.workflow()
@@ -153,7 +153,7 @@ class TestEntitlement:
         await world.engine.catalogue.workflows.set_active(late.slug, is_active=True)
         assert await job_id(world, worker) == job.id
 
-    async def test_a_change_of_the_fleet_s_workflows_is_followed_at_once(self, world: World, desk: Desk) -> None:
+    async def test_change_of_the_fleet_s_workflows_is_followed_at_once(self, world: World, desk: Desk) -> None:
         workflow = await world.workflow()
         job = await world.submit(desk.user, await world.effect(workflow))
         assert await world.lease(desk.worker) is None
@@ -162,23 +162,23 @@ class TestEntitlement:
         )
         assert await job_id(world, desk.worker) == job.id
 
-    async def test_an_unknown_worker_is_refused(self, world: World) -> None:
+    async def test_unknown_worker_is_refused(self, world: World) -> None:
         with pytest.raises(Forbidden):
             await world.lease("nobody")
 
-    async def test_an_unapproved_worker_is_refused(self, world: World, desk: Desk) -> None:
+    async def test_unapproved_worker_is_refused(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
 
-    async def test_a_refused_worker_does_not_keep_the_others_from_their_jobs(self, world: World, desk: Desk) -> None:
+    async def test_refused_worker_does_not_keep_the_others_from_their_jobs(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         refused, served = await world.engine.queue.leasing.lease_many([request("nobody"), request(desk.worker)])
         assert isinstance(refused, Forbidden)
         assert job_ids(served) == [job.id]
 
-    async def test_a_draining_worker_gets_nothing(self, world: World, desk: Desk) -> None:
+    async def test_draining_worker_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
         assert await world.lease(desk.worker) is None
@@ -199,7 +199,7 @@ class TestEntitlement:
 
 
 class TestOrder:
-    async def test_the_highest_priority_goes_first_then_the_oldest(self, world: World) -> None:
+    async def test_highest_priority_goes_first_then_the_oldest(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         jobs = []
         for priority in (0, 5, 0, 5):
@@ -224,7 +224,7 @@ class TestOrder:
             await world.advance(1)
         assert job_ids(await world.leases(worker, 3)) == [each.id for each in jobs]
 
-    async def test_a_requeued_job_keeps_its_place(self, world: World, desk: Desk) -> None:
+    async def test_requeued_job_keeps_its_place(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(1)
         await desk.submit()
@@ -243,20 +243,20 @@ class TestLease:
         assert first.lease_token != second.lease_token
         assert first.output_path != second.output_path
 
-    async def test_a_lease_lives_its_time_from_the_database_s_clock(self, world: World, desk: Desk) -> None:
+    async def test_lease_lives_its_time_from_the_database_s_clock(self, world: World, desk: Desk) -> None:
         await world.advance(3)
         _, leased = await desk.leased()
         assert leased.dispatch.leased_at == START + timedelta(seconds=3)
         assert leased.dispatch.lease_expires_at == START + timedelta(seconds=903)
 
-    async def test_a_lease_carries_what_is_to_be_run(self, world: World, desk: Desk) -> None:
+    async def test_lease_carries_what_is_to_be_run(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased(input_payload={"prompt": "a dog"})
         assert leased.graph["2"]["inputs"]["text"] == "a dog"
         prefix = f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-"
         assert leased.output_path.startswith(prefix)
         assert leased.output_path.endswith(".mp4")
 
-    async def test_a_leased_job_is_processing_and_nobody_else_s(self, world: World, desk: Desk) -> None:
+    async def test_leased_job_is_processing_and_nobody_else_s(self, world: World, desk: Desk) -> None:
         job, _ = await desk.leased()
         other = await world.worker(desk.fleet)
         assert await world.lease(other) is None
@@ -265,7 +265,7 @@ class TestLease:
 
 
 class TestRequestId:
-    async def test_the_same_request_gets_the_same_lease_while_it_lives(self, world: World) -> None:
+    async def test_same_request_gets_the_same_lease_while_it_lives(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
         await desk.submit()
         await desk.submit()
@@ -276,7 +276,7 @@ class TestRequestId:
         assert again.lease_token == first.lease_token
         assert again.dispatch.attempts == 1
 
-    async def test_a_request_whose_lease_has_ended_gets_nothing(self, world: World, desk: Desk) -> None:
+    async def test_request_whose_lease_has_ended_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
         first = await world.lease(desk.worker, request_id="r")
         assert first is not None
@@ -284,7 +284,7 @@ class TestRequestId:
         assert await world.lease(desk.worker, request_id="r") is None
         assert await world.lease(desk.worker, request_id="r2") is not None
 
-    async def test_a_request_that_got_nothing_may_get_a_lease_later(self, world: World, desk: Desk) -> None:
+    async def test_request_that_got_nothing_may_get_a_lease_later(self, world: World, desk: Desk) -> None:
         assert await world.lease(desk.worker, request_id="r") is None
         await desk.submit()
         assert await world.lease(desk.worker, request_id="r") is not None
@@ -312,7 +312,7 @@ class TestRequestId:
         found = await asyncio.gather(*polls)
         assert len({each.lease_token for leased in found for each in leased}) == 1
 
-    async def test_a_repeat_beside_the_first_poll_still_gets_the_living_lease(self, world: World) -> None:
+    async def test_repeat_beside_the_first_poll_still_gets_the_living_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
         first = await world.lease(desk.worker, request_id="r")
@@ -322,21 +322,21 @@ class TestRequestId:
 
 
 class TestCapacity:
-    async def test_a_worker_at_capacity_gets_nothing(self, world: World, desk: Desk) -> None:
+    async def test_worker_at_capacity_gets_nothing(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await desk.submit()
         assert await world.lease(desk.worker) is None
         await world.complete(leased)
         assert await world.lease(desk.worker) is not None
 
-    async def test_a_request_for_many_gets_no_more_than_the_free_slots(self, world: World) -> None:
+    async def test_request_for_many_gets_no_more_than_the_free_slots(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         await submit_many(world, desk.user, desk.effect, 5)
         assert len(await world.leases(desk.worker, 2)) == 2
         assert len(await world.leases(desk.worker, 5)) == 1
         assert await world.leases(desk.worker, 5) == []
 
-    async def test_a_worker_may_ask_for_less_than_it_registered_with_or_for_more_once_it_has_grown(
+    async def test_worker_may_ask_for_less_than_it_registered_with_or_for_more_once_it_has_grown(
         self, world: World
     ) -> None:
         desk = await world.desk(concurrency=2)
@@ -364,7 +364,7 @@ class TestCapacity:
 
 
 class TestPrefetch:
-    async def test_a_busy_worker_gets_its_next_job_ahead_and_it_is_marked(self, world: World, desk: Desk) -> None:
+    async def test_busy_worker_gets_its_next_job_ahead_and_it_is_marked(self, world: World, desk: Desk) -> None:
         _, running = await desk.leased()
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
@@ -373,7 +373,7 @@ class TestPrefetch:
         await desk.submit()
         assert await world.lease(desk.worker, prefetch=1) is None
 
-    async def test_an_idle_worker_is_served_before_a_prefetch(self, world: World, desk: Desk) -> None:
+    async def test_idle_worker_is_served_before_a_prefetch(self, world: World, desk: Desk) -> None:
         idle = await world.worker(desk.fleet)
         await desk.leased()
         job = await desk.submit()
@@ -381,9 +381,7 @@ class TestPrefetch:
         assert busy == []
         assert job_ids(served) == [job.id]
 
-    async def test_a_recalled_prefetch_is_to_be_released_and_a_running_job_is_not(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_recalled_prefetch_is_to_be_released_and_a_running_job_is_not(self, world: World, desk: Desk) -> None:
         _, running = await desk.leased()
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
@@ -440,7 +438,7 @@ class TestPrefetch:
         asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
         return await world.engine.queue.demand.recall(prefetched, asked)
 
-    async def test_a_prefetched_job_that_has_begun_is_not_recalled(self, world: World, desk: Desk) -> None:
+    async def test_prefetched_job_that_has_begun_is_not_recalled(self, world: World, desk: Desk) -> None:
         await desk.leased()
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
@@ -490,7 +488,7 @@ async def warm(world: World) -> WarmDesk:
 
 
 class TestWarmPreference:
-    async def test_a_warm_workflow_goes_first(self, warm: WarmDesk) -> None:
+    async def test_warm_workflow_goes_first(self, warm: WarmDesk) -> None:
         cold = await warm.submit_cold(3)
         job = await warm.submit_warm()
         assert [await warm.next(), await warm.next()] == [job, cold[0]]
@@ -515,7 +513,7 @@ class TestWarmPreference:
         cold = await warm.submit_cold(1, priority=1)
         assert await warm.next() == cold[0]
 
-    async def test_a_row_is_passed_over_for_120_seconds_and_then_goes_first(self, warm: WarmDesk) -> None:
+    async def test_row_is_passed_over_for_120_seconds_and_then_goes_first(self, warm: WarmDesk) -> None:
         cold = await warm.submit_cold(1)
         jobs = [await warm.submit_warm() for _ in range(3)]
         assert await warm.next() == jobs[0]
@@ -525,7 +523,7 @@ class TestWarmPreference:
         assert [await warm.next(), await warm.next()] == [cold[0], jobs[2]]
 
 
-async def test_a_look_ahead_of_no_rows_means_no_preference(
+async def test_look_ahead_of_no_rows_means_no_preference(
     backend: SqliteBackend | PostgresBackend, tmp_path: Path
 ) -> None:
     async with open_world(backend, tmp_path, warm_lookahead_rows=0) as world:
@@ -536,7 +534,7 @@ async def test_a_look_ahead_of_no_rows_means_no_preference(
 
 
 class TestHopelessPayload:
-    async def test_a_dispatch_whose_job_is_gone_fails(self, world: World, desk: Desk) -> None:
+    async def test_dispatch_whose_job_is_gone_fails(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         shard = await world.engine.databases.shard_of(job.tenant_id)
         await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
@@ -544,7 +542,7 @@ class TestHopelessPayload:
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.last_error) == ("failed", "The job no longer exists.")
 
-    async def test_a_job_whose_graph_is_gone_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
+    async def test_job_whose_graph_is_gone_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         for file in (world.engine.settings.data_dir / "objects").rglob("*.json"):
             file.unlink()
@@ -554,7 +552,7 @@ class TestHopelessPayload:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert "client:blocked_workflow" not in await world.audit(desk.worker)
 
-    async def test_a_hopeless_job_does_not_keep_the_next_one_from_its_worker(self, world: World, desk: Desk) -> None:
+    async def test_hopeless_job_does_not_keep_the_next_one_from_its_worker(self, world: World, desk: Desk) -> None:
         gone, good = await desk.submit(), await desk.submit()
         shard = await world.engine.databases.shard_of(gone.tenant_id)
         await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=gone.id)
@@ -574,7 +572,7 @@ class TestShardDown:
         worker = await world.worker(fleet, concurrency=10)
         return Desk(world=world, user=user, workflow=workflow, effect=effect, fleet=fleet, worker=worker)
 
-    async def test_a_job_of_a_shard_that_is_down_goes_back_unpenalised(self, world: World, two: Desk) -> None:
+    async def test_job_of_a_shard_that_is_down_goes_back_unpenalised(self, world: World, two: Desk) -> None:
         job = await two.submit()
         async with shard_down(world, "a"):
             assert await world.lease(two.worker) is None
@@ -599,7 +597,7 @@ class TestShardDown:
         await world.relay()
         assert (await world.job(job)).status == "processing"
 
-    async def test_the_jobs_of_other_shards_go_on(self, world: World, two: Desk) -> None:
+    async def test_jobs_of_other_shards_go_on(self, world: World, two: Desk) -> None:
         await two.submit()
         other = await world.submit(world.users[1], two.effect)
         async with shard_down(world, "a"):

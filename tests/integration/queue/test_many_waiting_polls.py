@@ -90,7 +90,7 @@ async def first(waiting: list[Waiting]) -> Waiting:
 
 
 class TestAmongMany:
-    async def test_a_job_goes_to_the_one_that_has_waited_longest(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_job_goes_to_the_one_that_has_waited_longest(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await crowd(world, desk.fleet))
         await desk.submit()
         assert await first(waiting) is waiting[0]
@@ -120,7 +120,7 @@ class TestAmongMany:
         assert await first([*waiting, *mine]) is mine[0]
         assert world.engine.queue.leasing.take_pollers() == [desk.worker]
 
-    async def test_a_warm_worker_goes_first(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_warm_worker_goes_first(self, world: World, desk: Desk, polls: Polls) -> None:
         _, leased = await desk.leased()
         waiting = await park(polls, await crowd(world, desk.fleet))
         warm = await park(
@@ -186,7 +186,7 @@ class TestPrefetch:
         assert await first([*busy, *waiting]) is busy[0]
         assert busy[0].result()[0].dispatch.is_prefetch
 
-    async def test_a_poll_that_comes_later_prefetches_what_nobody_could_take(
+    async def test_poll_that_comes_later_prefetches_what_nobody_could_take(
         self, world: World, desk: Desk, polls: Polls
     ) -> None:
         await desk.leased()
@@ -204,7 +204,7 @@ class TestTick:
         await desk.submit()
         assert await first(waiting) is waiting[0]
 
-    async def test_a_workflow_that_is_assigned_while_a_worker_waits_counts(
+    async def test_workflow_that_is_assigned_while_a_worker_waits_counts(
         self, world: World, desk: Desk, ticking: Polls
     ) -> None:
         added = await world.workflow()
@@ -214,7 +214,7 @@ class TestTick:
         await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=slugs)
         assert await first(waiting) is waiting[0]
 
-    async def test_an_idle_tick_begins_no_transaction(self, world: World, desk: Desk, ticking: Polls) -> None:
+    async def test_idle_tick_begins_no_transaction(self, world: World, desk: Desk, ticking: Polls) -> None:
         await park(ticking, [desk.worker])
         steps: list[str] = []
 
@@ -227,13 +227,13 @@ class TestTick:
         assert steps == []
 
 
-async def test_a_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, desk: Desk, ticking: Polls) -> None:
+async def test_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, desk: Desk, ticking: Polls) -> None:
     await desk.leased()
     job = await desk.submit()
     ahead = await world.lease(desk.worker, prefetch=1)
     assert ahead is not None
     await world.advance(6)
-    with world.engine.queue.stops.watching(ahead.dispatch_id) as recalled:
+    with world.engine.queue.stop_requests.watching(ahead.dispatch_id) as recalled:
         waiting = await park(ticking, await crowd(world, desk.fleet, 3))
         assert await recalled.wait(LONG)
     assert (await world.dispatch(job)).release_requested_at is not None
@@ -275,7 +275,7 @@ class TestPollsThatFollow:
         assert (leased.lease_token, leased.dispatch.tenant_job_id) == (other[0].lease_token, job.id)
 
 
-async def test_the_look_sees_what_is_queued_of_every_stage_and_workflow(world: World) -> None:
+async def test_look_sees_what_is_queued_of_every_stage_and_workflow(world: World) -> None:
     user = await world.user(tokens=1000)
     effects = [await world.effect(await world.workflow()) for _ in range(2)]
     cloud = await world.effect(await world.workflow(provider=Provider.CLOUD))
@@ -295,7 +295,7 @@ async def test_the_look_sees_what_is_queued_of_every_stage_and_workflow(world: W
     }
 
 
-async def test_a_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(
+async def test_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(
     world: World, desk: Desk, polls: Polls
 ) -> None:
     token = await world.engine.fleet.workers.rotate_token(desk.worker)
@@ -316,7 +316,7 @@ async def block(world: World, workers: list[str], workflow_hash: str) -> None:
     await world.engine.databases.central.run("test", work)
 
 
-async def test_a_job_for_one_worker_alone_is_brought_to_it(world: World, desk: Desk, polls: Polls) -> None:
+async def test_job_for_one_worker_alone_is_brought_to_it(world: World, desk: Desk, polls: Polls) -> None:
     crowded = await crowd(world, desk.fleet)
     waiting = await park(polls, crowded)
     job = await desk.submit(only_worker=crowded[-3])

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, ReportedCapabilities, Fitness, Requirements
+from comfyrelay.domain.capabilities import MOST_NAMES_KEPT, Fitness, ReportedCapabilities, Requirements
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.queue.wait_reasons import Reason, Waiting
 from comfyrelay.domain.records.catalogue import WorkflowRecord
@@ -64,7 +64,7 @@ async def change(world: World, name: str, capabilities: dict[str, Any]) -> None:
 
 
 async def why(world: World, job: JobRecord) -> Waiting:
-    return await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+    return await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
 
 
 async def refusal(desk: Desk, **values: Any) -> MissingOnWorkers:
@@ -121,7 +121,7 @@ async def test_only_workers_that_could_be_given_the_job_count(world: World) -> N
     assert [(each["name"], each["on"]) for each in error.missing] == [("SaveVideo", [])]
 
 
-async def test_a_job_that_may_wait_is_not_given_to_whoever_lacks_what_it_needs(world: World) -> None:
+async def test_job_that_may_wait_is_not_given_to_whoever_lacks_what_it_needs(world: World) -> None:
     desk = await a_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     assert await world.lease("gpu-1") is None
@@ -149,7 +149,7 @@ async def test_it_runs_by_itself_where_a_worker_gets_what_it_lacked(world: World
     assert await world.lease("gpu-1") is not None
 
 
-async def test_a_worker_that_loses_a_node_gets_no_more_jobs_that_need_it(world: World) -> None:
+async def test_worker_that_loses_a_node_gets_no_more_jobs_that_need_it(world: World) -> None:
     desk = await a_desk(world, ALL)
     await world.submit(desk.user, desk.effect)
     await change(world, "gpu-1", NO_SAVER)
@@ -163,7 +163,7 @@ async def test_of_two_workers_only_the_one_that_is_able_is_given_the_job(world: 
     assert await world.lease("gpu-2") is not None
 
 
-async def test_a_job_of_an_expired_lease_is_not_kept_for_a_worker_that_lacks_what_it_needs(world: World) -> None:
+async def test_job_of_an_expired_lease_is_not_kept_for_a_worker_that_lacks_what_it_needs(world: World) -> None:
     desk = await a_desk(world, ALL, NO_SAVER)
     await world.submit(desk.user, desk.effect)
     assert await world.lease("gpu-1") is not None
@@ -172,7 +172,7 @@ async def test_a_job_of_an_expired_lease_is_not_kept_for_a_worker_that_lacks_wha
     assert await world.engine.queue.demand.late(idle) == []
 
 
-async def test_a_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
+async def test_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
     desk = await a_desk(world, ALL, **WITH_CHOICE)
     large = {"model": "large.safetensors"}
     assert (await world.submit(desk.user, desk.effect)).status == "queued"
@@ -205,7 +205,7 @@ async def test_jobs_for_the_cloud_and_other_stages_are_not_held_against_a_worker
     assert await world.lease("gpu-1", providers=[Provider.SELF_HOSTED, Provider.CLOUD]) is not None
 
 
-async def test_a_retry_is_accepted_and_waits(world: World) -> None:
+async def test_retry_is_accepted_and_waits(world: World) -> None:
     desk = await a_desk(world, ALL)
     job = await world.submit(desk.user, desk.effect)
     leased = await world.lease("gpu-1")
@@ -216,7 +216,7 @@ async def test_a_retry_is_accepted_and_waits(world: World) -> None:
     assert (await why(world, again)).text == f"Waiting for a worker with the model {MODEL}."
 
 
-async def test_the_same_request_may_be_sent_again_to_wait(world: World) -> None:
+async def test_same_request_may_be_sent_again_to_wait(world: World) -> None:
     desk = await a_desk(world, NO_SAVER)
     await refusal(desk, key="one")
     job = await world.submit(desk.user, desk.effect, key="one", wait_for_missing=True)
@@ -251,7 +251,7 @@ async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
     assert len(missing.gaps) < 3 * MOST_NAMES_KEPT
 
 
-async def test_a_worker_is_judged_where_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_is_judged_where_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await a_desk(world, NO_SAVER)
     await refusal(desk)
     judge, threads = ReportedCapabilities.fitness, []
@@ -291,7 +291,7 @@ async def test_what_was_used_lately_is_kept(world: World) -> None:
     assert await world.engine.catalogue.availability.delete_unused() == 0
 
 
-async def test_a_worker_that_registers_while_a_job_is_submitted_is_held_against_it(world: World) -> None:
+async def test_worker_that_registers_while_a_job_is_submitted_is_held_against_it(world: World) -> None:
     workflow: WorkflowRecord = await world.workflow()
     desk = await a_desk(world, ALL)
     fleet = await world.fleet(workflow, desk.workflow)
@@ -308,7 +308,7 @@ async def test_a_worker_that_registers_while_a_job_is_submitted_is_held_against_
         assert await world.lease(f"late-{number}") is None
 
 
-async def test_a_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(world: World) -> None:
+async def test_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(world: World) -> None:
     many = {"node_types": [f"Node{n}" for n in range(2000)], "models": [f"{n}.safetensors" for n in range(200)]}
     desk = await a_desk(world, many)
     async with world.engine.databases.central.read() as tx:

@@ -67,9 +67,7 @@ async def polls(world: World) -> AsyncIterator[Polls]:
 
 
 class TestParkedPolls:
-    async def test_a_parked_poll_gets_a_job_that_is_submitted_later(
-        self, world: World, desk: Desk, polls: Polls
-    ) -> None:
+    async def test_parked_poll_gets_a_job_that_is_submitted_later(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = poll(polls, desk.worker)
         await parked(polls)
         job = await desk.submit()
@@ -77,14 +75,14 @@ class TestParkedPolls:
         assert leased.dispatch.tenant_job_id == job.id
         assert polls.parked == 0
 
-    async def test_a_job_that_is_there_is_given_at_once(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_job_that_is_there_is_given_at_once(self, world: World, desk: Desk, polls: Polls) -> None:
         await desk.submit()
         assert len(await poll(polls, desk.worker, wait_seconds=0)) == 1
 
-    async def test_a_poll_that_does_not_wait_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
+    async def test_poll_that_does_not_wait_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
         assert await poll(polls, desk.worker, wait_seconds=0) == []
 
-    async def test_a_poll_whose_time_is_up_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
+    async def test_poll_whose_time_is_up_is_answered_with_nothing(self, desk: Desk, polls: Polls) -> None:
         assert await poll(polls, desk.worker, wait_seconds=0.05) == []
         assert polls.parked == 0
 
@@ -106,7 +104,7 @@ class TestParkedPolls:
         await polls.stop()
         assert [await each for each in rest] == [[], []]
 
-    async def test_a_requeued_job_wakes_a_parked_poll(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_requeued_job_wakes_a_parked_poll(self, world: World, desk: Desk, polls: Polls) -> None:
         job, leased = await desk.leased()
         waiting = poll(polls, await world.worker(desk.fleet))
         await parked(polls)
@@ -130,7 +128,7 @@ class TestParkedPolls:
         assert steps == [TransactionStep.LEASE] * 2
         assert not idle.done()
 
-    async def test_a_worker_that_is_not_approved_any_more_hears_it_at_the_next_look(
+    async def test_worker_that_is_not_approved_any_more_hears_it_at_the_next_look(
         self, world: World, desk: Desk, polls: Polls
     ) -> None:
         waiting = poll(polls, desk.worker)
@@ -151,9 +149,7 @@ class TestParkedPolls:
             assert len(await waiting) == 1
         await polls.stop()
 
-    async def test_a_failed_look_is_tried_again(
-        self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_failed_look_is_tried_again(self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch) -> None:
         polls = Polls(
             world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.05
         )
@@ -174,7 +170,7 @@ class TestParkedPolls:
 
 
 class TestLeavingPolls:
-    async def test_a_caller_that_hangs_up_while_it_waits_gets_nothing(
+    async def test_caller_that_hangs_up_while_it_waits_gets_nothing(
         self, world: World, desk: Desk, polls: Polls
     ) -> None:
         waiting = poll(polls, desk.worker)
@@ -186,7 +182,7 @@ class TestLeavingPolls:
         assert (await world.dispatch(job)).status == "queued"
 
     @pytest.mark.parametrize("boundary", list(Boundary))
-    async def test_a_caller_that_hangs_up_while_it_is_given_a_lease_gives_it_back_unpenalised(
+    async def test_caller_that_hangs_up_while_it_is_given_a_lease_gives_it_back_unpenalised(
         self, world: World, desk: Desk, polls: Polls, boundary: Boundary
     ) -> None:
         job = await desk.submit()
@@ -213,7 +209,7 @@ class TestLeavingPolls:
         await polls.stop()
         assert await asyncio.gather(*waiting) == [[], [], []]
 
-    async def test_a_lease_that_is_being_granted_when_it_stops_is_still_handed_over(
+    async def test_lease_that_is_being_granted_when_it_stops_is_still_handed_over(
         self, world: World, desk: Desk, polls: Polls
     ) -> None:
         job = await desk.submit()
@@ -236,19 +232,19 @@ class TestLeavingPolls:
 
 
 class TestLocalNotifyChannel:
-    async def test_a_hint_before_the_wait_is_not_lost(self) -> None:
+    async def test_hint_before_the_wait_is_not_lost(self) -> None:
         notify_channel = LocalNotifyChannel()
         await notify_channel.notify()
         assert await notify_channel.wait(LONG)
 
-    async def test_a_hint_is_heard_once(self) -> None:
+    async def test_hint_is_heard_once(self) -> None:
         notify_channel = LocalNotifyChannel()
         await notify_channel.notify()
         await notify_channel.notify()
         assert await notify_channel.wait(LONG)
         assert not await notify_channel.wait(0.01)
 
-    async def test_a_word_is_heard_at_once_by_everybody_who_listens(self) -> None:
+    async def test_word_is_heard_at_once_by_everybody_who_listens(self) -> None:
         notify_channel, heard = LocalNotifyChannel(), list[str]()
         for name in ("one", "other"):
             notify_channel.on_word(lambda word, name=name: heard.append(f"{name} {word}"))  # type: ignore[misc]
@@ -277,7 +273,7 @@ async def listening(dsn: str) -> AsyncIterator[PostgresNotifyChannel]:
 
 
 class TestPostgresNotifyChannel:
-    async def test_a_job_submitted_to_one_server_wakes_a_poll_parked_at_another(self, postgres_world: World) -> None:
+    async def test_job_submitted_to_one_server_wakes_a_poll_parked_at_another(self, postgres_world: World) -> None:
         world, clock = postgres_world, postgres_world.clock
         desk = await world.desk()
         dsn = world.engine.databases.central.dsn
@@ -296,7 +292,7 @@ class TestPostgresNotifyChannel:
             await submitting.stop()
             await serving.stop()
 
-    async def test_a_lost_connection_is_made_again_and_looks_once(self, postgres_world: World) -> None:
+    async def test_lost_connection_is_made_again_and_looks_once(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
         async with listening(dsn) as notify_channel, listening(dsn) as other:
             connection = notify_channel._connection
@@ -310,7 +306,7 @@ class TestPostgresNotifyChannel:
             await other.notify()
             assert await notify_channel.wait(LONG)
 
-    async def test_a_hundred_hints_are_a_few_notifications(self, postgres_world: World) -> None:
+    async def test_hundred_hints_are_a_few_notifications(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
         heard: asyncio.Queue[str] = asyncio.Queue()
         listener = await asyncpg.connect(dsn)
@@ -344,7 +340,7 @@ class TestPostgresNotifyChannel:
                 here.publish(word)
             await asyncio.wait_for(is_all.wait(), LONG)
 
-    async def test_a_hint_wakes_this_process_without_the_database(self, postgres_world: World) -> None:
+    async def test_hint_wakes_this_process_without_the_database(self, postgres_world: World) -> None:
         notify_channel = PostgresNotifyChannel("postgresql://nobody@127.0.0.1:1/nowhere")
         await notify_channel.notify()
         assert await notify_channel.wait(LONG)

@@ -132,7 +132,7 @@ async def test_other_workflows_are_given_to_that_gpu_as_before(world: World, des
     assert leased.ran_out_bytes is None
 
 
-async def test_a_worker_that_is_not_assigned_the_workflow_is_no_larger_gpu(world: World, desk: Desk) -> None:
+async def test_worker_that_is_not_assigned_the_workflow_is_no_larger_gpu(world: World, desk: Desk) -> None:
     # assigned to something else
     elsewhere = await world.worker(await world.fleet(await world.workflow()))
     await has_gpu(world, elsewhere, 80)
@@ -152,7 +152,7 @@ async def test_another_workflow_of_the_same_graph_stays_with_the_gpu_if_no_large
     await runs_out(world, small, 8)
     first, second = await desk.submit(), await world.submit(desk.user, effect)
     assert (await world.dispatch(first)).workflow_hash == (await world.dispatch(second)).workflow_hash
-    waiting = await world.engine.queue.waiting.of_job(second.tenant_id, second.id)
+    waiting = await world.engine.queue.wait_reasons.of_job(second.tenant_id, second.id)
     assert "larger" not in waiting.text
     assert waiting.reason is not Reason.MEMORY
     assert [each.dispatch.tenant_job_id for each in await world.leases(small, 5)] == [second.id]
@@ -167,13 +167,13 @@ async def test_what_is_to_run_on_one_worker_does_not_wait_for_a_larger_one(
     assert (await world.job(job)).error_message == TEXT
     # and it is tried there again if somebody asks for that, though others are kept from it
     again, other = await desk.submit(only_worker=desk.worker), await desk.submit()
-    waiting = await world.engine.queue.waiting.of_job(again.tenant_id, again.id)
+    waiting = await world.engine.queue.wait_reasons.of_job(again.tenant_id, again.id)
     assert waiting.reason is not Reason.MEMORY
     assert [each.dispatch.tenant_job_id for each in await world.leases(desk.worker, 5)] == [again.id]
     assert (await world.dispatch(other)).status == "queued"
 
 
-async def test_a_machine_that_is_starting_is_waited_for(world: World, desk: Desk) -> None:
+async def test_machine_that_is_starting_is_waited_for(world: World, desk: Desk) -> None:
     """One of the kind of a worker that is known and away."""
     away = await world.worker(desk.fleet)
     await has_gpu(world, away, 24)
@@ -188,7 +188,7 @@ async def test_a_machine_that_is_starting_is_waited_for(world: World, desk: Desk
     job = await desk.submit()
     assert await runs_out(world, desk.worker, 8) == "queued"
     assert await world.lease(desk.worker) is None
-    waiting = await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+    waiting = await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
     assert waiting.reason is Reason.MEMORY
     assert "more than 8 GiB" in waiting.text
     await _sql(world, "UPDATE machines SET ended_at = ordered_at")
@@ -198,7 +198,7 @@ async def test_a_machine_that_is_starting_is_waited_for(world: World, desk: Desk
 async def test_who_waits_for_a_larger_gpu_is_told_so(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
     await runs_out(world, desk.worker, 8)
-    waiting = await world.engine.queue.waiting.of_job(job.tenant_id, job.id)
+    waiting = await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
     assert waiting.text == (
         "Waiting for a GPU with more than 8 GiB: the job ran out of memory on one of that size. "
         "Next in the queue; a worker is free."
@@ -206,7 +206,7 @@ async def test_who_waits_for_a_larger_gpu_is_told_so(world: World, desk: Desk, l
     assert waiting.workers == 1
 
 
-async def test_a_worker_that_had_not_told_of_its_gpu_is_known_by_its_failure(
+async def test_worker_that_had_not_told_of_its_gpu_is_known_by_its_failure(
     world: World, desk: Desk, large: str
 ) -> None:
     silent = await world.worker(desk.fleet)
@@ -228,7 +228,7 @@ async def test_what_was_learnt_is_believed_for_a_week(world: World, desk: Desk, 
     assert await world.lease(desk.worker) is not None
 
 
-async def test_a_cancel_that_was_asked_for_wins(world: World, desk: Desk, large: str) -> None:
+async def test_cancel_that_was_asked_for_wins(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
     leased = await world.lease(desk.worker)
     assert leased is not None

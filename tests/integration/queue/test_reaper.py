@@ -18,7 +18,7 @@ async def desk(world: World) -> Desk:
     return await world.desk()
 
 
-async def test_an_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world: World, desk: Desk) -> None:
+async def test_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world: World, desk: Desk) -> None:
     job, _ = await desk.leased()
     assert await world.expire() == 1
     dispatch = await world.dispatch(job)
@@ -30,7 +30,7 @@ async def test_an_expired_lease_goes_back_to_the_queue_with_its_attempt_used(wor
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_a_lease_that_nobody_waits_for_lives_until_the_exact_end_of_the_grace(
+async def test_lease_that_nobody_waits_for_lives_until_the_exact_end_of_the_grace(
     world: World, desk: Desk, attempts: int
 ) -> None:
     job, _ = await desk.leased()
@@ -45,7 +45,7 @@ async def test_a_lease_that_nobody_waits_for_lives_until_the_exact_end_of_the_gr
 class TestLate:
     """Work that is late but whole counts, until somebody waits who could run the job."""
 
-    async def test_a_late_lease_completes_its_job_once(self, world: World, desk: Desk) -> None:
+    async def test_late_lease_completes_its_job_once(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(1799)
         assert await world.engine.queue.reaper.run_once() == 0
@@ -53,7 +53,7 @@ class TestLate:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         assert [each.outcome for each in await world.attempts(job)] == ["completed"]
 
-    async def test_a_heartbeat_revives_it(self, world: World, desk: Desk) -> None:
+    async def test_heartbeat_revives_it(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.advance(1799)
         await world.engine.queue.heartbeats.beat(
@@ -64,7 +64,7 @@ class TestLate:
         assert await world.engine.queue.reaper.run_once() == 0
 
     @pytest.mark.parametrize("waits", [True, False])
-    async def test_a_waiting_worker_gets_its_job_as_soon_as_it_has_expired(
+    async def test_waiting_worker_gets_its_job_as_soon_as_it_has_expired(
         self, world: World, desk: Desk, waits: bool
     ) -> None:
         job, leased = await desk.leased()
@@ -119,7 +119,7 @@ class TestLate:
         await world.advance(1799)
         assert await reap_for(world, await world.worker(desk.fleet)) == 0
 
-    async def test_a_canceled_one_ends_as_it_expires(self, world: World, desk: Desk) -> None:
+    async def test_canceled_one_ends_as_it_expires(self, world: World, desk: Desk) -> None:
         job, _ = await desk.leased()
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
         await world.advance(900)
@@ -146,7 +146,7 @@ async def reap_for(world: World, worker: str, *, waits: bool = True, **values: A
     return reaped
 
 
-async def test_a_job_whose_workers_always_die_fails_after_exactly_its_attempts(world: World, desk: Desk) -> None:
+async def test_job_whose_workers_always_die_fails_after_exactly_its_attempts(world: World, desk: Desk) -> None:
     job = await desk.submit()
     for attempt in (1, 2, 3):
         leased = await world.lease(desk.worker)
@@ -161,7 +161,7 @@ async def test_a_job_whose_workers_always_die_fails_after_exactly_its_attempts(w
     assert len(await world.attempts(job)) == 3
 
 
-async def test_a_requested_cancel_turns_expiry_into_canceled(world: World, desk: Desk) -> None:
+async def test_requested_cancel_turns_expiry_into_canceled(world: World, desk: Desk) -> None:
     job, _ = await desk.leased()
     await world.engine.queue.control.cancel(job.tenant_id, job.id)
     await world.expire()
@@ -170,7 +170,7 @@ async def test_a_requested_cancel_turns_expiry_into_canceled(world: World, desk:
 
 
 @pytest.mark.parametrize("mode", list(PauseMode))
-async def test_a_requested_pause_turns_expiry_into_paused(world: World, desk: Desk, mode: PauseMode) -> None:
+async def test_requested_pause_turns_expiry_into_paused(world: World, desk: Desk, mode: PauseMode) -> None:
     job, _ = await desk.leased()
     await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
     await world.expire()
@@ -180,7 +180,7 @@ async def test_a_requested_pause_turns_expiry_into_paused(world: World, desk: De
     assert await world.lease(desk.worker) is not None
 
 
-async def test_a_heartbeat_between_the_look_and_the_reaping_saves_the_lease(
+async def test_heartbeat_between_the_look_and_the_reaping_saves_the_lease(
     world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, leased = await desk.leased()
@@ -203,7 +203,7 @@ async def test_a_heartbeat_between_the_look_and_the_reaping_saves_the_lease(
 
 
 @pytest.mark.parametrize("paused", [False, True])
-async def test_a_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
+async def test_waiting_dispatch_without_attempts_left_fails_and_is_refunded(
     world: World, desk: Desk, paused: bool
 ) -> None:
     job, _ = await desk.leased()

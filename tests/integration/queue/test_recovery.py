@@ -14,7 +14,7 @@ from tests.support.world import World
 
 
 @pytest.mark.parametrize("spoilt", [{"status": "no such status"}, {"of_another_version": 1}])
-async def test_an_update_that_cannot_be_applied_holds_up_neither_its_neighbours_nor_other_shards(
+async def test_update_that_cannot_be_applied_holds_up_neither_its_neighbours_nor_other_shards(
     world: World, spoilt: dict[str, Any]
 ) -> None:
     desk = await world.desk(concurrency=9)
@@ -37,7 +37,7 @@ async def test_an_update_that_cannot_be_applied_holds_up_neither_its_neighbours_
             assert (await tx.scalars(select(central.outbox.c.id))).all() == [bad]
 
 
-async def test_a_submission_that_cannot_be_enqueued_holds_up_no_other(world: World) -> None:
+async def test_submission_that_cannot_be_enqueued_holds_up_no_other(world: World) -> None:
     desk = await world.desk(concurrency=9)
     for _ in range(3):
         await interrupted(world, TransactionStep.SUBMIT_ENQUEUE, desk.submit)

@@ -68,7 +68,7 @@ async def uploaded(world: World, user: User, content: bytes) -> str:
     return await world.engine.accounts.tenancy.add_file(user, path=path, mime_type="video/mp4", size=len(content))
 
 
-async def test_an_equal_job_is_completed_at_once_with_a_copy_and_costs_nothing(world: World, desk: Desk) -> None:
+async def test_equal_job_is_completed_at_once_with_a_copy_and_costs_nothing(world: World, desk: Desk) -> None:
     first = await done(world, desk)
     assert await desk.balance() == 990
     job = await desk.submit(reuse=True)
@@ -141,7 +141,7 @@ async def test_inputs_are_compared_by_their_content(world: World) -> None:
     assert (await desk.submit(input_file_id=other, reuse=True)).status == "queued"
 
 
-async def test_an_input_that_has_not_arrived_is_equal_to_nothing(world: World) -> None:
+async def test_input_that_has_not_arrived_is_equal_to_nothing(world: World) -> None:
     desk = await world.desk(workflow=await world.workflow(properties=[PROMPT, VIDEO_IN]), concurrency=9)
     missing = await desk.file()
     await done(world, desk, input_file_id=missing, reuse=True)
@@ -149,7 +149,7 @@ async def test_an_input_that_has_not_arrived_is_equal_to_nothing(world: World) -
 
 
 @pytest.mark.parametrize("how", ["removed", "lost"])
-async def test_an_output_that_is_gone_answers_nobody(world: World, desk: Desk, how: str) -> None:
+async def test_output_that_is_gone_answers_nobody(world: World, desk: Desk, how: str) -> None:
     first = await done(world, desk)
     file = await output_of(world, first)
     assert file is not None
@@ -232,7 +232,7 @@ async def test_of_a_batch_those_that_are_done_are_answered_and_the_rest_runs(wor
     assert len(await world.leases(desk.worker, 5)) == 2
 
 
-async def test_a_batch_of_which_all_is_done_ends_at_once(world: World, desk: Desk) -> None:
+async def test_batch_of_which_all_is_done_ends_at_once(world: World, desk: Desk) -> None:
     await done(world, desk, input_payload={"prompt": "same"})
     items = [ItemRequest(input_payload={"prompt": "same"})] * 3
     batch = await submit_batch(world, desk.user, desk.effect, items, reuse=True)
@@ -250,7 +250,7 @@ async def test_its_video_and_its_webhook_follow_as_with_any_job(world: World, de
     assert await _count(world, desk, tenant.outputs) == 2
 
 
-async def test_a_copy_that_nobody_stands_for_is_removed(world: World, desk: Desk) -> None:
+async def test_copy_that_nobody_stands_for_is_removed(world: World, desk: Desk) -> None:
     """As after a crash between the copy and the job."""
     await done(world, desk)
     crashed = world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.BEFORE_COMMIT)

@@ -82,7 +82,7 @@ async def files(world: World, job: JobRecord) -> list[Any]:
     return await execute(shard, "SELECT * FROM files WHERE tenant_id = :tenant", tenant=job.tenant_id)
 
 
-async def test_a_completed_job_is_consumed(world: World) -> None:
+async def test_completed_job_is_consumed(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     assert await desk.balance() == 990
@@ -93,7 +93,7 @@ async def test_a_completed_job_is_consumed(world: World) -> None:
 
 
 class TestComplete:
-    async def test_the_lease_has_ended_and_the_dispatch_with_it(self, world: World, desk: Desk) -> None:
+    async def test_lease_has_ended_and_the_dispatch_with_it(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(30)
         await world.complete(leased)
@@ -102,7 +102,7 @@ class TestComplete:
         assert dispatch.finished_at == START + timedelta(seconds=30)
         assert dispatch.duration_seconds == 30
 
-    async def test_the_output_is_a_file_of_the_tenant_s(self, world: World, desk: Desk) -> None:
+    async def test_output_is_a_file_of_the_tenant_s(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         output = SettledOutput(size=5, mime_type="video/webm", extension="mp4", sha256="cafe", metadata={"frames": 8})
         await world.complete(leased, output=output)
@@ -112,7 +112,7 @@ class TestComplete:
         assert file.path == f"tenants/{job.tenant_id}/ai-jobs/{job.id}/upload-{output_id(leased.lease_token)}.mp4"
         assert (await world.job(job)).output_file_id == file.id
 
-    async def test_the_effect_knows_how_long_it_took_by_the_lease_s_own_times(self, world: World, desk: Desk) -> None:
+    async def test_effect_knows_how_long_it_took_by_the_lease_s_own_times(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.advance(100)
         leased = await world.lease(desk.worker)
@@ -124,7 +124,7 @@ class TestComplete:
         assert effect is not None
         assert effect.last_processing_time_seconds == 42.5
 
-    async def test_a_failure_says_nothing_about_how_long_an_effect_takes(self, world: World, desk: Desk) -> None:
+    async def test_failure_says_nothing_about_how_long_an_effect_takes(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.advance(1)
         await world.fail(leased)
@@ -133,7 +133,7 @@ class TestComplete:
         assert effect is not None
         assert effect.last_processing_time_seconds is None
 
-    async def test_the_attempt_the_events_and_the_audit_tell_of_it(self, world: World, desk: Desk) -> None:
+    async def test_attempt_the_events_and_the_audit_tell_of_it(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(7)
         await world.complete(leased, provider_job_id="prompt-1", seed=2**40)
@@ -144,9 +144,7 @@ class TestComplete:
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.audit(desk.worker) == ["register", "lease", "complete"]
 
-    async def test_the_job_started_when_its_run_began_however_early_it_was_fetched(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_job_started_when_its_run_began_however_early_it_was_fetched(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(100)
         await world.engine.queue.settle.report(
@@ -179,7 +177,7 @@ class TestComplete:
         (attempt,) = await world.attempts(job)
         assert (attempt.seed, attempt.about) == (2**64 - 1, about)
 
-    async def test_the_video_shows_the_output(self, world: World, desk: Desk) -> None:
+    async def test_video_shows_the_output(self, world: World, desk: Desk) -> None:
         file_id = await desk.file()
         video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
         job, leased = await desk.leased(video_id=video_id)
@@ -190,7 +188,7 @@ class TestComplete:
         assert (video.status, video.processed_file_id) == ("completed", (await world.job(job)).output_file_id)
         assert video.processing_details == {"processing_seconds": 3}
 
-    async def test_a_complete_wins_over_a_requested_cancel_and_pause(self, world: World, desk: Desk) -> None:
+    async def test_complete_wins_over_a_requested_cancel_and_pause(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
@@ -208,18 +206,18 @@ class TestComplete:
 
 
 class TestFail:
-    async def test_a_job_s_own_fault_is_final_and_refunded(self, world: World, desk: Desk) -> None:
+    async def test_job_s_own_fault_is_final_and_refunded(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         assert await world.fail(leased, fault=Fault.JOB) == "failed"
         assert (await world.job(job)).status == "failed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert await desk.balance() == 1000
 
-    async def test_a_worker_that_does_not_classify_means_the_job(self, world: World, desk: Desk) -> None:
+    async def test_worker_that_does_not_classify_means_the_job(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         assert await world.fail(leased) == "failed"
 
-    async def test_a_worker_s_fault_is_tried_elsewhere_with_the_attempt_used(self, world: World, desk: Desk) -> None:
+    async def test_worker_s_fault_is_tried_elsewhere_with_the_attempt_used(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
         job, leased = await desk.leased()
         assert await world.fail(leased, fault=Fault.WORKER, error="out of memory") == "queued"
@@ -229,7 +227,7 @@ class TestFail:
         assert again.dispatch.attempts == 2
         assert await world.transactions(job) == {"JOB_RESERVE": -10}
 
-    async def test_a_worker_may_say_when_to_try_again(self, world: World, desk: Desk) -> None:
+    async def test_worker_may_say_when_to_try_again(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
         _, leased = await desk.leased()
         await world.fail(leased, fault=Fault.WORKER, retry_after_seconds=30)
@@ -238,7 +236,7 @@ class TestFail:
         await world.advance(1)
         assert await world.lease(other) is not None
 
-    async def test_a_worker_s_fault_with_no_attempt_left_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
+    async def test_worker_s_fault_with_no_attempt_left_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         for number in (2, 3):
             assert await world.fail(leased, fault=Fault.WORKER) == "queued"
@@ -250,21 +248,21 @@ class TestFail:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert [each.outcome for each in await world.attempts(job)] == ["failed"] * 3
 
-    async def test_an_interruption_costs_no_attempt_and_blocks_nobody(self, world: World, desk: Desk) -> None:
+    async def test_interruption_costs_no_attempt_and_blocks_nobody(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         assert await world.fail(leased, fault=Fault.INTERRUPTED, error="spot") == "queued"
         again = await world.lease(desk.worker)
         assert again is not None
         assert (again.dispatch.attempts, again.dispatch.epoch) == (1, 2)
 
-    async def test_a_requested_cancel_turns_any_failure_into_canceled(self, world: World, desk: Desk) -> None:
+    async def test_requested_cancel_turns_any_failure_into_canceled(self, world: World, desk: Desk) -> None:
         for fault in Fault:
             job, leased = await desk.leased()
             await world.engine.queue.control.cancel(job.tenant_id, job.id)
             assert await world.fail(leased, fault=fault) == "canceled"
             assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
-    async def test_the_user_reads_a_sentence_and_the_operator_the_raw_text(self, world: World, desk: Desk) -> None:
+    async def test_user_reads_a_sentence_and_the_operator_the_raw_text(self, world: World, desk: Desk) -> None:
         raw = json.dumps({"exception_message": "Cannot read /srv/comfy/models/secret.safetensors", "node": 4})
         job, leased = await desk.leased()
         await world.fail(leased, error=raw)
@@ -272,7 +270,7 @@ class TestFail:
         assert found.error_message == "Cannot read secret.safetensors"
         assert found.error_detail == raw
 
-    async def test_a_video_shows_the_sentence(self, world: World, desk: Desk) -> None:
+    async def test_video_shows_the_sentence(self, world: World, desk: Desk) -> None:
         video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
         _, leased = await desk.leased(video_id=video_id)
         await world.fail(leased, error="RuntimeError: no frames in /tmp/x/in.mp4")
@@ -299,7 +297,7 @@ class TestRequeue:
         (attempt,) = await world.attempts(job)
         assert (attempt.number, attempt.outcome, attempt.error) == (1, "requeued", "spot_interruption")
 
-    async def test_a_job_may_be_requeued_for_ever(self, world: World, desk: Desk) -> None:
+    async def test_job_may_be_requeued_for_ever(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         for epoch in range(2, 7):
             await world.requeue(leased)
@@ -309,14 +307,14 @@ class TestRequeue:
             leased = found
         assert len(await world.attempts(job)) == 6
 
-    async def test_a_requested_pause_turns_it_into_paused(self, world: World, desk: Desk) -> None:
+    async def test_requested_pause_turns_it_into_paused(self, world: World, desk: Desk) -> None:
         for mode in PauseMode:
             job, leased = await desk.leased()
             await world.engine.queue.control.pause(job.tenant_id, job.id, mode=mode)
             assert await world.requeue(leased) == "paused"
             assert (await world.job(job)).status == "paused"
 
-    async def test_a_requested_cancel_turns_it_into_canceled(self, world: World, desk: Desk) -> None:
+    async def test_requested_cancel_turns_it_into_canceled(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
         assert await world.requeue(leased) == "canceled"
@@ -342,7 +340,7 @@ async def take_away_and_lease_again(world: World, leased: LeasedDispatch) -> Non
 @pytest.mark.parametrize("say", EVERYTHING_A_WORKER_SAYS)
 class TestStaleLease:
     @pytest.mark.parametrize("end", [reap, give_back, take_away, take_away_and_lease_again])
-    async def test_a_lease_that_has_ended_changes_nothing(self, world: World, desk: Desk, say: Say, end: Say) -> None:
+    async def test_lease_that_has_ended_changes_nothing(self, world: World, desk: Desk, say: Say, end: Say) -> None:
         job, leased = await desk.leased()
         await end(world, leased)
         before = await snapshot(world, desk, job)
@@ -350,7 +348,7 @@ class TestStaleLease:
             await say(world, leased)
         assert await snapshot(world, desk, job) == before
 
-    async def test_a_wrong_token_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
+    async def test_wrong_token_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
         job, leased = await desk.leased()
         before = await snapshot(world, desk, job)
         wrong = replace(leased, dispatch=leased.dispatch._replace(lease_token="00000000-0000-4000-8000-000000000000"))
@@ -358,7 +356,7 @@ class TestStaleLease:
             await say(world, wrong)
         assert await snapshot(world, desk, job) == before
 
-    async def test_the_token_of_another_dispatch_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
+    async def test_token_of_another_dispatch_changes_nothing(self, world: World, desk: Desk, say: Say) -> None:
         job, leased = await desk.leased()
         before = await snapshot(world, desk, job)
         for dispatch_id in (leased.dispatch_id + 1, 2**62):
@@ -378,7 +376,7 @@ class TestStaleLease:
 
 
 class TestRepeats:
-    async def test_a_repeated_complete_is_answered_alike_and_has_one_effect(self, world: World, desk: Desk) -> None:
+    async def test_repeated_complete_is_answered_alike_and_has_one_effect(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.complete(leased)
         before = await snapshot(world, desk, job)
@@ -387,7 +385,7 @@ class TestRepeats:
         assert len(await files(world, job)) == 1
 
     @pytest.mark.parametrize(("fault", "status"), [(Fault.JOB, "failed"), (Fault.WORKER, "queued")])
-    async def test_a_repeated_fail_is_answered_alike_and_has_one_effect(
+    async def test_repeated_fail_is_answered_alike_and_has_one_effect(
         self, world: World, desk: Desk, fault: Fault, status: str
     ) -> None:
         job, leased = await desk.leased()
@@ -396,7 +394,7 @@ class TestRepeats:
         assert await world.fail(leased, fault=fault) == status
         assert await snapshot(world, desk, job) == before
 
-    async def test_a_fail_is_answered_alike_even_after_the_job_was_leased_again(self, world: World, desk: Desk) -> None:
+    async def test_fail_is_answered_alike_even_after_the_job_was_leased_again(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
         job, leased = await desk.leased()
         await world.fail(leased, fault=Fault.WORKER)
@@ -405,27 +403,27 @@ class TestRepeats:
         assert await world.fail(leased, fault=Fault.WORKER) == "queued"
         assert await snapshot(world, desk, job) == before
 
-    async def test_a_repeat_by_another_worker_is_refused(self, world: World, desk: Desk) -> None:
+    async def test_repeat_by_another_worker_is_refused(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.complete(leased)
         with pytest.raises(LeaseLost):
             await world.complete(leased, worker_id="somebody-else")
 
-    async def test_a_fail_after_a_complete_is_refused(self, world: World, desk: Desk) -> None:
+    async def test_fail_after_a_complete_is_refused(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.complete(leased)
         with pytest.raises(LeaseLost):
             await world.fail(leased)
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
-    async def test_a_complete_after_a_fail_is_refused(self, world: World, desk: Desk) -> None:
+    async def test_complete_after_a_fail_is_refused(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.fail(leased)
         with pytest.raises(LeaseLost):
             await world.complete(leased)
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
 
-    async def test_a_repeated_requeue_is_refused(self, world: World, desk: Desk) -> None:
+    async def test_repeated_requeue_is_refused(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.requeue(leased)
         with pytest.raises(LeaseLost):
@@ -477,7 +475,7 @@ class TestLetters:
             raise DatabaseUnavailable(name=shard)
 
         with monkeypatch.context() as patch:
-            patch.setattr(world.engine.outbox.applying, "apply", unreachable)
+            patch.setattr(world.engine.outbox.applier, "apply", unreachable)
             leased = await world.lease(desk.worker)
             assert leased is not None
             await world.complete(leased)
@@ -489,30 +487,30 @@ class TestLetters:
         self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
-        assert await world.engine.outbox.applying.apply(shard, [completed]) == []
+        assert await world.engine.outbox.applier.apply(shard, [completed]) == []
         assert (await world.job(job)).status == "queued"
-        assert await world.engine.outbox.applying.apply(shard, [started]) == [started]
+        assert await world.engine.outbox.applier.apply(shard, [started]) == [started]
         assert (await world.job(job)).status == "processing"
-        assert await world.engine.outbox.applying.apply(shard, [completed]) == [completed]
+        assert await world.engine.outbox.applier.apply(shard, [completed]) == [completed]
         assert (await world.job(job)).status == "completed"
 
     async def test_together_they_are_put_in_order(
         self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
-        assert len(await world.engine.outbox.applying.apply(shard, [completed, started])) == 2
+        assert len(await world.engine.outbox.applier.apply(shard, [completed, started])) == 2
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
 
     async def test_doubled_they_count_once(
         self, world: World, desk: Desk, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
-        await world.engine.outbox.applying.apply(shard, [started, started, completed, completed])
+        await world.engine.outbox.applier.apply(shard, [started, started, completed, completed])
         before = await snapshot(world, desk, job)
         assert before.events == ["job:queued", "job:started", "job:completed"]
         assert before.transactions == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         for entry in (completed, started):
-            assert await world.engine.outbox.applying.apply(shard, [entry]) == [entry]
+            assert await world.engine.outbox.applier.apply(shard, [entry]) == [entry]
         assert await snapshot(world, desk, job) == before
         assert len(await files(world, job)) == 1
 
@@ -520,7 +518,7 @@ class TestLetters:
         self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, shard, started, completed = untold
-        await asyncio.gather(*(world.engine.outbox.applying.apply(shard, [started, completed]) for _ in range(4)))
+        await asyncio.gather(*(world.engine.outbox.applier.apply(shard, [started, completed]) for _ in range(4)))
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 

@@ -113,12 +113,12 @@ def request_for(user: User, **values: Any) -> JobRequest:
 # the values of properties
 
 
-async def test_a_property_nobody_sets_has_the_workflows_default(world: World) -> None:
+async def test_property_nobody_sets_has_the_workflows_default(world: World) -> None:
     leased = await run(await make_desk(world, PROMPT, STRENGTH))
     assert leased.graph["2"]["inputs"] == {"text": "a cat", "strength": 0.5, "model": ["1", 0]}
 
 
-async def test_an_effects_override_beats_the_workflows_default(world: World) -> None:
+async def test_effects_override_beats_the_workflows_default(world: World) -> None:
     leased = await run(await make_desk(world, PROMPT, STRENGTH, overrides={"strength": 0.9}))
     assert leased.graph["2"]["inputs"]["strength"] == 0.9
 
@@ -129,7 +129,7 @@ async def test_what_the_user_sends_beats_the_effects_override(world: World) -> N
     assert leased.graph["2"]["inputs"]["strength"] == 0.1
 
 
-async def test_a_value_of_the_wrong_type_is_refused_by_its_key(world: World) -> None:
+async def test_value_of_the_wrong_type_is_refused_by_its_key(world: World) -> None:
     desk = await make_desk(world, PROMPT, STRENGTH, MODEL)
     sent = {"prompt": 7, "strength": "strong", "model": "stolen.safetensors"}
     assert await refusal(desk, input_payload=sent) == {
@@ -139,19 +139,19 @@ async def test_a_value_of_the_wrong_type_is_refused_by_its_key(world: World) -> 
     }
 
 
-async def test_an_unknown_input_is_refused_with_the_names_of_those_there_are(world: World) -> None:
+async def test_unknown_input_is_refused_with_the_names_of_those_there_are(world: World) -> None:
     desk = await make_desk(world, PROMPT, STRENGTH)
     errors = await refusal(desk, input_payload={"promt": "a dog"})
     assert errors == {"promt": "Unknown input. Available inputs: prompt, strength."}
 
 
-async def test_an_input_the_effect_fixes_cannot_be_set(world: World) -> None:
+async def test_input_the_effect_fixes_cannot_be_set(world: World) -> None:
     desk = await make_desk(world, PROMPT, {**STRENGTH, "user_configurable": False})
     errors = await refusal(desk, input_payload={"strength": 1})
     assert errors == {"strength": "The effect sets this input. Available inputs: prompt."}
 
 
-async def test_a_required_input_cannot_be_left_out(world: World) -> None:
+async def test_required_input_cannot_be_left_out(world: World) -> None:
     desk = await make_desk(world, {**PROMPT, "default_value": None, "required": True})
     assert await refusal(desk) == {"prompt": "This input is required."}
 
@@ -162,7 +162,7 @@ async def test_text_that_no_database_can_hold_is_refused(world: World, text: str
     assert list(await refusal(desk, input_payload={"prompt": text})) == ["prompt"]
 
 
-async def test_a_number_too_large_to_be_one_is_refused(world: World) -> None:
+async def test_number_too_large_to_be_one_is_refused(world: World) -> None:
     desk = await make_desk(world, {**STRENGTH, "minimum": None, "maximum": None})
     assert await refusal(desk, input_payload={"strength": 10**400}) == {"strength": "This must be a number."}
 
@@ -188,18 +188,18 @@ def seed_in(leased: LeasedDispatch) -> int:
     return seed
 
 
-async def test_a_job_that_names_no_seed_gets_a_new_one(world: World) -> None:
+async def test_job_that_names_no_seed_gets_a_new_one(world: World) -> None:
     desk = await make_desk(world, SEED)
     seeds = {seed_in(await run(desk)) for _ in range(3)}
     assert len(seeds | {7}) == 4
     assert seed_in(await run(desk, input_payload={"seed": 7})) == 7
 
 
-async def test_a_seed_that_the_effect_fixes_stays(world: World) -> None:
+async def test_seed_that_the_effect_fixes_stays(world: World) -> None:
     assert seed_in(await run(await make_desk(world, SEED, overrides={"seed": 3}))) == 3
 
 
-async def test_a_job_has_one_seed_whatever_is_sent_again_and_whichever_attempt_it_is(world: World) -> None:
+async def test_job_has_one_seed_whatever_is_sent_again_and_whichever_attempt_it_is(world: World) -> None:
     desk = await make_desk(world, SEED)
     views = world.engine.jobs.views
     job, same = await asyncio.gather(*(desk.submit(key="once") for _ in range(2)))
@@ -219,7 +219,7 @@ async def test_a_job_has_one_seed_whatever_is_sent_again_and_whichever_attempt_i
     assert [each.seed for each in listed.items] == [seed, seed]
 
 
-async def test_a_retry_may_ask_for_another_seed(world: World) -> None:
+async def test_retry_may_ask_for_another_seed(world: World) -> None:
     desk = await make_desk(world, SEED)
     job, leased = await desk.leased(input_payload={"seed": 7})
     await world.fail(leased)
@@ -227,7 +227,7 @@ async def test_a_retry_may_ask_for_another_seed(world: World) -> None:
     assert (await world.engine.jobs.views.job(job.tenant_id, again.id)).seed not in (None, 7)
 
 
-async def test_a_job_without_a_label_is_called_by_what_it_runs_its_input_and_its_prompt(world: World) -> None:
+async def test_job_without_a_label_is_called_by_what_it_runs_its_input_and_its_prompt(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     cat = await world.engine.accounts.tenancy.add_file(
         desk.user, path="uploads/cat", mime_type="video/mp4", size=1, original_filename="My cat.mp4"
@@ -252,14 +252,14 @@ async def test_a_job_without_a_label_is_called_by_what_it_runs_its_input_and_its
     ],
     ids=["quotes", "json", "braces", "backslashes", "newlines", "unicode", "sql", "blank"],
 )
-async def test_a_prompt_arrives_in_the_graph_exactly_as_it_was_written(world: World, prompt: str) -> None:
+async def test_prompt_arrives_in_the_graph_exactly_as_it_was_written(world: World, prompt: str) -> None:
     desk = await make_desk(world, PROMPT, STRENGTH)
     leased = await run(desk, input_payload={"prompt": prompt})
     assert leased.graph["2"]["inputs"] == {"text": prompt, "strength": 0.5, "model": ["1", 0]}
     assert set(leased.graph) == {"1", "2", "3"}
 
 
-async def test_a_text_cannot_smuggle_in_the_placeholder_of_a_file(world: World) -> None:
+async def test_text_cannot_smuggle_in_the_placeholder_of_a_file(world: World) -> None:
     desk = await make_desk(world, PROMPT, LOGO)
     errors = await refusal(desk, input_payload={"prompt": "a cat {{LOGO}}"})
     assert errors == {"prompt": "This text contains a placeholder of the workflow."}
@@ -268,11 +268,11 @@ async def test_a_text_cannot_smuggle_in_the_placeholder_of_a_file(world: World) 
 # files
 
 
-async def test_the_primary_input_comes_by_its_file_id(world: World) -> None:
+async def test_primary_input_comes_by_its_file_id(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     file_id = await file_of(world, desk.user, "video/mp4", content_hash="c0ffee")
     leased = await run(desk, input_file_id=file_id)
-    asset = leased.snapshot.primary_input
+    asset = leased.payload.primary_input
     assert asset is not None
     assert (asset.key, asset.placeholder, asset.type) == ("clip", "{{INPUT}}", "video")
     # workers share what has a hash, and this is nobody else's
@@ -281,29 +281,29 @@ async def test_the_primary_input_comes_by_its_file_id(world: World) -> None:
     assert leased.graph["3"]["inputs"]["video"] == "{{INPUT}}"
 
 
-async def test_the_primary_input_comes_by_its_video_id(world: World) -> None:
+async def test_primary_input_comes_by_its_video_id(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     file_id = await file_of(world, desk.user, "video/mp4", content_hash="c0ffee")
     video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
     job, leased = await desk.leased(video_id=video_id)
     assert (job.video_id, job.input_file_id) == (video_id, file_id)
-    assert leased.snapshot.primary_input is not None
-    assert leased.snapshot.primary_input.content_hash is None
+    assert leased.payload.primary_input is not None
+    assert leased.payload.primary_input.content_hash is None
 
 
-async def test_a_required_primary_input_cannot_be_left_out(world: World) -> None:
+async def test_required_primary_input_cannot_be_left_out(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     assert await refusal(desk) == {"clip": "This input is required: send input_file_id or video_id."}
 
 
-async def test_the_primary_input_is_not_sent_among_the_others(world: World) -> None:
+async def test_primary_input_is_not_sent_among_the_others(world: World) -> None:
     desk = await make_desk(world, PROMPT, {**VIDEO, "user_configurable": True})
     file_id = await file_of(world, desk.user, "video/mp4")
     errors = await refusal(desk, input_payload={"clip": file_id})
     assert errors == {"clip": "Send the primary input as input_file_id or video_id."}
 
 
-async def test_the_primary_input_must_be_of_its_media_type(world: World) -> None:
+async def test_primary_input_must_be_of_its_media_type(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     file_id = await file_of(world, desk.user, "image/png")
     errors = await refusal(desk, input_file_id=file_id)
@@ -322,15 +322,15 @@ async def test_another_tenants_file_or_video_is_as_good_as_none(world: World, sa
     assert await refusal(desk, video_id=video_id) == {"video_id": "You have no such video."}
 
 
-async def test_a_file_property_takes_a_file_of_the_users_own(world: World) -> None:
+async def test_file_property_takes_a_file_of_the_users_own(world: World) -> None:
     desk = await make_desk(world, PROMPT, LOGO)
     file_id = await file_of(world, desk.user, "image/png", content_hash="beef")
-    (asset,) = (await run(desk, input_payload={"logo": file_id})).snapshot.assets
+    (asset,) = (await run(desk, input_payload={"logo": file_id})).payload.assets
     assert (asset.key, asset.content_hash, asset.mime_type) == ("logo", None, "image/png")
     assert not asset.is_primary_input
 
 
-async def test_a_file_property_refuses_a_file_of_another_media_type(world: World) -> None:
+async def test_file_property_refuses_a_file_of_another_media_type(world: World) -> None:
     desk = await make_desk(world, PROMPT, LOGO)
     file_id = await file_of(world, desk.user, "audio/wav")
     errors = await refusal(desk, input_payload={"logo": file_id})
@@ -338,45 +338,45 @@ async def test_a_file_property_refuses_a_file_of_another_media_type(world: World
 
 
 @pytest.mark.parametrize("path", ["uploads/1", "assets/logo.png", "../../etc/passwd", "/etc/passwd"])
-async def test_a_file_property_never_takes_a_path(world: World, path: str) -> None:
+async def test_file_property_never_takes_a_path(world: World, path: str) -> None:
     desk = await make_desk(world, PROMPT, {**LOGO, "default_value": "assets/logo.png"})
     await file_of(world, desk.user, "image/png")
     assert await refusal(desk, input_payload={"logo": path}) == {"logo": "You have no such file."}
 
 
 @pytest.mark.parametrize("text", ["a\x00b", "\ud83d"], ids=["nul", "surrogate"])
-async def test_an_id_that_no_database_can_hold_names_nothing(world: World, text: str) -> None:
+async def test_id_that_no_database_can_hold_names_nothing(world: World, text: str) -> None:
     desk = await make_desk(world, PROMPT, LOGO)
     assert await refusal(desk, input_payload={"logo": text}) == {"logo": "This must be the id of a file."}
     assert await refusal(desk, input_file_id=text) == {"input_file_id": "You have no such file."}
     assert await refusal(desk, video_id=text) == {"video_id": "You have no such video."}
 
 
-async def test_a_file_of_the_catalogue_comes_with_the_hash_of_its_default(world: World) -> None:
+async def test_file_of_the_catalogue_comes_with_the_hash_of_its_default(world: World) -> None:
     logo = {**LOGO, "default_value": "assets/logo.png", "default_value_hash": "feed"}
-    (asset,) = (await run(await make_desk(world, PROMPT, logo))).snapshot.assets
+    (asset,) = (await run(await make_desk(world, PROMPT, logo))).payload.assets
     assert (asset.path, asset.content_hash, asset.disk) == ("assets/logo.png", "feed", "objects")
 
 
-async def test_a_file_that_an_effect_puts_in_comes_with_its_own_hash(world: World) -> None:
+async def test_file_that_an_effect_puts_in_comes_with_its_own_hash(world: World) -> None:
     await world.engine.objects.put("assets/other.png", b"other")
     logo = {**LOGO, "default_value": "assets/logo.png", "default_value_hash": "feed"}
     desk = await make_desk(world, PROMPT, logo, overrides={"logo": "assets/other.png"})
-    (asset,) = (await run(desk)).snapshot.assets
+    (asset,) = (await run(desk)).payload.assets
     assert (asset.path, asset.content_hash) == ("assets/other.png", hashlib.sha256(b"other").hexdigest())
 
 
-async def test_a_file_of_an_effect_that_is_not_there_yet_has_no_hash(world: World) -> None:
+async def test_file_of_an_effect_that_is_not_there_yet_has_no_hash(world: World) -> None:
     logo = {**LOGO, "default_value": "assets/logo.png", "default_value_hash": "feed"}
     desk = await make_desk(world, PROMPT, logo, overrides={"logo": "assets/other.png"})
-    (asset,) = (await run(desk)).snapshot.assets
+    (asset,) = (await run(desk)).payload.assets
     assert (asset.path, asset.content_hash) == ("assets/other.png", None)
 
 
 # the same submission again
 
 
-async def test_the_same_key_and_body_give_the_same_job_and_one_reservation(world: World) -> None:
+async def test_same_key_and_body_give_the_same_job_and_one_reservation(world: World) -> None:
     desk = await world.desk()
     first = await desk.submit(key="once", input_payload={"prompt": "a dog"})
     again = await desk.submit(key="once", input_payload={"prompt": "a dog"})
@@ -385,7 +385,7 @@ async def test_the_same_key_and_body_give_the_same_job_and_one_reservation(world
     assert await world.count() == 1
 
 
-async def test_the_same_key_gives_the_same_job_even_after_it_has_ended(world: World) -> None:
+async def test_same_key_gives_the_same_job_even_after_it_has_ended(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased(key="once")
     await world.complete(leased)
@@ -395,7 +395,7 @@ async def test_the_same_key_gives_the_same_job_even_after_it_has_ended(world: Wo
 
 
 @pytest.mark.parametrize("other", [{"input_payload": {"prompt": "a dog"}}, {"priority": 1}, {"delay_seconds": 5}])
-async def test_the_same_key_with_another_body_is_a_conflict(world: World, other: dict[str, Any]) -> None:
+async def test_same_key_with_another_body_is_a_conflict(world: World, other: dict[str, Any]) -> None:
     desk = await world.desk()
     await desk.submit(key="once")
     with pytest.raises(IdempotencyConflict):
@@ -410,7 +410,7 @@ async def test_two_tenants_may_use_the_same_key(world: World) -> None:
     assert mine.id != theirs.id
 
 
-async def test_a_submission_without_a_key_is_refused(world: World) -> None:
+async def test_submission_without_a_key_is_refused(world: World) -> None:
     desk = await world.desk()
     request = JobRequest(
         tenant_id=desk.user.tenant_id, user_id=desk.user.id, idempotency_key="", effect_id=desk.effect.id
@@ -431,7 +431,7 @@ async def test_submissions_of_one_key_at_the_same_time_make_one_job(world: World
 # limits
 
 
-async def test_a_sixth_active_job_is_refused(world: World) -> None:
+async def test_sixth_active_job_is_refused(world: World) -> None:
     desk = await world.desk()
     for _ in range(5):
         await desk.submit()
@@ -440,7 +440,7 @@ async def test_a_sixth_active_job_is_refused(world: World) -> None:
     assert await desk.balance() == 950
 
 
-async def test_a_refused_submission_may_come_again_with_the_same_key(world: World) -> None:
+async def test_refused_submission_may_come_again_with_the_same_key(world: World) -> None:
     desk = await world.desk()
     jobs = [await desk.submit() for _ in range(5)]
     with pytest.raises(TooManyActiveJobs):
@@ -449,7 +449,7 @@ async def test_a_refused_submission_may_come_again_with_the_same_key(world: Worl
     assert (await desk.submit(key="again")).status == "queued"
 
 
-async def test_a_batch_counts_as_one_active_job(world: World) -> None:
+async def test_batch_counts_as_one_active_job(world: World) -> None:
     desk = await world.desk()
     await submit_batch(world, desk.user, desk.effect, 20)
     for _ in range(4):
@@ -458,7 +458,7 @@ async def test_a_batch_counts_as_one_active_job(world: World) -> None:
         await desk.submit()
 
 
-async def test_a_batch_is_refused_like_any_sixth_job(world: World) -> None:
+async def test_batch_is_refused_like_any_sixth_job(world: World) -> None:
     desk = await world.desk()
     for _ in range(5):
         await desk.submit()
@@ -492,7 +492,7 @@ async def test_submissions_at_the_same_time_never_exceed_the_limit(world: World)
     assert await desk.balance() == 950
 
 
-async def test_a_job_that_cannot_be_paid_for_leaves_nothing_behind(world: World) -> None:
+async def test_job_that_cannot_be_paid_for_leaves_nothing_behind(world: World) -> None:
     desk = await world.desk(tokens=9)
     file_id = await desk.file()
     video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=file_id)
@@ -505,21 +505,21 @@ async def test_a_job_that_cannot_be_paid_for_leaves_nothing_behind(world: World)
     assert (await world.video(desk.user, video_id)).status == "uploaded"
 
 
-async def test_the_last_tokens_may_be_spent(world: World) -> None:
+async def test_last_tokens_may_be_spent(world: World) -> None:
     desk = await world.desk(tokens=10)
     await desk.submit()
     assert await desk.balance() == 0
 
 
 @pytest.mark.parametrize(("asked", "given"), [(99, 10), (-99, -10), (3, 3)])
-async def test_a_users_priority_is_clamped(world: World, asked: int, given: int) -> None:
+async def test_users_priority_is_clamped(world: World, asked: int, given: int) -> None:
     desk = await world.desk()
     job = await desk.submit(priority=asked)
     assert job.priority == given
     assert (await world.dispatch(job)).priority == given
 
 
-async def test_a_delayed_job_is_not_leased_before_its_time(world: World) -> None:
+async def test_delayed_job_is_not_leased_before_its_time(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit(delay_seconds=60)
     await world.advance(59)
@@ -533,13 +533,13 @@ async def test_a_delayed_job_is_not_leased_before_its_time(world: World) -> None
 # what may be run
 
 
-async def test_an_unknown_effect_is_not_found(world: World) -> None:
+async def test_unknown_effect_is_not_found(world: World) -> None:
     user = await world.user()
     with pytest.raises(NotFound):
         await world.engine.jobs.submit.submit(request_for(user, effect_id=404))
 
 
-async def test_an_effect_that_is_switched_off_is_not_found(world: World) -> None:
+async def test_effect_that_is_switched_off_is_not_found(world: World) -> None:
     desk = await world.desk()
     await world.engine.databases.central.run(
         TransactionStep.CATALOGUE, lambda tx: catalogue.update_effect(tx, desk.effect.id, is_active=False)
@@ -548,7 +548,7 @@ async def test_an_effect_that_is_switched_off_is_not_found(world: World) -> None
         await desk.submit()
 
 
-async def test_an_effect_whose_workflow_is_switched_off_is_refused(world: World) -> None:
+async def test_effect_whose_workflow_is_switched_off_is_refused(world: World) -> None:
     desk = await world.desk()
     await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
     with pytest.raises(Conflict, match="switched off"):
@@ -557,13 +557,13 @@ async def test_an_effect_whose_workflow_is_switched_off_is_refused(world: World)
 
 
 @pytest.mark.parametrize("named", [{}, {"effect_id": 1, "workflow_slug": "one"}])
-async def test_a_submission_names_an_effect_or_a_workflow_and_not_both(world: World, named: dict[str, Any]) -> None:
+async def test_submission_names_an_effect_or_a_workflow_and_not_both(world: World, named: dict[str, Any]) -> None:
     user = await world.user()
     with pytest.raises(InvalidInput):
         await world.engine.jobs.submit.submit(request_for(user, **named))
 
 
-async def test_a_tenants_own_workflow_runs_for_its_owner_without_a_price(world: World) -> None:
+async def test_tenants_own_workflow_runs_for_its_owner_without_a_price(world: World) -> None:
     user = await world.user(tokens=0)
     graph = {"2": {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}}"}}}
     workflow = await world.workflow("own", tenant_id=user.tenant_id, graph=graph)
@@ -577,7 +577,7 @@ async def test_a_tenants_own_workflow_runs_for_its_owner_without_a_price(world: 
     assert await world.transactions(job) == {"JOB_RESERVE": 0, "JOB_CONSUME": 0}
 
 
-async def test_a_text_that_stands_in_a_graph_often_may_not_fill_the_memory(world: World) -> None:
+async def test_text_that_stands_in_a_graph_often_may_not_fill_the_memory(world: World) -> None:
     user = await world.user()
     graph = {str(at): {"class_type": "Prompt", "inputs": {"text": "{{PROMPT}} {{PROMPT}}"}} for at in range(500)}
     await world.workflow("own", tenant_id=user.tenant_id, graph=graph)
@@ -595,7 +595,7 @@ async def test_another_tenants_own_workflow_is_not_found(world: World) -> None:
         await world.engine.jobs.submit.submit(request_for(other, workflow_slug="own"))
 
 
-async def test_a_workflow_of_the_catalogue_cannot_be_run_past_its_effects_price(world: World) -> None:
+async def test_workflow_of_the_catalogue_cannot_be_run_past_its_effects_price(world: World) -> None:
     user = await world.user()
     await world.workflow("shared")
     with pytest.raises(NotFound):
@@ -605,7 +605,7 @@ async def test_a_workflow_of_the_catalogue_cannot_be_run_past_its_effects_price(
 # what a job is made of never changes
 
 
-async def test_a_later_override_does_not_change_a_job_that_waits(world: World) -> None:
+async def test_later_override_does_not_change_a_job_that_waits(world: World) -> None:
     desk = await make_desk(world, PROMPT, STRENGTH, overrides={"strength": 0.9})
     await desk.submit()
     overrides = {"strength": 0.1, "prompt": "something else"}
@@ -632,7 +632,7 @@ async def test_switching_a_workflow_off_holds_its_jobs_and_changes_nothing_in_th
     assert leased.graph["2"]["inputs"]["text"] == "a dog"
 
 
-async def test_a_job_remembers_what_it_cost_when_it_was_submitted(world: World) -> None:
+async def test_job_remembers_what_it_cost_when_it_was_submitted(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.engine.databases.central.run(
@@ -653,7 +653,7 @@ async def test_jobs_with_other_prompts_and_numbers_have_the_same_workflow_hash(w
     assert (await world.dispatch(one)).workflow_hash == one.workflow_hash
 
 
-async def test_a_job_with_another_model_file_has_another_workflow_hash(world: World) -> None:
+async def test_job_with_another_model_file_has_another_workflow_hash(world: World) -> None:
     desk = await make_desk(world, PROMPT, MODEL)
     small = await desk.submit()
     large = await desk.submit(input_payload={"model": "large.safetensors"})
@@ -663,7 +663,7 @@ async def test_a_job_with_another_model_file_has_another_workflow_hash(world: Wo
 # from the tenant's database to the queue
 
 
-async def test_a_job_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
+async def test_job_that_a_crash_kept_from_the_queue_is_brought_there_by_the_relay(world: World) -> None:
     desk = await world.desk()
     crashed = world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
@@ -675,7 +675,7 @@ async def test_a_job_that_a_crash_kept_from_the_queue_is_brought_there_by_the_re
     assert await world.lease(desk.worker) is None
 
 
-async def test_a_crash_before_the_commit_means_that_nothing_was_accepted(world: World) -> None:
+async def test_crash_before_the_commit_means_that_nothing_was_accepted(world: World) -> None:
     desk = await world.desk()
     world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
     with pytest.raises(Crash):
@@ -686,7 +686,7 @@ async def test_a_crash_before_the_commit_means_that_nothing_was_accepted(world: 
     assert (await world.count(), await desk.balance()) == (1, 990)
 
 
-async def test_a_repeated_submission_makes_the_dispatch_that_a_crash_prevented(world: World) -> None:
+async def test_repeated_submission_makes_the_dispatch_that_a_crash_prevented(world: World) -> None:
     desk = await world.desk()
     world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
@@ -697,7 +697,7 @@ async def test_a_repeated_submission_makes_the_dispatch_that_a_crash_prevented(w
     assert (await world.count(), await desk.balance()) == (1, 990)
 
 
-async def test_a_job_is_accepted_although_the_queue_cannot_be_written(world: World) -> None:
+async def test_job_is_accepted_although_the_queue_cannot_be_written(world: World) -> None:
     desk = await world.desk()
 
     async def refuse(step: str, _: Boundary) -> None:
@@ -715,7 +715,7 @@ async def test_a_job_is_accepted_although_the_queue_cannot_be_written(world: Wor
     assert leased.dispatch.tenant_job_id == job.id
 
 
-async def test_a_crash_after_the_dispatch_was_made_does_not_make_a_second(world: World) -> None:
+async def test_crash_after_the_dispatch_was_made_does_not_make_a_second(world: World) -> None:
     desk = await world.desk()
     world.crash_on(TransactionStep.SUBMIT_ENQUEUE, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
@@ -745,7 +745,7 @@ async def test_submissions_leave_the_outbox_together_once_their_jobs_are_in_the_
     assert await _submissions(desk) == 0
 
 
-async def test_a_submission_that_could_not_leave_the_outbox_is_found_there_and_makes_no_second_dispatch(
+async def test_submission_that_could_not_leave_the_outbox_is_found_there_and_makes_no_second_dispatch(
     world: World,
 ) -> None:
     desk = await world.desk()
@@ -763,7 +763,7 @@ async def test_a_submission_that_could_not_leave_the_outbox_is_found_there_and_m
     assert (await _submissions(desk), await world.count()) == (0, 1)
 
 
-async def test_a_submission_that_leaves_late_takes_no_other_with_it(
+async def test_submission_that_leaves_late_takes_no_other_with_it(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recovery may be faster; the next submission must not get the id that was free then."""
@@ -788,7 +788,7 @@ async def _submissions(desk: Desk) -> int:
         return len((await tx.execute(tenant.outbox.select())).all())
 
 
-async def test_the_relay_leaves_a_delayed_job_its_delay(world: World) -> None:
+async def test_relay_leaves_a_delayed_job_its_delay(world: World) -> None:
     desk = await world.desk()
     world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
@@ -800,7 +800,7 @@ async def test_the_relay_leaves_a_delayed_job_its_delay(world: World) -> None:
     assert await world.lease(desk.worker) is not None
 
 
-async def test_a_job_whose_workflow_is_gone_before_it_is_queued_fails_and_is_refunded(world: World) -> None:
+async def test_job_whose_workflow_is_gone_before_it_is_queued_fails_and_is_refunded(world: World) -> None:
     desk = await world.desk()
     world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
@@ -831,7 +831,7 @@ async def _forget_workflow(desk: Desk) -> None:
 # videos
 
 
-async def test_a_video_follows_its_job(world: World) -> None:
+async def test_video_follows_its_job(world: World) -> None:
     desk = await world.desk()
     video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     seen = [(await world.video(desk.user, video_id)).status]
@@ -847,7 +847,7 @@ async def test_a_video_follows_its_job(world: World) -> None:
     assert video.processed_file_id == (await world.job(job)).output_file_id
 
 
-async def test_a_failed_jobs_video_says_why(world: World) -> None:
+async def test_failed_jobs_video_says_why(world: World) -> None:
     desk = await world.desk()
     video_id = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     _, leased = await desk.leased(video_id=video_id)

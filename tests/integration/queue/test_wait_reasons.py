@@ -25,21 +25,21 @@ async def keep_busy(desk: Desk, *, seconds: float | None = None) -> None:
     await desk.leased()
 
 
-async def test_a_job_that_a_free_worker_will_take_next_is_starting(world: World) -> None:
+async def test_job_that_a_free_worker_will_take_next_is_starting(world: World) -> None:
     desk = await world.desk()
     waiting = await why(world, await desk.submit())
     assert (waiting.reason, waiting.position, waiting.workers) == (Reason.STARTING, 1, 1)
     assert waiting.text == "Next in the queue; a worker is free."
 
 
-async def test_a_job_whose_workflow_no_worker_has_waits_for_one(world: World) -> None:
+async def test_job_whose_workflow_no_worker_has_waits_for_one(world: World) -> None:
     effect, user = await world.effect(), await world.user()
     waiting = await why(world, await world.submit(user, effect))
     assert waiting.reason is Reason.NO_WORKER
     assert waiting.text == "No online worker has this workflow."
 
 
-async def test_a_worker_of_another_stage_does_not_count(world: World) -> None:
+async def test_worker_of_another_stage_does_not_count(world: World) -> None:
     workflow = await world.workflow()
     fleet = await world.fleet(workflow, stage=Stage.STAGING)
     await world.worker(fleet, stage=Stage.STAGING)
@@ -47,7 +47,7 @@ async def test_a_worker_of_another_stage_does_not_count(world: World) -> None:
     assert (await why(world, job)).reason is Reason.NO_WORKER
 
 
-async def test_a_worker_that_fell_silent_does_not_count(world: World) -> None:
+async def test_worker_that_fell_silent_does_not_count(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     await world.advance(world.engine.settings.worker_stale_seconds + 1)
@@ -56,7 +56,7 @@ async def test_a_worker_that_fell_silent_does_not_count(world: World) -> None:
     assert (await why(world, job)).reason is Reason.STARTING
 
 
-async def test_a_worker_that_drains_or_was_revoked_does_not_count(world: World) -> None:
+async def test_worker_that_drains_or_was_revoked_does_not_count(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
@@ -66,14 +66,14 @@ async def test_a_worker_that_drains_or_was_revoked_does_not_count(world: World) 
     assert (await why(world, job)).reason is Reason.NO_WORKER
 
 
-async def test_a_job_whose_workflow_is_switched_off_has_no_worker(world: World) -> None:
+async def test_job_whose_workflow_is_switched_off_has_no_worker(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
     assert (await why(world, job)).reason is Reason.NO_WORKER
 
 
-async def test_a_job_on_which_every_worker_failed_waits_until_the_first_may_try_again(world: World) -> None:
+async def test_job_on_which_every_worker_failed_waits_until_the_first_may_try_again(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.fail(leased, fault=Fault.WORKER)
@@ -86,7 +86,7 @@ async def test_a_job_on_which_every_worker_failed_waits_until_the_first_may_try_
     assert (await why(world, job)).reason is Reason.STARTING
 
 
-async def test_a_job_is_not_blocked_while_another_worker_may_take_it(world: World) -> None:
+async def test_job_is_not_blocked_while_another_worker_may_take_it(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.fail(leased, fault=Fault.WORKER)
@@ -95,7 +95,7 @@ async def test_a_job_is_not_blocked_while_another_worker_may_take_it(world: Worl
     assert (waiting.reason, waiting.workers) == (Reason.STARTING, 1)
 
 
-async def test_a_job_behind_others_knows_its_place_and_when_it_may_start(world: World) -> None:
+async def test_job_behind_others_knows_its_place_and_when_it_may_start(world: World) -> None:
     desk = await world.desk()
     await keep_busy(desk, seconds=30)
     jobs = []
@@ -130,7 +130,7 @@ async def test_more_workers_shorten_the_wait(world: World) -> None:
     assert waiting.text == "Position 2. Both workers are busy. Expected to start in about 30 s."
 
 
-async def test_a_higher_priority_and_other_workflows_of_the_same_workers_are_ahead(world: World) -> None:
+async def test_higher_priority_and_other_workflows_of_the_same_workers_are_ahead(world: World) -> None:
     one, other, elsewhere = [await world.workflow() for _ in range(3)]
     worker = await world.worker(await world.fleet(one, other))
     user = await world.user()
@@ -155,7 +155,7 @@ async def test_what_is_delayed_or_paused_is_not_ahead(world: World) -> None:
     assert (await why(world, await desk.submit())).position == 1
 
 
-async def test_an_item_of_a_batch_counts_those_before_it(world: World) -> None:
+async def test_item_of_a_batch_counts_those_before_it(world: World) -> None:
     desk = await world.desk(concurrency=1)
     await keep_busy(desk)
     await submit_batch(world, desk.user, desk.effect, 20)
@@ -163,7 +163,7 @@ async def test_an_item_of_a_batch_counts_those_before_it(world: World) -> None:
     assert (await why(world, await desk.submit())).position == 21
 
 
-async def test_a_paused_job_waits_to_be_resumed(world: World) -> None:
+async def test_paused_job_waits_to_be_resumed(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     await world.engine.queue.control.pause(desk.user.tenant_id, job.id, mode=PauseMode.NOW)
@@ -171,7 +171,7 @@ async def test_a_paused_job_waits_to_be_resumed(world: World) -> None:
     assert (waiting.reason, waiting.text) == (Reason.PAUSED, "Paused. Resume the job to run it.")
 
 
-async def test_a_delayed_job_waits_for_its_time(world: World) -> None:
+async def test_delayed_job_waits_for_its_time(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit(delay_seconds=600)
     waiting = await why(world, job)
@@ -183,7 +183,7 @@ async def test_a_delayed_job_waits_for_its_time(world: World) -> None:
     assert (await why(world, job)).reason is Reason.STARTING
 
 
-async def test_a_job_whose_database_is_down_waits_for_it(world: World) -> None:
+async def test_job_whose_database_is_down_waits_for_it(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     shard = await world.engine.databases.shard_name_of(desk.user.tenant_id)
@@ -197,7 +197,7 @@ async def test_a_job_whose_database_is_down_waits_for_it(world: World) -> None:
     assert (await why(world, job)).reason is Reason.STARTING
 
 
-async def test_a_database_that_is_down_does_not_hold_up_the_jobs_of_another(world: World) -> None:
+async def test_database_that_is_down_does_not_hold_up_the_jobs_of_another(world: World) -> None:
     desk = await world.desk()
     down = "a" if await world.engine.databases.shard_name_of(desk.user.tenant_id) == "b" else "b"
     with contextlib.suppress(DatabaseUnavailable), world.engine.databases.watched(down):
@@ -205,7 +205,7 @@ async def test_a_database_that_is_down_does_not_hold_up_the_jobs_of_another(worl
     assert (await why(world, await desk.submit())).reason is Reason.STARTING
 
 
-async def test_a_job_that_runs_or_has_ended_is_not_waiting(world: World) -> None:
+async def test_job_that_runs_or_has_ended_is_not_waiting(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     waiting = await why(world, job)
@@ -215,7 +215,7 @@ async def test_a_job_that_runs_or_has_ended_is_not_waiting(world: World) -> None
     assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "Not waiting: the job is completed.")
 
 
-async def test_a_job_that_is_only_fetched_is_next_after_what_its_worker_runs(world: World) -> None:
+async def test_job_that_is_only_fetched_is_next_after_what_its_worker_runs(world: World) -> None:
     desk = await world.desk()
     await keep_busy(desk, seconds=60)
     job = await desk.submit()

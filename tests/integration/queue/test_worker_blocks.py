@@ -57,7 +57,7 @@ class TestTimeline:
         assert not await gets_a_job(world, desk.worker)
         assert await gets_a_job(world, other)
 
-    async def test_a_new_job_of_the_same_workflow_is_skipped_too(self, world: World, desk: Desk, other: str) -> None:
+    async def test_new_job_of_the_same_workflow_is_skipped_too(self, world: World, desk: Desk, other: str) -> None:
         await world.advance(5)
         assert await gets_a_job(world, other)
         await desk.submit()
@@ -71,7 +71,7 @@ class TestTimeline:
         assert await gets_a_job(world, desk.worker)
         assert (await world.audit(desk.worker))[-3:] == [BLOCKED_EVENT, UNBLOCKED_EVENT, "lease"]
 
-    async def test_the_end_of_a_block_is_recorded_once(self, world: World, desk: Desk) -> None:
+    async def test_end_of_a_block_is_recorded_once(self, world: World, desk: Desk) -> None:
         await world.advance(60)
         await world.lease(desk.worker)
         await world.lease(desk.worker)
@@ -86,7 +86,7 @@ class TestTimeline:
         assert await gets_a_job(world, desk.worker)
 
 
-async def test_a_job_s_own_fault_blocks_nobody(world: World, desk: Desk) -> None:
+async def test_job_s_own_fault_blocks_nobody(world: World, desk: Desk) -> None:
     await desk.submit()
     await fail_on(world, desk.worker, Fault.JOB)
     await desk.submit()
@@ -94,13 +94,13 @@ async def test_a_job_s_own_fault_blocks_nobody(world: World, desk: Desk) -> None
     assert BLOCKED_EVENT not in await world.audit(desk.worker)
 
 
-async def test_an_interruption_blocks_nobody(world: World, desk: Desk) -> None:
+async def test_interruption_blocks_nobody(world: World, desk: Desk) -> None:
     await desk.submit()
     await fail_on(world, desk.worker, Fault.INTERRUPTED)
     assert await gets_a_job(world, desk.worker)
 
 
-async def test_a_silent_worker_is_not_blocked_for_its_expired_lease(world: World, desk: Desk) -> None:
+async def test_silent_worker_is_not_blocked_for_its_expired_lease(world: World, desk: Desk) -> None:
     await desk.leased()
     await world.expire()
     assert await gets_a_job(world, desk.worker)
@@ -119,7 +119,7 @@ async def test_another_workflow_on_the_same_worker_is_not_blocked(world: World) 
     assert leased.dispatch.tenant_job_id == job.id
 
 
-async def test_a_success_lifts_the_block_and_that_is_recorded(world: World) -> None:
+async def test_success_lifts_the_block_and_that_is_recorded(world: World) -> None:
     desk = await world.desk(concurrency=2)
     await desk.submit()
     await desk.submit()
@@ -145,7 +145,7 @@ class TestThreeFailuresBeforeABlock:
         async with open_world(backend, tmp_path, max_failures_before_block=3, max_attempts=10) as world:
             yield world
 
-    async def test_the_third_failure_blocks(self, patient: World) -> None:
+    async def test_third_failure_blocks(self, patient: World) -> None:
         desk = await patient.desk()
         await desk.submit()
         for _ in range(3):
@@ -154,7 +154,7 @@ class TestThreeFailuresBeforeABlock:
         assert BLOCKED_EVENT in await patient.audit(desk.worker)
         assert not await gets_a_job(patient, desk.worker)
 
-    async def test_a_success_starts_the_count_afresh(self, patient: World) -> None:
+    async def test_success_starts_the_count_afresh(self, patient: World) -> None:
         desk = await patient.desk()
         await desk.submit()
         for _ in range(2):
@@ -168,7 +168,7 @@ class TestThreeFailuresBeforeABlock:
         assert await gets_a_job(patient, desk.worker)
         assert UNBLOCKED_EVENT not in await patient.audit(desk.worker)
 
-    async def test_a_failure_does_not_expire_before_it_blocks(self, patient: World) -> None:
+    async def test_failure_does_not_expire_before_it_blocks(self, patient: World) -> None:
         desk = await patient.desk()
         await desk.submit()
         for _ in range(3):

@@ -54,7 +54,7 @@ async def cloud() -> AsyncIterator[Cloud]:
             yield cloud
 
 
-async def test_a_key_is_wanted(cloud: Cloud) -> None:
+async def test_key_is_wanted(cloud: Cloud) -> None:
     for headers in ({}, {"X-API-Key": "wrong"}):
         async with httpx.AsyncClient(base_url=cloud.simulator.url, headers=headers, verify=NO_TLS) as http:
             response = await http.get("/api/object_info")
@@ -68,7 +68,7 @@ async def test_native_routes_are_not_served(cloud: Cloud) -> None:
         assert (await cloud.http.get(path)).status_code in (404, 405), path
 
 
-async def test_a_job_runs_and_its_file_comes_from_elsewhere(cloud: Cloud) -> None:
+async def test_job_runs_and_its_file_comes_from_elsewhere(cloud: Cloud) -> None:
     job_id = await cloud.submit()
     await cloud.reach(job_id, "success")
     job = (await cloud.http.get(f"/api/jobs/{job_id}")).json()
@@ -85,7 +85,7 @@ async def test_a_job_runs_and_its_file_comes_from_elsewhere(cloud: Cloud) -> Non
 
 
 @pytest.mark.parametrize("header", ["X-API-Key", "Authorization"])
-async def test_a_credential_sent_to_the_store_is_refused_and_noted(header: str, cloud: Cloud) -> None:
+async def test_credential_sent_to_the_store_is_refused_and_noted(header: str, cloud: Cloud) -> None:
     job_id = await cloud.submit()
     await cloud.reach(job_id, "success")
     [item] = (await cloud.http.get(f"/api/jobs/{job_id}")).json()["outputs"]["3"]["images"]
@@ -126,7 +126,7 @@ async def test_jobs_are_cancelled_in_any_state(cloud: Cloud) -> None:
     assert (await cloud.http.post("/api/jobs/unknown/cancel")).status_code == 404
 
 
-async def test_an_interrupt_cancels_what_runs(cloud: Cloud) -> None:
+async def test_interrupt_cancels_what_runs(cloud: Cloud) -> None:
     cloud.simulator.misbehave(Slow(class_type="ImageInvert", seconds=20, steps=1000))
     running = await cloud.submit()
     await cloud.reach(running, "executing")
@@ -134,7 +134,7 @@ async def test_an_interrupt_cancels_what_runs(cloud: Cloud) -> None:
     await cloud.reach(running, "cancelled")
 
 
-async def test_a_failed_job_says_why(cloud: Cloud) -> None:
+async def test_failed_job_says_why(cloud: Cloud) -> None:
     cloud.simulator.misbehave(Fail(exception_type="OOMError", message="no memory"))
     job_id = await cloud.submit()
     await cloud.reach(job_id, "error")
@@ -172,7 +172,7 @@ async def test_uploads_are_named_by_their_content(cloud: Cloud) -> None:
     assert (await cloud.http.post("/api/upload/image", data={"image": "text"})).status_code == 400
 
 
-async def test_a_repeated_job_still_has_its_outputs(cloud: Cloud) -> None:
+async def test_repeated_job_still_has_its_outputs(cloud: Cloud) -> None:
     for _ in range(2):
         job_id = await cloud.submit()
         await cloud.reach(job_id, "success")

@@ -62,7 +62,7 @@ async def test_memory_that_another_process_holds_is_missing_until_it_lets_go(tmp
         await b.run(GRAPH)
 
 
-async def test_a_process_that_is_stopped_gives_everything_back(tmp_path: Path) -> None:
+async def test_process_that_is_stopped_gives_everything_back(tmp_path: Path) -> None:
     gpu = options(tmp_path)
     async with (
         Simulator(gpu=gpu) as one,
@@ -75,7 +75,7 @@ async def test_a_process_that_is_stopped_gives_everything_back(tmp_path: Path) -
         await b.run(GRAPH)
 
 
-def test_an_older_model_of_the_same_process_makes_room(tmp_path: Path) -> None:
+def test_older_model_of_the_same_process_makes_room(tmp_path: Path) -> None:
     gpu = opened(options(tmp_path))
     assert gpu.load("a", pixels=0)
     assert gpu.load("b", pixels=0)
@@ -83,7 +83,7 @@ def test_an_older_model_of_the_same_process_makes_room(tmp_path: Path) -> None:
     assert gpu.has("b")
 
 
-def test_a_process_takes_memory_before_it_has_done_anything_and_for_each_pixel(tmp_path: Path) -> None:
+def test_process_takes_memory_before_it_has_done_anything_and_for_each_pixel(tmp_path: Path) -> None:
     gpu = opened(options(tmp_path, context_bytes=GIB, pixel_bytes=1024))
     assert gpu.free == 7 * GIB
     assert gpu.load("a", pixels=1024**2)
@@ -102,7 +102,7 @@ def test_who_samples_is_counted_while_it_does(tmp_path: Path) -> None:
     assert one.busy == 0
 
 
-async def test_a_model_stays_loaded_for_the_next_prompt(tmp_path: Path) -> None:
+async def test_model_stays_loaded_for_the_next_prompt(tmp_path: Path) -> None:
     """The second run would find no memory for another copy."""
     async with Simulator(gpu=options(tmp_path)) as simulator, ComfyClient(simulator.url) as client:
         await client.run(GRAPH)
@@ -129,6 +129,6 @@ async def test_only_models_can_be_unloaded(tmp_path: Path) -> None:
         ({"folder": "/x", "memory_bytes": "?"}, "memory_b"),
     ],
 )
-def test_a_gpu_that_cannot_be_read_is_explained(fields: dict[str, Any], reason: str) -> None:
+def test_gpu_that_cannot_be_read_is_explained(fields: dict[str, Any], reason: str) -> None:
     with pytest.raises(InvalidInput, match=reason):
         read_gpu(fields)

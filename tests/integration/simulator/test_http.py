@@ -26,7 +26,7 @@ async def test_routes_exist_bare_and_under_api(client: Client) -> None:
     assert (await client.http.get("/api/jobs")).status_code == 200
 
 
-async def test_the_lowest_number_runs_first(client: Client) -> None:
+async def test_lowest_number_runs_first(client: Client) -> None:
     stuck = client.simulator.misbehave(Stuck(times=1))
     await client.queue_prompt(invert_graph())
     late = await client.queue_prompt(invert_graph(prefix="late"))
@@ -54,7 +54,7 @@ async def test_history_is_paged_and_deleted(client: Client) -> None:
     assert await listed() == []
 
 
-async def test_the_queue_is_cleared_but_not_what_runs(client: Client) -> None:
+async def test_queue_is_cleared_but_not_what_runs(client: Client) -> None:
     client.simulator.misbehave(Stuck())
     running, *_ = [await client.queue_prompt(invert_graph()) for _ in range(3)]
     assert (await client.http.post("/queue", json={"delete": [running, "unknown"]})).status_code == 200
@@ -65,7 +65,7 @@ async def test_the_queue_is_cleared_but_not_what_runs(client: Client) -> None:
     assert (await client.http.post("/queue")).status_code == 500
 
 
-async def test_an_interrupt_for_another_prompt_does_nothing(client: Client) -> None:
+async def test_interrupt_for_another_prompt_does_nothing(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.2, steps=2))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -79,7 +79,7 @@ async def test_an_interrupt_for_another_prompt_does_nothing(client: Client) -> N
     assert (await client.run(invert_graph(prefix="x")))["status"]["completed"]
 
 
-async def test_the_server_answers_while_a_node_computes(client: Client) -> None:
+async def test_server_answers_while_a_node_computes(client: Client) -> None:
     graph = {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 2000, "height": 2000, "batch_size": 1, "color": 0}},
         "2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 1, "strength": 1.0}},
@@ -134,7 +134,7 @@ async def test_uploads_that_make_no_sense(client: Client) -> None:
         assert response.status_code == status, (fields, files)
 
 
-async def test_a_body_over_the_limit_is_refused() -> None:
+async def test_body_over_the_limit_is_refused() -> None:
     async with Simulator(max_upload_bytes=1000) as simulator:
         client = Client(simulator)
         response = await client.http.post("/upload/image", files={"image": ("a.png", b"x" * 2000)})
@@ -143,7 +143,7 @@ async def test_a_body_over_the_limit_is_refused() -> None:
         assert (await client.http.get("/features")).json()["max_upload_size"] == 1000
 
 
-async def test_a_mask_replaces_the_alpha_of_a_picture(client: Client) -> None:
+async def test_mask_replaces_the_alpha_of_a_picture(client: Client) -> None:
     mask = io.BytesIO()
     size = Image.open(RECORDINGS / "rec.png").size
     Image.new("RGBA", size, (0, 0, 0, 7)).save(mask, "PNG")
@@ -207,7 +207,7 @@ async def test_view_re_encodes_when_asked(client: Client) -> None:
         assert Image.open(io.BytesIO(response.content)).format == kind
 
 
-async def test_a_foreign_origin_is_refused_on_this_machine(client: Client) -> None:
+async def test_foreign_origin_is_refused_on_this_machine(client: Client) -> None:
     for headers, status in (
         ({"Origin": "https://evil.example"}, 403),
         ({"Origin": client.simulator.url}, 200),
@@ -292,7 +292,7 @@ async def test_flags_are_exchanged_only_at_first(simulator: Simulator) -> None:
         assert listener.kinds().count("feature_flags") == 1
 
 
-async def test_a_socket_without_an_id_gets_one(simulator: Simulator) -> None:
+async def test_socket_without_an_id_gets_one(simulator: Simulator) -> None:
     async with connect(f"{simulator.url.replace('http', 'ws', 1)}/ws", close_timeout=0.1) as socket:
         first = json.loads(await socket.recv())
         assert [first["data"]["sid"]] == simulator.clients

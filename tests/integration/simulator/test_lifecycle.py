@@ -56,7 +56,7 @@ async def test_it_can_be_started_and_stopped_twice(simulator: Simulator) -> None
     assert (await Client(simulator).http.get("/prompt")).status_code == 200
 
 
-async def test_a_restart_is_down_for_a_while(simulator: Simulator) -> None:
+async def test_restart_is_down_for_a_while(simulator: Simulator) -> None:
     async def is_down() -> bool:
         try:
             await Client(simulator).http.get("/prompt")
@@ -70,13 +70,13 @@ async def test_a_restart_is_down_for_a_while(simulator: Simulator) -> None:
     assert not await is_down()
 
 
-async def test_a_port_that_is_taken_is_said_so(simulator: Simulator) -> None:
+async def test_port_that_is_taken_is_said_so(simulator: Simulator) -> None:
     with pytest.raises(OSError, match="address already in use"):
         async with Simulator(port=int(simulator.url.rpartition(":")[2])):
             pass
 
 
-async def test_a_given_folder_is_kept_and_a_temporary_one_is_not(tmp_path: Path) -> None:
+async def test_given_folder_is_kept_and_a_temporary_one_is_not(tmp_path: Path) -> None:
     async with Simulator(folder=tmp_path / "comfy") as kept, Simulator() as dropped:
         temporary = dropped.folder
         assert kept.folder == tmp_path / "comfy"
@@ -94,7 +94,7 @@ async def test_requests_are_noted(simulator: Simulator) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-async def test_the_command_serves_until_a_signal(number: signal.Signals) -> None:
+async def test_command_serves_until_a_signal(number: signal.Signals) -> None:
     ready: asyncio.Queue[Simulator] = asyncio.Queue()
     task = asyncio.create_task(serve(port=0, misbehaviour=[Slow(seconds=0.01)], on_ready=ready.put_nowait))
     simulator = await asyncio.wait_for(ready.get(), PATIENCE_SECONDS)
@@ -106,7 +106,7 @@ async def test_the_command_serves_until_a_signal(number: signal.Signals) -> None
     await asyncio.wait_for(task, PATIENCE_SECONDS)
 
 
-def test_a_slow_class_is_read_from_an_option() -> None:
+def test_slow_class_is_read_from_an_option() -> None:
     assert slow_from_text("ImageInvert=1.5") == Slow(class_type="ImageInvert", seconds=1.5)
     assert slow_from_text("=2") == Slow(seconds=2.0)
     with pytest.raises(InvalidInput):

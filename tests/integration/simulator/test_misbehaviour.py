@@ -34,7 +34,7 @@ from tests.integration.simulator.raw_client import Client, error_of, invert_grap
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_a_slow_node_tells_its_progress(client: Client) -> None:
+async def test_slow_node_tells_its_progress(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.04, steps=4, previews=True))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -56,7 +56,7 @@ async def test_a_slow_node_tells_its_progress(client: Client) -> None:
     assert Image.open(io.BytesIO(listener.frames[0][8:])).format == "JPEG"
 
 
-async def test_a_client_that_knows_metadata_gets_it_with_previews(client: Client) -> None:
+async def test_client_that_knows_metadata_gets_it_with_previews(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.01, steps=1, previews=True))
     async with listening(client.simulator, flags={"supports_preview_metadata": True}) as listener:
         await listener.wait(lambda each: each["type"] == "feature_flags")
@@ -76,7 +76,7 @@ async def test_a_client_that_knows_metadata_gets_it_with_previews(client: Client
     assert Image.open(io.BytesIO(frame[8 + length :])).size == (64, 64)
 
 
-async def test_a_slow_node_stops_at_its_next_step(client: Client) -> None:
+async def test_slow_node_stops_at_its_next_step(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -96,7 +96,7 @@ async def test_out_of_memory(client: Client) -> None:
     assert (await client.run(invert_graph()))["status"]["completed"]
 
 
-async def test_a_failure_of_any_type_with_paths_in_its_traceback(client: Client) -> None:
+async def test_failure_of_any_type_with_paths_in_its_traceback(client: Client) -> None:
     client.simulator.misbehave(Fail(class_type="SaveImage", exception_type="ImportError", message="No module"))
     error = error_of(await client.run(invert_graph()))
     assert (error["exception_type"], error["exception_message"]) == ("ImportError", "No module\n")
@@ -105,7 +105,7 @@ async def test_a_failure_of_any_type_with_paths_in_its_traceback(client: Client)
     assert "/comfyui/" in error["traceback"][0]
 
 
-async def test_a_dropped_socket_has_no_close_frame_and_the_run_goes_on(client: Client) -> None:
+async def test_dropped_socket_has_no_close_frame_and_the_run_goes_on(client: Client) -> None:
     client.simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -113,7 +113,7 @@ async def test_a_dropped_socket_has_no_close_frame_and_the_run_goes_on(client: C
     assert (await client.ended(prompt_id))["status"]["completed"]
 
 
-async def test_a_silent_socket_stays_open(client: Client) -> None:
+async def test_silent_socket_stays_open(client: Client) -> None:
     client.simulator.misbehave(SilentSocket(class_type="ImageInvert", times=1))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -126,7 +126,7 @@ async def test_a_silent_socket_stays_open(client: Client) -> None:
         await other.wait(lambda each: each["type"] == "execution_success")
 
 
-async def test_a_restart_in_the_middle_loses_the_prompt(client: Client) -> None:
+async def test_restart_in_the_middle_loses_the_prompt(client: Client) -> None:
     client.simulator.misbehave(Restart(class_type="ImageInvert", times=1))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -167,7 +167,7 @@ async def test_success_without_outputs(client: Client) -> None:
     assert (await client.run(invert_graph(prefix="x")))["outputs"]
 
 
-async def test_a_listed_model_is_missing(client: Client) -> None:
+async def test_listed_model_is_missing(client: Client) -> None:
     name = "simulator.safetensors"
     graph = {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": name}},
@@ -181,7 +181,7 @@ async def test_a_listed_model_is_missing(client: Client) -> None:
     assert (await client.prompt(graph)).status_code == 200
 
 
-async def test_a_lost_file(client: Client) -> None:
+async def test_lost_file(client: Client) -> None:
     [item] = (await client.run(invert_graph()))["outputs"]["3"]["images"]
     client.simulator.misbehave(LostFile(filename=item["filename"], times=1))
     assert (await client.http.get("/view", params={"filename": "rec.png", "type": "input"})).status_code == 200
@@ -189,7 +189,7 @@ async def test_a_lost_file(client: Client) -> None:
     assert (await client.http.get("/view", params=item)).status_code == 200
 
 
-async def test_a_stuck_node_ignores_interrupts_until_it_is_released(client: Client) -> None:
+async def test_stuck_node_ignores_interrupts_until_it_is_released(client: Client) -> None:
     stuck = client.simulator.misbehave(Stuck(class_type="ImageInvert"))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -233,7 +233,7 @@ async def test_misbehaviour_over_http(client: Client) -> None:
         assert answer.json()["error"]
 
 
-def test_a_misbehaviour_is_read_from_json() -> None:
+def test_misbehaviour_is_read_from_json() -> None:
     read = read_misbehaviour({"name": "Slow", "class_type": "ImageInvert", "seconds": 2, "steps": 3, "times": 1})
     assert read == Slow(class_type="ImageInvert", seconds=2, steps=3, times=1)
     assert read_misbehaviour({"name": "MissingModel", "model": "x"}) == MissingModel(model="x")

@@ -48,7 +48,7 @@ async def test_invert_really_inverts(client: Client) -> None:
     assert inverted.getpixel((0, 0)) == tuple(255 - each for each in before.getpixel((0, 0)))  # type: ignore[union-attr]
 
 
-async def test_an_empty_image_has_its_colour_and_size(client: Client) -> None:
+async def test_empty_image_has_its_colour_and_size(client: Client) -> None:
     images = await images_of(client, {"1": empty(count=3), "9": save("1")})
     assert [each.size for each in images] == [(8, 6)] * 3
     assert images[0].getpixel((0, 0)) == (0x10, 0x20, 0x30)
@@ -102,7 +102,7 @@ async def test_noise_follows_its_seed(client: Client) -> None:
     assert len(set(first)) > 20
 
 
-async def test_a_mask_is_the_inverse_of_alpha(client: Client) -> None:
+async def test_mask_is_the_inverse_of_alpha(client: Client) -> None:
     Image.new("RGBA", (4, 4), (10, 20, 30, 0)).save(client.simulator.folder / "input" / "clear.png")
     entry = await client.run({"1": node("LoadImage", image="clear.png"), "2": node("PreviewAny", source=["1", 1])})
     assert len(entry["outputs"]["2"]["text"]) == 1
@@ -142,7 +142,7 @@ async def test_images_over_the_socket_are_told_step_by_step_and_never_cached(cli
         assert second == 2
 
 
-async def test_a_lora_must_be_there(client: Client) -> None:
+async def test_lora_must_be_there(client: Client) -> None:
     graph = {
         "1": node("CheckpointLoaderSimple", ckpt_name="simulator.safetensors"),
         "2": node(
@@ -163,7 +163,7 @@ async def test_a_lora_must_be_there(client: Client) -> None:
     assert (await client.run(graph))["status"]["status_str"] == "success"
 
 
-async def test_a_preview_is_a_temp_file(client: Client) -> None:
+async def test_preview_is_a_temp_file(client: Client) -> None:
     entry = await client.run({"1": empty(), "9": node("PreviewImage", images=["1", 0])})
     [item] = entry["outputs"]["9"]["images"]
     assert item["type"] == "temp"
@@ -188,7 +188,7 @@ async def test_counters_and_subfolders(client: Client) -> None:
     assert item["filename"] == "8x_00001_.png"
 
 
-async def test_a_png_carries_the_prompt_and_the_workflow(client: Client) -> None:
+async def test_png_carries_the_prompt_and_the_workflow(client: Client) -> None:
     graph = invert_graph()
     entry = await client.run(graph, extra_data={"extra_pnginfo": {"workflow": {"id": "w1"}}})
     [item] = entry["outputs"]["3"]["images"]
@@ -216,7 +216,7 @@ async def test_animations_have_their_frames(saver: str, inputs: dict[str, Any], 
     assert image.info["duration"] == 100
 
 
-async def test_a_single_frame_is_not_animated(client: Client) -> None:
+async def test_single_frame_is_not_animated(client: Client) -> None:
     saver = node("SaveAnimatedPNG", images=["1", 0], filename_prefix="one", fps=5.0, compress_level=4)
     entry = await client.run({"1": empty(), "9": saver})
     assert set(entry["outputs"]["9"]) == {"images"}
@@ -240,7 +240,7 @@ async def test_webm_takes_both_codecs_and_odd_sizes(codec: str, client: Client) 
         assert "prompt" in {name.lower() for name in video.metadata}
 
 
-async def test_an_mp4_has_frames_rate_and_colours(client: Client) -> None:
+async def test_mp4_has_frames_rate_and_colours(client: Client) -> None:
     video = node("CreateVideo", images=["1", 0], fps=8.0)
     saver = node("SaveVideo", video=["2", 0], filename_prefix="v/clip", format="auto", codec="auto")
     entry = await client.run({"1": empty(64, 48, count=16, color=0x0000FF), "2": video, "9": saver})
@@ -306,7 +306,7 @@ def _write_clip_with_sound(path: Path) -> None:
         container.mux(sound.encode(None))
 
 
-async def test_a_video_without_sound_has_none(client: Client) -> None:
+async def test_video_without_sound_has_none(client: Client) -> None:
     graph = {
         "1": node("LoadVideo", file="rec.mp4"),
         "2": node("GetVideoComponents", video=["1", 0]),
@@ -318,7 +318,7 @@ async def test_a_video_without_sound_has_none(client: Client) -> None:
     assert len(entry["outputs"]["9"]["images"]) == 16
 
 
-async def test_an_odd_size_fails_in_h264(client: Client) -> None:
+async def test_odd_size_fails_in_h264(client: Client) -> None:
     video = node("CreateVideo", images=["1", 0], fps=8.0)
     saver = node("SaveVideo", video=["2", 0], filename_prefix="odd", format="mp4", codec="h264")
     error = error_of(await client.run({"1": empty(63, 48), "2": video, "9": saver}))
@@ -326,7 +326,7 @@ async def test_an_odd_size_fails_in_h264(client: Client) -> None:
     assert error["node_type"] == "SaveVideo"
 
 
-async def test_a_corrupt_video_fails_when_it_is_decoded(client: Client) -> None:
+async def test_corrupt_video_fails_when_it_is_decoded(client: Client) -> None:
     (client.simulator.folder / "input" / "bad.mp4").write_bytes(b"no video" * 100)
     graph = {
         "1": node("LoadVideo", file="bad.mp4"),
@@ -345,7 +345,7 @@ async def test_too_large_a_batch_does_not_fit(client: Client) -> None:
     assert "can't allocate memory" in error["exception_message"]
 
 
-async def test_a_truncated_picture_loads_without_error(client: Client) -> None:
+async def test_truncated_picture_loads_without_error(client: Client) -> None:
     file = io.BytesIO()
     Image.effect_noise((64, 64), 90).convert("RGB").save(file, "PNG")
     (client.simulator.folder / "input" / "cut.png").write_bytes(file.getvalue()[: len(file.getvalue()) // 2])
@@ -353,14 +353,14 @@ async def test_a_truncated_picture_loads_without_error(client: Client) -> None:
     assert image.size == (64, 64)
 
 
-async def test_a_prefix_outside_the_folder_fails_when_it_runs(client: Client) -> None:
+async def test_prefix_outside_the_folder_fails_when_it_runs(client: Client) -> None:
     entry = await client.run({"1": empty(), "9": node("SaveImage", images=["1", 0], filename_prefix="../../evil")})
     error = error_of(entry)
     assert error["exception_type"] == "Exception"
     assert "Saving image outside the output folder is not allowed" in error["exception_message"]
 
 
-async def test_a_text_where_an_image_belongs_fails_when_it_runs(client: Client) -> None:
+async def test_text_where_an_image_belongs_fails_when_it_runs(client: Client) -> None:
     error = error_of(await client.run({"9": node("SaveImage", images="no image", filename_prefix="x")}))
     assert error["current_inputs"]["images"] == ["no image"]
 
@@ -388,7 +388,7 @@ def prompted(text: str, *, seed: int, checkpoint: str = "simulator.safetensors")
         ("none", "?", False),
     ],
 )
-async def test_a_sampler_shows_its_steps_where_previews_are_on(
+async def test_sampler_shows_its_steps_where_previews_are_on(
     started_with: str, asked_for: str | None, is_shown: bool
 ) -> None:
     async with Simulator(preview_method=started_with) as simulator:
@@ -422,7 +422,7 @@ async def test_pictures_follow_their_prompt_and_seed(client: Client) -> None:
     assert [each.tobytes() for each in again] == [each.tobytes() for each in made[0]]
 
 
-async def test_a_picture_is_made_of_another_as_the_templates_of_comfyui_do_it(client: Client) -> None:
+async def test_picture_is_made_of_another_as_the_templates_of_comfyui_do_it(client: Client) -> None:
     """Image to image, a mask, a LoRA, a second size: it follows its picture, and without a sampler stays as it is."""
     Image.new("RGB", (64, 32), "red").save(client.simulator.folder / "input" / "red.png")
     graph = prompted("a cat", seed=1) | {
@@ -447,12 +447,12 @@ async def test_a_picture_is_made_of_another_as_the_templates_of_comfyui_do_it(cl
     assert large.size == (128, 64)
 
 
-async def test_a_checkpoint_that_is_broken_fails_when_it_is_loaded(client: Client) -> None:
+async def test_checkpoint_that_is_broken_fails_when_it_is_loaded(client: Client) -> None:
     error = error_of(await client.run(prompted("a cat", seed=1, checkpoint="broken.safetensors")))
     assert "Could not detect the type of this model" in error["exception_message"]
 
 
-async def test_an_output_feeds_a_new_run(client: Client) -> None:
+async def test_output_feeds_a_new_run(client: Client) -> None:
     entry = await client.run(invert_graph(prefix="first"))
     [item] = entry["outputs"]["3"]["images"]
     [image] = await images_of(client, invert_graph(f"{item['filename']} [output]", "second"), "3")

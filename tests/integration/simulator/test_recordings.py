@@ -12,12 +12,12 @@ from tests.support.paths import RECORDINGS
 from tests.support.simulator_files import OBJECT_INFO_RECORDED
 
 
-async def test_a_cold_run_goes_as_recorded(client: Client) -> None:
+async def test_cold_run_goes_as_recorded(client: Client) -> None:
     async with listening(client.simulator) as listener:
         await replay(recording("image_invert"), client, listener)
 
 
-async def test_a_run_from_cache_goes_as_recorded(client: Client) -> None:
+async def test_run_from_cache_goes_as_recorded(client: Client) -> None:
     await client.run(recording("image_invert")["http"][0]["request"]["prompt"])
     async with listening(client.simulator) as listener:
         await replay(recording("image_invert_cached"), client, listener)
@@ -46,18 +46,18 @@ async def test_other_runs_go_as_recorded(name: str, client: Client) -> None:
         await replay(recording(name), client, listener)
 
 
-async def test_a_missing_model_is_refused_as_recorded() -> None:
+async def test_missing_model_is_refused_as_recorded() -> None:
     async with Simulator(models={}) as simulator, listening(simulator) as listener:
         await replay(recording("error_missing_model"), Client(simulator), listener)
 
 
-async def test_a_failing_node_fails_as_recorded(client: Client) -> None:
+async def test_failing_node_fails_as_recorded(client: Client) -> None:
     (client.simulator.folder / "input" / "bad.png").write_text("this is no picture")
     async with listening(client.simulator) as listener:
         await replay(recording("error_execution"), client, listener)
 
 
-async def test_an_interrupt_stops_the_next_node_as_recorded(client: Client) -> None:
+async def test_interrupt_stops_the_next_node_as_recorded(client: Client) -> None:
     first, second = (client.simulator.misbehave(Stuck(class_type="ImageScale", times=1)) for _ in range(2))
 
     async def second_node_runs(listener: Listener) -> None:
@@ -73,7 +73,7 @@ async def test_an_interrupt_stops_the_next_node_as_recorded(client: Client) -> N
         await replay(recording("interrupted"), client, listener, before=before)
 
 
-async def test_a_deleted_pending_prompt_leaves_no_trace_as_recorded(client: Client) -> None:
+async def test_deleted_pending_prompt_leaves_no_trace_as_recorded(client: Client) -> None:
     stuck = client.simulator.misbehave(Stuck(class_type="EmptyImage"))
     client.simulator.misbehave(Slow(class_type="EmptyImage", seconds=0.01, steps=1))
     interrupted = recording("pending_deleted")["http"][-1]

@@ -20,7 +20,7 @@ async def test_cached_without_a_client_means_success_without_outputs(client: Cli
     assert again["outputs"] == {}
 
 
-async def test_a_cached_run_names_the_old_file_even_if_it_is_gone(client: Client) -> None:
+async def test_cached_run_names_the_old_file_even_if_it_is_gone(client: Client) -> None:
     [item] = (await client.run(invert_graph()))["outputs"]["3"]["images"]
     [again] = (await client.run(invert_graph()))["outputs"]["3"]["images"]
     assert again == item
@@ -29,7 +29,7 @@ async def test_a_cached_run_names_the_old_file_even_if_it_is_gone(client: Client
     assert (await client.http.get("/view", params=gone)).status_code == 404
 
 
-async def test_a_good_output_runs_though_another_is_refused(client: Client) -> None:
+async def test_good_output_runs_though_another_is_refused(client: Client) -> None:
     graph = {**invert_graph(), "4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
     response = await client.prompt(graph)
     assert response.status_code == 200
@@ -39,7 +39,7 @@ async def test_a_good_output_runs_though_another_is_refused(client: Client) -> N
     assert entry["prompt"][4] == ["3"]
 
 
-async def test_a_prompt_id_can_be_used_twice(client: Client) -> None:
+async def test_prompt_id_can_be_used_twice(client: Client) -> None:
     prompt_id = str(uuid.uuid4())
     await client.run(invert_graph(), prompt_id=prompt_id)
     second = await client.queue_prompt(invert_graph(prefix="other"), prompt_id=prompt_id)
@@ -73,7 +73,7 @@ async def test_success_is_told_before_the_history_is_there(client: Client) -> No
         assert (await client.http.get(f"/history/{prompt_id}")).json() != {}
 
 
-async def test_a_socket_that_ends_late_unregisters_the_new_one(client: Client) -> None:
+async def test_socket_that_ends_late_unregisters_the_new_one(client: Client) -> None:
     async with listening(client.simulator, "same") as old, listening(client.simulator, "same") as new:
         assert client.simulator.clients == ["same"]
         await old.socket.close()
@@ -85,7 +85,7 @@ async def test_a_socket_that_ends_late_unregisters_the_new_one(client: Client) -
         assert new.kinds() == ["status"]
 
 
-async def test_a_restart_empties_queue_history_cache_and_temp(client: Client) -> None:
+async def test_restart_empties_queue_history_cache_and_temp(client: Client) -> None:
     simulator = client.simulator
     done = await client.queue_prompt(invert_graph(), client_id="c")
     await client.ended(done)
@@ -129,7 +129,7 @@ async def test_what_is_no_prompt_gives_a_bare_500(body: str, client: Client) -> 
     assert response.text.startswith("500 Internal Server Error")
 
 
-async def test_an_editor_workflow_that_starts_with_a_text_is_an_invalid_prompt(client: Client) -> None:
+async def test_editor_workflow_that_starts_with_a_text_is_an_invalid_prompt(client: Client) -> None:
     response = await client.prompt({"id": "x", "nodes": []})
     assert response.status_code == 400
     error = response.json()["error"]
@@ -138,14 +138,14 @@ async def test_an_editor_workflow_that_starts_with_a_text_is_an_invalid_prompt(c
     assert error["details"] == "Node ID '#id'"
 
 
-async def test_an_idle_socket_is_silent(simulator: Simulator) -> None:
+async def test_idle_socket_is_silent(simulator: Simulator) -> None:
     async with listening(simulator) as listener:
         pong = await listener.socket.ping()
         await asyncio.wait_for(pong, PATIENCE_SECONDS)
         assert listener.kinds() == ["status"]
 
 
-async def test_a_reconnect_hears_the_node_that_runs(client: Client) -> None:
+async def test_reconnect_hears_the_node_that_runs(client: Client) -> None:
     stuck = client.simulator.misbehave(Stuck(class_type="ImageInvert"))
     async with listening(client.simulator, "me") as first:
         prompt_id = await client.queue_prompt(invert_graph(), client_id="me")
@@ -170,7 +170,7 @@ def _idle() -> dict[str, object]:
     return {"status": {"exec_info": {"queue_remaining": 0}}}
 
 
-async def test_an_interrupt_without_a_client_is_told_to_everybody(client: Client) -> None:
+async def test_interrupt_without_a_client_is_told_to_everybody(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
     async with listening(client.simulator) as listener:
         await client.queue_prompt(invert_graph())
@@ -227,7 +227,7 @@ async def test_keys_of_the_client_are_not_shown(client: Client) -> None:
     assert (await client.prompt(invert_graph(), extra_data=None)).status_code == 500
 
 
-async def test_the_socket_of_a_stopped_server_ends_without_a_close_frame(simulator: Simulator) -> None:
+async def test_socket_of_a_stopped_server_ends_without_a_close_frame(simulator: Simulator) -> None:
     async with listening(simulator) as listener:
         await simulator.stop()
         assert await listener.wait_closed() == 1006

@@ -68,7 +68,7 @@ async def test_numbers_become_what_their_inputs_want(client: Client) -> None:
     assert entry["prompt"][2]["1"]["inputs"]["width"] == 12
 
 
-async def test_a_wrapped_list_is_a_value(client: Client) -> None:
+async def test_wrapped_list_is_a_value(client: Client) -> None:
     entry = await client.run({"1": node("PreviewAny", source={"__value__": ["a", 1]})})
     assert entry["outputs"]["1"]["text"] == ['["a", 1]']
 
@@ -104,7 +104,7 @@ async def test_links_that_lead_nowhere_are_exceptions(client: Client) -> None:
     assert bare["extra_info"]["exception_type"] == "KeyError"
 
 
-async def test_a_cycle_is_refused_without_a_reason(client: Client) -> None:
+async def test_cycle_is_refused_without_a_reason(client: Client) -> None:
     graph = {"1": node("ImageInvert", image=["2", 0]), "2": node("ImageInvert", image=["1", 0]), "3": SAVE}
     response = await client.prompt(graph)
     assert response.status_code == 400
@@ -118,7 +118,7 @@ async def test_unknown_inputs_are_ignored(client: Client) -> None:
     assert (await client.run(graph))["status"]["completed"]
 
 
-async def test_an_empty_graph_has_no_outputs(client: Client) -> None:
+async def test_empty_graph_has_no_outputs(client: Client) -> None:
     assert (await client.prompt({})).json()["error"]["type"] == "prompt_no_outputs"
 
 

@@ -21,12 +21,12 @@ def files_in(root: Path) -> list[str]:
     return sorted(str(file.relative_to(root)) for file in root.rglob("*"))
 
 
-async def test_an_object_is_a_file(objects: LocalObjects, root: Path) -> None:
+async def test_object_is_a_file(objects: LocalObjects, root: Path) -> None:
     await objects.put("tenants/7/a.png", b"x")
     assert (root / "tenants/7/a.png").read_bytes() == b"x"
 
 
-async def test_a_link_out_of_the_folder_is_refused(objects: LocalObjects, root: Path, tmp_path: Path) -> None:
+async def test_link_out_of_the_folder_is_refused(objects: LocalObjects, root: Path, tmp_path: Path) -> None:
     root.mkdir()
     (tmp_path / "a").write_bytes(b"outside")
     (root / "folder").symlink_to(tmp_path)
@@ -51,7 +51,7 @@ async def test_what_somebody_else_put_there_is_not_listed(objects: LocalObjects,
     assert await paths_in(objects) == ["a/b"]
 
 
-async def test_an_object_cannot_be_a_folder_too(objects: LocalObjects) -> None:
+async def test_object_cannot_be_a_folder_too(objects: LocalObjects) -> None:
     await objects.put("a/b", b"x")
     for path in ("a", "a/b/c", "a/b/c/d"):
         with pytest.raises(InvalidInput):
@@ -83,7 +83,7 @@ def _full(_: int) -> None:
     raise OSError(28, "No space left on device")
 
 
-async def test_a_failed_put_leaves_the_old_object_and_no_rubbish(
+async def test_failed_put_leaves_the_old_object_and_no_rubbish(
     objects: LocalObjects, root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await objects.put("a", b"old")
@@ -113,7 +113,7 @@ async def test_where_a_file_has_one_name_only_its_bytes_are_copied(
     assert sorted([each.path async for each in objects.list()]) == ["a/upload", "b/output"]
 
 
-async def test_an_upload_appears_when_it_is_complete(objects: LocalObjects, root: Path) -> None:
+async def test_upload_appears_when_it_is_complete(objects: LocalObjects, root: Path) -> None:
     await objects.put("a/b", b"old")
     async with objects.receive("a/b", size=6, max_size=6) as receiver:
         await receiver.write(b"012")
@@ -129,7 +129,7 @@ async def test_an_upload_appears_when_it_is_complete(objects: LocalObjects, root
     ("size", "max_size", "message"),
     [(5, None, "ended after 4 of 5"), (3, None, "at most 3"), (None, 3, "at most 3"), (9, 3, "at most 3")],
 )
-async def test_an_upload_of_another_size_leaves_nothing(
+async def test_upload_of_another_size_leaves_nothing(
     objects: LocalObjects, root: Path, size: int | None, max_size: int | None, message: str
 ) -> None:
     async def upload() -> None:
@@ -142,7 +142,7 @@ async def test_an_upload_of_another_size_leaves_nothing(
     assert files_in(root) == []
 
 
-async def test_an_upload_that_breaks_off_leaves_nothing(objects: LocalObjects, root: Path) -> None:
+async def test_upload_that_breaks_off_leaves_nothing(objects: LocalObjects, root: Path) -> None:
     async def upload() -> None:
         async with objects.receive("a") as receiver:
             await receiver.write(b"0123")
@@ -154,7 +154,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(objects: LocalObjects, r
 
 
 @pytest.mark.parametrize("steps", range(8))
-async def test_a_canceled_upload_leaves_nothing(objects: LocalObjects, root: Path, steps: int) -> None:
+async def test_canceled_upload_leaves_nothing(objects: LocalObjects, root: Path, steps: int) -> None:
     async def upload() -> None:
         async with objects.receive("folder/a") as receiver:
             for _ in range(1000):
@@ -182,7 +182,7 @@ async def test_uploads_of_one_path_do_not_mix(objects: LocalObjects, root: Path)
     assert files_in(root) == ["a"]
 
 
-async def test_a_reader_keeps_the_object_that_it_opened(objects: LocalObjects) -> None:
+async def test_reader_keeps_the_object_that_it_opened(objects: LocalObjects) -> None:
     await objects.put("a", b"1" * 600_000)
     stream = objects.stream("a")
     first = await anext(stream)
@@ -200,7 +200,7 @@ async def test_what_a_killed_process_left_is_swept_up(objects: LocalObjects, roo
     assert files_in(root) == ["a", "a/.put-new", "a/b", "a/b/c"]
 
 
-async def test_a_url_leads_to_the_server(objects: LocalObjects) -> None:
+async def test_url_leads_to_the_server(objects: LocalObjects) -> None:
     url = await objects.sign_download("a b/ü?.png", ttl_seconds=60)
     assert url.startswith("http://relay.test/files/a%20b/%C3%BC%3F.png?expires=")
 
@@ -249,12 +249,12 @@ async def test_without_secrets_no_url_is_valid(root: Path) -> None:
 
 # a text is a sequence of texts, too, and its first letter would make a poor secret
 @pytest.mark.parametrize("secrets", [("short",), ("",), "one long text that is not in a list"])
-def test_a_weak_secret_is_refused(root: Path, secrets: str | tuple[str, ...]) -> None:
+def test_weak_secret_is_refused(root: Path, secrets: str | tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="at least 16"):
         LocalObjects(root, secrets=secrets)
 
 
-async def test_a_place_that_is_no_folder_is_not_ready(root: Path) -> None:
+async def test_place_that_is_no_folder_is_not_ready(root: Path) -> None:
     root.write_bytes(b"")
     with pytest.raises(ConfigurationError, match="storage URL"):
         await LocalObjects(root).check()

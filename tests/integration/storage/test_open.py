@@ -12,13 +12,13 @@ from comfyrelay.storage.objects import open_objects
 from tests.support.storage import BUCKET, SECRETS, Clock
 
 
-async def test_a_file_url_opens_a_folder(tmp_path: Path) -> None:
+async def test_file_url_opens_a_folder(tmp_path: Path) -> None:
     folder = tmp_path / "my objects"
     await open_objects(folder.as_uri()).put("a", b"x")
     assert (folder / "a").read_bytes() == b"x"
 
 
-async def test_a_folder_gets_what_its_urls_need(tmp_path: Path) -> None:
+async def test_folder_gets_what_its_urls_need(tmp_path: Path) -> None:
     clock = Clock()
     store = open_objects(tmp_path.as_uri(), base_url="http://relay.test", secrets=SECRETS, clock=clock)
     url = await store.sign_download("a", ttl_seconds=60)
@@ -32,7 +32,7 @@ async def test_a_folder_gets_what_its_urls_need(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prefix", ["", "/", "/deep/my%20prefix/"])
-async def test_an_s3_url_opens_a_bucket(aws: None, prefix: str) -> None:
+async def test_s3_url_opens_a_bucket(aws: None, prefix: str) -> None:
     await open_objects(f"s3://{BUCKET}{prefix}").put("opened", prefix.encode())
     path = f"{prefix.strip('/').replace('%20', ' ')}/opened".strip("/")
     assert await open_objects(f"s3://{BUCKET}").get(path) == prefix.encode()
@@ -45,18 +45,18 @@ def test_another_url_is_refused_with_what_works(url: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["file://", "file:///", "file://host/x"])
-def test_a_file_url_must_name_a_folder(url: str) -> None:
+def test_file_url_must_name_a_folder(url: str) -> None:
     with pytest.raises(ConfigurationError, match="file:///absolute/path"):
         open_objects(url)
 
 
 @pytest.mark.parametrize("url", ["s3:", "s3://", "s3:///prefix", "s3://key:hidden@bucket/prefix", "s3://bucket:9000/x"])
-def test_an_s3_url_must_name_a_bucket_and_no_secret(url: str) -> None:
+def test_s3_url_must_name_a_bucket_and_no_secret(url: str) -> None:
     with pytest.raises(ConfigurationError, match="s3://bucket/prefix") as caught:
         open_objects(url)
     assert "hidden" not in caught.value.detail
 
 
-def test_a_folder_does_not_need_boto3() -> None:
+def test_folder_does_not_need_boto3() -> None:
     program = "import sys, comfyrelay.media.inspection; sys.exit('boto3' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

@@ -55,7 +55,7 @@ async def test_missing_credentials_are_named(aws: None, monkeypatch: pytest.Monk
             await call
 
 
-async def test_a_wrong_bucket_is_named(aws: None) -> None:
+async def test_wrong_bucket_is_named(aws: None) -> None:
     for call in calls(S3Objects("no-such-bucket")):
         with pytest.raises(ConfigurationError, match="no S3 bucket 'no-such-bucket'"):
             await call
@@ -67,19 +67,19 @@ async def test_what_cannot_be_a_bucket_is_named(aws: None, bucket: str) -> None:
         await S3Objects(bucket).check()
 
 
-def test_a_wrong_endpoint_is_named(aws: None) -> None:
+def test_wrong_endpoint_is_named(aws: None) -> None:
     with pytest.raises(ConfigurationError, match="not a url"):
         S3Objects(BUCKET, endpoint_url="not a url")
 
 
-async def test_a_server_that_is_not_there_is_unavailable(aws: None, unused_tcp_port: int) -> None:
+async def test_server_that_is_not_there_is_unavailable(aws: None, unused_tcp_port: int) -> None:
     store = S3Objects(BUCKET, endpoint_url=f"http://127.0.0.1:{unused_tcp_port}")
     for call in (store.check(), store.stat("a")):
         with pytest.raises(StorageUnavailable, match="cannot be reached"):
             await call
 
 
-async def test_a_server_in_trouble_is_asked_three_times(aws: None) -> None:
+async def test_server_in_trouble_is_asked_three_times(aws: None) -> None:
     seen = []
 
     async def handle(request: web.Request) -> web.Response:
@@ -92,7 +92,7 @@ async def test_a_server_in_trouble_is_asked_three_times(aws: None) -> None:
     assert seen == ["GET"] * 3
 
 
-async def test_a_broken_answer_is_no_short_object(aws: None) -> None:
+async def test_broken_answer_is_no_short_object(aws: None) -> None:
     async def handle(request: web.Request) -> web.StreamResponse:
         response = web.StreamResponse(headers={"Content-Length": "100"})
         await response.prepare(request)
@@ -159,7 +159,7 @@ async def test_browsers_of_other_origins_are_let_in(aws: None) -> None:
         assert len(rules) == 1
 
 
-async def test_a_server_without_such_rules_says_what_to_do(s3: S3Objects) -> None:
+async def test_server_without_such_rules_says_what_to_do(s3: S3Objects) -> None:
     with pytest.raises(ConfigurationError, match=r"allow GET, HEAD and PUT from https://a\.test"):
         await s3.ensure_cors(["https://a.test"])
 
@@ -172,7 +172,7 @@ async def test_a_server_without_such_rules_says_what_to_do(s3: S3Objects) -> Non
         ({"AWS_ENDPOINT_URL_S3": "https://minio.test:9000"}, "https://minio.test:9000/bucket/p/a?"),
     ],
 )
-async def test_the_usual_names_say_where_it_is(
+async def test_usual_names_say_where_it_is(
     aws: None, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], start: str
 ) -> None:
     monkeypatch.delenv("AWS_ENDPOINT_URL")

@@ -33,13 +33,13 @@ async def test_names_may_have_any_printable_letter(store: ObjectStore) -> None:
         assert not await store.exists(f"names/{name}")
 
 
-async def test_a_second_put_replaces_the_first(store: ObjectStore) -> None:
+async def test_second_put_replaces_the_first(store: ObjectStore) -> None:
     await store.put("a", b"a longer first")
     await store.put("a", b"second")
     assert await store.get("a") == b"second"
 
 
-async def test_a_copy_is_what_was_there_at_that_moment(store: ObjectStore) -> None:
+async def test_copy_is_what_was_there_at_that_moment(store: ObjectStore) -> None:
     await store.put("a/upload.png", b"first")
     await store.copy("a/upload.png", "b/output.png")
     await store.put("a/upload.png", b"second")
@@ -71,7 +71,7 @@ async def test_what_is_absent_is_not_found(store: ObjectStore) -> None:
                 await call
 
 
-async def test_the_facts_of_an_object(store: ObjectStore) -> None:
+async def test_facts_of_an_object(store: ObjectStore) -> None:
     before = datetime.now(UTC) - timedelta(seconds=2)
     await store.put("a.webp", b"12345")
     stat = await store.stat("a.webp")
@@ -80,7 +80,7 @@ async def test_the_facts_of_an_object(store: ObjectStore) -> None:
     assert before <= stat.modified_at <= datetime.now(UTC)
 
 
-async def test_an_object_is_streamed_in_pieces(store: ObjectStore) -> None:
+async def test_object_is_streamed_in_pieces(store: ObjectStore) -> None:
     for size in (0, 1, 3_000_000):
         data = bytes(range(256)) * (size // 256) + b"x" * (size % 256)
         await store.put("a", data)
@@ -96,25 +96,25 @@ RANGES: list[tuple[int, int | None, bytes]] = [
 ]
 
 
-async def test_a_part_can_be_streamed(store: ObjectStore) -> None:
+async def test_part_can_be_streamed(store: ObjectStore) -> None:
     await store.put("a", b"0123456789")
     for start, length, expected in RANGES:
         assert await read(store, "a", start=start, length=length) == expected, (start, length)
 
 
-async def test_a_part_of_nothing_is_nothing(store: ObjectStore) -> None:
+async def test_part_of_nothing_is_nothing(store: ObjectStore) -> None:
     await store.put("a", b"")
     assert await read(store, "a", length=10) == b""
 
 
-async def test_a_negative_range_is_refused(store: ObjectStore) -> None:
+async def test_negative_range_is_refused(store: ObjectStore) -> None:
     await store.put("a", b"0123456789")
     for call in (read(store, "a", start=-1), read(store, "a", length=-1)):
         with pytest.raises(InvalidInput, match="range"):
             await call
 
 
-async def test_a_stream_may_be_left_early(store: ObjectStore) -> None:
+async def test_stream_may_be_left_early(store: ObjectStore) -> None:
     await store.put("a", bytes(5_000_000))
     async for piece in store.stream("a"):
         assert piece
@@ -137,7 +137,7 @@ async def test_many_are_removed_at_once(store: ObjectStore) -> None:
     assert await paths_in(store) == ["many/19"]
 
 
-async def test_a_listing_has_what_is_below_a_folder(store: ObjectStore) -> None:
+async def test_listing_has_what_is_below_a_folder(store: ObjectStore) -> None:
     for path in ("tenants/1/a", "tenants/1/deep/er/b", "tenants/10/c", "d"):
         await store.put(path, path.encode())
     assert await paths_in(store, "tenants/1") == ["tenants/1/a", "tenants/1/deep/er/b"]
@@ -148,7 +148,7 @@ async def test_a_listing_has_what_is_below_a_folder(store: ObjectStore) -> None:
     assert abs(entries[0].modified_at - datetime.now(UTC)) < timedelta(minutes=1)
 
 
-async def test_a_path_that_could_lead_elsewhere_is_refused(store: ObjectStore) -> None:
+async def test_path_that_could_lead_elsewhere_is_refused(store: ObjectStore) -> None:
     for path in BAD_PATHS:
         calls: list[Awaitable[object]] = [
             *(store.put(path, b"x"), store.get(path), store.exists(path), store.stat(path), read(store, path)),
@@ -179,7 +179,7 @@ async def test_no_path_leads_out_of_the_store(store: ObjectStore, path: str) -> 
     assert await paths_in(store) == []
 
 
-async def test_a_reader_never_sees_a_part(store: ObjectStore) -> None:
+async def test_reader_never_sees_a_part(store: ObjectStore) -> None:
     contents = [bytes([number]) * 1_000_000 for number in range(8)]
     await store.put("a", contents[0])
     seen = await asyncio.gather(*(store.get("a") for _ in range(8)), *(store.put("a", each) for each in contents))
@@ -187,6 +187,6 @@ async def test_a_reader_never_sees_a_part(store: ObjectStore) -> None:
     assert await store.get("a") in contents
 
 
-async def test_a_store_that_works_is_ready(store: ObjectStore) -> None:
+async def test_store_that_works_is_ready(store: ObjectStore) -> None:
     await store.check()
     assert await paths_in(store) == []

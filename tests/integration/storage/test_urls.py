@@ -19,7 +19,7 @@ PNG = {"Content-Type": "image/png"}
 REFUSED = (400, 403)
 
 
-async def test_an_upload_and_a_download(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_upload_and_a_download(store: ObjectStore, http: httpx.AsyncClient) -> None:
     upload = await store.sign_upload(PATH, content_type="image/png", size=5, max_size=10, ttl_seconds=60)
     assert (upload.method, upload.headers) == ("PUT", PNG)
     answer = await http.request(upload.method, upload.url, headers=upload.headers, content=b"12345")
@@ -35,14 +35,14 @@ async def test_an_upload_and_a_download(store: ObjectStore, http: httpx.AsyncCli
     assert "Content-Disposition" not in answer.headers
 
 
-async def test_a_large_upload_of_unknown_size(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_large_upload_of_unknown_size(store: ObjectStore, http: httpx.AsyncClient) -> None:
     upload = await store.sign_upload(PATH, content_type="video/mp4", ttl_seconds=60)
     data = bytes(range(256)) * 20_000
     assert (await http.put(upload.url, headers=upload.headers, content=data)).status_code == 200
     assert await store.get(PATH) == data
 
 
-async def test_an_empty_upload(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_empty_upload(store: ObjectStore, http: httpx.AsyncClient) -> None:
     upload = await store.sign_upload(PATH, content_type="image/png", size=0, ttl_seconds=60)
     assert (await http.put(upload.url, headers=PNG, content=b"")).status_code == 200
     assert await store.get(PATH) == b""
@@ -56,7 +56,7 @@ async def test_another_upload_than_the_signed_one_is_refused(store: ObjectStore,
     assert await paths_in(store) == []
 
 
-async def test_a_size_cannot_be_hidden(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_size_cannot_be_hidden(store: ObjectStore, http: httpx.AsyncClient) -> None:
     async def pieces() -> AsyncIterator[bytes]:
         yield b"123"
         yield b"456"
@@ -66,12 +66,12 @@ async def test_a_size_cannot_be_hidden(store: ObjectStore, http: httpx.AsyncClie
     assert await paths_in(store) == []
 
 
-async def test_an_upload_that_is_larger_than_allowed_gets_no_url(store: ObjectStore) -> None:
+async def test_upload_that_is_larger_than_allowed_gets_no_url(store: ObjectStore) -> None:
     with pytest.raises(InvalidInput, match="at most 10 bytes"):
         await store.sign_upload(PATH, content_type="image/png", size=11, max_size=10, ttl_seconds=60)
 
 
-async def test_an_upload_url_is_for_nothing_else(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_upload_url_is_for_nothing_else(store: ObjectStore, http: httpx.AsyncClient) -> None:
     await store.put(PATH, b"old")
     upload = await store.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
     for method in ("GET", "HEAD", "POST", "DELETE"):
@@ -79,7 +79,7 @@ async def test_an_upload_url_is_for_nothing_else(store: ObjectStore, http: httpx
     assert await store.get(PATH) == b"old"
 
 
-async def test_a_download_url_is_for_nothing_else(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_download_url_is_for_nothing_else(store: ObjectStore, http: httpx.AsyncClient) -> None:
     await store.put(PATH, b"old")
     url = await store.sign_download(PATH, ttl_seconds=60, content_type="image/png")
     for method in ("PUT", "POST", "DELETE"):
@@ -112,7 +112,7 @@ def _other(value: str) -> str:
     return value[:-1] + ("1" if value[-1] != "1" else "2")
 
 
-async def test_a_url_expires(store: ObjectStore, http: httpx.AsyncClient, clock: Clock) -> None:
+async def test_url_expires(store: ObjectStore, http: httpx.AsyncClient, clock: Clock) -> None:
     await store.put(PATH, b"old")
     upload = await store.sign_upload(PATH, content_type="image/png", ttl_seconds=1)
     download = await store.sign_download(PATH, ttl_seconds=1)
@@ -135,7 +135,7 @@ async def test_nothing_is_downloaded_where_nothing_is(store: ObjectStore, http: 
     assert (await http.get(await store.sign_download(PATH, ttl_seconds=60))).status_code == 404
 
 
-async def test_a_content_type_is_signed_into_a_download(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_content_type_is_signed_into_a_download(store: ObjectStore, http: httpx.AsyncClient) -> None:
     await store.put(PATH, b"old")
     answer = await http.get(await store.sign_download(PATH, ttl_seconds=60, content_type="video/mp4"))
     assert answer.headers["Content-Type"] == "video/mp4"
@@ -149,7 +149,7 @@ FILENAMES = {
 }
 
 
-async def test_a_file_name_is_signed_into_a_download(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_file_name_is_signed_into_a_download(store: ObjectStore, http: httpx.AsyncClient) -> None:
     await store.put(PATH, b"old")
     for filename, header in FILENAMES.items():
         answer = await http.get(await store.sign_download(PATH, ttl_seconds=60, filename=filename))
@@ -174,7 +174,7 @@ async def test_head_is_allowed_where_get_is(local: LocalObjects, http: httpx.Asy
 
 
 @pytest.mark.parametrize("hidden", [False, True])
-async def test_the_server_holds_an_upload_to_the_largest_size(
+async def test_server_holds_an_upload_to_the_largest_size(
     local: LocalObjects, http: httpx.AsyncClient, *, hidden: bool
 ) -> None:
     # only here: a pre-signed PUT of S3 cannot say it

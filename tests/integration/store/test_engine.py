@@ -23,19 +23,19 @@ def test_no_tenant_shard_can_be_named_like_the_central_database(tmp_path: Path) 
         Databases.from_settings(settings)
 
 
-async def test_a_worker_that_polls_is_known_to_be_there(world: World) -> None:
+async def test_worker_that_polls_is_known_to_be_there(world: World) -> None:
     desk = await world.desk()
     await world.advance(1000)
     job = await desk.submit()
-    assert (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).reason is Reason.NO_WORKER
+    assert (await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).reason is Reason.NO_WORKER
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.requeue(leased)
     await world.engine.fleet.workers.record_seen(world.engine.queue.leasing.take_pollers())
-    assert (await world.engine.queue.waiting.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
+    assert (await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
 
 
-async def test_a_worker_is_answered_once_the_queue_has_its_verdict(world: World) -> None:
+async def test_worker_is_answered_once_the_queue_has_its_verdict(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     report = Report(verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=OUTPUT)

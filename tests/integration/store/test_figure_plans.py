@@ -157,7 +157,7 @@ async def test_leases_to_be_counted_are_found_by_dispatch_and_epoch(central: asy
     assert not scans_everything(nodes)
 
 
-async def test_the_fleet_of_a_worker_that_left_is_found_by_its_last_entry(central: asyncpg.Connection) -> None:
+async def test_fleet_of_a_worker_that_left_is_found_by_its_last_entry(central: asyncpg.Connection) -> None:
     query: Any = members.last_entries("postgresql")
     nodes = await explain(central, query.params(rows='[{"id": "w0"}, {"id": "w200"}]'), run=True)
     assert indexes(nodes) == {"ix_worker_audit_logs_worker_id_id", "pk_worker_audit_logs"}

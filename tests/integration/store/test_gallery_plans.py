@@ -108,7 +108,7 @@ def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]
         (GalleryFilter(terms=(SearchTerm(text="cat"),)), {}, "ix_outputs_newest (tenant_id=?)"),
     ],
 )
-def test_a_page_comes_in_the_order_of_an_index(
+def test_page_comes_in_the_order_of_an_index(
     large: sqlite3.Connection, wanted: GalleryFilter, how: dict[str, Any], index: str
 ) -> None:
     found = plan(large, page(wanted, **how))
@@ -124,10 +124,14 @@ def test_what_fits_is_counted_in_an_index(large: sqlite3.Connection, wanted: Gal
     assert found[0] == "SEARCH outputs USING COVERING INDEX ix_outputs_newest (tenant_id=?)"
 
 
-def test_a_page_takes_no_longer_when_ten_times_as_much_was_made(
+def test_page_takes_no_longer_when_ten_times_as_much_was_made(
     small: sqlite3.Connection, large: sqlite3.Connection
 ) -> None:
-    for wanted in (GalleryFilter(), GalleryFilter(kind=OutputKind.IMAGE), GalleryFilter(terms=(SearchTerm(text="rain"),))):
+    for wanted in (
+        GalleryFilter(),
+        GalleryFilter(kind=OutputKind.IMAGE),
+        GalleryFilter(terms=(SearchTerm(text="rain"),)),
+    ):
         (few, little), (many, much) = steps(small, page(wanted)), steps(large, page(wanted))
         assert few == many == 200
         assert 0 < much <= little + 2
@@ -186,9 +190,7 @@ async def shard(on_postgres: str) -> AsyncIterator[asyncpg.Connection]:
         (GalleryFilter(mark=MarkFilter.STARRED), "ix_outputs_marked"),
     ],
 )
-async def test_a_page_on_postgresql_reads_few_rows(
-    shard: asyncpg.Connection, wanted: GalleryFilter, index: str
-) -> None:
+async def test_page_on_postgresql_reads_few_rows(shard: asyncpg.Connection, wanted: GalleryFilter, index: str) -> None:
     nodes = await explain(shard, gallery.list_query("t0", wanted, limit=20), run=True)
     assert index in indexes(nodes)
     # there are no batches here

@@ -193,7 +193,7 @@ def pick(**values: Any) -> TextualSelect:
 
 
 @pytest.mark.parametrize("workflow_ids", [[1], list(range(1, 21))])
-async def test_the_lease_goes_through_the_hot_index_once_per_workflow(
+async def test_lease_goes_through_the_hot_index_once_per_workflow(
     central: asyncpg.Connection, workflow_ids: list[int]
 ) -> None:
     nodes = await explain(central, pick(workflow_ids=workflow_ids))
@@ -205,7 +205,7 @@ async def test_the_lease_goes_through_the_hot_index_once_per_workflow(
     assert scan["Node Type"] in {"Index Scan", "Index Only Scan"}
 
 
-async def test_the_lease_reads_few_rows(central: asyncpg.Connection) -> None:
+async def test_lease_reads_few_rows(central: asyncpg.Connection) -> None:
     nodes = await explain(central, pick(workflow_ids=list(range(1, 21))), run=True)
     read = sum(
         each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
@@ -214,9 +214,7 @@ async def test_the_lease_reads_few_rows(central: asyncpg.Connection) -> None:
     assert 0 < read <= 20 * (4 + 16) + 4
 
 
-async def test_the_lease_locks_no_row_that_it_does_not_take(
-    central: asyncpg.Connection, filled: tuple[str, str]
-) -> None:
+async def test_lease_locks_no_row_that_it_does_not_take(central: asyncpg.Connection, filled: tuple[str, str]) -> None:
     free = "SELECT id FROM ai_job_dispatches WHERE status = 'queued' FOR UPDATE SKIP LOCKED"
     other = await asyncpg.connect(filled[0])
     before = {row["id"] for row in await other.fetch(free)}
@@ -268,7 +266,7 @@ async def test_where_nobody_lacks_anything_a_submission_reads_no_worker(central:
     assert names.isdisjoint({"workers", "worker_workflows"})
 
 
-async def test_the_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:
+async def test_reaper_looks_through_leased_rows_only(central: asyncpg.Connection) -> None:
     nodes = await explain(central, dispatches.expired_query().params(grace=-900.0, limit=500))
     assert indexes(nodes) == {"ix_ai_job_dispatches_leased"}
     assert not scans_everything(nodes)
@@ -280,7 +278,7 @@ async def test_late_leases_are_found_among_leased_rows(central: asyncpg.Connecti
     assert not scans_everything(nodes)
 
 
-async def test_the_newest_dispatches_come_by_their_ids(central: asyncpg.Connection) -> None:
+async def test_newest_dispatches_come_by_their_ids(central: asyncpg.Connection) -> None:
     nodes = await explain(central, await listing(DispatchFilter()))
     assert indexes(nodes) == {"pk_ai_job_dispatches"}
     assert not scans_everything(nodes)
@@ -309,7 +307,7 @@ async def test_who_decided_about_a_worker_is_found_among_decisions(central: asyn
     assert not scans_everything(nodes)
 
 
-async def test_a_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Connection) -> None:
+async def test_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Connection) -> None:
     nodes = await explain(central, await listing(DispatchFilter(tenant_id="t7")))
     assert indexes(nodes) == {"uq_ai_job_dispatches_tenant_id_tenant_job_id"}
     assert not scans_everything(nodes)
@@ -424,7 +422,7 @@ async def test_what_scaling_sees_it_sees_through_indexes(scaling: asyncpg.Connec
     assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= most
 
 
-async def test_a_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:
+async def test_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:
     for query in (jobs.list_query("t7"), jobs.list_query("t7", after_id="0000050000")):
         nodes = await explain(tenant, query)
         assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
@@ -440,13 +438,13 @@ async def test_jobs_outside_of_batches_are_told_from_items_in_the_index(tenant: 
     assert "Sort" not in {each["Node Type"] for each in nodes}
 
 
-async def test_the_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> None:
+async def test_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", after_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_batch"}
     assert "Sort" not in {each["Node Type"] for each in nodes}
 
 
-async def test_a_search_comes_in_order_and_looks_once_for_batches_of_that_name(tenant: asyncpg.Connection) -> None:
+async def test_search_comes_in_order_and_looks_once_for_batches_of_that_name(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", search="boats"), run=True)
     # in order; where the newest begin is found apart from it, and once
     [listed] = [each for each in nodes if each.get("Alias") == "ai_jobs"]
@@ -468,9 +466,7 @@ async def test_what_changed_for_tenants_is_found_by_where_each_has_read(tenant: 
 
 
 @pytest.mark.parametrize("oldest_first", [False, True])
-async def test_the_units_of_a_queue_come_in_the_order_of_their_ids(
-    tenant: asyncpg.Connection, oldest_first: bool
-) -> None:
+async def test_units_of_a_queue_come_in_the_order_of_their_ids(tenant: asyncpg.Connection, oldest_first: bool) -> None:
     for after_id in (None, "0000050000"):
         # few of what there is: to read all of a small tenant and sort it costs about as much as half of it in order
         queries = units.page_queries("t7", after_id=after_id, oldest_first=oldest_first, only_ended=True, limit=10)
@@ -489,7 +485,7 @@ async def test_what_has_not_ended_is_found_among_itself(tenant: asyncpg.Connecti
     assert not scans_everything(nodes)
 
 
-async def test_the_oldest_jobs_come_in_order_too(tenant: asyncpg.Connection) -> None:
+async def test_oldest_jobs_come_in_order_too(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", oldest_first=True, after_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
     assert "Sort" not in {each["Node Type"] for each in nodes}

@@ -29,7 +29,7 @@ REFUSALS = {
 
 
 @pytest.mark.parametrize("refusal", REFUSALS)
-async def test_a_shard_that_refuses_connections_hurts_its_own_tenants_only(
+async def test_shard_that_refuses_connections_hurts_its_own_tenants_only(
     real_postgres_backend: PostgresBackend, tmp_path: Path, refusal: str
 ) -> None:
     async with open_world(real_postgres_backend, tmp_path) as world:
@@ -68,7 +68,7 @@ async def test_every_way_to_be_refused_counts_as_away(real_postgres_backend: Pos
             await Databases(database, {}).revisions()
 
 
-async def test_a_start_waits_for_a_database_that_recovers(real_postgres_backend: PostgresBackend) -> None:
+async def test_start_waits_for_a_database_that_recovers(real_postgres_backend: PostgresBackend) -> None:
     async with (
         real_postgres_backend.databases([]) as (url, _, _clock),
         open_gate(url, refuses_with="57P03") as starting,
@@ -95,7 +95,7 @@ async def test_it_waits_no_longer_than_it_may(real_postgres_backend: PostgresBac
         assert starting.refused.qsize() == 1
 
 
-async def test_a_shard_that_is_away_at_the_start_is_brought_up_before_anybody_uses_it(
+async def test_shard_that_is_away_at_the_start_is_brought_up_before_anybody_uses_it(
     real_postgres_backend: PostgresBackend, postgres_url: str
 ) -> None:
     server = await asyncpg.connect(postgres_url.format("postgres"))
@@ -115,7 +115,7 @@ async def test_a_shard_that_is_away_at_the_start_is_brought_up_before_anybody_us
             # it is there, and has no tables yet
             with pytest.raises(DatabaseUnavailable, match="has not been reached since this server started"):
                 databases.shard("b")
-            await databases.open_awaited()
+            await databases.open_pending()
             assert await migrate.current(databases.shard("b")) == migrate.head(migrate.Schema.TENANT)
             assert databases.down() == []
             await databases.close()

@@ -44,12 +44,12 @@ async def plan(shard: Database, **filters: Any) -> list[str]:
         ({"batch_id": "b", "status": "failed"}, "ix_ai_jobs_status (tenant_id=? AND status=?)"),
     ],
 )
-async def test_a_list_comes_in_the_order_of_an_index(shard: Database, filters: dict[str, Any], index: str) -> None:
+async def test_list_comes_in_the_order_of_an_index(shard: Database, filters: dict[str, Any], index: str) -> None:
     # one step: nothing is sorted
     assert await plan(shard, **filters) == [f"SEARCH ai_jobs USING INDEX {index}"]
 
 
-async def test_a_search_looks_once_for_batches_of_that_name(shard: Database) -> None:
+async def test_search_looks_once_for_batches_of_that_name(shard: Database) -> None:
     # not correlated: it is not done again for each job, and nor is where the newest begin
     *once, values, _each = await plan(shard, search="boats")
     assert once == [
@@ -75,7 +75,7 @@ async def test_jobs_are_counted_in_an_index(shard: Database) -> None:
         (units.summaries_query("t", ["b"]), "COVERING INDEX ix_ai_jobs_items"),
     ],
 )
-async def test_a_batch_is_shown_by_an_index_of_its_items(shard: Database, query: Select[Any], index: str) -> None:
+async def test_batch_is_shown_by_an_index_of_its_items(shard: Database, query: Select[Any], index: str) -> None:
     # the rows of a large batch are not read for its first items, nor for what all of them have in common
     assert (await _plan_of(shard, query))[0].startswith(f"SEARCH ai_jobs USING {index} (batch_id=?")
 

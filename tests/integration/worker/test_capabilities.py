@@ -8,7 +8,7 @@ from tests.integration.worker.test_servers import loader, odd_comfyui, open_serv
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_a_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> None:
+async def test_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> None:
     """After each look there is a pause; what happens in it is not forgotten."""
     info: dict[str, Any] = {}
     async with odd_comfyui({}, info) as url, open_servers(url) as servers:
@@ -19,7 +19,7 @@ async def test_a_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> 
                 for added in ("A", "B"):
                     info[added] = loader()
                     capabilities.refresh_soon()
-                    while capabilities.current.get("node_types") != [*info]:  # noqa: ASYNC110  (it tells nobody)
+                    while capabilities.current.get("node_types") != [*info]:  # noqa: ASYNC110  (ComfyUI sends no event)
                         await asyncio.sleep(0.01)
         finally:
             keeping.cancel()

@@ -113,7 +113,7 @@ FAILED = (
 )
 
 
-async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
+async def test_event_is_one_line_with_what_is_worth_reading() -> None:
     async with terminal(
         f"{COMPLETED}; {FAILED}; log.info('worker.stopped', reason='spot_interruption', jobs=None)"
     ) as shown:
@@ -126,7 +126,7 @@ async def test_an_event_is_one_line_with_what_is_worth_reading() -> None:
     assert "\x1b[2J" not in shown.raw
 
 
-def test_a_desk_writes_lines_for_people_also_where_there_is_no_terminal() -> None:
+def test_desk_writes_lines_for_people_also_where_there_is_no_terminal() -> None:
     written = io.StringIO()
     with WorkerConsole(Console(file=written, width=120), level="warning", is_for_machines=False) as console:
         console.status([])
@@ -135,7 +135,7 @@ def test_a_desk_writes_lines_for_people_also_where_there_is_no_terminal() -> Non
     assert re.fullmatch(r"\d\d:\d\d:\d\d comfyui +http://x:1 offline Nobody\.\n", written.getvalue())
 
 
-async def test_a_narrow_terminal_gets_the_shorter_line() -> None:
+async def test_narrow_terminal_gets_the_shorter_line() -> None:
     async with terminal(
         f"{COMPLETED}; console.status([lease(progress=0.5, node_title='A node of a long name')])", width=40
     ) as shown:
@@ -155,7 +155,7 @@ async def test_without_colours_nothing_is_lost() -> None:
     assert not re.search(r"\x1b\[(?:\d+;)*(?:3\d|4\d|9\d|38;[\d;]+)m", shown.raw)
 
 
-async def test_the_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_does() -> None:
+async def test_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_does() -> None:
     held = "[lease(progress=0.4, node_title='KSampler'), lease(OTHER_JOB, phase=Phase.FETCHING)]"
     async with terminal(f"console.status({held}); {COMPLETED}") as shown:
         await shown.until(r"abcd5678 9f8e7d6c running +━+[╸╺]?━* +40% KSampler +\d+ s")
@@ -177,7 +177,7 @@ async def test_who_has_no_job_says_so() -> None:
         await shown.end()
 
 
-async def test_a_terminal_that_cannot_move_gets_lines_only() -> None:
+async def test_terminal_that_cannot_move_gets_lines_only() -> None:
     async with terminal(f"console.status([lease()]); {COMPLETED}", env={"TERM": "dumb"}) as shown:
         await shown.until(r"12\.3 s\n")
         text = await shown.end()

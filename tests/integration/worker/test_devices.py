@@ -30,7 +30,7 @@ def stats(name: str = "cuda:0 NVIDIA RTX : cudaMallocAsync", *, total: int = 24 
         ("mps", "mps"),
     ],
 )
-def test_a_gpu_is_called_what_people_call_it(name: str, shown: str) -> None:
+def test_gpu_is_called_what_people_call_it(name: str, shown: str) -> None:
     assert readable(name) == shown
 
 
@@ -49,7 +49,7 @@ def test_of_several_gpus_alike_the_load_is_of_the_one_with_as_much_memory_in_use
 
 
 @pytest.mark.parametrize("said", [{}, {"devices": []}, {"devices": [{"name": 1}]}, {"devices": "x"}])
-def test_a_server_that_says_nothing_of_use_is_told_of_by_its_name_alone(said: Any) -> None:
+def test_server_that_says_nothing_of_use_is_told_of_by_its_name_alone(said: Any) -> None:
     assert described(said, []) == {}
 
 

@@ -118,7 +118,7 @@ async def test_devices_are_told_with_what_is_known_and_no_more() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.FETCHING, Phase.WAITING])
-async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase: Phase) -> None:
+async def test_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase: Phase) -> None:
     async with pulsing(phase) as (plane, _):
         plane.say("release")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
@@ -126,7 +126,7 @@ async def test_a_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
-async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(phase: Phase) -> None:
+async def test_job_that_has_begun_goes_on_when_it_is_asked_for(phase: Phase) -> None:
     async with pulsing(phase) as (plane, heartbeats):
         plane.say("release")
         for number in (1, 2):
@@ -138,7 +138,7 @@ async def test_a_job_that_has_begun_goes_on_when_it_is_asked_for(phase: Phase) -
         assert plane.lease.stop is LeaseStop.CANCEL
 
 
-async def test_a_stop_is_heard_by_the_heartbeat_that_waits_for_it() -> None:
+async def test_stop_is_heard_by_the_heartbeat_that_waits_for_it() -> None:
     async with pulsing() as (plane, _):
         plane.say("cancel")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)

@@ -36,7 +36,7 @@ async def serving(handle: web.Application) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def test_an_instance_knows_what_it_is() -> None:
+async def test_instance_knows_what_it_is() -> None:
     async with Metadata(instance_type="g6e.2xlarge", region="eu-west-1") as metadata, asking(metadata.url) as imds:
         assert await imds.instance_id() == "i-0123456789abcdef0"
         assert await imds.region() == "eu-west-1"
@@ -79,7 +79,7 @@ async def test_another_process_arms_the_simulator() -> None:
         assert await imds.get(SPOT) is None
 
 
-async def test_a_token_that_is_refused_is_replaced() -> None:
+async def test_token_that_is_refused_is_replaced() -> None:
     async with Metadata() as metadata, asking(metadata.url) as imds:
         assert await imds.instance_id()
         metadata.expire_tokens()
@@ -87,7 +87,7 @@ async def test_a_token_that_is_refused_is_replaced() -> None:
         assert metadata.tokens_given == 2
 
 
-async def test_a_token_is_renewed_before_it_ends() -> None:
+async def test_token_is_renewed_before_it_ends() -> None:
     async with Metadata(token_seconds=0) as metadata, asking(metadata.url) as imds:
         assert await imds.instance_id()
         metadata.token_seconds = 100
@@ -136,7 +136,7 @@ async def test_somebody_else_at_that_address_is_not_taken_for_ec2(status: int, s
         assert not imds.is_there
 
 
-async def test_an_answer_without_a_readable_date_has_none() -> None:
+async def test_answer_without_a_readable_date_has_none() -> None:
     async def answer(request: web.Request) -> web.Response:
         return web.Response(text="AQAE" if request.method == "PUT" else "InService", headers={"Date": "today"})
 

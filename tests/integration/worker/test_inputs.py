@@ -96,7 +96,7 @@ async def test_cleaning_leaves_what_others_put_beside(bench: Bench) -> None:
     assert bench.files == [f"{first.name}/output.png", f"{second.name}/inputs/0.jpeg"]
 
 
-async def test_an_asset_stays_while_a_job_needs_it(bench: Bench, tmp_path: Path) -> None:
+async def test_asset_stays_while_a_job_needs_it(bench: Bench, tmp_path: Path) -> None:
     cache = AssetCache(tmp_path / "small", max_bytes=0)
     transfers = Transfers(retries=0)
     inputs = Inputs(transfers, cache, folder=tmp_path / "work", asset_folder="assets")
@@ -209,7 +209,7 @@ async def test_urls_that_a_heartbeat_replaced_are_used(bench: Bench) -> None:
     assert refreshed == 2
 
 
-async def test_a_hash_that_is_none_is_refused(bench: Bench) -> None:
+async def test_hash_that_is_none_is_refused(bench: Bench) -> None:
     asset = make_asset("lut.png", content_hash="../../etc/passwd")
     lease = make_lease(assets=(asset,), urls=bench.storage.urls("lut.png"))
     with pytest.raises(TransferFailed, match="not a SHA-256") as caught:
@@ -217,7 +217,7 @@ async def test_a_hash_that_is_none_is_refused(bench: Bench) -> None:
     assert caught.value.fault is Fault.JOB
 
 
-async def test_a_job_without_files(bench: Bench) -> None:
+async def test_job_without_files(bench: Bench) -> None:
     assert await bench.inputs.fetch(make_lease(), refresh=no_refresh) == []
     bench.inputs.clean(make_lease())
 

@@ -81,7 +81,7 @@ async def until_forgotten(state: StateFolder) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_the_files_of_our_runs_go(simulator: Simulator, state: StateFolder, leftovers: Leftovers) -> None:
+async def test_files_of_our_runs_go(simulator: Simulator, state: StateFolder, leftovers: Leftovers) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
     leftovers.add([("comfyui-1", prompt_id)])
     assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
@@ -104,7 +104,7 @@ async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: StateF
     assert state.unfinished_runs() == []
 
 
-async def test_a_server_that_is_gone_from_the_settings_is_not_waited_for(
+async def test_server_that_is_gone_from_the_settings_is_not_waited_for(
     state: StateFolder, leftovers: Leftovers
 ) -> None:
     state.record_unfinished("comfyui-2", "p1")
@@ -112,7 +112,7 @@ async def test_a_server_that_is_gone_from_the_settings_is_not_waited_for(
     assert state.unfinished_runs() == []
 
 
-async def test_a_server_that_was_taken_away_meanwhile_is_not_waited_for(
+async def test_server_that_was_taken_away_meanwhile_is_not_waited_for(
     simulator: Simulator, state: StateFolder, servers: Servers, leftovers: Leftovers
 ) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
@@ -122,7 +122,7 @@ async def test_a_server_that_was_taken_away_meanwhile_is_not_waited_for(
     await until_forgotten(state)
 
 
-async def test_a_server_that_is_away_is_waited_for_by_the_next_process(
+async def test_server_that_is_away_is_waited_for_by_the_next_process(
     simulator: Simulator, state: StateFolder, leftovers: Leftovers
 ) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
@@ -185,7 +185,7 @@ async def until_no_upload(state: StateFolder) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_an_input_that_is_read_when_its_job_is_over_goes(
+async def test_input_that_is_read_when_its_job_is_over_goes(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
     leftovers = sweeper(simulator, state, beyond)
@@ -201,7 +201,7 @@ async def test_an_input_that_is_read_when_its_job_is_over_goes(
     await leftovers.close()
 
 
-async def test_an_input_that_is_read_after_its_worker_was_killed_goes(
+async def test_input_that_is_read_after_its_worker_was_killed_goes(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
     await abandon_upload(network, beyond)
@@ -218,7 +218,7 @@ async def test_an_input_that_is_read_after_its_worker_was_killed_goes(
     await following.close()
 
 
-async def test_an_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simulator, servers: Servers) -> None:
+async def test_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simulator, servers: Servers) -> None:
     await run_with_input(servers)
     assert len(inputs(simulator)) == 1
     assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
@@ -228,7 +228,7 @@ async def test_an_input_that_was_answered_is_nobodys_to_wait_for(simulator: Simu
     assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
-async def test_an_input_that_was_never_sent_is_nobodys_to_wait_for(
+async def test_input_that_was_never_sent_is_nobodys_to_wait_for(
     simulator: Simulator, servers: Servers, tmp_path: Path
 ) -> None:
     gone = Attachment(source=tmp_path / "gone.png", node="1", input="image", content_hash="0" * 64, folder=FOLDER)
@@ -246,7 +246,7 @@ async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state:
     assert state.unanswered_uploads() == []
 
 
-async def test_a_server_that_hangs_for_good_is_not_waited_for_for_ever(
+async def test_server_that_hangs_for_good_is_not_waited_for_for_ever(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.comfyui.orphaned_files.LONGEST_HANG_SECONDS", 0.1)
@@ -257,13 +257,13 @@ async def test_a_server_that_hangs_for_good_is_not_waited_for_for_ever(
     await leftovers.close()
 
 
-async def test_an_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
+async def test_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
     await abandon_upload(network, beyond)
     assert beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
     assert not beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
-async def test_an_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
+async def test_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
     simulator: Simulator, state: StateFolder, servers: Servers, leftovers: Leftovers
 ) -> None:
     """What it has read by then goes all the same."""

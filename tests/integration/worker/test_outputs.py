@@ -50,13 +50,13 @@ def made(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunRes
         (["1/a.mp4", "1/b.mp4"], None, "a.mp4"),
     ],
 )
-def test_the_file_that_is_wanted(files: list[str], node: str | None, expected: str) -> None:
+def test_file_that_is_wanted(files: list[str], node: str | None, expected: str) -> None:
     picked = pick(made(*files), make_lease(output_node_id=node, **VIDEO))
     assert isinstance(picked, OutputFile)
     assert picked.filename == expected
 
 
-def test_a_leading_dot_does_no_harm() -> None:
+def test_leading_dot_does_no_harm() -> None:
     picked = pick(made("1/a.webm", "1/b.mp4"), make_lease(**{**VIDEO, "output_extension": ".mp4"}))
     assert isinstance(picked, OutputFile)
     assert picked.filename == "b.mp4"
@@ -72,7 +72,7 @@ def test_texts_are_outputs_where_a_text_is_wanted() -> None:
     assert isinstance(pick(made("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
 
 
-def test_a_text_is_no_picture() -> None:
+def test_text_is_no_picture() -> None:
     with pytest.raises(NoOutput):
         pick(made(texts={"1": ("one",)}), make_lease())
     with pytest.raises(NoOutput):
@@ -93,7 +93,7 @@ async def comfy(simulator: Simulator) -> AsyncIterator[ComfyClient]:
         yield comfy
 
 
-async def test_a_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(clip())
     to = tmp_path / "output.mp4"
     collected = await collect(comfy, result, make_lease(output_node_id="5", **VIDEO), to)
@@ -118,7 +118,7 @@ async def test_another_kind_than_expected_is_told_as_it_is(comfy: ComfyClient, t
     assert collected.mime_type == "image/png"
 
 
-async def test_a_file_that_is_too_large_is_not_fetched_to_its_end(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_file_that_is_too_large_is_not_fetched_to_its_end(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(clip())
     lease = make_lease(output_node_id="5", max_output_bytes=100, **VIDEO)
     with pytest.raises(TooLarge, match="at most 100 bytes"):
@@ -138,7 +138,7 @@ async def test_of_many_files_no_more_are_kept_than_allowed_and_none_that_is_too_
     assert (kept, left_out) == ((), 5)
 
 
-async def test_a_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(words("grüße"))
     collected = await collect(comfy, result, make_lease(**TEXT), tmp_path / "output.txt")
     assert (tmp_path / "output.txt").read_text("utf-8") == "grüße"
@@ -177,7 +177,7 @@ async def test_what_came_over_the_socket_is_an_output_like_any_other(comfy: Comf
     assert [each.read_bytes() for each in kept] == [result.files[1].content]
 
 
-async def test_a_file_that_is_gone_is_said_and_leaves_nothing(
+async def test_file_that_is_gone_is_said_and_leaves_nothing(
     simulator: Simulator, comfy: ComfyClient, tmp_path: Path
 ) -> None:
     result = await comfy.run(invert())
@@ -187,7 +187,7 @@ async def test_a_file_that_is_gone_is_said_and_leaves_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_a_server_that_restarts_before_the_file_was_read_has_it_afterwards(
+async def test_server_that_restarts_before_the_file_was_read_has_it_afterwards(
     simulator: Simulator, comfy: ComfyClient, tmp_path: Path
 ) -> None:
     result = await comfy.run(invert())
@@ -199,7 +199,7 @@ async def test_a_server_that_restarts_before_the_file_was_read_has_it_afterwards
     assert (await reading).size == (tmp_path / "output.png").stat().st_size > 0
 
 
-async def test_a_connection_that_is_lost_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_connection_that_is_lost_costs_no_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("comfyrelay.worker.files.outputs.PAUSES_SECONDS", (0.01, 0.02, 0.03))
     async with open_storage() as server, ComfyClient(server.url("")) as comfy:
         server.files["view"] = b"made"

@@ -90,7 +90,7 @@ async def test_after_the_run_nothing_is_sent() -> None:
         await transfers.close()
 
 
-async def test_a_look_that_is_over_counts_no_more() -> None:
+async def test_look_that_is_over_counts_no_more() -> None:
     async with sending() as (storage, lease, made):
         watch(storage, lease, seconds=0.0)
         made.take(SMALL)
@@ -112,7 +112,7 @@ async def test_storage_in_trouble_costs_a_picture_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize("form", ["JPEG", "PNG", "WEBP"])
-def test_a_large_picture_is_made_small(form: str) -> None:
+def test_large_picture_is_made_small(form: str) -> None:
     small = shrunk(picture(1024, form))
     assert small is not None
     assert len(small) <= MOST_BYTES
@@ -120,7 +120,7 @@ def test_a_large_picture_is_made_small(form: str) -> None:
         assert (image.format, image.size) == ("JPEG", (512, 512))
 
 
-def test_a_small_jpeg_is_sent_as_it_is() -> None:
+def test_small_jpeg_is_sent_as_it_is() -> None:
     assert shrunk(SMALL) is SMALL
 
 

@@ -9,7 +9,7 @@ from time import monotonic
 import pytest
 from structlog.testing import capture_logs
 
-from comfyrelay.comfyui.processes.supervisor import Ending
+from comfyrelay.comfyui.processes.supervisor import ProcessExit
 from comfyrelay.comfyui.runs.events import Started
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import DeviceFault, OutOfMemory, RunLost, ServerRefused
@@ -51,18 +51,18 @@ async def test_memory_is_freed_before_anybody_hears_that_there_was_not_enough(
     assert simulator.log.count("POST", "/free") == 1
 
 
-async def test_a_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(
+async def test_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(
     simulator: Simulator, client: RecoveringClient
 ) -> None:
     await client.check()
     await fail_on_the_gpu(simulator, client)
-    assert client.is_sick
+    assert client.has_gpu_fault
     for _ in range(2):
         with pytest.raises(ServerRefused, match="restarted"):
             await client.check()
     await simulator.restart()
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while client.is_sick:
+        while client.has_gpu_fault:
             try:
                 await client.check()
             except ServerRefused:
@@ -86,7 +86,7 @@ class TestRestarts:
         assert not client.is_restarting
         await client.check()
 
-    async def test_a_sick_one_is_restarted_at_once_and_gets_no_job_meanwhile(
+    async def test_sick_one_is_restarted_at_once_and_gets_no_job_meanwhile(
         self, simulator: Simulator, client: RecoveringClient, tmp_path: Path
     ) -> None:
         await fail_on_the_gpu(simulator, client)
@@ -109,7 +109,7 @@ class TestRestarts:
             await client.check()
         await client.check_health()
 
-    async def test_a_command_that_cannot_be_run_makes_nobody_well(
+    async def test_command_that_cannot_be_run_makes_nobody_well(
         self, simulator: Simulator, client: RecoveringClient
     ) -> None:
         await fail_on_the_gpu(simulator, client)
@@ -120,7 +120,7 @@ class TestRestarts:
                 while not any(each["event"] == "worker.restart_failed" for each in logs):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         assert client.is_restarting
-        assert client.is_sick
+        assert client.has_gpu_fault
         await restarts.close()
 
 
@@ -130,17 +130,17 @@ class Ended:
     def __init__(self) -> None:
         self.said: list[tuple[float, str]] = []
 
-    async def since(self, began: float) -> Ending:
-        return Ending(at=began, reason="it was killed.", said=self.said)
+    async def exit_since(self, began: float) -> ProcessExit:
+        return ProcessExit(at=began, reason="it was killed.", lines=self.said)
 
-    async def run_begins(self) -> None: ...
+    async def mark_run_started(self) -> None: ...
 
-    def stuck(self, why: str) -> None: ...
+    def restart_stuck(self, why: str) -> None: ...
 
 
 async def test_what_a_lost_process_said_of_others_is_not_told_with_a_job(simulator: Simulator) -> None:
     ended = Ended()
-    client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), endings=ended)
+    client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), exits=ended)
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     begun, accepted = asyncio.Event(), asyncio.Event()
     ended.said.append((monotonic(), "a picture of somebody else"))

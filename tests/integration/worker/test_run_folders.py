@@ -42,7 +42,7 @@ def remove(base: Path, made: RunResult | None = None, *, prompt_ids: tuple[str, 
     ComfyFolders(lambda: [base], asset_folder="assets").remove(lease=LEASE, result=made, prompt_ids=prompt_ids)
 
 
-def test_a_jobs_folders_go_and_the_others_stay(base: Path) -> None:
+def test_jobs_folders_go_and_the_others_stay(base: Path) -> None:
     other = make_lease(2)
     for path in (
         f"input/comfyrelay/{job_folder(LEASE)}/a.png",
@@ -113,7 +113,7 @@ def test_nor_by_an_absolute_path(base: Path) -> None:
 
 
 @pytest.mark.parametrize("prompt_id", ["..", ".", "", "../..", "/", "a/b", "p\0"])
-def test_a_prompt_id_is_no_path(base: Path, prompt_id: str) -> None:
+def test_prompt_id_is_no_path(base: Path, prompt_id: str) -> None:
     write(base / "output" / "comfyrelay" / "p9" / "a.png")
     write(base / "output" / "mine.png")
     before = files_in(base)
@@ -121,7 +121,7 @@ def test_a_prompt_id_is_no_path(base: Path, prompt_id: str) -> None:
     assert files_in(base) == before
 
 
-def test_a_link_is_not_followed(base: Path) -> None:
+def test_link_is_not_followed(base: Path) -> None:
     outside = write(base.parent / "outside" / "secret")
     (base / "output" / "comfyrelay").mkdir()
     (base / "output" / "comfyrelay" / "p1").symlink_to(outside.parent)
@@ -131,7 +131,7 @@ def test_a_link_is_not_followed(base: Path) -> None:
     assert not (base / "output" / "a.png").is_symlink()
 
 
-def test_the_folders_themselves_may_be_links(base: Path, tmp_path: Path) -> None:
+def test_folders_themselves_may_be_links(base: Path, tmp_path: Path) -> None:
     """As on a machine with a second disk."""
     (tmp_path / "disk").mkdir()
     (base / "output").rmdir()
@@ -177,7 +177,7 @@ class TestAssets:
         folders.keep_assets([self.CACHED[1], f"{'c' * 64}.png"])
         assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
 
-    def test_a_link_to_elsewhere_is_not_followed(self, base: Path, tmp_path: Path) -> None:
+    def test_link_to_elsewhere_is_not_followed(self, base: Path, tmp_path: Path) -> None:
         outside = write(tmp_path / "outside" / f"{'a' * 40}.png")
         (base / "input" / "comfyrelay").mkdir()
         (base / "input" / "comfyrelay" / "assets").symlink_to(outside.parent)

@@ -18,7 +18,7 @@ from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
 from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
-from comfyrelay.worker.comfyui.servers import MOST_WARM, Ran, Servers
+from comfyrelay.worker.comfyui.servers import MOST_WARM, RunHistory, Servers
 from comfyrelay.worker.lease import PreviewTarget
 from comfyrelay.worker.settings import WorkerSettings
 from tests.support.graphs import invert, words
@@ -63,7 +63,7 @@ async def test_of_gpus_of_two_sizes_the_larger_one_gets_what_did_not_fit_elsewhe
         simulators = [await stack.enter_async_context(Simulator(gpu=each)) for each in options]
         servers = await stack.enter_async_context(open_servers(*(each.url for each in simulators), online=3))
         for _ in range(3):
-            ran, lease = Ran(), make_lease(ran_out_bytes=8 * GIB)
+            ran, lease = RunHistory(), make_lease(ran_out_bytes=8 * GIB)
             await servers.run(lease, invert(), (), ran=ran, on_event=lambda _: None, on_move=lambda: None)
             assert ran.client_id == "comfyui-2"
 
@@ -79,7 +79,7 @@ async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> No
         accepted = asyncio.Event()
 
         async def run(graph: Graph, on_event: Callable[[PoolJobEvent], None] = lambda _: None) -> str:
-            ran = Ran()
+            ran = RunHistory()
             await servers.run(make_lease(), graph, (), ran=ran, on_event=on_event, on_move=lambda: None)
             return f"{ran.client_id} {workflow_hash(graph)}"
 
@@ -97,12 +97,14 @@ async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> No
     assert told == newest[:MOST_WARM]
 
 
-async def test_a_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_else() -> None:
+async def test_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_else() -> None:
     async with Simulator() as first, Simulator() as second, open_servers(first.url, second.url, online=2) as servers:
         for simulator in (first, second):
             simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
         with pytest.raises(NodeFailed) as caught:
-            await servers.run(make_lease(), invert(), (), ran=Ran(), on_event=lambda _: None, on_move=lambda: None)
+            await servers.run(
+                make_lease(), invert(), (), ran=RunHistory(), on_event=lambda _: None, on_move=lambda: None
+            )
     assert caught.value.fault is Fault.JOB
     assert first.log.prompts_queued + second.log.prompts_queued == 1
 
@@ -127,7 +129,7 @@ class TestNoServerIsLeft:
             async def run(
                 on_event: Callable[[PoolJobEvent], None] = lambda _: None, on_move: Callable[[], None] = lambda: None
             ) -> None:
-                await servers.run(make_lease(), invert(), (), ran=Ran(), on_event=on_event, on_move=on_move)
+                await servers.run(make_lease(), invert(), (), ran=RunHistory(), on_event=on_event, on_move=on_move)
 
             async with asyncio.timeout(PATIENCE_SECONDS):
                 other = asyncio.create_task(
@@ -148,7 +150,9 @@ class TestNoServerIsLeft:
         async with Simulator() as simulator, open_servers(simulator.url, "http://127.0.0.1:1") as servers:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(NotInstalled):
-                    await servers.run(make_lease(), graph, (), ran=Ran(), on_event=lambda _: None, on_move=lambda: None)
+                    await servers.run(
+                        make_lease(), graph, (), ran=RunHistory(), on_event=lambda _: None, on_move=lambda: None
+                    )
 
 
 @asynccontextmanager
@@ -175,7 +179,7 @@ def loader(*names: Any) -> dict[str, Any]:
     "stats",
     [{}, {"system": None, "devices": None}, {"system": "?", "devices": "?"}, {"devices": ["?", 7, None]}],
 )
-async def test_a_server_that_says_odd_things_of_itself_is_told_of_all_the_same(stats: dict[str, Any]) -> None:
+async def test_server_that_says_odd_things_of_itself_is_told_of_all_the_same(stats: dict[str, Any]) -> None:
     async with odd_comfyui(stats, {"A": loader("a.safetensors")}) as url, open_servers(url) as servers:
         told = await gather(servers, {})
     assert told["comfyui"] == [{"url": url, "version": None, "gpus": []}]
@@ -209,7 +213,7 @@ async def test_what_the_operator_says_does_not_hide_what_is_so() -> None:
     assert (capabilities.current["node_types"], capabilities.current["providers"]) == (["A"], ["self_hosted"])
 
 
-async def test_a_server_that_is_away_says_nothing() -> None:
+async def test_server_that_is_away_says_nothing() -> None:
     async with open_servers("http://127.0.0.1:1") as servers:
         assert await gather(servers, {}) == {"providers": ["self_hosted"]}
 
@@ -218,7 +222,7 @@ async def test_a_server_that_is_away_says_nothing() -> None:
     ("usual", "watched", "method"),
     [(None, False, "auto"), (5.0, False, "auto"), (0.8, False, "none"), (0.8, True, "auto")],
 )
-async def test_a_run_that_is_over_at_once_makes_no_previews_unless_somebody_watches(
+async def test_run_that_is_over_at_once_makes_no_previews_unless_somebody_watches(
     usual: float | None, watched: bool, method: str
 ) -> None:
     lease = make_lease()
@@ -232,7 +236,7 @@ async def test_a_run_that_is_over_at_once_makes_no_previews_unless_somebody_watc
                 lease,
                 invert(),
                 (),
-                ran=Ran(),
+                ran=RunHistory(),
                 on_event=lambda _: accepted.set(),
                 on_move=lambda: None,
                 usual_seconds=usual,

@@ -51,7 +51,7 @@ async def test_nothing_is_said_until_ec2_says_something() -> None:
     ("seconds", "left"),
     [(120, 120), (90, 90), (3600, 120), (0, 0), (-30, 0)],
 )
-async def test_a_spot_notice_leaves_as_long_as_it_says(seconds: float, left: float) -> None:
+async def test_spot_notice_leaves_as_long_as_it_says(seconds: float, left: float) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.interrupt(seconds=seconds)
         notice = await next_after(notices, None)
@@ -63,14 +63,14 @@ async def test_a_spot_notice_leaves_as_long_as_it_says(seconds: float, left: flo
         assert notice.seconds_left <= notice.seconds
 
 
-async def test_the_time_that_is_left_is_counted_by_the_clock_of_ec2() -> None:
+async def test_time_that_is_left_is_counted_by_the_clock_of_ec2() -> None:
     async with Metadata(clock_seconds=-7200) as metadata, watching(metadata.url) as notices:
         metadata.interrupt(seconds=100)
         assert (await next_after(notices, None)).seconds == pytest.approx(100, abs=2)
 
 
 @pytest.mark.parametrize("said", ['{"action": "terminate"}', '{"action": "stop", "time": "soon"}'])
-async def test_an_instance_that_goes_nobody_knows_when_goes_now(said: str) -> None:
+async def test_instance_that_goes_nobody_knows_when_goes_now(said: str) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.arm(SPOT, said)
         notice = await next_after(notices, None)
@@ -87,7 +87,7 @@ async def test_what_is_no_notice_is_none(said: str) -> None:
         assert notices.current is None
 
 
-async def test_a_rebalance_recommendation_is_no_hurry() -> None:
+async def test_rebalance_recommendation_is_no_hurry() -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.recommend_rebalance()
         notice = await next_after(notices, None)
@@ -95,7 +95,7 @@ async def test_a_rebalance_recommendation_is_no_hurry() -> None:
 
 
 @pytest.mark.parametrize("state", ["Terminated", "Warmed:Terminated"])
-async def test_a_group_that_ends_the_instance_leaves_what_is_set(state: str) -> None:
+async def test_group_that_ends_the_instance_leaves_what_is_set(state: str) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.arm(LIFECYCLE, state)
         notice = await next_after(notices, None)
@@ -110,7 +110,7 @@ async def test_other_states_of_a_group_end_nothing(state: str) -> None:
         assert notices.current is None
 
 
-async def test_a_notice_that_is_repeated_is_not_newer_and_a_more_urgent_one_is() -> None:
+async def test_notice_that_is_repeated_is_not_newer_and_a_more_urgent_one_is() -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.recommend_rebalance()
         rebalance = await next_after(notices, None)

@@ -59,7 +59,7 @@ class Refreshed:
 
 
 class TestDownloads:
-    async def test_a_file_comes_with_its_size(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_file_comes_with_its_size(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         storage.files["a"] = b"12345"
         to = tmp_path / "new" / "folder" / "a.png"
         assert await transfers.download(lambda: storage.url("a"), to, refresh=no_refresh) == 5
@@ -99,7 +99,7 @@ class TestDownloads:
         await transfers.close()
 
     @pytest.mark.parametrize("status", [404, 410])
-    async def test_a_file_that_is_gone_is_the_jobs_fault(
+    async def test_file_that_is_gone_is_the_jobs_fault(
         self, storage: Storage, transfers: Transfers, tmp_path: Path, status: int
     ) -> None:
         storage.answers = [answering(status)]
@@ -111,7 +111,7 @@ class TestDownloads:
     @pytest.mark.parametrize(
         "refusal", [answering(401), answering(403), answering(400, text="<Code>ExpiredToken</Code>")]
     )
-    async def test_a_url_that_is_refused_is_replaced(
+    async def test_url_that_is_refused_is_replaced(
         self, storage: Storage, transfers: Transfers, tmp_path: Path, refusal: Answer
     ) -> None:
         storage.files["new"] = b"12345"
@@ -122,7 +122,7 @@ class TestDownloads:
         assert (size, refresh.count) == (5, 1)
         assert [each.path for each in storage.requests] == ["/old", "/new"]
 
-    async def test_a_lost_lease_ends_it(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_lost_lease_ends_it(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         async def lost() -> None:
             raise LeaseLost
 
@@ -130,21 +130,21 @@ class TestDownloads:
         with pytest.raises(LeaseLost):
             await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=lost)
 
-    async def test_a_checksum_that_is_wrong_once(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_checksum_that_is_wrong_once(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         storage.files["a"] = b"12345"
         storage.answers = [answering(200, body=b"12x45")]
         digest = hashlib.sha256(b"12345").hexdigest()
         await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh, sha256=digest)
         assert (tmp_path / "a").read_bytes() == b"12345"
 
-    async def test_a_checksum_that_stays_wrong(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_checksum_that_stays_wrong(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         storage.files["a"] = b"12345"
         with pytest.raises(TransferFailed, match="checksum") as caught:
             await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh, sha256="0" * 64)
         assert caught.value.fault is Fault.WORKER
         assert list(tmp_path.iterdir()) == []
 
-    async def test_a_download_that_is_cut_off_is_done_again(
+    async def test_download_that_is_cut_off_is_done_again(
         self, storage: Storage, transfers: Transfers, tmp_path: Path
     ) -> None:
         async def cut_off(request: web.Request) -> web.StreamResponse:
@@ -166,7 +166,7 @@ class TestDownloads:
         assert (tmp_path / "a").read_bytes() == b"not really packed"
         assert storage.requests[0].headers["Accept-Encoding"] == "identity"
 
-    async def test_a_redirect_is_followed(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_redirect_is_followed(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         storage.files["elsewhere"] = b"12345"
         storage.answers = [answering(307, headers={"Location": "/elsewhere"})]
         assert await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh) == 5
@@ -191,7 +191,7 @@ class TestDownloads:
             await task
         assert list(tmp_path.iterdir()) == []
 
-    async def test_a_disk_that_cannot_be_written_is_said(
+    async def test_disk_that_cannot_be_written_is_said(
         self, storage: Storage, transfers: Transfers, tmp_path: Path
     ) -> None:
         (tmp_path / "file").write_bytes(b"")
@@ -236,7 +236,7 @@ class TestUploads:
         await server.close()
         await transfers.close()
 
-    async def test_a_file_goes_with_its_length_and_exactly_the_signed_headers(
+    async def test_file_goes_with_its_length_and_exactly_the_signed_headers(
         self, storage: Storage, transfers: Transfers, source: Path
     ) -> None:
         urls = storage.urls(headers={"Content-Type": "image/x-odd; a=b", "x-amz-meta-a": "1"})
@@ -247,7 +247,7 @@ class TestUploads:
         assert headers["Content-Length"] == "10"
         assert "Transfer-Encoding" not in headers
 
-    async def test_an_empty_file(self, storage: Storage, transfers: Transfers, source: Path) -> None:
+    async def test_empty_file(self, storage: Storage, transfers: Transfers, source: Path) -> None:
         source.write_bytes(b"")
         await transfers.upload(source, storage.urls, refresh=no_refresh)
         assert storage.files["output"] == b""
@@ -271,9 +271,7 @@ class TestUploads:
         assert caught.value.fault is Fault.WORKER
         assert len(storage.requests) == 1
 
-    async def test_a_url_that_is_refused_is_replaced(
-        self, storage: Storage, transfers: Transfers, source: Path
-    ) -> None:
+    async def test_url_that_is_refused_is_replaced(self, storage: Storage, transfers: Transfers, source: Path) -> None:
         storage.answers = [answering(403)]
         urls = [storage.urls()]
         refresh = Refreshed(then=lambda: urls.append(urls[0].model_copy(update={"output_url": storage.url("new")})))
@@ -298,7 +296,7 @@ class TestUploads:
         assert refresh.count == 1
         assert len(storage.files["output"]) == LARGE
 
-    async def test_a_connection_that_is_lost(self, storage: Storage, transfers: Transfers, source: Path) -> None:
+    async def test_connection_that_is_lost(self, storage: Storage, transfers: Transfers, source: Path) -> None:
         """Storage may have refused it, and not have been heard."""
         storage.answers = [hanging_up]
         refresh = Refreshed()
@@ -311,7 +309,7 @@ class TestUploads:
             await transfers.upload(source, lambda: nowhere, refresh=no_refresh)
         assert caught.value.fault is Fault.WORKER
 
-    async def test_a_file_that_is_not_there(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_file_that_is_not_there(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         with pytest.raises(TransferFailed, match="cannot be read on the worker: No such file"):
             await transfers.upload(tmp_path / "gone", storage.urls, refresh=no_refresh)
 
@@ -325,7 +323,7 @@ async def test_bytes_are_counted_by_direction(storage: Storage, source: Path, tm
     assert counted == [("upload", 10), ("download", 10)]
 
 
-async def test_a_proxy_is_not_for_this_machine(storage: Storage, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_proxy_is_not_for_this_machine(storage: Storage, source: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -339,7 +337,7 @@ async def test_a_proxy_is_not_for_this_machine(storage: Storage, source: Path, m
     await transfers.close()
 
 
-async def test_a_large_file_is_never_whole_in_memory(transfers: Transfers, tmp_path: Path, clock: Clock) -> None:
+async def test_large_file_is_never_whole_in_memory(transfers: Transfers, tmp_path: Path, clock: Clock) -> None:
     source = tmp_path / "large"
     with source.open("wb") as file:
         file.truncate(LARGE)
@@ -392,7 +390,7 @@ class TestRealStores:
         await transfers.download(lambda: url, tmp_path / "back", refresh=no_refresh, sha256=digest)
         assert (tmp_path / "back").read_bytes() == b"the output"
 
-    async def test_a_url_that_has_expired(
+    async def test_url_that_has_expired(
         self, store: ObjectStore, transfers: Transfers, source: Path, clock: Clock
     ) -> None:
         async def sign(ttl_seconds: int) -> None:
@@ -414,7 +412,7 @@ class TestRealStores:
         assert await store.get("a.png") == b"the output"
         assert len(urls) == 2
 
-    async def test_an_object_that_is_gone(self, store: ObjectStore, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_object_that_is_gone(self, store: ObjectStore, transfers: Transfers, tmp_path: Path) -> None:
         url = await store.sign_download("gone.png", ttl_seconds=60)
         with pytest.raises(TransferFailed) as caught:
             await transfers.download(lambda: url, tmp_path / "a", refresh=no_refresh)

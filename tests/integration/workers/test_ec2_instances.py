@@ -47,7 +47,7 @@ def instance_id(aws_url: str) -> str:
     return found
 
 
-async def test_an_instance_of_a_group_gets_in_and_another_does_not(instance_id: str) -> None:
+async def test_instance_of_a_group_gets_in_and_another_does_not(instance_id: str) -> None:
     instances = Instances(is_on=True)
     await instances.check(instance_id)
     with pytest.raises(Forbidden, match="belongs to no Auto Scaling group"):

@@ -20,7 +20,7 @@ async def names(world: World) -> set[str]:
     return {each.worker.worker_id for each in (await world.engine.fleet.views.workers(limit=100)).items}
 
 
-async def test_a_worker_that_was_silent_for_two_hours_is_removed(world: World) -> None:
+async def test_worker_that_was_silent_for_two_hours_is_removed(world: World) -> None:
     desk = await world.desk()
     await world.advance(2 * HOUR - 1)
     fresh = await world.worker(desk.fleet)
@@ -46,7 +46,7 @@ async def test_one_that_holds_a_lease_stays_until_the_reaper_has_ended_it(world:
     assert (dispatch.status, dispatch.attempts) == ("queued", 1)
 
 
-async def test_the_desk_s_own_and_revoked_ones_stay(world: World) -> None:
+async def test_desk_s_own_and_revoked_ones_stay(world: World) -> None:
     await world.restart(Hooks(desk_workers=["own"]))
     fleet = await world.fleet(await world.workflow())
     await world.worker(fleet, name="own")
@@ -73,7 +73,7 @@ async def test_one_that_takes_a_job_this_moment_keeps_it(world: World) -> None:
     assert await names(world) == ({desk.worker} if has_lease else set())
 
 
-async def test_a_worker_that_leases_while_it_is_looked_at_is_not_removed(
+async def test_worker_that_leases_while_it_is_looked_at_is_not_removed(
     postgres_backend: PostgresBackend, tmp_path: Path
 ) -> None:
     """The lease is written, and not committed yet, when the silent are looked for."""

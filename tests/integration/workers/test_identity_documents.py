@@ -76,7 +76,7 @@ async def refusal(api: Api, signed: str, **changes: Any) -> str:
 
 
 @pytest.mark.parametrize("written", ["as signed", "as EC2 writes it", "without attributes"])
-async def test_an_instance_that_aws_vouches_for_is_let_in(small: Api, written: str) -> None:
+async def test_instance_that_aws_vouches_for_is_let_in(small: Api, written: str) -> None:
     options = (pkcs7.PKCS7Options.NoAttributes,) if written == "without attributes" else ()
     signed = aws().sign(fresh(small), options=options)
     if written == "as EC2 writes it":
@@ -105,13 +105,13 @@ async def test_what_was_changed_after_it_was_signed_is_refused(small: Api, optio
     assert answer == "The instance identity document is not signed by AWS."
 
 
-async def test_a_short_key_is_not_trusted(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_short_key_is_not_trusted(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     weak = Authority(1024)
     async with serving(sqlite_backend, tmp_path, aws_identity_certificates={REGION: weak.write(tmp_path)}) as api:
         assert await refusal(api, weak.sign(fresh(api))) == "The instance identity document is not signed by AWS."
 
 
-async def test_the_document_must_be_the_worker_s_own(small: Api) -> None:
+async def test_document_must_be_the_worker_s_own(small: Api) -> None:
     assert (await refusal(small, aws().sign(fresh(small)), worker_id="i-0feedfeedfeedfeed")).startswith(
         f"The instance identity document is of {INSTANCE}"
     )
@@ -128,7 +128,7 @@ async def test_other_accounts_stages_and_regions_are_refused(small: Api) -> None
     assert await refusal(small, elsewhere) == "This server has no certificate of AWS for the region 'us-east-1'."
 
 
-async def test_a_document_that_is_too_old_opens_nothing(api: Api) -> None:
+async def test_document_that_is_too_old_opens_nothing(api: Api) -> None:
     old = document(api.clock.now - timedelta(seconds=3601))
     assert await refusal(api, aws().sign(old)) == (
         "The instance was launched more than 1 h ago: its document is too old."
@@ -137,7 +137,7 @@ async def test_a_document_that_is_too_old_opens_nothing(api: Api) -> None:
     assert (await refusal(api, aws().sign(ahead))).startswith("The instance identity document is from the future")
 
 
-async def test_a_document_opens_for_the_first_who_shows_it_alone(api: Api) -> None:
+async def test_document_opens_for_the_first_who_shows_it_alone(api: Api) -> None:
     signed = aws().sign(fresh(api))
     first = await register(api, signed)
     assert first.status_code == 201
@@ -160,7 +160,7 @@ async def test_who_was_let_in_comes_back_with_its_key_however_old_the_instance_i
     assert (await register(api, signed)).status_code == 201
 
 
-async def test_a_refused_registration_does_not_use_the_document_up(small: Api) -> None:
+async def test_refused_registration_does_not_use_the_document_up(small: Api) -> None:
     signed = aws().sign(fresh(small))
     assert (await register(small, signed, fleet_slug="nowhere", registration_key="k" * 16)).status_code == 404
     assert (await register(small, signed)).status_code == 201
@@ -173,11 +173,11 @@ async def test_what_is_no_document_is_refused_in_words(small: Api, said: str) ->
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"instanceId": 7}', b"\xff"])
-async def test_a_signed_document_that_says_nothing_is_refused(small: Api, content: bytes) -> None:
+async def test_signed_document_that_says_nothing_is_refused(small: Api, content: bytes) -> None:
     assert (await refusal(small, aws().sign(content))).startswith("The instance identity document cannot be read")
 
 
-async def test_a_wrong_secret_is_not_made_good_by_a_document(small: Api) -> None:
+async def test_wrong_secret_is_not_made_good_by_a_document(small: Api) -> None:
     headers = {"X-Instance-Identity": aws().sign(fresh(small)), "X-Fleet-Secret": "wrong"}
     body = {"worker_id": INSTANCE, "fleet_slug": "home-clip", "registration_key": KEY}
     problem_of(await small.anybody.call("POST", "/api/worker/register", body, headers=headers), 401)
@@ -190,7 +190,7 @@ async def test_without_certificates_only_the_secret_opens(sqlite_backend: Sqlite
         await api.worker()
 
 
-def test_a_certificate_that_cannot_be_read_is_told_at_the_start(tmp_path: Path) -> None:
+def test_certificate_that_cannot_be_read_is_told_at_the_start(tmp_path: Path) -> None:
     (tmp_path / "wrong.pem").write_text("no certificate")
     for name in ("wrong.pem", "missing.pem"):
         identities = Identities(certificates={REGION: tmp_path / name}, accounts={}, max_age_seconds=60)
@@ -198,7 +198,7 @@ def test_a_certificate_that_cannot_be_read_is_told_at_the_start(tmp_path: Path) 
             identities.load()
 
 
-async def test_the_secret_still_opens_where_documents_do(small: Api) -> None:
+async def test_secret_still_opens_where_documents_do(small: Api) -> None:
     await small.worker("gpu-1")
     assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == ["gpu-1"]
 
@@ -231,14 +231,14 @@ class TestWorker:
             with pytest.raises(ConfigurationError, match="EC2 gives no identity document here"):
                 await registration.enlist({})
 
-    async def test_a_refusal_is_told_in_the_server_s_words(self, small: Api, tmp_path: Path) -> None:
+    async def test_refusal_is_told_in_the_server_s_words(self, small: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
             metadata.arm(IDENTITY, somebody().sign(fresh(small)))
             async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
                 with pytest.raises(ConfigurationError, match="is not signed by AWS"):
                     await registration.enlist({})
 
-    async def test_a_secret_goes_before_the_document(self, small: Api, tmp_path: Path) -> None:
+    async def test_secret_goes_before_the_document(self, small: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
             given = {"fleet_identity": "aws", "fleet_secret": FLEET_SECRET}
             async with self.joining(small, tmp_path, metadata, **given) as registration:

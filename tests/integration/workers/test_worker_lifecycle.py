@@ -22,7 +22,7 @@ async def desk(world: World) -> Desk:
 
 
 class TestRegister:
-    async def test_a_worker_is_assigned_its_fleet_s_workflows(self, world: World) -> None:
+    async def test_worker_is_assigned_its_fleet_s_workflows(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("b"), await world.workflow("a"))
         registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
         worker = registered.worker
@@ -40,7 +40,7 @@ class TestRegister:
         )
         assert registered.workflows == ["b"]
 
-    async def test_a_narrowed_worker_stays_narrowed_when_the_fleet_changes(self, world: World) -> None:
+    async def test_narrowed_worker_stays_narrowed_when_the_fleet_changes(self, world: World) -> None:
         a, b = await world.workflow("a"), await world.workflow("b")
         fleet = await world.fleet(a)
         await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["a"])
@@ -51,7 +51,7 @@ class TestRegister:
         await world.submit(user, await world.effect(b))
         assert await world.lease("w") is None
 
-    async def test_a_workflow_that_is_switched_off_is_not_among_them(self, world: World) -> None:
+    async def test_workflow_that_is_switched_off_is_not_among_them(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.engine.catalogue.workflows.set_active("b", is_active=False)
         registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet)
@@ -113,7 +113,7 @@ class TestRegister:
         with pytest.raises(Conflict):
             await world.engine.fleet.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
 
-    async def test_a_revoked_one_does_not_come_back_with_its_key(self, world: World, desk: Desk) -> None:
+    async def test_revoked_one_does_not_come_back_with_its_key(self, world: World, desk: Desk) -> None:
         register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet, key="its own key")
         await register()
         await world.engine.fleet.workers.set_approved("w", is_approved=False)
@@ -126,19 +126,19 @@ class TestRegister:
         for _ in range(2):
             await world.engine.fleet.workers.register(worker_id="w", fleet_slug="small", key="its own key")
 
-    async def test_a_worker_that_left_may_come_back(self, world: World, desk: Desk) -> None:
+    async def test_worker_that_left_may_come_back(self, world: World, desk: Desk) -> None:
         await world.engine.fleet.workers.deregister(desk.worker)
         assert await world.worker(desk.fleet, name=desk.worker) == desk.worker
 
-    async def test_an_unknown_fleet_is_not_found(self, world: World) -> None:
+    async def test_unknown_fleet_is_not_found(self, world: World) -> None:
         with pytest.raises(NotFound):
             await world.worker("nowhere")
 
-    async def test_a_fleet_of_another_stage_is_not_found(self, world: World, desk: Desk) -> None:
+    async def test_fleet_of_another_stage_is_not_found(self, world: World, desk: Desk) -> None:
         with pytest.raises(NotFound):
             await world.worker(desk.fleet, stage=Stage.STAGING)
 
-    async def test_a_fleet_without_an_active_workflow_takes_nobody(self, world: World) -> None:
+    async def test_fleet_without_an_active_workflow_takes_nobody(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"))
         await world.engine.catalogue.workflows.set_active("a", is_active=False)
         with pytest.raises(InvalidInput):
@@ -146,15 +146,15 @@ class TestRegister:
         with pytest.raises(Forbidden):
             await world.lease("w")
 
-    async def test_a_narrowing_that_leaves_nothing_is_refused(self, world: World, desk: Desk) -> None:
+    async def test_narrowing_that_leaves_nothing_is_refused(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
             await world.engine.fleet.workers.register(worker_id="w", fleet_slug=desk.fleet, workflow_slugs=["other"])
 
-    async def test_a_worker_runs_at_least_one_job(self, world: World, desk: Desk) -> None:
+    async def test_worker_runs_at_least_one_job(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
             await world.worker(desk.fleet, concurrency=0)
 
-    async def test_a_full_fleet_takes_nobody_until_somebody_leaves(self, world: World) -> None:
+    async def test_full_fleet_takes_nobody_until_somebody_leaves(self, world: World) -> None:
         workflow = await world.workflow()
         await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         first = await world.worker("small")
@@ -190,11 +190,11 @@ class TestLeaving:
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
 
-    async def test_an_unknown_worker_cannot_leave(self, world: World) -> None:
+    async def test_unknown_worker_cannot_leave(self, world: World) -> None:
         with pytest.raises(NotFound):
             await world.engine.fleet.workers.deregister("nobody")
 
-    async def test_a_worker_that_leaves_while_it_is_given_a_job_keeps_none(self, world: World, desk: Desk) -> None:
+    async def test_worker_that_leaves_while_it_is_given_a_job_keeps_none(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         leaving: list[asyncio.Task[int]] = []
 
@@ -224,20 +224,20 @@ class TestRevoke:
         with pytest.raises(LeaseLost):
             await world.complete(leased)
 
-    async def test_an_approved_worker_is_served_again(self, world: World, desk: Desk) -> None:
+    async def test_approved_worker_is_served_again(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
         await world.engine.fleet.workers.set_approved(desk.worker, is_approved=True)
         assert await world.lease(desk.worker) is not None
 
     @pytest.mark.parametrize("change", ["set_approved", "set_draining"])
-    async def test_an_unknown_worker_cannot_be_changed(self, world: World, change: str) -> None:
+    async def test_unknown_worker_cannot_be_changed(self, world: World, change: str) -> None:
         argument = {"set_approved": "is_approved", "set_draining": "is_draining"}[change]
         with pytest.raises(NotFound):
             await getattr(world.engine.fleet.workers, change)("nobody", **{argument: True})
 
 
-async def test_a_draining_worker_finishes_what_it_has(world: World, desk: Desk) -> None:
+async def test_draining_worker_finishes_what_it_has(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
     await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
     assert await world.complete(leased) == "completed"
@@ -253,7 +253,7 @@ async def test_being_seen_is_noted_for_many_workers_at_once(world: World, desk: 
     assert [each.last_seen_at if each else None for each in found] == [world.clock.now, world.clock.now, before]
 
 
-async def test_the_audit_tells_a_worker_s_whole_life_in_order(world: World, desk: Desk) -> None:
+async def test_audit_tells_a_worker_s_whole_life_in_order(world: World, desk: Desk) -> None:
     _, first = await desk.leased()
     await world.complete(first)
     await desk.leased()
@@ -276,7 +276,7 @@ async def test_the_audit_tells_a_worker_s_whole_life_in_order(world: World, desk
     ]
 
 
-async def test_the_audit_says_why_and_of_what(world: World, desk: Desk) -> None:
+async def test_audit_says_why_and_of_what(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
     await world.advance(1.5)
     await world.requeue(leased, "spot_rebalance")

@@ -10,7 +10,7 @@ from tests.system.acceptance.script_desk import SCRIPT, ScriptDesk
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_the_command_is_made_in_the_order_of_the_contract(desk: ScriptDesk) -> None:
+async def test_command_is_made_in_the_order_of_the_contract(desk: ScriptDesk) -> None:
     """Program, script, wait, profile, template, folder, prompt; then optional arguments; further options come last."""
     job_id = await desk.script(negative="dogs", tries=2, randomize_seed=True, profile="medium", extra_args="--seed 5")
     assert (await desk.ended(job_id)).status == "completed"
@@ -30,7 +30,7 @@ async def test_what_was_not_chosen_is_not_in_the_command(desk: ScriptDesk) -> No
     assert not {"--negative", "--tries", "--randomize-seed"} & {*argv}
 
 
-async def test_the_command_can_be_seen_before_it_runs(desk: ScriptDesk) -> None:
+async def test_command_can_be_seen_before_it_runs(desk: ScriptDesk) -> None:
     """The exact command is shown, and showing it runs nothing."""
     wish = {"template": "clip.json", "input_subdir": "cats", "positive": "it's a cat"}
     shown = (await desk.http.post("/api/desk/script/preview", json=wish)).json()["data"]
@@ -63,7 +63,7 @@ async def test_arguments_are_checked_in_one_place_before_a_job_is_accepted(desk:
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_an_existing_script_is_run_as_it_is(desk: ScriptDesk) -> None:
+async def test_existing_script_is_run_as_it_is(desk: ScriptDesk) -> None:
     """The script needs no change: nothing is expected of it except the contract."""
     source = SCRIPT.read_bytes()
     assert b"comfyrelay" not in source.lower().replace(b"knows nothing of comfyrelay", b"")
@@ -74,7 +74,7 @@ async def test_an_existing_script_is_run_as_it_is(desk: ScriptDesk) -> None:
     assert argv[:2] == [sys.executable, str(SCRIPT)]
 
 
-async def test_the_exit_code_decides_how_the_job_ended(desk: ScriptDesk) -> None:
+async def test_exit_code_decides_how_the_job_ended(desk: ScriptDesk) -> None:
     """0 is success, any other code is failure, and the code is kept with the attempt."""
     good, bad = await desk.script(), await desk.script(template="refused.json")
     for job_id, status, code in ((good, "completed", 0), (bad, "failed", 1)):

@@ -29,7 +29,7 @@ async def test_saved_presets_are_put_in_with_one_click(desk: ScriptDesk, page: P
     assert argv[argv.index("--profile") + 1] == name
 
 
-async def test_a_preset_of_ones_own_is_kept(desk: ScriptDesk) -> None:
+async def test_preset_of_ones_own_is_kept(desk: ScriptDesk) -> None:
     """Frequently used values are saved under a name and applied to every job that names it."""
     kept = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
     wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
@@ -55,7 +55,7 @@ async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: ScriptDes
     assert [(await desk.ended(each)).label for each in await desk.items(batch.id)] == ["cat", "dog"]
 
 
-async def test_an_output_folder_can_be_given_to_a_job(desk: ScriptDesk) -> None:
+async def test_output_folder_can_be_given_to_a_job(desk: ScriptDesk) -> None:
     """Outputs go to another place inside the output folder, under a readable name."""
     wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)

@@ -14,7 +14,7 @@ from tests.system.desk.test_killed import desk_process
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_a_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_nodes(desk: ScriptDesk) -> None:
+async def test_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_nodes(desk: ScriptDesk) -> None:
     """HTTP 400 is recognised in the script's output; the job fails and names the wrong node and the reason."""
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
@@ -24,7 +24,7 @@ async def test_a_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_
     assert found.attempts == 1
 
 
-async def test_a_graph_of_ones_own_that_is_refused_says_the_same(desk: ScriptDesk) -> None:
+async def test_graph_of_ones_own_that_is_refused_says_the_same(desk: ScriptDesk) -> None:
     """The error is the same whether a script or the queue sent the graph."""
     wrong = {**invert(), "2": {"class_type": "ImageInvert", "inputs": {}}}
     made = await desk.client.add_graph(wrong, name="wrong")
@@ -32,7 +32,7 @@ async def test_a_graph_of_ones_own_that_is_refused_says_the_same(desk: ScriptDes
     assert (found.status, found.error) == ("failed", "ImageInvert (2): input 'image' is not connected")
 
 
-async def test_an_exit_code_other_than_0_fails_the_job_with_a_summary(desk: ScriptDesk) -> None:
+async def test_exit_code_other_than_0_fails_the_job_with_a_summary(desk: ScriptDesk) -> None:
     """The exit code decides; the reason is a sentence found in the output."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     job_id = await desk.script()
@@ -42,7 +42,7 @@ async def test_an_exit_code_other_than_0_fails_the_job_with_a_summary(desk: Scri
     assert (await desk.kept(job_id))["exit_code"] == 1
 
 
-async def test_a_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: ScriptDesk, page: PageDriver) -> None:
     """The output up to the timeout can be read, and one click runs the job again."""
     slow = desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
     # long enough for a server on a busy machine when it is tried again
@@ -59,7 +59,7 @@ async def test_a_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk
 
 
 @pytest.mark.parametrize("trouble", [ErrorBeforeQueueing(times=1), OutOfMemory(class_type="ImageInvert", times=1)])
-async def test_a_trouble_that_passes_is_overcome_without_anybody(
+async def test_trouble_that_passes_is_overcome_without_anybody(
     desk: ScriptDesk, trouble: ErrorBeforeQueueing | OutOfMemory
 ) -> None:
     """A temporary error is retried automatically."""

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 # A job and its parameters
 
 
-async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_job_is_created_on_the_page_with_its_own_parameters(desk: ScriptDesk, page: PageDriver) -> None:
     """A form takes folder, prompt, negative prompt, profile, template, tries and seed for this job only."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill('a "cat" 🐈')
@@ -36,21 +36,21 @@ async def test_a_job_is_created_on_the_page_with_its_own_parameters(desk: Script
     ]
 
 
-async def test_the_negative_prompt_is_optional(desk: ScriptDesk) -> None:
+async def test_negative_prompt_is_optional(desk: ScriptDesk) -> None:
     """A job without a negative prompt runs, and its command does not contain one."""
     job_id = await desk.script()
     assert (await desk.ended(job_id)).status == "completed"
     assert "--negative" not in (await desk.kept(job_id))["argv"]
 
 
-async def test_the_number_of_tries_is_that_of_the_job(desk: ScriptDesk) -> None:
+async def test_number_of_tries_is_that_of_the_job(desk: ScriptDesk) -> None:
     """Every input runs as often as the job says, and each try leaves a file."""
     job_id = await desk.script(tries=3, randomize_seed=True)
     assert (await desk.ended(job_id)).status == "completed"
     assert len((await desk.kept(job_id))["outputs"]) == 3
 
 
-async def test_the_seed_is_fixed_counted_up_or_drawn(desk: ScriptDesk) -> None:
+async def test_seed_is_fixed_counted_up_or_drawn(desk: ScriptDesk) -> None:
     """The job chooses how the runs of one input get their seeds."""
     seeded = await desk.client.add_graph(
         {
@@ -73,7 +73,7 @@ async def test_the_seed_is_fixed_counted_up_or_drawn(desk: ScriptDesk) -> None:
     assert len(set(await seeds("random"))) == 3
 
 
-async def test_a_job_is_not_done_before_its_run_is(desk: ScriptDesk) -> None:
+async def test_job_is_not_done_before_its_run_is(desk: ScriptDesk) -> None:
     """The script waits for ComfyUI, so a succeeded job has made its files."""
     desk.simulator.misbehave(HELD)
     job_id = await desk.script()
@@ -90,7 +90,7 @@ async def test_a_job_is_not_done_before_its_run_is(desk: ScriptDesk) -> None:
 # Its life
 
 
-async def test_a_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page: PageDriver) -> None:
     """Waiting, running and succeeded jobs are shown as such."""
     desk.simulator.misbehave(HELD)
     first = await desk.graph("first")
@@ -108,13 +108,13 @@ async def test_a_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, pa
     await expect(page.unit("second")).to_contain_text("Done")
 
 
-async def test_a_job_that_goes_wrong_is_failed(desk: ScriptDesk) -> None:
+async def test_job_that_goes_wrong_is_failed(desk: ScriptDesk) -> None:
     """A run that cannot finish ends as failed."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
     assert (await desk.ended(await desk.graph())).status == "failed"
 
 
-async def test_a_job_that_is_called_off_is_canceled(desk: ScriptDesk) -> None:
+async def test_job_that_is_called_off_is_canceled(desk: ScriptDesk) -> None:
     """A job that the user stops is neither failed nor completed."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.graph()
@@ -123,7 +123,7 @@ async def test_a_job_that_is_called_off_is_canceled(desk: ScriptDesk) -> None:
     assert (await desk.ended(job_id)).status == "canceled"
 
 
-async def test_a_job_that_is_put_aside_is_paused(desk: ScriptDesk) -> None:
+async def test_job_that_is_put_aside_is_paused(desk: ScriptDesk) -> None:
     """A paused job keeps its place and does not run, even if nothing else runs."""
     desk.simulator.misbehave(HELD)
     first, held = await desk.graph("first"), await desk.graph("held")
@@ -139,7 +139,7 @@ async def test_a_job_that_is_put_aside_is_paused(desk: ScriptDesk) -> None:
 # What can be done with it
 
 
-async def test_a_job_is_enqueued(desk: ScriptDesk) -> None:
+async def test_job_is_enqueued(desk: ScriptDesk) -> None:
     """A job is accepted while another runs, and has its place in the queue."""
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("running"))
@@ -149,7 +149,7 @@ async def test_a_job_is_enqueued(desk: ScriptDesk) -> None:
     assert [each and each.position for each in places] == [1, 2, 3]
 
 
-async def test_a_waiting_job_is_canceled_and_never_runs(desk: ScriptDesk) -> None:
+async def test_waiting_job_is_canceled_and_never_runs(desk: ScriptDesk) -> None:
     """Canceling a waiting job removes it from the queue at once."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
@@ -161,7 +161,7 @@ async def test_a_waiting_job_is_canceled_and_never_runs(desk: ScriptDesk) -> Non
     assert not [line for line in await desk.log(job_id) if line.startswith("Running on")]
 
 
-async def test_a_running_job_is_canceled_and_its_run_ends(desk: ScriptDesk) -> None:
+async def test_running_job_is_canceled_and_its_run_ends(desk: ScriptDesk) -> None:
     """Canceling a running job stops the script and its runs in ComfyUI."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
@@ -173,7 +173,7 @@ async def test_a_running_job_is_canceled_and_its_run_ends(desk: ScriptDesk) -> N
     assert (await desk.ended(await desk.graph())).status == "completed"
 
 
-async def test_a_paused_job_is_resumed(desk: ScriptDesk) -> None:
+async def test_paused_job_is_resumed(desk: ScriptDesk) -> None:
     """A paused job runs after it is resumed."""
     desk.simulator.misbehave(SLOW)
     await desk.until_running(first := await desk.graph("first"))
@@ -190,7 +190,7 @@ async def test_a_paused_job_is_resumed(desk: ScriptDesk) -> None:
 @pytest.mark.parametrize(
     "button", ["Pause after the current job", "Pause after what runs"], ids=["of a batch", "of everything"]
 )
-async def test_a_pause_lets_the_present_item_finish(desk: ScriptDesk, page: PageDriver, button: str) -> None:
+async def test_pause_lets_the_present_item_finish(desk: ScriptDesk, page: PageDriver, button: str) -> None:
     """A pause stops the items after the running one, and loses nothing of it."""
     desk.simulator.misbehave(HELD)
     batch_id, [first, *_] = await desk.graphs(3)
@@ -223,7 +223,7 @@ async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: Scri
     assert (found.status, found.attempts) == ("completed", 1)
 
 
-async def test_a_failed_job_is_retried(desk: ScriptDesk) -> None:
+async def test_failed_job_is_retried(desk: ScriptDesk) -> None:
     """A failed job can run again with the same parameters, as a new job that names the old one."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", times=1))
     job_id = await desk.script(positive="a red cat", extra_args="--seed 5")
@@ -264,7 +264,7 @@ async def test_what_a_script_prints_is_in_a_log_file_of_its_job(desk: ScriptDesk
     assert (await desk.kept(other))["log"] != (await desk.kept(job_id))["log"]
 
 
-async def test_the_videos_that_a_script_saved_are_found_and_shown(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_videos_that_a_script_saved_are_found_and_shown(desk: ScriptDesk, page: PageDriver) -> None:
     """Paths of saved files are read from the log; the video can be watched and downloaded on the page."""
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)

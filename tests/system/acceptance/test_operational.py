@@ -64,13 +64,13 @@ async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
             assert [(await script_desk.ended(each)).status for each in jobs] == ["completed", "completed"]
 
 
-async def test_the_oldest_job_is_the_first_to_run(desk: ScriptDesk) -> None:
+async def test_oldest_job_is_the_first_to_run(desk: ScriptDesk) -> None:
     """First come, first served by default."""
     desk.simulator.misbehave(HELD)
     await desk.run_in_this_order([await desk.graph(f"job {number}") for number in range(4)])
 
 
-async def test_a_higher_priority_goes_first(desk: ScriptDesk) -> None:
+async def test_higher_priority_goes_first(desk: ScriptDesk) -> None:
     """A job can have a priority, which goes before age."""
     desk.simulator.misbehave(HELD)
     running = await desk.graph("running")
@@ -86,7 +86,7 @@ async def test_a_higher_priority_goes_first(desk: ScriptDesk) -> None:
 
 
 @pytest.mark.journey
-async def test_the_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
+async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
     """Accepted jobs, their order, pauses, history and logs are in database files on disk."""
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         async with house_at(tmp_path, simulator, finish_seconds=0) as script_desk:
@@ -129,7 +129,7 @@ async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: 
         assert (await desk.client.job(again.id)).status == "completed"
 
 
-async def test_a_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path) -> None:
+async def test_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path) -> None:
     """After a crash no job stays running and no item is lost: it runs again, up to its attempts."""
     async with Simulator() as simulator, desk_process(tmp_path, simulator) as desk:
         job_id = await _killed_while_running(desk, simulator)
@@ -140,7 +140,7 @@ async def test_a_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path
 # The same job is the same job
 
 
-async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: ScriptDesk) -> None:
+async def test_job_runs_with_what_was_fixed_when_it_was_added(desk: ScriptDesk) -> None:
     """Inputs, values, presets and workflows may change while a job waits; the job does not."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
@@ -165,7 +165,7 @@ async def test_a_job_runs_with_what_was_fixed_when_it_was_added(desk: ScriptDesk
         assert Image.open(saved).convert("RGB").getpixel((0, 0)) == (0, 255, 255)
 
 
-async def test_a_request_that_is_sent_twice_is_one_job(desk: ScriptDesk) -> None:
+async def test_request_that_is_sent_twice_is_one_job(desk: ScriptDesk) -> None:
     """A repeated request creates no second job."""
     wish: dict[str, Any] = {**await desk.a_graph(), "idempotency_key": "once"}
     first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
@@ -199,7 +199,7 @@ async def test_one_command_starts_it_and_another_makes_the_first_picture(tmp_pat
         await up.kill()
 
 
-async def test_a_windows_drive_is_told_from_a_disk_of_linux() -> None:
+async def test_windows_drive_is_told_from_a_disk_of_linux() -> None:
     """In WSL the data goes to a Linux disk, where SQLite is safe; a Windows drive is refused with advice."""
     assert filesystem_of(Path("/mnt/c/Users/me/comfyrelay"), mounts=WSL_MOUNTS) in SHARED
     assert filesystem_of(Path("/home/me/.local/share/comfyrelay"), mounts=WSL_MOUNTS) not in SHARED

@@ -90,7 +90,7 @@ async def test_no_name_that_a_user_gives_becomes_a_path(desk: ScriptDesk, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
-async def test_a_graph_that_is_brought_asks_for_the_files_that_it_names(desk: ScriptDesk, name: str) -> None:
+async def test_graph_that_is_brought_asks_for_the_files_that_it_names(desk: ScriptDesk, name: str) -> None:
     """An imported graph works on the files of its job: each file that it names becomes a file to choose."""
     made = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:

@@ -76,7 +76,7 @@ def value_of(kept: Any, namespace: str, metric: str, fleet: str) -> float:
     return float(point["Average"])
 
 
-async def test_the_command_prints_or_sends_them(sqlite_backend: SqliteBackend, tmp_path: Path, kept: Any) -> None:
+async def test_command_prints_or_sends_them(sqlite_backend: SqliteBackend, tmp_path: Path, kept: Any) -> None:
     async with sqlite_backend.databases(["main"]) as (central, shards, _):
         settings = Settings(data_dir=tmp_path, database_url=central, shards=shards)
         async with Engine(settings) as engine:

@@ -59,7 +59,7 @@ async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, en
     assert "requested 1" in listed.out
 
 
-async def test_a_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: Mapping[str, str]) -> None:
+async def test_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: Mapping[str, str]) -> None:
     async def is_paused() -> bool:
         return (await fleets.record()).scaling_spec.is_paused
 

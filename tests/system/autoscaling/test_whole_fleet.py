@@ -169,7 +169,9 @@ async def whole_fleet(
         finally:
             for row in await connection.fetch("SELECT * FROM machines"):
                 sys.stdout.write(f"{dict(row)}\n")
-            for row in await connection.fetch("SELECT created_at, reason, outcome FROM autoscaling_decisions ORDER BY id"):
+            for row in await connection.fetch(
+                "SELECT created_at, reason, outcome FROM autoscaling_decisions ORDER BY id"
+            ):
                 sys.stdout.write(f"{row['created_at']} {row['reason']} {row['outcome']}\n")
             for each in fleet.leaders:
                 await each.kill()

@@ -59,7 +59,7 @@ async def test_it_is_said_that_the_gpu_is_in_a_bad_state(chromium: Browser, tmp_
         await expect(said(driver)).to_have_text([why])
 
 
-async def test_the_one_of_two_that_is_missed_is_named(chromium: Browser, tmp_path: Path) -> None:
+async def test_one_of_two_that_is_missed_is_named(chromium: Browser, tmp_path: Path) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     async with (
         Simulator() as simulator,

@@ -224,7 +224,7 @@ async def run_in_studio(page: Page, heard: Heard) -> bytes:
 
 
 @pytest.mark.journey
-async def test_an_editors_file_becomes_an_effect_that_a_user_runs(
+async def test_editors_file_becomes_an_effect_that_a_user_runs(
     admin: tuple[Page, Heard], site: Site, chromium: Browser
 ) -> None:
     page, heard = admin
@@ -276,7 +276,7 @@ async def test_what_is_no_workflow_or_lacks_nodes_is_said_in_words(admin: tuple[
         await expect(dialog).to_have_count(0)
 
 
-async def test_a_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/workflows")
     graph = json.loads(json.dumps(PROMPT_GRAPH))
@@ -301,7 +301,7 @@ async def test_a_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Pa
     await expect(page.get_by_role("link", name="painter")).to_have_count(0)
 
 
-async def test_a_test_run_that_fails_says_where_and_why_in_its_place(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_test_run_that_fails_says_where_and_why_in_its_place(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     for simulator in site.system.simulators:
         simulator.misbehave(Fail(class_type="EmptyImage", message="the tensors do not fit"))
@@ -318,7 +318,7 @@ async def test_a_test_run_that_fails_says_where_and_why_in_its_place(admin: tupl
             simulator.behave()
 
 
-async def test_a_version_is_brought_back(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_version_is_brought_back(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await site.system.admin("POST", "/workflows", {"slug": "twice", "graph": PROMPT_GRAPH})
     await opened(page, heard, "/console/workflows/twice")
@@ -377,7 +377,7 @@ async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard],
     assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2530
 
 
-async def test_an_account_is_made_and_its_link_works_once(
+async def test_account_is_made_and_its_link_works_once(
     admin: tuple[Page, Heard], site: Site, chromium: Browser
 ) -> None:
     page, heard = admin
@@ -473,7 +473,7 @@ async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard
     assert heard.complaints == []
 
 
-async def test_a_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
+async def test_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
     admin: tuple[Page, Heard], site: Site, chromium: Browser
 ) -> None:
     page, heard = admin
@@ -511,7 +511,7 @@ async def test_a_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
         await expect(row).to_contain_text("Delivered")
 
 
-async def test_a_look_at_everything_says_what_was_found_and_when(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_look_at_everything_says_what_was_found_and_when(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/reconcile")
     await page.get_by_role("button", name="Run check").click()
@@ -533,7 +533,7 @@ async def test_settings_are_found_and_secrets_are_not_shown(admin: tuple[Page, H
 
 
 @pytest.mark.parametrize("path", ["/console/nowhere", "/nowhere", "/studio/nowhere/at-all"])
-async def test_a_page_that_is_not_there_says_so_and_leads_back(path: str, admin: tuple[Page, Heard]) -> None:
+async def test_page_that_is_not_there_says_so_and_leads_back(path: str, admin: tuple[Page, Heard]) -> None:
     page, heard = admin
     await opened(page, heard, "/console/effects")
     # inside the app, as by a link in it
@@ -560,7 +560,7 @@ async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, sit
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_page_is_clean_and_what_people_wrote_is_text(
+async def test_page_is_clean_and_what_people_wrote_is_text(
     name: str, admin: tuple[Page, Heard], site: Site, axe: str
 ) -> None:
     page, heard = admin
@@ -574,7 +574,7 @@ async def test_a_page_is_clean_and_what_people_wrote_is_text(
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_page_fits_a_phone(name: str, chromium: Browser, site: Site, axe: str) -> None:
+async def test_page_fits_a_phone(name: str, chromium: Browser, site: Site, axe: str) -> None:
     async with open_as("admin", chromium, site.system, screen=PHONE) as (page, heard):
         await opened(page, heard, site.path(name))
         assert await page.evaluate(_WIDER) == []

@@ -103,7 +103,7 @@ async def confirm(page: Page, action: str, *, says: str) -> None:
 
 
 @pytest.mark.journey
-async def test_a_worker_appears_dies_and_comes_back_while_one_looks(admin: Page, server: Server) -> None:
+async def test_worker_appears_dies_and_comes_back_while_one_looks(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers")
     await expect(row(admin, "gpu-2")).to_contain_text("Idle")
     await expect(row(admin, "gpu-9")).to_have_count(0)
@@ -142,7 +142,7 @@ async def test_workers_are_filtered_by_the_address_and_opened_by_keys(admin: Pag
     await admin.wait_for_url(re.compile(r"/console/workers/gpu-2$"))
 
 
-async def test_a_worker_is_drained_and_goes_on(admin: Page, server: Server) -> None:
+async def test_worker_is_drained_and_goes_on(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-2")
     await expect(admin.get_by_text("No problems.")).to_be_visible()
     await admin.get_by_role("button", name="Drain", exact=True).click()
@@ -154,7 +154,7 @@ async def test_a_worker_is_drained_and_goes_on(admin: Page, server: Server) -> N
     await expect(log).to_contain_text("Resumed")
 
 
-async def test_a_new_token_is_shown_once_and_its_worker_registers_again(admin: Page, server: Server) -> None:
+async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Page, server: Server) -> None:
     system = server.system
     worker = next(each for each in system.workers if each.name == "gpu-2")
     registered = len(worker.said("worker.registered"))
@@ -195,13 +195,13 @@ async def test_who_is_shut_out_is_told_of_first_and_approved_from_there(admin: P
     assert (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
 
 
-async def test_the_log_of_a_worker_is_there_when_one_asks(admin: Page, server: Server) -> None:
+async def test_log_of_a_worker_is_there_when_one_asks(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-1")
     await admin.get_by_role("button", name="Show log").click()
     await expect(admin.get_by_role("log", name="Last log lines")).to_contain_text("worker.")
 
 
-async def test_the_command_that_is_shown_makes_a_worker_which_appears(admin: Page, server: Server) -> None:
+async def test_command_that_is_shown_makes_a_worker_which_appears(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers")
     await admin.get_by_role("button", name="Add worker").click()
     dialog = admin.get_by_role("dialog")
@@ -222,7 +222,7 @@ async def test_the_command_that_is_shown_makes_a_worker_which_appears(admin: Pag
             await server.system.silence(each["worker_id"])
 
 
-async def test_the_overview_shows_what_runs_and_what_waits(admin: Page, server: Server) -> None:
+async def test_overview_shows_what_runs_and_what_waits(admin: Page, server: Server) -> None:
     await admin.goto("/console")
     await expect(admin.get_by_text("No running jobs.")).to_be_visible()
     tiles = admin.get_by_role("region", name="Now", exact=True)
@@ -268,7 +268,7 @@ async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_
         await server.system.admin("POST", f"/dispatches/{again[0]['id']}/cancel")
 
 
-async def test_a_job_that_its_user_cancels_is_canceled_on_an_open_page(admin: Page, server: Server) -> None:
+async def test_job_that_its_user_cancels_is_canceled_on_an_open_page(admin: Page, server: Server) -> None:
     async with server.busy(5) as jobs:
         waiting = await waiting_of(server.system, jobs)
         await admin.goto(f"/console/dispatches?status=queued&open={waiting}")
@@ -282,7 +282,7 @@ async def test_a_job_that_its_user_cancels_is_canceled_on_an_open_page(admin: Pa
         await expect(panel).to_contain_text("Canceled")
 
 
-async def test_a_job_tells_of_every_worker_that_had_it(admin: Page, server: Server) -> None:
+async def test_job_tells_of_every_worker_that_had_it(admin: Page, server: Server) -> None:
     system = server.system
     async with server.busy(1) as [job]:
         dispatch = await leased(system, job, by=("gpu-1", "gpu-2"))
@@ -326,7 +326,7 @@ async def waiting_of(system: System, jobs: list[str]) -> int:
             await asyncio.sleep(0.05)
 
 
-async def test_a_fleet_is_made_limited_and_paused(admin: Page, server: Server) -> None:
+async def test_fleet_is_made_limited_and_paused(admin: Page, server: Server) -> None:
     await admin.goto("/console/fleets")
     await admin.get_by_role("button", name="New fleet").click()
     dialog = admin.get_by_role("dialog")
@@ -377,7 +377,7 @@ async def test_what_is_chosen_for_a_fleet_stays_while_another_saves(admin: Page,
     assert (await system.admin("GET", "/fleets/production/shared"))["workflow_slugs"] == ["landscape"]
 
 
-async def test_a_fleet_tells_its_own_figures_from_those_of_all(admin: Page, server: Server) -> None:
+async def test_fleet_tells_its_own_figures_from_those_of_all(admin: Page, server: Server) -> None:
     await admin.goto("/console/fleets/production/home")
     own = admin.get_by_role("region", name="This fleet")
     await expect(own).to_contain_text("Running")
@@ -387,7 +387,7 @@ async def test_a_fleet_tells_its_own_figures_from_those_of_all(admin: Page, serv
         await expect(own).not_to_contain_text(each)
 
 
-async def test_a_fleet_that_nobody_scales_is_told_of(admin: Page, server: Server) -> None:
+async def test_fleet_that_nobody_scales_is_told_of(admin: Page, server: Server) -> None:
     async def led_by_nobody(route: Route) -> None:
         response = await route.fetch()
         told = await response.json()
@@ -416,7 +416,7 @@ async def test_nothing_is_said_to_be_well_that_was_not_looked_at(chromium: Brows
         await expect(attention).to_contain_text("Nothing needs attention.")
 
 
-async def test_a_command_is_copied_where_the_browser_has_no_clipboard(chromium: Browser, server: Server) -> None:
+async def test_command_is_copied_where_the_browser_has_no_clipboard(chromium: Browser, server: Server) -> None:
     async with open_as("admin", chromium, server.system) as (page, heard):
         # as over plain HTTP
         await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
@@ -455,13 +455,13 @@ async def opened(chromium: Browser, server: Server, name: str, screen: Screen) -
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_page_of_the_console_is_for_everybody(chromium: Browser, server: Server, name: str, axe: str) -> None:
+async def test_page_of_the_console_is_for_everybody(chromium: Browser, server: Server, name: str, axe: str) -> None:
     async with opened(chromium, server, name, DESKTOP) as (page, heard):
         await is_accessible(page, heard, axe)
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_a_page_of_the_console_fits_a_phone(chromium: Browser, server: Server, name: str, axe: str) -> None:
+async def test_page_of_the_console_fits_a_phone(chromium: Browser, server: Server, name: str, axe: str) -> None:
     async with opened(chromium, server, name, PHONE) as (page, _heard):
         await fits(page)
         assert await violations(page, axe) == ""

@@ -98,7 +98,7 @@ async def test_from_the_first_start_to_the_first_output(driver: PageDriver) -> N
 
 
 @pytest.mark.journey
-async def test_a_folder_of_twelve_pictures_with_three_tries_is_one_batch(driver: PageDriver) -> None:
+async def test_folder_of_twelve_pictures_with_three_tries_is_one_batch(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
     await give(driver, *(picture(f"photo-{number:02}.png", f"#{number:02x}2233") for number in range(1, 13)))
     await driver.page.get_by_role("textbox", name="Variations").fill("3")
@@ -116,7 +116,7 @@ async def test_a_folder_of_twelve_pictures_with_three_tries_is_one_batch(driver:
     assert {each["label"] for each in await jobs_of(driver)} >= {"photo-01 · try 1", "photo-12 · try 3"}
 
 
-async def test_a_workflow_as_the_editor_saves_it_is_dropped_and_run(driver: PageDriver) -> None:
+async def test_workflow_as_the_editor_saves_it_is_dropped_and_run(driver: PageDriver) -> None:
     saved = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
     await driver.drop(("mine.json", "application/json", json.dumps(saved).encode()))
     form = driver.page.get_by_role("form", name="mine")
@@ -155,7 +155,7 @@ async def test_pictures_are_taken_with_the_workflows_that_they_are_dropped_with(
     await expect(driver.page.get_by_role("button", name="Remove a.png")).to_be_attached()
 
 
-async def test_a_folder_is_chosen_and_the_search_is_in_the_address(driver: PageDriver, tmp_path: Path) -> None:
+async def test_folder_is_chosen_and_the_search_is_in_the_address(driver: PageDriver, tmp_path: Path) -> None:
     folder = tmp_path / "shots"
     (folder / "day 1").mkdir(parents=True)
     for name in ("a2.png", "a10.png", "day 1/b.png", "notes.txt"):
@@ -175,7 +175,7 @@ async def test_a_folder_is_chosen_and_the_search_is_in_the_address(driver: PageD
     await expect(driver.page).to_have_url(re.compile("q=clip"))
 
 
-async def test_a_seed_that_is_not_kept_is_not_forgotten(driver: PageDriver) -> None:
+async def test_seed_that_is_not_kept_is_not_forgotten(driver: PageDriver) -> None:
     form = await choose(driver, "Make a picture of a prompt")
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("42")
@@ -203,7 +203,7 @@ async def test_missing_nodes_are_named_and_the_workflow_is_added_anyway(driver: 
     await expect(add(driver)).to_be_disabled()
 
 
-async def test_a_missing_model_is_told_before_and_a_job_is_added_anyway(driver: PageDriver) -> None:
+async def test_missing_model_is_told_before_and_a_job_is_added_anyway(driver: PageDriver) -> None:
     graph = json.loads(json.dumps(PROMPT_GRAPH))
     graph["1"]["inputs"]["ckpt_name"] = "nowhere.safetensors"
     await driver.call("POST", "/api/workflows", {"graph": graph, "name": "lacking"})
@@ -233,7 +233,7 @@ async def made_picture(driver: PageDriver, graph: dict[str, Any], **wish: Any) -
     return "made.png", "image/png", (await driver.http.get(job["outputs"][0]["url"])).content
 
 
-async def test_a_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver: PageDriver) -> None:
+async def test_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver: PageDriver) -> None:
     dropped = await made_picture(driver, invert())
     dialog = driver.page.get_by_role("dialog")
     await driver.drop(dropped)
@@ -247,7 +247,7 @@ async def test_a_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver:
     assert [each["status"] for each in await ended(driver, 2)] == ["completed", "completed"]
 
 
-async def test_a_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(driver: PageDriver) -> None:
+async def test_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(driver: PageDriver) -> None:
     dropped = await made_picture(driver, invert_file("gone.png"), input_file_id=await driver.upload())
     await driver.drop(dropped)
     await driver.page.get_by_role("dialog").get_by_role("button", name="Run again").click()
@@ -350,7 +350,7 @@ async def test_presets_are_put_in_saved_and_deleted(driver: PageDriver) -> None:
     await expect(presets.get_by_role("button", name="eleven <b>", exact=True)).to_have_count(0)
 
 
-async def test_an_earlier_job_is_changed_and_run_and_what_differs_is_shown(driver: PageDriver) -> None:
+async def test_earlier_job_is_changed_and_run_and_what_differs_is_shown(driver: PageDriver) -> None:
     slug = (await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"}))["slug"]
     payload = {"prompt": "a lake\nat night", "seed": 18446744073709551615}
     wish = {"workflow_slug": slug, "input_payload": payload, "idempotency_key": str(uuid4())}
@@ -390,7 +390,7 @@ async def test_an_earlier_job_is_changed_and_run_and_what_differs_is_shown(drive
     await expect(driver.page).to_have_url(re.compile(f"workflow={slug}$"))
 
 
-async def test_a_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chromium: Browser) -> None:
+async def test_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chromium: Browser) -> None:
     desk = make_desk(tmp_path / "data", finish_seconds=0)
     place = desk.input_folder / "mine"
     place.mkdir(parents=True)
@@ -418,7 +418,7 @@ async def test_a_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chro
         await expect(add(driver)).to_have_text(re.compile("Add 3 jobs"))
 
 
-async def test_the_command_of_a_script_is_shown_before_it_is_run(tmp_path: Path, chromium: Browser) -> None:
+async def test_command_of_a_script_is_shown_before_it_is_run(tmp_path: Path, chromium: Browser) -> None:
     async with (
         open_desk(tmp_path, SCRIPT) as desk,
         open_page(chromium, desk.ready.url, lands=re.compile("/create")) as driver,
@@ -451,7 +451,7 @@ async def test_the_command_of_a_script_is_shown_before_it_is_run(tmp_path: Path,
         await expect(driver.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
 
 
-async def test_a_phone_has_all_of_it_without_scrolling_sideways(driver: PageDriver) -> None:
+async def test_phone_has_all_of_it_without_scrolling_sideways(driver: PageDriver) -> None:
     await driver.page.set_viewport_size({"width": 390, "height": 844})
     await choose(driver, "Make a picture of a prompt")
     await expect(add(driver)).to_be_attached()

@@ -159,7 +159,7 @@ async def nothing_injected(page: Page) -> None:
 @pytest.mark.parametrize(
     "route", [pytest.param("start", marks=pytest.mark.journey), *sorted(ROUTES.keys() - {"start"})]
 )
-async def test_a_page_is_clean(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_page_is_clean(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
     """axe finds nothing in either theme, the console is silent, the policy forbids nothing, all is asked of the desk
     itself, and what people wrote is text."""
     page, heard = await opened(contexts[DESKTOP], desk.path(route))
@@ -171,7 +171,7 @@ async def test_a_page_is_clean(route: str, desk: Desk, contexts: Contexts, axe: 
 
 
 @pytest.mark.parametrize("route", ROUTES)
-async def test_a_page_fits_a_phone(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_page_fits_a_phone(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
     page, heard = await opened(contexts[PHONE], desk.path(route))
     await fits(page)
     assert await violations(page, axe) == ""
@@ -221,7 +221,7 @@ async def test_what_is_read_from_the_right_turns_nothing_around_it(desk: Desk, c
         await http.post(f"/api/ai-jobs/{job}/cancel")
 
 
-async def test_the_sheet_of_the_desk_says_what_doctor_says(desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_sheet_of_the_desk_says_what_doctor_says(desk: Desk, contexts: Contexts, axe: str) -> None:
     page, heard = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
     await page.get_by_role("button", name="ComfyUI and folders").click()
@@ -241,14 +241,14 @@ async def test_the_sheet_of_the_desk_says_what_doctor_says(desk: Desk, contexts:
     await page.close()
 
 
-async def test_the_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, contexts: Contexts, axe: str) -> None:
     async with owner_http(desk.url) as http:
         data_dir = Path((await http.get("/api/desk")).json()["data"]["data_dir"])
     place = data_dir / "worker" / "desk" / state_files.FOLDER / "comfyui-1"
     place.mkdir(parents=True)
-    why = "ComfyUI ended while it started (exit code 1)."
+    why = "ComfyUI exited during startup (exit code 1)."
     about: Any = {"name": "comfyui-1", "url": "http://127.0.0.1:1", "card": "Test 9000", "restarts": 2, "processes": {}}
-    state_files.write(place, state_files.ProcessNote(**about, state="given up", reason=why))
+    state_files.write(place, state_files.ProcessRecord(**about, state="given up", reason=why))
     (place / LOG_NAME).write_text(f"{MARKUP}\nModuleNotFoundError: No module named 'torchsde'\n")
     page, heard = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
@@ -266,7 +266,7 @@ async def test_the_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, 
     shutil.rmtree(data_dir / "worker" / "desk" / state_files.FOLDER)
 
 
-async def test_the_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Contexts, axe: str) -> None:
     page, heard = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
     await page.emulate_media(color_scheme="light")
@@ -325,14 +325,14 @@ async def test_markup_in_a_log_is_shown_as_the_text_it_is(route: str, desk: Desk
     await page.close()
 
 
-async def test_an_unknown_address_in_the_app_says_so(desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_unknown_address_in_the_app_says_so(desk: Desk, contexts: Contexts, axe: str) -> None:
     page, _heard = await opened(contexts[DESKTOP], "/jobs/01900000-0000-7000-8000-000000000000")
     assert await violations(page, axe) == ""
     await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
     await page.close()
 
 
-async def test_the_documentation_of_the_api_needs_nobody_else(desk: Desk, contexts: Contexts) -> None:
+async def test_documentation_of_the_api_needs_nobody_else(desk: Desk, contexts: Contexts) -> None:
     page = await contexts[DESKTOP].new_page()
     heard = hearing(page)
     await page.goto("/docs")
@@ -344,7 +344,7 @@ async def test_the_documentation_of_the_api_needs_nobody_else(desk: Desk, contex
 
 
 @pytest.mark.parametrize("route", ["queue", "gallery", "create", "job that is done"])
-async def test_the_answer_lets_nothing_inline_run(route: str, desk: Desk, contexts: Contexts) -> None:
+async def test_answer_lets_nothing_inline_run(route: str, desk: Desk, contexts: Contexts) -> None:
     answer = await contexts[DESKTOP].request.get(desk.path(route))
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'; script-src 'self';" in policy
@@ -395,7 +395,7 @@ async def test_what_was_uploaded_is_never_run(kind: str, desk: Desk, contexts: C
     await page.close()
 
 
-async def test_a_page_as_an_upload_is_refused(desk: Desk) -> None:
+async def test_page_as_an_upload_is_refused(desk: Desk) -> None:
     async with owner_http(desk.url) as http:
         about = {"mime_type": "text/html", "size": 10, "original_filename": "page.html"}
         assert (await http.post("/api/videos/uploads", json=about)).status_code == 422

@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("theme", THEMES)
-async def test_the_shell_is_painted_while_scripts_and_styles_are_on_their_way(
+async def test_shell_is_painted_while_scripts_and_styles_are_on_their_way(
     chromium: Browser, shared_desk: str, theme: Theme
 ) -> None:
     let_go = asyncio.Event()
@@ -71,7 +71,7 @@ async def test_what_an_area_needs_is_asked_for_before_its_scripts_are_there_and_
         assert {each: asked.count(each) for each in early} == dict.fromkeys(early, 1)
 
 
-async def test_a_tab_that_nobody_sees_begins_as_well(chromium: Browser, shared_desk: str) -> None:
+async def test_tab_that_nobody_sees_begins_as_well(chromium: Browser, shared_desk: str) -> None:
     async with open_context(chromium, shared_desk) as context:
         page = await context.new_page()
         await page.add_init_script("window.requestAnimationFrame = () => 0")

@@ -149,7 +149,7 @@ async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(driver: 
     await expect(tiles(page)).to_have_count(2)
 
 
-async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit_a_phone(driver: PageDriver) -> None:
+async def test_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit_a_phone(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "a", "b", "c", "d")
     ids = [each["id"] for each in await listed(driver, batch)]
@@ -174,7 +174,7 @@ async def test_the_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit
     await expect(page).to_have_url(re.compile("/create"))
 
 
-async def test_a_search_is_one_step_back_and_effects_are_filtered_by(driver: PageDriver) -> None:
+async def test_search_is_one_step_back_and_effects_are_filtered_by(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "one", "two")
     await page.goto(f"/gallery?batch={batch}")
@@ -240,7 +240,7 @@ async def test_two_clips_are_compared_and_play_as_one(driver: PageDriver) -> Non
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_a_zip_has_what_was_selected(driver: PageDriver) -> None:
+async def test_zip_has_what_was_selected(driver: PageDriver) -> None:
     page = driver.page
     await made(driver, "zip a", "zip b", "zip c")
     await select(page, "zip a")
@@ -256,7 +256,7 @@ async def test_a_zip_has_what_was_selected(driver: PageDriver) -> None:
     assert [each[:5] for each in names] == ["zip a", "zip c"]
 
 
-async def test_a_collection_is_made_filled_shown_renamed_and_deleted(driver: PageDriver) -> None:
+async def test_collection_is_made_filled_shown_renamed_and_deleted(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "in it", "not in it")
     name = f"for {batch}"
@@ -341,7 +341,7 @@ async def test_all_that_match_are_selected_and_the_address_says_so(driver: PageD
     await expect(page.get_by_text("3 selected")).to_have_count(0)
 
 
-async def test_the_values_of_an_output_are_recalled(driver: PageDriver) -> None:
+async def test_values_of_an_output_are_recalled(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "recalled")
     [item] = await listed(driver, batch)
@@ -350,7 +350,7 @@ async def test_the_values_of_an_output_are_recalled(driver: PageDriver) -> None:
     await expect(page).to_have_url(re.compile(f"/create\\?from={item['job_id']}"))
 
 
-async def test_an_output_is_used_as_an_input_as_it_lies_on_the_server(driver: PageDriver) -> None:
+async def test_output_is_used_as_an_input_as_it_lies_on_the_server(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "used")
     [item] = await listed(driver, batch)
@@ -382,7 +382,7 @@ async def test_markup_in_names_notes_and_prompts_is_shown_as_text(driver: PageDr
     assert await page.evaluate("window.hit") is None
 
 
-async def test_a_gallery_without_anything_teaches_the_next_step(driver: PageDriver) -> None:
+async def test_gallery_without_anything_teaches_the_next_step(driver: PageDriver) -> None:
     page = driver.page
     await page.goto("/gallery?q=nobody-made-this")
     await expect(page.get_by_role("heading", name="No matching outputs")).to_be_visible()

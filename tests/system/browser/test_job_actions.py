@@ -64,7 +64,7 @@ async def test_all_are_paused_at_once_and_resumed(shared: PageDriver) -> None:
     await expect(shared.chip("Done", 3)).to_be_visible()
 
 
-async def test_a_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_in_its_order(shared: PageDriver) -> None:
+async def test_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_in_its_order(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     batch_id = await shared.submit_batch("lakes", ["one", "two", "three", "four"])
     await shared.call("POST", f"/api/batches/{batch_id}/cancel")
@@ -85,7 +85,7 @@ async def test_a_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_
     assert retried == ["four", "three", "one", "two"]
 
 
-async def test_the_items_of_a_batch_are_opened_one_by_one(shared: PageDriver) -> None:
+async def test_items_of_a_batch_are_opened_one_by_one(shared: PageDriver) -> None:
     batch_id = await shared.submit_batch("lakes", ["cat.png", "dog.png", "owl.png"])
     panel = await open_batch(shared, batch_id)
     await expect(panel).to_contain_text("3 of 3")
@@ -144,7 +144,7 @@ async def test_new_seeds_are_offered_where_there_is_a_seed(shared: PageDriver) -
     await expect(panel.get_by_role("button", name="Item 2, Done")).to_be_visible()
 
 
-async def test_a_failed_job_says_why_and_is_retried_only_once(shared: PageDriver) -> None:
+async def test_failed_job_says_why_and_is_retried_only_once(shared: PageDriver) -> None:
     await shared.misbehave("Fail", class_type="ImageInvert", message="The sides differ.", times=1)
     (first,) = await shared.submit("unlucky")
     await shared.open_job(first)
@@ -180,7 +180,7 @@ async def test_each_attempt_has_a_number_of_its_own(shared: PageDriver) -> None:
     await expect(attempts.locator("strong")).to_have_text(["Attempt 1", "Attempt 2"])
 
 
-async def test_the_question_before_a_cancel_counts_what_is_left_now(shared: PageDriver) -> None:
+async def test_question_before_a_cancel_counts_what_is_left_now(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     batch_id = await shared.submit_batch("lakes", ["one", "two", "three", "four"])
     panel = await open_batch(shared, batch_id)
@@ -191,7 +191,7 @@ async def test_the_question_before_a_cancel_counts_what_is_left_now(shared: Page
     await expect(shared.page.get_by_role("dialog")).to_contain_text("Cancel 3 jobs?")
 
 
-async def test_a_job_is_deleted_only_after_a_question_that_names_its_files(shared: PageDriver) -> None:
+async def test_job_is_deleted_only_after_a_question_that_names_its_files(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("old")
     await shared.ended(job_id)
     await shared.open_queue()
@@ -214,7 +214,7 @@ async def test_a_job_is_deleted_only_after_a_question_that_names_its_files(share
     assert (await shared.http.get(f"/api/ai-jobs/{job_id}")).status_code == 404
 
 
-async def test_an_error_of_the_server_is_said_in_words(shared: PageDriver) -> None:
+async def test_error_of_the_server_is_said_in_words(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("soon gone")
     await shared.ended(job_id)
     await shared.open_queue()
@@ -227,7 +227,7 @@ async def test_an_error_of_the_server_is_said_in_words(shared: PageDriver) -> No
     await expect(shared.page.get_by_text(re.compile("^There is no job")).first).to_be_visible()
 
 
-async def test_a_long_queue_goes_on_when_its_end_is_reached(shared: PageDriver) -> None:
+async def test_long_queue_goes_on_when_its_end_is_reached(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("oldest")
     await shared.submit_batch("large", (f"item {number}" for number in range(3)))

@@ -23,7 +23,7 @@ SAVES_TWO = """
 """
 
 
-async def test_a_text_is_shown_as_it_is_and_copied(shared: PageDriver) -> None:
+async def test_text_is_shown_as_it_is_and_copied(shared: PageDriver) -> None:
     page = shared.page
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
@@ -33,12 +33,12 @@ async def test_a_text_is_shown_as_it_is_and_copied(shared: PageDriver) -> None:
     await shared.status_is("Done")
     await expect(page.locator("pre").filter(has_text=HOSTILE).first).to_have_text(HOSTILE)
     await page.get_by_role("button", name="Copy text").click()
-    await expect(page.get_by_text("Copied to clipboard").first).to_be_visible()
+    await expect(page.get_by_text("Copied", exact=True).first).to_be_visible()
     assert await page.evaluate("navigator.clipboard.readText()") == HOSTILE
     assert await page.evaluate("window.hit") is None
 
 
-async def test_an_output_is_downloaded_under_a_name_that_says_what_it_is(shared: PageDriver) -> None:
+async def test_output_is_downloaded_under_a_name_that_says_what_it_is(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("a lake")
     await shared.open_job(job_id)
     await shared.status_is("Done")
@@ -48,7 +48,7 @@ async def test_an_output_is_downloaded_under_a_name_that_says_what_it_is(shared:
 
 
 @pytest.mark.journey
-async def test_a_job_that_runs_is_live(shared: PageDriver) -> None:
+async def test_job_that_runs_is_live(shared: PageDriver) -> None:
     await shared.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
     (job_id,) = await shared.submit("long one")
     await shared.open_job(job_id)
@@ -96,7 +96,7 @@ async def test_what_came_of_a_script_is_listed_with_its_command(
         await expect(page.get_by_role("img", name="made 2.png")).to_have_js_property("naturalWidth", 8)
 
 
-async def test_a_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_leads_back(shared: PageDriver) -> None:
+async def test_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_leads_back(shared: PageDriver) -> None:
     """The queue is found as it was left, with what it was asked for."""
     page = shared.page
     async with Filling.of(str(shared.http.base_url)) as filling:

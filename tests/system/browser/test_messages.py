@@ -17,7 +17,7 @@ async def lies_on(one: Locator, other: Locator) -> bool:
     return not (beside or above)
 
 
-async def test_a_message_does_not_lie_on_the_button_that_it_comes_from(shared: PageDriver) -> None:
+async def test_message_does_not_lie_on_the_button_that_it_comes_from(shared: PageDriver) -> None:
     page = shared.page
     await shared.choose("Make a picture of a prompt")
     await shared.add()
@@ -33,7 +33,7 @@ async def test_a_message_does_not_lie_on_the_button_that_it_comes_from(shared: P
     await expect(said).to_have_count(0)
 
 
-async def test_a_tab_that_nobody_sees_asks_for_nothing(shared: PageDriver) -> None:
+async def test_tab_that_nobody_sees_asks_for_nothing(shared: PageDriver) -> None:
     page = shared.page
     await page.clock.install()
     await shared.open_queue()

@@ -56,7 +56,7 @@ async def order(driver: PageDriver, *labels: str) -> None:
     assert [each["label"] for each in found] == ["runs", "fetched", *labels]
 
 
-async def test_an_empty_queue_says_what_to_do_next(queue: PageDriver) -> None:
+async def test_empty_queue_says_what_to_do_next(queue: PageDriver) -> None:
     await expect(queue.page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
     await expect(queue.page.locator("main").get_by_role("link", name="Create").last).to_have_attribute(
         "href", "/create"
@@ -64,7 +64,7 @@ async def test_an_empty_queue_says_what_to_do_next(queue: PageDriver) -> None:
 
 
 @pytest.mark.journey
-async def test_a_job_is_paused_and_resumed(queue: PageDriver) -> None:
+async def test_job_is_paused_and_resumed(queue: PageDriver) -> None:
     await waiting(queue, "one")
     await act(queue, "one", "Pause")
     await expect(unit(queue, "one")).to_have_attribute("data-status", "paused")
@@ -88,7 +88,7 @@ async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: PageDriver
 
 
 @pytest.mark.journey
-async def test_a_batch_is_canceled_after_a_question_and_retried(queue: PageDriver) -> None:
+async def test_batch_is_canceled_after_a_question_and_retried(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", **SLOW)
     await queue.submit_batch("lakes", ["one", "two", "three"])
@@ -101,7 +101,7 @@ async def test_a_batch_is_canceled_after_a_question_and_retried(queue: PageDrive
     await expect(unit(queue, "lakes")).to_have_attribute("data-status", "completed")
 
 
-async def test_a_batch_of_which_one_failed_is_not_called_failed(queue: PageDriver) -> None:
+async def test_batch_of_which_one_failed_is_not_called_failed(queue: PageDriver) -> None:
     await queue.misbehave("Fail", class_type="ImageInvert", times=1)
     await queue.submit_batch("lakes", ["one", "two", "three"])
     await expect(unit(queue, "lakes")).to_contain_text("1 failed")
@@ -110,7 +110,7 @@ async def test_a_batch_of_which_one_failed_is_not_called_failed(queue: PageDrive
     await expect(unit(queue, "lakes")).to_have_attribute("data-status", "completed")
 
 
-async def test_an_error_is_a_card_with_its_cause_what_to_do_and_details_folded(queue: PageDriver) -> None:
+async def test_error_is_a_card_with_its_cause_what_to_do_and_details_folded(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("OutOfMemory", class_type="ImageInvert")
     (job_id,) = await queue.submit("too large <b>bold</b>")
@@ -182,13 +182,13 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     await expect(units(queue).and_(page.locator('[data-status="completed"]'))).to_have_count(1)
     await page.get_by_role("button", name="Queue actions").click()
     await page.get_by_role("menuitem", name="Clear finished…").click()
-    await page.get_by_role("checkbox", name=re.compile("^Delete them, too")).click()
+    await page.get_by_role("checkbox", name=re.compile("^Also delete them")).click()
     await page.get_by_role("dialog").get_by_role("button", name="Delete 1 job").click()
     await expect(page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2
 
 
-async def test_a_finished_job_is_run_again_changed_or_used_as_an_input(queue: PageDriver) -> None:
+async def test_finished_job_is_run_again_changed_or_used_as_an_input(queue: PageDriver) -> None:
     page = queue.page
     (job_id,) = await queue.submit("one")
     await expect(units(queue)).to_have_attribute("data-status", "completed")
@@ -209,7 +209,7 @@ async def test_a_finished_job_is_run_again_changed_or_used_as_an_input(queue: Pa
     assert [made[key] for key in ("label", "input_file_id", "seed")] == ["one", first["input_file_id"], first["seed"]]
 
 
-async def test_a_job_that_runs_shows_its_live_preview_in_the_queue_and_on_its_page(queue: PageDriver) -> None:
+async def test_job_that_runs_shows_its_live_preview_in_the_queue_and_on_its_page(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=3000, previews=True)
     (job_id,) = await queue.submit("one")
@@ -256,7 +256,7 @@ async def test_why_comfyui_cannot_be_used_is_told_once_and_also_where_the_slots_
         await expect(head).to_be_visible()
 
 
-async def test_a_comfyui_that_never_answered_is_named_at_the_head(chromium: Browser, tmp_path: Path) -> None:
+async def test_comfyui_that_never_answered_is_named_at_the_head(chromium: Browser, tmp_path: Path) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     async with (
         make_desk(tmp_path, comfyui_url=[nobody]).open() as (_worker, ready),

@@ -21,7 +21,7 @@ async def is_open(page: Page) -> None:
 
 
 @pytest.mark.journey
-async def test_a_browser_without_a_session_says_what_to_do_and_a_link_opens_the_app(
+async def test_browser_without_a_session_says_what_to_do_and_a_link_opens_the_app(
     tmp_path: Path, chromium: Browser
 ) -> None:
     made = make_desk(tmp_path / "desk", finish_seconds=0)

@@ -34,7 +34,7 @@ async def is_for_everybody(page: Page, heard: Heard, axe: str) -> None:
 
 
 @pytest.mark.journey
-async def test_an_empty_server_is_led_to_a_finished_job(
+async def test_empty_server_is_led_to_a_finished_job(
     chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str, axe: str
 ) -> None:
     with memory_folder() as folder:

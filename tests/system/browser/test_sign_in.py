@@ -78,7 +78,7 @@ async def test_each_sees_the_areas_of_their_role(
         assert heard.complaints == []
 
 
-async def test_an_address_that_does_not_exist_is_a_page_of_the_app(chromium: Browser, shared_server: System) -> None:
+async def test_address_that_does_not_exist_is_a_page_of_the_app(chromium: Browser, shared_server: System) -> None:
     async with open_as("user", chromium, shared_server) as (page, heard):
         answer = await page.goto("/nowhere/at/all")
         assert answer is not None
@@ -127,7 +127,7 @@ async def test_somebody_new_signs_up_and_is_in(visitor: Page) -> None:
 
 
 @pytest.mark.journey
-async def test_a_session_that_ends_is_asked_for_again_and_what_was_typed_and_asked_for_is_not_lost(
+async def test_session_that_ends_is_asked_for_again_and_what_was_typed_and_asked_for_is_not_lost(
     visitor: Page, shared_server: System
 ) -> None:
     email, link = await invited(shared_server)
@@ -164,7 +164,7 @@ async def test_a_session_that_ends_is_asked_for_again_and_what_was_typed_and_ask
     await expect(visitor.get_by_role("heading", name="Gallery", exact=True)).to_be_visible()
 
 
-async def test_a_link_sets_a_password_once_and_says_so_when_it_does_not_work(
+async def test_link_sets_a_password_once_and_says_so_when_it_does_not_work(
     visitor: Page, shared_server: System
 ) -> None:
     email, link = await invited(shared_server)
@@ -192,7 +192,7 @@ async def test_a_link_sets_a_password_once_and_says_so_when_it_does_not_work(
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/sign-up", "/reset#nothing", "/reset#{token}", "/setup"])
-async def test_a_page_that_nobody_is_signed_in_for_is_clean(
+async def test_page_that_nobody_is_signed_in_for_is_clean(
     path: str, chromium: Browser, shared_server: System, axe: str
 ) -> None:
     """axe finds nothing in either theme, the policy forbids nothing, all is asked of the server itself, and it fits a

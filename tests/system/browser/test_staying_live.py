@@ -124,7 +124,7 @@ async def test_all_tabs_share_one_stream_whatever_they_show_and_outlive_the_tab_
         assert len(streams) == 2
 
 
-async def test_a_page_whose_network_was_cut_says_so_and_catches_up(desk: Desk, chromium: Browser) -> None:
+async def test_page_whose_network_was_cut_says_so_and_catches_up(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -147,7 +147,7 @@ async def test_a_page_whose_network_was_cut_says_so_and_catches_up(desk: Desk, c
 
 
 @pytest.mark.journey
-async def test_a_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium: Browser) -> None:
+async def test_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium: Browser) -> None:
     async with desk.open() as (_worker, ready):
         url = ready.url
         async with Filling.of(url) as filling:
@@ -172,7 +172,7 @@ async def test_a_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium:
         await opened.__aexit__(None, None, None)
 
 
-async def test_a_page_that_slept_fetches_what_it_has_missed(desk: Desk, chromium: Browser) -> None:
+async def test_page_that_slept_fetches_what_it_has_missed(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -196,7 +196,7 @@ async def test_a_page_that_slept_fetches_what_it_has_missed(desk: Desk, chromium
         await shows(page, ["second", "third"])
 
 
-async def test_a_page_whose_stream_is_refused_asks_again_and_again(desk: Desk, chromium: Browser) -> None:
+async def test_page_whose_stream_is_refused_asks_again_and_again(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -209,7 +209,7 @@ async def test_a_page_whose_stream_is_refused_asks_again_and_again(desk: Desk, c
         await shows(page, ["first", "second"])
 
 
-async def test_a_page_whose_session_ends_says_how_to_get_another(
+async def test_page_whose_session_ends_says_how_to_get_another(
     desk: Desk, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one that nobody touches, and to which nothing happens."""

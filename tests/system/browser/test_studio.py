@@ -218,7 +218,7 @@ class TestMaking:
             await page.get_by_role("link", name="Upload another file").click()
             await page.wait_for_url(re.compile("/studio/effects/negative$"))
 
-    async def test_an_upload_that_is_cut_starts_again_by_itself(self, user: User) -> None:
+    async def test_upload_that_is_cut_starts_again_by_itself(self, user: User) -> None:
         await user.choose("Negative")
         files = user.system.files
         files.hold(b"PUT /")
@@ -241,7 +241,7 @@ class TestMaking:
         assert [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"]] == [job_id]
         assert (await user.call("GET", "/wallet"))["balance"] == 100 - COST
 
-    async def test_an_upload_that_storage_cut_off_starts_again_though_nobody_was_offline(self, user: User) -> None:
+    async def test_upload_that_storage_cut_off_starts_again_though_nobody_was_offline(self, user: User) -> None:
         await user.choose("Negative")
         files = user.system.files
         files.hold(b"PUT /")
@@ -288,7 +288,7 @@ class TestMaking:
         await user.page.locator("[data-field] [aria-hidden] button").last.click()
         await expect(field).to_have_value("8")
 
-    async def test_a_price_that_rose_is_told_and_not_charged(self, user: User) -> None:
+    async def test_price_that_rose_is_told_and_not_charged(self, user: User) -> None:
         page = user.page
         await user.choose("Plain colour")
         button = page.get_by_role("button", name="Start for 7 tokens")
@@ -304,7 +304,7 @@ class TestMaking:
         finally:
             await user.system.admin("PATCH", "/effects/plain", {"credits_cost": COST})
 
-    async def test_a_result_whose_address_works_no_longer_gets_a_new_one(self, user: User) -> None:
+    async def test_result_whose_address_works_no_longer_gets_a_new_one(self, user: User) -> None:
         job_id = await user.submitted("plain", input_payload={"color": 77})
         await user.ended(job_id)
         asked = 0
@@ -329,7 +329,7 @@ class TestMaking:
         # one that is still on its way would fail with the page
         await user.page.unroute_all(behavior="wait")
 
-    async def test_an_upload_is_canceled_and_another_file_is_taken(self, user: User) -> None:
+    async def test_upload_is_canceled_and_another_file_is_taken(self, user: User) -> None:
         await user.choose("Negative")
         await user.give({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
         await expect(user.page.get_by_text("notes.txt is not a picture. Choose another file.")).to_be_visible()
@@ -401,7 +401,7 @@ class TestMaking:
         for each in jobs[:-1]:
             await user.ended(each)
 
-    async def test_a_job_that_ran_out_of_memory_says_what_to_do(self, user: User) -> None:
+    async def test_job_that_ran_out_of_memory_says_what_to_do(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
         job_id = await user.submitted()
@@ -413,7 +413,7 @@ class TestMaking:
         await expect(alert.get_by_text("ImageInvert")).to_be_hidden()
 
     @pytest.mark.journey
-    async def test_a_job_that_fails_says_why_and_gives_the_tokens_back(self, user: User) -> None:
+    async def test_job_that_fails_says_why_and_gives_the_tokens_back(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(Fail(class_type="ImageInvert", message=ERROR))
         await user.choose("Negative")
@@ -461,7 +461,7 @@ class TestMaking:
             await user.credit(COST)
             await expect(again).to_be_enabled()
 
-    async def test_a_second_file_is_not_taken_where_tokens_are_too_few(self, chromium: Browser, system: System) -> None:
+    async def test_second_file_is_not_taken_where_tokens_are_too_few(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=3) as user:
             await user.choose("With a mask")
             await expect(user.page.get_by_text("You need 7 tokens and have 3")).to_be_visible()
@@ -488,7 +488,7 @@ class TestMaking:
         await user.page.goto("/studio/videos?status=canceled")
         await expect(user.page.get_by_role("list", name="Your videos").get_by_role("listitem")).to_have_count(1)
 
-    async def test_an_effect_without_a_file_has_only_its_settings(self, user: User) -> None:
+    async def test_effect_without_a_file_has_only_its_settings(self, user: User) -> None:
         await user.choose("Plain colour")
         await user.page.get_by_label("Color").fill("12345")
         await user.start()
@@ -527,7 +527,7 @@ class TestMaking:
 
 
 class TestTheWallet:
-    async def test_an_api_token_is_shown_once_and_revoked(self, user: User) -> None:
+    async def test_api_token_is_shown_once_and_revoked(self, user: User) -> None:
         page = user.page
         await page.goto("/wallet")
         await page.get_by_role("tab", name="API tokens").click()
@@ -554,7 +554,7 @@ class TestTheWallet:
         # and the browser that did it is still signed in
         await expect(page.get_by_role("list", name="Signed-in browsers")).to_contain_text("this one")
 
-    async def test_a_webhook_is_added_tried_told_and_told_again(self, user: User) -> None:
+    async def test_webhook_is_added_tried_told_and_told_again(self, user: User) -> None:
         page = user.page
         async with receiving() as receiver:
             await page.goto("/wallet?tab=webhooks")
@@ -598,7 +598,7 @@ class TestTheWallet:
 
 
 @pytest.mark.journey
-async def test_a_tenant_sees_nothing_of_another(chromium: Browser, system: System, user: User) -> None:
+async def test_tenant_sees_nothing_of_another(chromium: Browser, system: System, user: User) -> None:
     async with receiving() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
         await user.call("POST", "/tokens", {"name": "secret laptop"})
@@ -736,7 +736,7 @@ def unexpected(user: User) -> list[str]:
 
 
 @pytest.mark.parametrize("route", PAGES)
-async def test_a_page_is_clean(route: str, filled: Filled, axe: str) -> None:
+async def test_page_is_clean(route: str, filled: Filled, axe: str) -> None:
     """axe finds nothing in either theme, and the policy forbids nothing."""
     user = filled.desktop
     await user.page.emulate_media(color_scheme="dark")
@@ -747,7 +747,7 @@ async def test_a_page_is_clean(route: str, filled: Filled, axe: str) -> None:
 
 
 @pytest.mark.parametrize("route", PAGES)
-async def test_a_page_fits_a_phone(route: str, filled: Filled, axe: str) -> None:
+async def test_page_fits_a_phone(route: str, filled: Filled, axe: str) -> None:
     user = filled.phone
     await opened(user, PAGES[route].format(**filled.ids))
     assert await user.page.evaluate(_WIDER) == []

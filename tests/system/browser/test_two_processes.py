@@ -80,7 +80,7 @@ async def second_server(system: System) -> AsyncIterator[str]:
 
 
 @pytest.mark.journey
-async def test_a_page_stays_live_whichever_process_answers_and_when_one_dies(
+async def test_page_stays_live_whichever_process_answers_and_when_one_dies(
     chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str, built_app: None
 ) -> None:
     with memory_folder() as folder:

@@ -20,7 +20,7 @@ async def dropped(driver: PageDriver, name: str, graph: object) -> Locator:
     return form
 
 
-async def test_a_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nodes(shared: PageDriver) -> None:
+async def test_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nodes(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     await expect(form.get_by_label("Prompt", exact=True)).to_have_value("a lake")
     await expect(form.get_by_label("Negative prompt")).to_have_value("blurry")
@@ -58,7 +58,7 @@ async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: Pa
     assert {each["label"] for each in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}
 
 
-async def test_a_preset_keeps_a_seed_to_the_last_digit(shared: PageDriver) -> None:
+async def test_preset_keeps_a_seed_to_the_last_digit(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("18446744073709551615")
@@ -72,7 +72,7 @@ async def test_a_preset_keeps_a_seed_to_the_last_digit(shared: PageDriver) -> No
     await expect(seed).to_have_value("18446744073709551615")
 
 
-async def test_the_border_of_two_samplers_moves_with_their_steps_until_it_is_set(shared: PageDriver) -> None:
+async def test_border_of_two_samplers_moves_with_their_steps_until_it_is_set(shared: PageDriver) -> None:
     form = await dropped(shared, "wan", WAN_22)
     border = form.get_by_label("Switch to low-noise sampler at step", exact=True)
     await expect(border).to_have_value("10")

@@ -63,7 +63,7 @@ async def test_jobs_can_be_filtered_searched_and_limited(site: Site) -> None:
     assert await listed("--search", "look-dev", "--status", "failed") == []
 
 
-async def test_a_status_is_named_as_on_the_page_or_as_in_the_api(site: Site) -> None:
+async def test_status_is_named_as_on_the_page_or_as_in_the_api(site: Site) -> None:
     await run(site.api, site.user, site.worker, site.effect_id)
     broken, waiting = await failed(site), await site.submit()
 
@@ -125,7 +125,7 @@ async def test_workflows_are_listed_by_what_they_are_called(site: Site) -> None:
 # Completion
 
 
-async def test_a_shell_completes_workflows_presets_and_ids(site: Site) -> None:
+async def test_shell_completes_workflows_presets_and_ids(site: Site) -> None:
     made = await site.client.create_workflow(invert(), name="portrait", output_extension="png")
     other = invert() | {"4": {"class_type": "SaveImage", "inputs": {"images": ["2", 0], "filename_prefix": "x"}}}
     spaced = await site.client.create_workflow(other, name="two words", output_extension="png")
@@ -148,7 +148,7 @@ async def test_a_shell_completes_workflows_presets_and_ids(site: Site) -> None:
     assert await completed("comfyrelay cancel ", COMFYRELAY_URL=nobody) == []
 
 
-async def test_a_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
+async def test_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
     broken = await failed(site)
     done = await run(site.api, site.user, site.worker, site.effect_id)
     ran = await site.command("show", broken["id"][-8:])
@@ -165,12 +165,12 @@ async def test_a_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
     assert (shown["id"], shown["status"]) == (done["id"], "completed")
 
 
-async def test_a_waiting_job_says_what_it_waits_for(site: Site) -> None:
+async def test_waiting_job_says_what_it_waits_for(site: Site) -> None:
     job = await site.submit()
     assert "Next in the queue; a worker is free." in (await site.command("show", job["id"])).out
 
 
-async def test_a_batch_is_shown_with_its_counts_and_what_failed(site: Site) -> None:
+async def test_batch_is_shown_with_its_counts_and_what_failed(site: Site) -> None:
     batch = await site.batch(3)
     await fail(site.api, site.worker, await lease(site.worker), "Too dark.")
     ran = await site.command("show", batch["id"][-8:])
@@ -218,7 +218,7 @@ async def test_logs_are_followed_to_the_end_and_the_code_tells_it(site: Site) ->
     assert json.loads(first)["line"] == "loading\x1b[2J"
 
 
-async def test_the_log_of_a_job_that_failed_ends_with_1_when_followed(site: Site) -> None:
+async def test_log_of_a_job_that_failed_ends_with_1_when_followed(site: Site) -> None:
     job = await failed(site)
     ran = await site.command("logs", job["id"], "--follow")
     assert (ran.code, ran.err) == (1, "The job is failed.\n")
@@ -247,7 +247,7 @@ async def test_pause_now_interrupts_what_runs(site: Site) -> None:
     assert answer["stop"] == "pause"
 
 
-async def test_a_refusal_is_a_sentence_and_2_and_the_others_are_done(site: Site) -> None:
+async def test_refusal_is_a_sentence_and_2_and_the_others_are_done(site: Site) -> None:
     done, waiting = await run(site.api, site.user, site.worker, site.effect_id), await site.submit()
     ran = await site.command("cancel", done["id"], waiting["id"])
     assert ran.code == 2
@@ -255,7 +255,7 @@ async def test_a_refusal_is_a_sentence_and_2_and_the_others_are_done(site: Site)
     assert await status_of(site, waiting) == "canceled"
 
 
-async def test_a_slip_of_the_pen_changes_nothing(site: Site) -> None:
+async def test_slip_of_the_pen_changes_nothing(site: Site) -> None:
     job = await site.submit()
     ran = await site.command("cancel", job["id"], "00000000")
     assert (ran.code, ran.out) == (2, "")
@@ -264,7 +264,7 @@ async def test_a_slip_of_the_pen_changes_nothing(site: Site) -> None:
 
 
 @pytest.mark.journey
-async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
+async def test_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
     batch = await site.batch(2)
     short = batch["id"][-8:]
     assert "2 jobs paused." in (await site.command("pause", short)).out
@@ -286,7 +286,7 @@ async def test_a_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
     assert [(each["total"], each["id"] != batch["id"]) for each in again] == [(2, True)]
 
 
-async def test_a_job_is_retried_as_a_new_one(site: Site) -> None:
+async def test_job_is_retried_as_a_new_one(site: Site) -> None:
     job = await failed(site)
     [again] = json.loads((await site.command("retry", job["id"], "--json")).out)
     assert (again["retry_of"], again["status"]) == (job["id"], "queued")
@@ -329,7 +329,7 @@ async def test_presets_are_added_listed_and_removed(site: Site, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("words", [["empty"], ["x", "--set", "no-equals-sign"], ["x", "--file", "nowhere.json"]])
-async def test_a_preset_without_good_values_is_refused(site: Site, words: list[str]) -> None:
+async def test_preset_without_good_values_is_refused(site: Site, words: list[str]) -> None:
     assert (await site.command("presets", "add", *words)).code == 2
     assert await site.client.presets() == []
 
@@ -349,7 +349,7 @@ async def test_nobody_there_is_one_sentence_and_2(site: Site) -> None:
     assert (ran.code, ran.err) == (2, said)
 
 
-async def test_a_missing_token_is_asked_for(site: Site) -> None:
+async def test_missing_token_is_asked_for(site: Site) -> None:
     ran = await site.command("jobs", COMFYRELAY_TOKEN="")
     assert (ran.code, ran.out) == (2, "")
     assert "set COMFYRELAY_TOKEN to an API token" in ran.err

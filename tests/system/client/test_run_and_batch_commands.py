@@ -29,7 +29,7 @@ async def graphs_of(site: Site, count: int) -> list[Any]:
     return [(await worker.post("/api/worker/poll", each))["job"]["input_payload"]["workflow"] for each in polls]
 
 
-async def test_a_batch_of_a_graph_is_added_as_to_a_desk(site: Site, tmp_path: Path) -> None:
+async def test_batch_of_a_graph_is_added_as_to_a_desk(site: Site, tmp_path: Path) -> None:
     await site.client.create_preset("big", {"steps": 30})
     words = (
         "--prompt",
@@ -91,23 +91,21 @@ async def test_what_only_a_desk_has_is_refused_in_a_sentence(site: Site, tmp_pat
     assert await site.client.workflows() == []
 
 
-async def test_a_server_has_no_page_to_open(site: Site) -> None:
+async def test_server_has_no_page_to_open(site: Site) -> None:
     ran = await site.command("open", "--no-browser")
     assert ran.code == 2
     assert "is a server, and only a desk has a page" in ran.err
 
 
 @pytest.mark.parametrize("words", [("run",), ("batch", "add")])
-async def test_a_file_for_a_graph_that_takes_none_is_refused(
-    site: Site, tmp_path: Path, words: tuple[str, ...]
-) -> None:
+async def test_file_for_a_graph_that_takes_none_is_refused(site: Site, tmp_path: Path, words: tuple[str, ...]) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "cat.png")
     ran = await site.command(*words, written(tmp_path, PROMPT_GRAPH), "--input", str(tmp_path / "cat.png"))
     assert ran.code == 2
     assert "Leave --input out" in ran.err
 
 
-async def test_a_file_of_the_editor_says_what_is_missing_to_read_it(site: Site, tmp_path: Path) -> None:
+async def test_file_of_the_editor_says_what_is_missing_to_read_it(site: Site, tmp_path: Path) -> None:
     saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
     ran = await site.command("run", written(tmp_path, saved), "--out", str(tmp_path))
     assert ran.code == 2

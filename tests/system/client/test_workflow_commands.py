@@ -63,7 +63,7 @@ async def catalogue() -> AsyncIterator[Catalogue]:
     await runner.cleanup()
 
 
-async def test_a_workflow_is_renamed_replaced_and_removed_by_its_name_or_its_slug(
+async def test_workflow_is_renamed_replaced_and_removed_by_its_name_or_its_slug(
     catalogue: Catalogue, tmp_path: Path
 ) -> None:
     (tmp_path / "newer.json").write_text(json.dumps(invert()))

@@ -53,7 +53,7 @@ def modes(folder: Path) -> set[tuple[str, int]]:
 
 
 @pytest.mark.journey
-async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_path: Path) -> None:
     data = tmp_path / "desk"
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05))
@@ -104,7 +104,7 @@ async def test_a_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_p
         assert (await command("reconcile", data_dir=data)).code == 0
 
 
-async def test_a_running_desk_is_not_replaced(tmp_path: Path) -> None:
+async def test_running_desk_is_not_replaced(tmp_path: Path) -> None:
     data = tmp_path / "desk"
     async with open_desk(make_desk(data)):
         assert (await command("backup", str(tmp_path / "backups"), data_dir=data)).code == 0

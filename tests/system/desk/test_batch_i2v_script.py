@@ -102,7 +102,7 @@ async def test_every_input_is_run_as_often_as_asked_with_its_own_seed(folder: Pa
     assert "Note: the template has no prompt; what was given is not used." in lines
 
 
-async def test_the_seed_of_the_template_counts_until_another_is_asked_for(folder: Path, simulator: Simulator) -> None:
+async def test_seed_of_the_template_counts_until_another_is_asked_for(folder: Path, simulator: Simulator) -> None:
     await run(folder, simulator)
     await run(folder, simulator, "--randomize-seed")
     seeds = [each["2"]["inputs"]["seed"] for each in await graphs(simulator)]
@@ -142,7 +142,7 @@ async def test_what_failed_is_said_and_the_rest_goes_on(folder: Path, simulator:
     assert len(saved(lines)) == 1
 
 
-async def test_a_graph_that_is_refused_is_not_tried_again(folder: Path, simulator: Simulator) -> None:
+async def test_graph_that_is_refused_is_not_tried_again(folder: Path, simulator: Simulator) -> None:
     write(folder, NOISE | {"2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 1}}})
     code, lines = await run(folder, simulator)
     assert code == 1
@@ -202,7 +202,7 @@ async def test_what_goes_into_a_file_has_lines_and_nothing_for_a_terminal(folder
 
 
 @pytest.mark.journey
-async def test_the_runner_runs_it_and_understands_all_it_says(folder: Path, simulator: Simulator) -> None:
+async def test_runner_runs_it_and_understands_all_it_says(folder: Path, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageAddNoise", seconds=0.5, steps=10))
     heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=simulator.url)
     write(folder, NOISE)
@@ -219,7 +219,7 @@ async def test_the_runner_runs_it_and_understands_all_it_says(folder: Path, simu
     assert len([line for line in heard.lines if "%" in line]) <= 4 * 11
 
 
-async def test_the_runner_tells_what_it_failed_with(folder: Path, simulator: Simulator) -> None:
+async def test_runner_tells_what_it_failed_with(folder: Path, simulator: Simulator) -> None:
     heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=simulator.url)
     write(folder, NOISE | {"2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 1}}})
     result = await heard.run()

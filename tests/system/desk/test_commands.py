@@ -136,7 +136,7 @@ async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_
     assert (code, "There is no input 'stepps'. Did you mean steps?" in err) == (2, True)
 
 
-async def test_a_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "portrait.json").write_text(json.dumps({**PROMPT_GRAPH, "1": STAND_IN}))
     words = ("run", str(tmp_path / "portrait.json"), "--out", str(tmp_path))
     code, out, err = await command(desk.ready.url, *words, "--json", "--set", "sampler_name=ddim")
@@ -150,9 +150,7 @@ async def test_a_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk:
         assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
 
 
-async def test_a_run_that_may_be_reused_is_answered_with_the_output_of_its_equal(
-    desk: OpenDesk, tmp_path: Path
-) -> None:
+async def test_run_that_may_be_reused_is_answered_with_the_output_of_its_equal(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
 
     async def run(*more: str) -> dict[str, Any]:
@@ -168,14 +166,14 @@ async def test_a_run_that_may_be_reused_is_answered_with_the_output_of_its_equal
     assert (await run())["reused_from"] is None
 
 
-async def test_a_batch_is_called_as_what_it_runs_unless_it_has_a_label(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_batch_is_called_as_what_it_runs_unless_it_has_a_label(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     for more, name in (((), "three"), (("--label", "mine"), "mine")):
         given = ("batch", "add", str(tmp_path / "three.json"), *more, "--json")
         assert json.loads((await command(desk.ready.url, *given))[1])["label"] == name
 
 
-async def test_a_model_that_no_worker_has_is_told_with_the_option_that_waits_for_it(
+async def test_model_that_no_worker_has_is_told_with_the_option_that_waits_for_it(
     desk: OpenDesk, tmp_path: Path
 ) -> None:
     rare = {**STAND_IN, "inputs": {"ckpt_name": "rare.safetensors"}}
@@ -191,7 +189,7 @@ async def test_a_model_that_no_worker_has_is_told_with_the_option_that_waits_for
     assert said.startswith("Waiting for a worker with the model rare.safetensors. Ctrl-C cancels it;")
 
 
-async def test_a_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:
+async def test_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:
     for port, said in (("70000", "must be at most 65535"), ("0", "must be at least 1")):
         code, out, err = await command("", "up", "--port", port, "--data-dir", str(tmp_path / "desk"))
         assert (code, out) == (2, "")
@@ -216,7 +214,7 @@ async def test_run_prints_and_saves_a_text_and_all_that_a_graph_makes_beside(des
     assert text.read_text() == "a caption"
 
 
-async def test_a_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_path: Path) -> None:
     Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
     code, _, err = await command(desk.ready.url, "run", str(tmp_path / "plain.png"))
     assert code == 2
@@ -300,7 +298,7 @@ def colour_of(path: str | Path) -> str:
     ],
     ids=["one-of-them", "both", "both-of-a-graph-that-names-one"],
 )
-async def test_a_graph_with_two_files_is_run_with_both(
+async def test_graph_with_two_files_is_run_with_both(
     desk: OpenDesk, tmp_path: Path, graph: dict[str, Any], given: tuple[str, ...]
 ) -> None:
     red, blue = pictures(tmp_path)
@@ -313,7 +311,7 @@ async def test_a_graph_with_two_files_is_run_with_both(
     assert sorted(colour_of(each) for each in json.loads(out)["saved"]) == ["blue", "red"]
 
 
-async def test_a_batch_has_its_second_file_in_every_item(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_batch_has_its_second_file_in_every_item(desk: OpenDesk, tmp_path: Path) -> None:
     red, blue = pictures(tmp_path)
     (tmp_path / "two.JSON").write_text(json.dumps(TWO))
     given = ("--input", red, "--input", blue, "--set", f"4.image={blue}", "--json")
@@ -355,7 +353,7 @@ async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(de
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_a_picture_made_of_a_picture_says_that_this_has_to_be_named(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_picture_made_of_a_picture_says_that_this_has_to_be_named(desk: OpenDesk, tmp_path: Path) -> None:
     red, _ = pictures(tmp_path)
     (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
     made = ("--out", str(tmp_path / "made"))
@@ -405,7 +403,7 @@ async def test_files_are_looked_for_before_a_desk_is_started(tmp_path: Path) -> 
     assert not (tmp_path / "desk").exists()
 
 
-async def test_a_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made(tmp_path: Path) -> None:
+async def test_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made(tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     silent = f"http://127.0.0.1:{free_port()}"
     async with Simulator() as simulator:
@@ -420,7 +418,7 @@ async def test_a_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made
     assert [Path(each).suffix for each in ran.out.splitlines()] == [".png"] * 3
 
 
-async def test_a_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:
     other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
     older, newer = [(await desk.client.add_graph(each, name="three")).workflow.slug for each in (THREE, other)]
     code, out, err = await command(desk.ready.url, "run", "three")
@@ -432,7 +430,7 @@ async def test_a_name_that_two_workflows_have_is_refused_with_their_slugs(desk: 
     assert (code, len(out.splitlines())) == (0, 3)
 
 
-async def test_a_folder_that_cannot_be_written_is_said_before_the_job_is_submitted(
+async def test_folder_that_cannot_be_written_is_said_before_the_job_is_submitted(
     desk: OpenDesk, tmp_path: Path
 ) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
@@ -466,7 +464,7 @@ async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(
         assert f"It is kept at {made.output_folder}" in ran.err
 
 
-async def test_a_first_seed_is_counted_from_without_another_word(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_first_seed_is_counted_from_without_another_word(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "portrait.json").write_text(json.dumps(PROMPT_GRAPH))
     given = ("--prompt", "a hill", "--tries", "2", "--seed", str(2**64 - 1), "--json")
     code, out, _ = await command(desk.ready.url, "batch", "add", str(tmp_path / "portrait.json"), *given)

@@ -143,7 +143,7 @@ async def test_what_ran_when_it_was_killed_is_failed_where_that_is_set_and_one_r
             await desk.agrees()
 
 
-async def test_a_run_from_before_the_kill_does_not_go_on_beside_the_new_one(tmp_path: Path) -> None:
+async def test_run_from_before_the_kill_does_not_go_on_beside_the_new_one(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_process(tmp_path, simulator, interrupted_jobs="requeue") as desk:

@@ -16,7 +16,7 @@ from tests.system.desk.test_killed import DeskProcess, desk_process, submit_item
 
 async def until_happened(what: ActiveMisbehaviour[Slow]) -> None:
     async with asyncio.timeout(60):
-        while not what.happened:  # noqa: ASYNC110  (it tells nobody)
+        while not what.happened:  # noqa: ASYNC110  (ComfyUI sends no event)
             await asyncio.sleep(0.02)
 
 

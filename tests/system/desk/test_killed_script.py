@@ -94,7 +94,7 @@ async def ended(desk: DeskProcess, job_id: str) -> str:
 
 
 @pytest.mark.journey
-async def test_the_script_and_its_children_die_with_the_desk(tmp_path: Path) -> None:
+async def test_script_and_its_children_die_with_the_desk(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
         async with desk_with_script(tmp_path, simulator) as desk:
@@ -105,7 +105,7 @@ async def test_the_script_and_its_children_die_with_the_desk(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(("then", "is_known"), [("fail", True), ("requeue", True), ("requeue", False)])
-async def test_the_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
+async def test_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
     tmp_path: Path, then: str, is_known: bool
 ) -> None:
     async with Simulator() as simulator:
@@ -123,7 +123,7 @@ async def test_the_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
             await desk.agrees()
 
 
-async def test_a_script_job_that_was_only_fetched_does_not_count_as_run(tmp_path: Path) -> None:
+async def test_script_job_that_was_only_fetched_does_not_count_as_run(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_with_script(tmp_path, simulator, interrupted_jobs="fail") as desk:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.comfyui.processes.log import last_lines_in
-from comfyrelay.comfyui.processes.process import ManagedProcess
+from comfyrelay.comfyui.processes.process import ComfyProcess
 from comfyrelay.desk.doctor import examine
 from comfyrelay.protocol.desk import CheckVerdict
 from tests.support.comfyui_install import FakeInstall, until_at_work
@@ -30,7 +30,7 @@ async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
 ) -> None:
     if is_seen_first_by == "worker":
         # both look for it, and on a busy machine a job may begin before the keeper has seen that it is up
-        monkeypatch.setattr(ManagedProcess, "answers", _answers_in_its_second_life(install))
+        monkeypatch.setattr(ComfyProcess, "answers", _answers_in_its_second_life(install))
     install.behave(misbehave=[STUCK])
     made = make_desk(
         tmp_path / "desk",
@@ -61,16 +61,16 @@ async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
     assert install.living == []
 
 
-def _answers_in_its_second_life(install: FakeInstall) -> Callable[[ManagedProcess], Awaitable[bool]]:
-    answers = ManagedProcess.answers
+def _answers_in_its_second_life(install: FakeInstall) -> Callable[[ComfyProcess], Awaitable[bool]]:
+    answers = ComfyProcess.answers
 
-    async def only_then(process: ManagedProcess) -> bool:
+    async def only_then(process: ComfyProcess) -> bool:
         return len(install.lives) > 1 and await answers(process)
 
     return only_then
 
 
-async def test_the_doctor_finds_it_and_says_the_line_to_use_and_whether_it_could_run(
+async def test_doctor_finds_it_and_says_the_line_to_use_and_whether_it_could_run(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

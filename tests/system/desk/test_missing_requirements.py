@@ -36,7 +36,7 @@ async def until_registered(desk: OpenDesk) -> None:
             await asyncio.sleep(0.02)
 
 
-async def test_a_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_are_there(
+async def test_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_are_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = tmp_path / "mine.json"
@@ -67,7 +67,10 @@ async def test_a_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they
         )
         # nobody is sent back to what was done already
         code, _, err = await command(url, "batch", "add", str(saved), "--tries", "2", "--anyway")
-        assert (code, f"{no_job_yet} It is kept as 'mine'. It can be run once a worker has the nodes" in err) == (2, True), err
+        assert (code, f"{no_job_yet} It is kept as 'mine'. It can be run once a worker has the nodes" in err) == (
+            2,
+            True,
+        ), err
         assert "workflows add" not in err
 
         await simulator.stop()

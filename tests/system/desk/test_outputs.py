@@ -45,7 +45,7 @@ async def test_delete_names_what_goes_and_removes_it(desk: OpenDesk, tmp_path: P
     assert kept.parent == desk.desk.output_folder
 
 
-async def test_the_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
+async def test_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
     slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
     batch = await desk.client.submit_batch([{}, {}], workflow_slug=slug, label="two")
     for each in [each.id async for each in desk.client.jobs(batch_id=batch.id)]:
@@ -59,7 +59,7 @@ async def test_the_command_names_the_files_before_it_asks(desk: OpenDesk) -> Non
     assert list(desk.desk.output_folder.iterdir()) == []
 
 
-async def test_a_job_that_succeeded_can_be_run_again(desk: OpenDesk) -> None:
+async def test_job_that_succeeded_can_be_run_again(desk: OpenDesk) -> None:
     first = await one_done(desk)
     with pytest.raises(Conflict):
         await desk.client.retry("job", first)

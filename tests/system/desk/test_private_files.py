@@ -27,7 +27,7 @@ def open_to_others(folder: Path) -> list[str]:
 
 
 @pytest.mark.journey
-async def test_the_data_folder_of_a_desk_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_data_folder_of_a_desk_is_its_owners_alone(tmp_path: Path) -> None:
     port, made, outside = free_port(), tmp_path / "data", tmp_path / "mine"
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         environment = {
@@ -58,7 +58,7 @@ async def test_the_data_folder_of_a_desk_is_its_owners_alone(tmp_path: Path) -> 
     assert outside.stat().st_mode & 0o777 == 0o755
 
 
-async def test_the_data_folder_of_a_server_is_its_users_alone(tmp_path: Path) -> None:
+async def test_data_folder_of_a_server_is_its_users_alone(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     # as an earlier version has left it
     folder.mkdir(mode=0o755)

@@ -34,7 +34,7 @@ async def command(*words: str, **env: str) -> CommandResult:
     return await commands.run(*words, env={**os.environ, "COLUMNS": "300", **env})
 
 
-async def test_the_only_desk_that_runs_is_found_with_its_folder(home: Path) -> None:
+async def test_only_desk_that_runs_is_found_with_its_folder(home: Path) -> None:
     (home / "graph.json").write_text(json.dumps(invert()))
     async with open_desk(make_desk(home / "elsewhere")) as desk:
         job = (await desk.client.submit(workflow_slug=(await desk.client.add_graph(invert())).workflow.slug)).id
@@ -57,14 +57,14 @@ async def test_the_only_desk_that_runs_is_found_with_its_folder(home: Path) -> N
     assert not (home / ".local" / "share").exists()
 
 
-async def test_a_second_up_says_where_the_desk_is_and_how_to_open_it(home: Path) -> None:
+async def test_second_up_says_where_the_desk_is_and_how_to_open_it(home: Path) -> None:
     async with open_desk(make_desk(home / "mine")) as desk:
         ran = await command("up", "--data-dir", "mine")
         assert (ran.code, ran.out) == (2, "")
         assert f"Your desk already runs at {desk.ready.url}: `comfyrelay open` opens it." in ran.err
 
 
-async def test_a_port_that_somebody_has_is_named_before_anything_is_begun(home: Path) -> None:
+async def test_port_that_somebody_has_is_named_before_anything_is_begun(home: Path) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         up = (sys.executable, "-X", "importtime", "-m", "comfyrelay", "up", "--port", str(port))
@@ -95,7 +95,7 @@ async def test_of_several_one_has_to_be_named(home: Path) -> None:
             assert link["url"].startswith(two.ready.url)
 
 
-async def test_a_desk_that_was_killed_is_not_taken_for_one_that_runs(home: Path) -> None:
+async def test_desk_that_was_killed_is_not_taken_for_one_that_runs(home: Path) -> None:
     make_desk(home / "gone")
     address = ("127.0.0.1", free_port())
     with noted(home / "gone", address=address, secret="left behind"):

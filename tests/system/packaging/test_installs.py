@@ -27,18 +27,18 @@ print(*(name for name in %r if find_spec(name)))
 """
 
 
-def test_a_gpu_host_needs_no_server_no_database_and_no_ffmpeg(base: Environment) -> None:
+def test_gpu_host_needs_no_server_no_database_and_no_ffmpeg(base: Environment) -> None:
     assert base.python(IMPORTS % (HEAVY,)).split() == []
 
 
 @pytest.mark.journey
-def test_the_base_install_explains_itself(base: Environment) -> None:
+def test_base_install_explains_itself(base: Environment) -> None:
     done = base.run("--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "One queue for all your ComfyUI GPUs" in done.stdout
 
 
-def test_the_base_install_checks_whether_a_worker_could_work_here(base: Environment) -> None:
+def test_base_install_checks_whether_a_worker_could_work_here(base: Environment) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     done = base.run(
         "worker", "check", API_BASE_URL=nobody, COMFYUI_BASE_URL=nobody, FLEET_SECRET="x" * 32, FLEET_SLUG="gpus"
@@ -64,7 +64,7 @@ def test_the_base_install_checks_whether_a_worker_could_work_here(base: Environm
         ("fleet scaler", "server,kubernetes"),
     ],
 )
-def test_a_command_that_lacks_its_extra_prints_the_line_that_installs_it(
+def test_command_that_lacks_its_extra_prints_the_line_that_installs_it(
     base: Environment, command: str, extra: str
 ) -> None:
     done = base.run(*command.split(), COMFYRELAY_PORT=str(free_port()))
@@ -80,22 +80,24 @@ def test_a_command_that_lacks_its_extra_prints_the_line_that_installs_it(
         ("VALIDATE_ASG_INSTANCE", "true", "aws"),
     ],
 )
-def test_a_server_that_cannot_do_what_is_configured_does_not_start(
+def test_server_that_cannot_do_what_is_configured_does_not_start(
     server: Environment, setting: str, value: str, extra: str
 ) -> None:
     configured = {"COMFYRELAY_OUTPUT_VALIDATION": "warn", f"COMFYRELAY_{setting}": value}
     done = server.run("server", **configured, COMFYRELAY_PORT=str(free_port()))
     assert done.returncode == 2
-    assert done.stderr.endswith(f"Error: This command needs an optional dependency. Install it: {install_line(extra)}\n")
+    assert done.stderr.endswith(
+        f"Error: This command needs an optional dependency. Install it: {install_line(extra)}\n"
+    )
     assert "Traceback" not in done.stderr
 
 
-def test_the_databases_need_the_server_and_nothing_else(server: Environment, tmp_path: Path) -> None:
+def test_databases_need_the_server_and_nothing_else(server: Environment, tmp_path: Path) -> None:
     done = server.run("db", "upgrade", COMFYRELAY_DATA_DIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_desk_comes_up_and_makes_its_first_picture(desk: Environment, tmp_path: Path) -> None:
+def test_desk_comes_up_and_makes_its_first_picture(desk: Environment, tmp_path: Path) -> None:
     environ = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
     with subprocess.Popen(desk.words("up"), env=desk.environ(**environ), stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None

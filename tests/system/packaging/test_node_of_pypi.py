@@ -9,7 +9,7 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 
-def test_the_web_app_is_built_without_a_node_of_the_machine(tmp_path: Path) -> None:
+def test_web_app_is_built_without_a_node_of_the_machine(tmp_path: Path) -> None:
     """All programs of the machine but Node's are there."""
     programs = tmp_path / "bin"
     programs.mkdir()

@@ -66,7 +66,7 @@ async def call(*words: str, variables: Mapping[str, str]) -> tuple[int | None, s
 
 @pytest.mark.journey
 @pytest.mark.skipif(sys.platform != "linux", reason="they are run as they are there, or cannot be played")
-async def test_the_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> None:
+async def test_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> None:
     rules = ROOT / "tests" / "unit" / "platform" / "test_as_windows.py"
     # of pytest itself no more than runs anywhere
     plain = ("-m", "pytest", "-q", "-c", "/dev/null", "--noconftest", "-p", "no:cacheprovider")
@@ -78,7 +78,7 @@ async def test_the_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> N
     assert re.search(r"^\d+ passed in", said, re.MULTILINE), said
 
 
-async def test_a_desk_runs_a_batch_from_folders_as_windows_has_them(tmp_path: Path) -> None:
+async def test_desk_runs_a_batch_from_folders_as_windows_has_them(tmp_path: Path) -> None:
     root = tmp_path / "My Files #1 (50%)"
     data = root / "data"
     copy_initial_data(data)

@@ -25,7 +25,7 @@ pytestmark = pytest.mark.both_databases
 SECRET = "whsec_"
 
 
-async def test_a_full_disk_is_503_until_there_is_room_and_no_secret_is_logged(tmp_path: Path) -> None:
+async def test_full_disk_is_503_until_there_is_room_and_no_secret_is_logged(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
         await engine.databases.upgrade()
@@ -83,7 +83,7 @@ async def small_databases(postgres_url: str) -> AsyncIterator[tuple[SmallDisk, s
                 disk.unmount()
 
 
-async def test_a_full_disk_of_postgresql_is_503_until_there_is_room(tmp_path: Path, postgres_url: str) -> None:
+async def test_full_disk_of_postgresql_is_503_until_there_is_room(tmp_path: Path, postgres_url: str) -> None:
     async with small_databases(postgres_url) as (disk, central, shard):
         settings = Settings(data_dir=tmp_path, database_url=central, shards={"main": shard})
         async with Engine(settings, signing_secrets=SECRETS.signing) as engine:

@@ -80,7 +80,7 @@ async def poll(http: httpx.AsyncClient, worker_id: str, token: dict[str, str], w
     return answer.json()["data"]["job"]
 
 
-async def test_a_look_at_one_server_is_heard_by_a_worker_parked_at_another(site: Site) -> None:
+async def test_look_at_one_server_is_heard_by_a_worker_parked_at_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
         job_id = await site.submit(one.http, "k")
@@ -103,7 +103,7 @@ async def test_a_look_at_one_server_is_heard_by_a_worker_parked_at_another(site:
 
 
 @pytest.mark.journey
-async def test_a_job_submitted_to_one_server_wakes_a_worker_parked_at_another(site: Site) -> None:
+async def test_job_submitted_to_one_server_wakes_a_worker_parked_at_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
         waiting = asyncio.create_task(poll(one.http, "gpu-1", token, 30))
@@ -112,7 +112,7 @@ async def test_a_job_submitted_to_one_server_wakes_a_worker_parked_at_another(si
 
 
 @pytest.mark.journey
-async def test_a_server_that_is_told_to_stop_answers_who_waits(site: Site) -> None:
+async def test_server_that_is_told_to_stop_answers_who_waits(site: Site) -> None:
     async with server_process(site.settings) as server:
         token = await registered(server.http, "gpu-1")
         waiting = asyncio.create_task(poll(server.http, "gpu-1", token, 30))
@@ -123,7 +123,7 @@ async def test_a_server_that_is_told_to_stop_answers_who_waits(site: Site) -> No
         assert await server.process.wait() == 0
 
 
-async def test_a_worker_that_hangs_up_leaves_no_lease_behind(site: Site) -> None:
+async def test_worker_that_hangs_up_leaves_no_lease_behind(site: Site) -> None:
     async with server_process(site.settings) as server:
         token = await registered(server.http, "gpu-1")
         async with httpx.AsyncClient(base_url=server.url) as http:
@@ -251,7 +251,7 @@ async def test_what_changes_at_one_server_is_heard_by_an_administrator_at_anothe
         await told('"gpu-7"')
 
 
-async def test_the_log_of_a_worker_at_one_server_is_seen_at_another(site: Site) -> None:
+async def test_log_of_a_worker_at_one_server_is_seen_at_another(site: Site) -> None:
     admin = await site.engine.accounts.sign_in.register(email="root@example.com", password=PASSWORD, is_admin=True)
     token = {"Authorization": f"Bearer {(await site.engine.accounts.sign_in.issue(admin, name='t')).secret}"}
     async with server_process(site.settings) as one, server_process(site.settings) as other:

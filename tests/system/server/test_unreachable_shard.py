@@ -12,7 +12,7 @@ from tests.support.server_processes import server_process
 from tests.support.world import PostgresBackend, open_world
 
 
-async def test_a_server_starts_without_a_tenant_shard_and_serves_it_once_it_comes(
+async def test_server_starts_without_a_tenant_shard_and_serves_it_once_it_comes(
     real_postgres_backend: PostgresBackend, tmp_path: Path
 ) -> None:
     async with open_world(real_postgres_backend, tmp_path) as world:

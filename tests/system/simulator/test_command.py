@@ -44,7 +44,7 @@ async def test_what_it_does_not_understand_is_said(options: list[str], reason: s
     assert reason in err.decode()
 
 
-async def test_a_port_that_is_taken_is_said() -> None:
+async def test_port_that_is_taken_is_said() -> None:
     async with Simulator() as simulator:
         process = await start("--port", simulator.url.rpartition(":")[2])
         _, err = await process.communicate()

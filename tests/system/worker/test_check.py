@@ -65,7 +65,7 @@ async def test_what_works_less_well_than_it_could_is_only_noted(system: System) 
     assert "has no folder `output`" in found[f"ComfyUI {system.simulator.url}"][1]
 
 
-async def test_a_worker_that_runs_is_seen(system: System) -> None:
+async def test_worker_that_runs_is_seen(system: System) -> None:
     await system.plain_effect()
     await system.started()
     code, text = await system.checked()

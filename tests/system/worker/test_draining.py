@@ -82,7 +82,7 @@ def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) ->
 class TestLeaving:
     """By SIGTERM and by a Spot notice, at each moment of a job."""
 
-    async def test_an_idle_worker_goes_at_once(self, going: Going) -> None:
+    async def test_idle_worker_goes_at_once(self, going: Going) -> None:
         system, worker, metadata = going
         await system.plain_effect()
         await worker.start()
@@ -91,7 +91,7 @@ class TestLeaving:
         assert await worker.ended() == 0
         assert (await system.admin("GET", "/workers"))["items"] == []
 
-    async def test_a_job_that_is_being_fetched_is_given_back(self, going: Going) -> None:
+    async def test_job_that_is_being_fetched_is_given_back(self, going: Going) -> None:
         system, worker, metadata = going
         job = await system.image(await system.effect())
         system.files.hold(DOWNLOAD)
@@ -102,7 +102,7 @@ class TestLeaving:
         await finished_by_another(system, job)
 
     @pytest.mark.journey
-    async def test_a_job_that_cannot_end_in_time_is_given_back_and_interrupted(self, going: Going) -> None:
+    async def test_job_that_cannot_end_in_time_is_given_back_and_interrupted(self, going: Going) -> None:
         system, worker, metadata = going
         system.simulator.misbehave(ENDLESS)
         job = await system.image(await system.effect())
@@ -113,7 +113,7 @@ class TestLeaving:
         assert system.simulator.log.interrupts == 1
         await finished_by_another(system, job)
 
-    async def test_a_job_that_is_nearly_done_is_finished(self, going: Going) -> None:
+    async def test_job_that_is_nearly_done_is_finished(self, going: Going) -> None:
         system, worker, metadata = going
         system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=3, steps=30))
         job = await system.image(await system.effect())
@@ -124,7 +124,7 @@ class TestLeaving:
         assert (await system.until(job, "completed"))["attempts"] == 1
         assert system.simulator.log.interrupts == 0
 
-    async def test_an_output_that_is_being_uploaded_gets_there(self, going: Going) -> None:
+    async def test_output_that_is_being_uploaded_gets_there(self, going: Going) -> None:
         system, worker, metadata = going
         job = await system.image(await system.effect())
         system.files.hold(UPLOAD)
@@ -153,7 +153,7 @@ class TestLeaving:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_a_signal_is_heard_before_the_worker_knows_who_it_is(tmp_path: Path, number: signal.Signals) -> None:
+async def test_signal_is_heard_before_the_worker_knows_who_it_is(tmp_path: Path, number: signal.Signals) -> None:
     asked = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -177,7 +177,7 @@ async def test_a_signal_is_heard_before_the_worker_knows_who_it_is(tmp_path: Pat
         assert await worker.ended() == 0, worker.text()
 
 
-async def test_a_second_signal_waits_for_nothing(system: System) -> None:
+async def test_second_signal_waits_for_nothing(system: System) -> None:
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
     worker = await system.started(shutdown_seconds=600)
@@ -189,7 +189,7 @@ async def test_a_second_signal_waits_for_nothing(system: System) -> None:
     await finished_by_another(system, job)
 
 
-async def test_a_recommendation_to_rebalance_lets_the_job_finish(system: System, metadata: Metadata) -> None:
+async def test_recommendation_to_rebalance_lets_the_job_finish(system: System, metadata: Metadata) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started(metadata_url=metadata.url, metadata_interval_seconds=0.1)
@@ -204,7 +204,7 @@ async def test_a_recommendation_to_rebalance_lets_the_job_finish(system: System,
     await finished_by_another(system, second)
 
 
-async def test_an_auto_scaling_group_that_ends_the_instance_is_heard(system: System, metadata: Metadata) -> None:
+async def test_auto_scaling_group_that_ends_the_instance_is_heard(system: System, metadata: Metadata) -> None:
     effect = await system.effect()
     system.simulator.misbehave(ENDLESS)
     worker = await system.started(metadata_url=metadata.url, metadata_interval_seconds=0.1)
@@ -260,9 +260,7 @@ class TestLifecycleHook:
             variables={"AWS_ENDPOINT_URL": aws.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"},
         )
 
-    async def test_the_group_is_told_when_the_worker_has_left(
-        self, system: System, metadata: Metadata, aws: Aws
-    ) -> None:
+    async def test_group_is_told_when_the_worker_has_left(self, system: System, metadata: Metadata, aws: Aws) -> None:
         worker = await self.started(system, metadata, aws)
         aws.refuses = 1
         metadata.end_by_group()
@@ -276,7 +274,7 @@ class TestLifecycleHook:
         # nothing after it: the machine may be gone by then
         assert aws.told[-1] == said
 
-    async def test_a_worker_that_is_only_stopped_keeps_its_machine(
+    async def test_worker_that_is_only_stopped_keeps_its_machine(
         self, system: System, metadata: Metadata, aws: Aws
     ) -> None:
         worker = await self.started(system, metadata, aws)
@@ -288,7 +286,7 @@ class TestLifecycleHook:
 
 class TestStopping:
     @pytest.mark.journey
-    async def test_a_cancel_stops_the_run_soon(self, any_system: System) -> None:
+    async def test_cancel_stops_the_run_soon(self, any_system: System) -> None:
         system = any_system
         effect = await system.effect()
         # says nothing, so that no word of its progress brings the news
@@ -304,7 +302,7 @@ class TestStopping:
         system.simulator.behave()
         await system.completed(await system.image(effect))
 
-    async def test_a_cancel_stops_a_download_too(self, system: System) -> None:
+    async def test_cancel_stops_a_download_too(self, system: System) -> None:
         effect = await system.effect()
         system.files.hold(DOWNLOAD)
         worker = await system.started(variables=SELDOM)
@@ -315,7 +313,7 @@ class TestStopping:
         await system.until(job, "canceled")
         system.files.let_go()
 
-    async def test_a_pause_now_puts_the_job_back_soon(self, system: System) -> None:
+    async def test_pause_now_puts_the_job_back_soon(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulator.misbehave(Stuck(class_type="LoadImage"))
         worker = await system.started(variables=SELDOM)
@@ -330,7 +328,7 @@ class TestStopping:
         assert (await system.job(job))["attempts"] == 1
 
     @pytest.mark.parametrize("simulators", [2])
-    async def test_a_job_that_was_only_fetched_is_given_back_for_an_idle_worker(self, system: System) -> None:
+    async def test_job_that_was_only_fetched_is_given_back_for_an_idle_worker(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulators[0].misbehave(Stuck(class_type="ImageInvert"))
         worker = await system.started("busy", simulators=[system.simulators[0]], variables=SELDOM)
@@ -347,7 +345,7 @@ class TestStopping:
         assert [each["job_id"] for each in worker.said("worker.job_requeued")] == [fetched]
 
     @pytest.mark.journey
-    async def test_a_draining_worker_finishes_what_it_has_and_gets_nothing_new(self, system: System) -> None:
+    async def test_draining_worker_finishes_what_it_has_and_gets_nothing_new(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
         worker = await system.started(prefetch=0)
@@ -365,7 +363,7 @@ class TestStopping:
         assert worker.is_running
 
     @pytest.mark.parametrize("simulators", [2])
-    async def test_a_revoked_worker_stops_what_it_runs(self, system: System) -> None:
+    async def test_revoked_worker_stops_what_it_runs(self, system: System) -> None:
         effect = await system.effect()
         system.simulators[0].misbehave(ENDLESS)
         worker = await system.started("revoked", simulators=[system.simulators[0]])

@@ -17,7 +17,7 @@ from tests.support.world import PATIENCE_SECONDS
 BAD_DEVICE = "CUDA error: an illegal memory access was encountered"
 
 
-async def test_a_graph_that_fails_everywhere_fails_at_once_and_costs_nothing(system: System) -> None:
+async def test_graph_that_fails_everywhere_fails_at_once_and_costs_nothing(system: System) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message="tensor sizes must match"))
     await system.started()
@@ -26,7 +26,7 @@ async def test_a_graph_that_fails_everywhere_fails_at_once_and_costs_nothing(sys
     assert "tensor sizes must match" in job["error"]
 
 
-async def test_a_worker_without_a_node_is_not_given_that_workflow(system: System) -> None:
+async def test_worker_without_a_node_is_not_given_that_workflow(system: System) -> None:
     graph = invert()
     graph["2"]["class_type"] = "NoSuchNode"
     effect = await system.effect("odd", graph, properties=[])
@@ -45,7 +45,7 @@ async def test_a_worker_without_a_node_is_not_given_that_workflow(system: System
 @pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
 @pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
-async def test_a_fault_of_one_worker_is_made_good_by_another(system: System) -> None:
+async def test_fault_of_one_worker_is_made_good_by_another(system: System) -> None:
     effect = await system.plain_effect()
     system.simulators[0].misbehave(
         Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch")
@@ -59,7 +59,7 @@ async def test_a_fault_of_one_worker_is_made_good_by_another(system: System) -> 
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_a_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(system: System) -> None:
+async def test_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(system: System) -> None:
     effect = await system.plain_effect()
     # held before the node that fails, until it is known who has the job, and the other one is well
     stuck = [each.misbehave(Stuck(class_type="EmptyImage")) for each in system.simulators]
@@ -79,7 +79,7 @@ async def test_a_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(s
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_a_job_that_goes_to_another_gpu_waits_there_and_runs_anew(system: System) -> None:
+async def test_job_that_goes_to_another_gpu_waits_there_and_runs_anew(system: System) -> None:
     effect = await system.plain_effect()
     stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.simulators]
     worker = await system.started(prefetch=0)
@@ -128,7 +128,7 @@ async def test_what_does_not_fit_into_the_gpu_fails_with_what_to_do_and_costs_no
     assert any("it runs again, alone on its GPU." in each for each in lines)
 
 
-async def test_a_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(system: System) -> None:
+async def test_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(system: System) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     worker = await system.started()
@@ -143,7 +143,7 @@ async def test_a_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(sys
     await system.completed(job)
 
 
-async def test_a_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system: System, tmp_path: Path) -> None:
+async def test_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system: System, tmp_path: Path) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     told = tmp_path / "restarted"
@@ -189,7 +189,7 @@ async def test_comfyui_may_restart_in_the_middle_of_a_node(system: System) -> No
     await system.completed(await system.image(effect))
 
 
-async def test_a_worker_may_be_started_before_its_comfyui(system: System) -> None:
+async def test_worker_may_be_started_before_its_comfyui(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     await system.simulator.stop()
@@ -200,7 +200,7 @@ async def test_a_worker_may_be_started_before_its_comfyui(system: System) -> Non
     await system.completed(job)
 
 
-async def test_a_graph_that_names_somebody_elses_file_is_refused(system: System) -> None:
+async def test_graph_that_names_somebody_elses_file_is_refused(system: System) -> None:
     secret = png("#abcdef")
     (system.simulator.folder / "input" / "secret.png").write_bytes(secret)
     system.assets.append(secret)
@@ -212,7 +212,7 @@ async def test_a_graph_that_names_somebody_elses_file_is_refused(system: System)
 
 
 @pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
-async def test_a_comfyui_that_cannot_say_what_its_nodes_are_is_not_given_the_job_again(system: System) -> None:
+async def test_comfyui_that_cannot_say_what_its_nodes_are_is_not_given_the_job_again(system: System) -> None:
     effect = await system.plain_effect()
     async with Proxy(system.simulator.url) as comfyui:
         comfyui.refuse(b"GET /object_info")
@@ -229,7 +229,7 @@ async def test_a_comfyui_that_cannot_say_what_its_nodes_are_is_not_given_the_job
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_an_input_that_is_gone_fails_the_job_and_not_the_worker(system: System) -> None:
+async def test_input_that_is_gone_fails_the_job_and_not_the_worker(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     objects = system.folder / "server" / "objects" / "tenants"
@@ -240,7 +240,7 @@ async def test_an_input_that_is_gone_fails_the_job_and_not_the_worker(system: Sy
     await system.completed(await system.image(effect))
 
 
-async def test_a_worker_that_cannot_write_leaves_the_jobs_to_others_for_a_while(system: System) -> None:
+async def test_worker_that_cannot_write_leaves_the_jobs_to_others_for_a_while(system: System) -> None:
     """As with a full disk: it would use up the attempts of one job after the other."""
     effect = await system.effect()
     worker = await system.started()
@@ -258,7 +258,7 @@ async def test_a_worker_that_cannot_write_leaves_the_jobs_to_others_for_a_while(
     work.mkdir()
 
 
-async def test_a_run_whose_file_is_gone_is_run_anew(system: System) -> None:
+async def test_run_whose_file_is_gone_is_run_anew(system: System) -> None:
     """A preview is cached together with its image, and the file of the first job was removed after it."""
     graph = invert()
     graph["3"] = {"class_type": "PreviewImage", "inputs": {"images": ["2", 0]}}

@@ -37,7 +37,7 @@ def colour_of(picture: bytes) -> Any:
 
 
 @pytest.mark.journey
-async def test_an_image_comes_back_as_the_effect_makes_it(any_system: System) -> None:
+async def test_image_comes_back_as_the_effect_makes_it(any_system: System) -> None:
     effect = await any_system.effect()
     await any_system.started()
     job = await any_system.submit(effect, png("#102030"))
@@ -45,14 +45,14 @@ async def test_an_image_comes_back_as_the_effect_makes_it(any_system: System) ->
     assert (await any_system.job(job))["attempts"] == 1
 
 
-async def test_a_video_comes_back_as_a_video(system: System) -> None:
+async def test_video_comes_back_as_a_video(system: System) -> None:
     effect = await system.video_effect()
     await system.started()
     output = await system.completed(await system.submit(effect, MP4))
     assert output[4:8] == b"ftyp"
 
 
-async def test_a_text_comes_back_as_a_text_that_no_browser_runs(system: System) -> None:
+async def test_text_comes_back_as_a_text_that_no_browser_runs(system: System) -> None:
     hostile = "<script>alert(1)</script> grüße"
     text: dict[str, Any] = {"output_node_id": "1", "output_extension": "txt", "output_mime_type": "text/plain"}
     effect = await system.effect("words", words(hostile), properties=[], **text)
@@ -94,7 +94,7 @@ async def test_jobs_that_wait_are_done_one_after_the_other(system: System) -> No
     assert len({colour_of(each) for each in pictures}) == 5
 
 
-async def test_a_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(system: System) -> None:
+async def test_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     await system.started(prefetch=1)
@@ -113,7 +113,7 @@ async def test_a_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(syst
 
 
 @pytest.mark.parametrize("by", ["default", "override"])
-async def test_a_file_of_an_effect_is_fetched_and_uploaded_once(system: System, by: str) -> None:
+async def test_file_of_an_effect_is_fetched_and_uploaded_once(system: System, by: str) -> None:
     """Not with each job, and not after a restart of the worker either."""
     path = await system.asset(png("#445566"))
     logo = {**LOGO, "default_value": path} if by == "default" else LOGO
@@ -167,7 +167,7 @@ async def test_two_workers_on_one_comfyui_folder_leave_each_other_the_files_of_e
     assert system.simulator.log.uploads_written == 1
 
 
-async def test_a_users_file_is_kept_by_nobody(system: System) -> None:
+async def test_users_file_is_kept_by_nobody(system: System) -> None:
     """The same picture twice is fetched twice, and is on no disk after its job."""
     effect = await system.effect()
     await system.started()
@@ -181,7 +181,7 @@ async def test_a_users_file_is_kept_by_nobody(system: System) -> None:
 
 
 @pytest.mark.journey
-async def test_a_job_for_comfy_cloud_runs_there(system: System) -> None:
+async def test_job_for_comfy_cloud_runs_there(system: System) -> None:
     effect = await system.effect(provider="cloud")
     async with Simulator(cloud=True, api_key="the-key") as cloud:
         await system.started(
@@ -193,7 +193,7 @@ async def test_a_job_for_comfy_cloud_runs_there(system: System) -> None:
     assert system.simulator.log.prompts_queued == 0
 
 
-async def test_a_file_of_an_effect_is_uploaded_to_comfy_cloud_once(system: System) -> None:
+async def test_file_of_an_effect_is_uploaded_to_comfy_cloud_once(system: System) -> None:
     """Not with each job, and not after a restart of the worker either."""
     logo = {**LOGO, "default_value": await system.asset(png("#445566"))}
     effect = await system.effect("logo", invert_file("{{LOGO}}"), properties=[logo], provider="cloud")
@@ -238,7 +238,7 @@ async def test_two_gpus_of_one_worker_work_at_the_same_time(system: System, simu
         await system.completed(job)
 
 
-async def test_the_next_input_is_fetched_while_a_job_runs(system: System) -> None:
+async def test_next_input_is_fetched_while_a_job_runs(system: System) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     await system.started()
@@ -251,7 +251,7 @@ async def test_the_next_input_is_fetched_while_a_job_runs(system: System) -> Non
         await system.completed(each)
 
 
-async def test_a_worker_takes_the_jobs_of_its_workflows_only(system: System) -> None:
+async def test_worker_takes_the_jobs_of_its_workflows_only(system: System) -> None:
     wanted, other = await system.effect("wanted"), await system.effect("other")
     first, second = await system.image(other), await system.image(wanted)
     await system.started(workflow_slugs="wanted")
@@ -269,7 +269,7 @@ async def test_a_worker_takes_the_jobs_of_its_workflows_only(system: System) -> 
         ({"comfy_providers": "cloud"}, "COMFY_CLOUD_API_KEY"),
     ],
 )
-async def test_a_wrong_setting_ends_a_worker_with_a_word_on_what_to_do(
+async def test_wrong_setting_ends_a_worker_with_a_word_on_what_to_do(
     system: System, wrong: dict[str, Any], told: str
 ) -> None:
     await system.plain_effect()

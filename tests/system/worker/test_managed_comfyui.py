@@ -120,7 +120,7 @@ async def test_how_many_are_on_the_gpu_and_why_is_told_with_its_slots(system: Sy
 
 
 @pytest.mark.journey
-async def test_a_worker_that_is_killed_takes_its_comfyui_with_it_and_the_next_does_its_job(
+async def test_worker_that_is_killed_takes_its_comfyui_with_it_and_the_next_does_its_job(
     system: System, install: FakeInstall
 ) -> None:
     effect = await system.plain_effect()
@@ -136,7 +136,7 @@ async def test_a_worker_that_is_killed_takes_its_comfyui_with_it_and_the_next_do
     await system.completed(job)
 
 
-async def test_a_comfyui_that_dies_leaves_its_last_lines_with_the_job_for_the_operator(
+async def test_comfyui_that_dies_leaves_its_last_lines_with_the_job_for_the_operator(
     system: System, install: FakeInstall
 ) -> None:
     effect = await system.plain_effect()
@@ -171,7 +171,7 @@ async def test_commands_show_what_it_says_and_how_it_is(system: System, install:
     assert "To see the GUI go to" in text
 
 
-async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_done(system: System) -> None:
+async def test_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_done(system: System) -> None:
     """Where `TESTS_COMFYUI_DIR` names its folder, and `TESTS_COMFYUI_PYTHON` its Python; it runs on the processor."""
     place = os.environ.get("TESTS_COMFYUI_DIR")
     if place is None:
@@ -192,7 +192,7 @@ async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_
     # each of its processes dies once, with jobs waiting
     jobs = [await system.plain(effect) for _ in range(4)]
     for note, _ in found.values():
-        [_launcher, *own] = [pid for pid, _ in note.living] or [0]
+        [_launcher, *own] = [pid for pid, _ in note.alive] or [0]
         for pid in own:
             os.kill(pid, signal.SIGKILL)
     for job in jobs:
@@ -209,7 +209,7 @@ async def test_a_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_
     await system.completed(await system.plain(effect))
 
 
-async def test_a_broken_environment_is_said_and_nothing_is_started(system: System, install: FakeInstall) -> None:
+async def test_broken_environment_is_said_and_nothing_is_started(system: System, install: FakeInstall) -> None:
     venv = install.folder / "venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "pyvenv.cfg").touch()

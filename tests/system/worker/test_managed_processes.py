@@ -15,7 +15,7 @@ from comfyrelay.comfyui.pool.member import MemberTimings
 from comfyrelay.comfyui.processes.supervisor import Timings
 from comfyrelay.errors import NotFound, NotStarted
 from comfyrelay.worker.comfyui import servers as servers_module
-from comfyrelay.worker.comfyui.managed import KeptServers
+from comfyrelay.worker.comfyui.managed import ManagedServers
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.settings import WorkerSettings
 from tests.support.api_calls import png
@@ -25,7 +25,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 OFTEN = MemberTimings(first_backoff_seconds=0.1, last_backoff_seconds=0.2, reconnect_grace_seconds=0.0)
 # long enough for a test to take a port before the next start does
-QUICK = Timings(look_seconds=0.05, check_seconds=0.1, first_pause_seconds=1.0)
+QUICK = Timings(poll_seconds=0.05, check_seconds=0.1, first_pause_seconds=1.0)
 
 
 @dataclass
@@ -39,7 +39,7 @@ class OneLease:
 class World:
     install: FakeInstall
     servers: Servers
-    kept: KeptServers
+    kept: ManagedServers
     held: list[Any]
 
     async def until(self, holds: Callable[[], object]) -> None:
@@ -56,11 +56,11 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     monkeypatch.setattr(servers_module, "MemberTimings", lambda **_given: OFTEN)
     install = FakeInstall(folder / "ComfyUI")
     settings = WorkerSettings(comfyui_dir=install.folder, comfyui_python=Path(sys.executable), comfyui_args=["--cpu"])
-    assert settings.care is not None
+    assert settings.managed is not None
     held: list[Any] = []
     async with AsyncExitStack() as stack:
         servers = Servers(settings, on_change=lambda: None)
-        kept = KeptServers(settings.care, servers, folder=folder / "worker", held=lambda: held, timings=QUICK)
+        kept = ManagedServers(settings.managed, servers, folder=folder / "worker", held=lambda: held, timings=QUICK)
         stack.push_async_callback(kept.close)
         stack.push_async_callback(servers.close)
         await servers.open()
@@ -70,18 +70,18 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
 
 
 async def test_one_more_can_be_added_and_goes_when_what_it_made_was_fetched(world: World) -> None:
-    assert world.servers.why_away("comfyui-1") == "comfyui-1 is starting."
+    assert world.servers.unavailable_reason("comfyui-1") == "comfyui-1 is starting."
     assert world.servers.at_once == 1
     await world.until_online(1)
-    await world.until(lambda: world.servers.why_away("comfyui-1") is None)
+    await world.until(lambda: world.servers.unavailable_reason("comfyui-1") is None)
     [gpu] = world.kept.gpus()
     url = await world.kept.add(gpu.key)
     await world.until_online(2)
     assert world.servers.at_once == 2
     assert world.servers.named["comfyui-2"].url == url
     # what a process with Python has at least
-    assert (world.kept.taken(gpu.key) or 0) > 5 * 1024**2
-    assert world.kept.taken("another") is None
+    assert (world.kept.largest_process_bytes(gpu.key) or 0) > 5 * 1024**2
+    assert world.kept.largest_process_bytes("another") is None
     world.held.append(OneLease("comfyui-2"))
     going = asyncio.create_task(world.kept.remove(gpu.key, url))
     await world.until_online(1)
@@ -98,7 +98,7 @@ async def test_one_whose_port_was_taken_is_found_at_another(world: World) -> Non
     await world.until_online(1)
     before = world.servers.named["comfyui-1"].url
     world.install.kill()
-    await world.until(lambda: "ended" in (world.servers.why_away("comfyui-1") or ""))
+    await world.until(lambda: "ended" in (world.servers.unavailable_reason("comfyui-1") or ""))
     with socket.create_server(("127.0.0.1", int(before.rpartition(":")[2]))):
         await world.until(lambda: [each.url for each in world.servers.own] not in ([], [before]))
         await world.until_online(1)
@@ -106,9 +106,9 @@ async def test_one_whose_port_was_taken_is_found_at_another(world: World) -> Non
 
 async def test_one_whose_gpu_is_sick_is_started_again(world: World) -> None:
     await world.until_online(1)
-    await world.until(lambda: world.servers.why_away("comfyui-1") is None)
+    await world.until(lambda: world.servers.unavailable_reason("comfyui-1") is None)
     world.kept.restart("comfyui-1", "The GPU was in a bad state.")
-    await world.until(lambda: "bad state" in (world.servers.why_away("comfyui-1") or ""))
+    await world.until(lambda: "bad state" in (world.servers.unavailable_reason("comfyui-1") or ""))
     await world.until(lambda: len(world.install.lives) == 2)
     await world.until_online(1)
 
@@ -119,7 +119,7 @@ async def test_one_that_moved_to_another_port_meanwhile_is_removed_all_the_same(
     url = await world.kept.add(gpu.key)
     await world.until_online(2)
     world.install.kill()
-    await world.until(lambda: "ended" in (world.servers.why_away("comfyui-2") or ""))
+    await world.until(lambda: "ended" in (world.servers.unavailable_reason("comfyui-2") or ""))
     with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
         await world.until(lambda: "comfyui-2" in world.servers.named and world.servers.named["comfyui-2"].url != url)
         await world.kept.remove(gpu.key, url)
@@ -140,7 +140,7 @@ async def test_one_that_moves_while_it_is_being_removed_comes_back_for_nobody(wo
     with socket.socket() as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         world.install.kill()
-        await world.until(lambda: "ended" in (world.kept.why_away("comfyui-2") or ""))
+        await world.until(lambda: "ended" in (world.kept.unavailable_reason("comfyui-2") or ""))
         taker.bind(("127.0.0.1", int(url.rpartition(":")[2])))
         taker.listen()
         await world.until(lambda: len(world.install.lives) == 3)

@@ -13,7 +13,7 @@ from tests.support.world import PATIENCE_SECONDS
 RARE = "rare.safetensors"
 
 
-async def test_a_job_waits_until_one_of_two_workers_has_what_it_needs(system: System) -> None:
+async def test_job_waits_until_one_of_two_workers_has_what_it_needs(system: System) -> None:
     # it leads nowhere, and runs where it is known
     graph = {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": RARE}}}
     effect = await system.effect("rare", graph, properties=[])

@@ -17,7 +17,7 @@ ANY_CALL = b"POST /api/worker/"
 
 
 @pytest.mark.journey
-async def test_a_server_may_be_restarted_while_a_job_runs(any_system: System) -> None:
+async def test_server_may_be_restarted_while_a_job_runs(any_system: System) -> None:
     effect = await any_system.effect()
     stuck = any_system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     await any_system.started()
@@ -29,7 +29,7 @@ async def test_a_server_may_be_restarted_while_a_job_runs(any_system: System) ->
     assert (await any_system.job(job))["attempts"] == 1
 
 
-async def test_a_job_that_ends_while_the_server_is_down_is_told_of_later(system: System) -> None:
+async def test_job_that_ends_while_the_server_is_down_is_told_of_later(system: System) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started()
@@ -45,7 +45,7 @@ async def test_a_job_that_ends_while_the_server_is_down_is_told_of_later(system:
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_a_worker_that_was_cut_off_for_too_long_is_not_heard_any_more(system: System) -> None:
+async def test_worker_that_was_cut_off_for_too_long_is_not_heard_any_more(system: System) -> None:
     """Another worker gets its job; what the first one says of it later changes nothing."""
     effect = await system.effect()
     stuck = system.simulators[0].misbehave(Stuck(class_type="ImageInvert"))
@@ -66,7 +66,7 @@ async def test_a_worker_that_was_cut_off_for_too_long_is_not_heard_any_more(syst
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_a_completion_that_comes_after_the_lease_is_refused(system: System) -> None:
+async def test_completion_that_comes_after_the_lease_is_refused(system: System) -> None:
     effect = await system.effect()
     # whose poll waits at the server would be given its own job again
     late = await system.started("late", simulators=[system.simulators[0]], poll_wait_seconds=0)
@@ -85,7 +85,7 @@ async def test_a_completion_that_comes_after_the_lease_is_refused(system: System
 
 
 @pytest.mark.parametrize("settings", [{"LEASE_TTL_SECONDS": "30"}])
-async def test_a_short_cut_of_the_network_costs_nothing(system: System) -> None:
+async def test_short_cut_of_the_network_costs_nothing(system: System) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started()
@@ -103,7 +103,7 @@ async def test_a_short_cut_of_the_network_costs_nothing(system: System) -> None:
 
 
 @pytest.mark.parametrize("settings", [{"LATE_GRACE_SECONDS": "0"}])
-async def test_a_control_plane_that_never_takes_the_end_of_a_job_gets_the_lease_back(system: System) -> None:
+async def test_control_plane_that_never_takes_the_end_of_a_job_gets_the_lease_back(system: System) -> None:
     """Heartbeats alone would keep it for ever."""
     effect = await system.effect()
     worker = await system.started(verdict_timeout_seconds=1)
@@ -117,7 +117,7 @@ async def test_a_control_plane_that_never_takes_the_end_of_a_job_gets_the_lease_
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_a_control_plane_that_answers_nothing_is_waited_for(system: System) -> None:
+async def test_control_plane_that_answers_nothing_is_waited_for(system: System) -> None:
     """However long: as far as anybody knows the lease still holds, and the output is here."""
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
@@ -133,7 +133,7 @@ async def test_a_control_plane_that_answers_nothing_is_waited_for(system: System
 
 
 @pytest.mark.journey
-async def test_an_answer_that_is_lost_loses_no_job(system: System) -> None:
+async def test_answer_that_is_lost_loses_no_job(system: System) -> None:
     """The connection breaks between a poll and its answer; the same request gets the same lease."""
     effect = await system.effect()
     await system.started()
@@ -145,7 +145,7 @@ async def test_an_answer_that_is_lost_loses_no_job(system: System) -> None:
     assert (await system.job(job))["attempts"] == 1
 
 
-async def test_a_broken_download_and_a_broken_upload_are_tried_again(system: System) -> None:
+async def test_broken_download_and_a_broken_upload_are_tried_again(system: System) -> None:
     effect = await system.effect()
     await system.started()
     job = await system.image(effect)
@@ -180,7 +180,7 @@ async def test_urls_that_have_expired_are_asked_for_anew(system: System, prefix:
     assert job_now["attempts"] == 1
 
 
-async def test_a_worker_that_is_killed_while_it_runs_a_job_says_so_when_it_is_back(system: System) -> None:
+async def test_worker_that_is_killed_while_it_runs_a_job_says_so_when_it_is_back(system: System) -> None:
     effect = await system.effect()
     running = system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
     worker = await system.started()
@@ -194,7 +194,7 @@ async def test_a_worker_that_is_killed_while_it_runs_a_job_says_so_when_it_is_ba
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_a_run_that_was_not_yet_written_down_when_the_worker_was_killed_is_found(system: System) -> None:
+async def test_run_that_was_not_yet_written_down_when_the_worker_was_killed_is_found(system: System) -> None:
     effect = await system.effect()
     # it could not be run again while the first run, of ten minutes, holds the server
     system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
@@ -209,7 +209,7 @@ async def test_a_run_that_was_not_yet_written_down_when_the_worker_was_killed_is
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_a_run_of_before_the_kill_is_stopped_also_when_its_comfyui_comes_back_later(system: System) -> None:
+async def test_run_of_before_the_kill_is_stopped_also_when_its_comfyui_comes_back_later(system: System) -> None:
     """Its job is given back meanwhile, and does not wait for it."""
     effect = await system.effect()
     # it could not be run again while the first run, of ten minutes, holds the server
@@ -235,7 +235,7 @@ async def test_a_run_of_before_the_kill_is_stopped_also_when_its_comfyui_comes_b
     assert not list(system.folder.glob("**/held/*.json"))
 
 
-async def test_a_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunished(system: System) -> None:
+async def test_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunished(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     system.files.hold(DOWNLOAD)
@@ -249,7 +249,7 @@ async def test_a_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunis
 
 
 @pytest.mark.journey
-async def test_a_worker_that_is_killed_while_it_uploads_does_not_run_the_job_again(system: System) -> None:
+async def test_worker_that_is_killed_while_it_uploads_does_not_run_the_job_again(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     system.files.hold(UPLOAD)
@@ -285,7 +285,7 @@ class TestLeftBehind:
         await worker.kill()
         return worker, job
 
-    async def test_a_cancel_stops_what_it_does_about_it(self, system: System, killed: tuple[Service, str]) -> None:
+    async def test_cancel_stops_what_it_does_about_it(self, system: System, killed: tuple[Service, str]) -> None:
         worker, job = killed
         uploads = system.files.asked("PUT /")
         await worker.start()
@@ -304,7 +304,7 @@ class TestLeftBehind:
         await finished_by_its_next_process(system, worker, job)
 
 
-async def test_a_worker_that_leaves_while_the_server_is_away_brings_its_output_later(system: System) -> None:
+async def test_worker_that_leaves_while_the_server_is_away_brings_its_output_later(system: System) -> None:
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
     worker = await system.started()
@@ -319,7 +319,7 @@ async def test_a_worker_that_leaves_while_the_server_is_away_brings_its_output_l
 
 @pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
-async def test_a_worker_that_never_comes_back_loses_its_job_to_another(system: System) -> None:
+async def test_worker_that_never_comes_back_loses_its_job_to_another(system: System) -> None:
     effect = await system.effect()
     running = system.simulators[0].misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
     dead = await system.started("dead", simulators=[system.simulators[0]])

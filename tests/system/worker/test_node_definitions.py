@@ -38,7 +38,7 @@ async def jobs_of(system: System, batch_id: str) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize(("settings", "simulators"), [({"DEFAULT_FLEET": FLEET}, 2)])
-async def test_a_file_of_the_editor_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_path: Path) -> None:
+async def test_file_of_the_editor_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_path: Path) -> None:
     system = any_system
     (tmp_path / "editor.json").write_text(json.dumps(SAVED))
     # the first workflow of the server: its workers are there before it, with what it takes to read it
@@ -83,7 +83,7 @@ async def test_definitions_that_change_are_brought_anew(system: System) -> None:
     assert made["properties"][0]["choices"] == ["new.safetensors"]
 
 
-async def test_a_control_plane_that_does_not_want_them_gets_none_and_jobs_run(system: System) -> None:
+async def test_control_plane_that_does_not_want_them_gets_none_and_jobs_run(system: System) -> None:
     """It is older than the worker, or something in between keeps them."""
     effect = await system.plain_effect()
     system.api.refuse(b"POST /api/worker/definitions")

@@ -96,7 +96,7 @@ async def test_what_a_saver_writes_after_its_job_was_stopped_does_not_stay(
     await until_no_notes(system)
 
 
-async def test_the_previews_of_a_run_that_fails_do_not_stay(system: System) -> None:
+async def test_previews_of_a_run_that_fails_do_not_stay(system: System) -> None:
     graph = invert() | {"4": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}
     effect = await system.effect("preview", graph, properties=[])
     failing = system.simulator.misbehave(Stuck(class_type="SaveImage"))
@@ -132,7 +132,7 @@ async def test_what_a_run_made_that_nobody_had_written_down_goes_also_when_it_ha
     await until_clean(system)
 
 
-async def test_an_input_that_comfyui_reads_after_its_job_was_stopped_does_not_stay(system: System) -> None:
+async def test_input_that_comfyui_reads_after_its_job_was_stopped_does_not_stay(system: System) -> None:
     """A ComfyUI that hangs reads what it was sent when it goes on, though nobody waits for its answer any more."""
     effect = await system.effect()
     async with Proxy(system.simulator.url) as comfyui:
@@ -150,7 +150,7 @@ async def test_an_input_that_comfyui_reads_after_its_job_was_stopped_does_not_st
         await until_no_notes(system)
 
 
-async def test_a_worker_that_was_killed_does_not_know_whether_comfyui_has_read_its_inputs(system: System) -> None:
+async def test_worker_that_was_killed_does_not_know_whether_comfyui_has_read_its_inputs(system: System) -> None:
     effect = await system.effect()
     async with Proxy(system.simulator.url) as comfyui:
         worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})

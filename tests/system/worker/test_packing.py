@@ -124,7 +124,9 @@ async def test_without_work_one_is_left(tmp_path: Path) -> None:
 
 async def test_there_are_never_more_than_memory_holds(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, memory_bytes=12 * GIB) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason == "2 processes: the GPU has 12.0 GiB, and each process takes 5.0 GiB.")
+        await told(
+            packer, lambda reason: reason == "2 processes: the GPU has 12.0 GiB, and each process takes 5.0 GiB."
+        )
         assert gpus.most == 2
         assert not pool.stats().failed
 
@@ -146,7 +148,7 @@ async def test_without_a_core_to_spare_there_is_one(tmp_path: Path) -> None:
         assert gpus.most == 1
 
 
-async def test_a_machine_whose_own_memory_holds_no_other_has_one(tmp_path: Path) -> None:
+async def test_machine_whose_own_memory_holds_no_other_has_one(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, free=lambda: 6 * GIB) as (_, gpus, packer):
         why = "1 process: another one takes 8.0 GiB of machine memory, with 6.0 GiB free and 1.0 GiB in reserve."
         await told(packer, lambda reason: reason == why)
@@ -203,7 +205,7 @@ async def test_what_could_not_be_begun_is_tried_at_the_next_look(
         assert gpus.added == 3
 
 
-async def test_the_process_with_a_pinned_workflow_is_the_one_that_is_left(tmp_path: Path) -> None:
+async def test_process_with_a_pinned_workflow_is_the_one_that_is_left(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, replace(ALWAYS, most=2, idle_seconds=1.0)) as (pool, gpus, packer):
         await told(packer, lambda reason: reason.startswith("2 processes: this is the limit"))
         newest = gpus.gpus()[0].processes[-1]

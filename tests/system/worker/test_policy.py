@@ -20,14 +20,14 @@ async def bring(system: System, graph: Graph, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("settings", [FLEET])
-async def test_a_graph_of_a_tenant_runs_with_the_file_of_its_job(system: System) -> None:
+async def test_graph_of_a_tenant_runs_with_the_file_of_its_job(system: System) -> None:
     slug = await bring(system, invert_file("{{INPUT}}"), properties=[INPUT])
     await system.started()
     assert await system.completed(await system.submit(slug, png("#123456")))
 
 
 @pytest.mark.parametrize("settings", [OFF])
-async def test_a_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_allow(system: System) -> None:
+async def test_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_allow(system: System) -> None:
     # what an administrator has made an effect of may have it
     effect = await system.plain_effect()
     linked_file, linked_prefix = invert_file(), invert()

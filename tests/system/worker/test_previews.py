@@ -65,7 +65,7 @@ async def test_whoever_looks_at_a_job_sees_its_picture_and_where_it_runs(any_sys
     assert (await slot(system))["job"] is None
 
 
-async def test_a_worker_can_be_told_not_to_ask_for_previews(system: System) -> None:
+async def test_worker_can_be_told_not_to_ask_for_previews(system: System) -> None:
     effect = await system.effect("cat", sampled(), properties=[SEED], output_node_id="6")
     await system.started(preview_method="none", tidy_comfyui="false")
     await system.completed(await system.submit(effect))

@@ -51,7 +51,7 @@ async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, 
 
 
 @pytest.mark.parametrize("settings", [{"MAX_FLEET_WORKERS": "1"}])
-async def test_a_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: System) -> None:
+async def test_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: System) -> None:
     await system.plain_effect()
     await system.started("gpu-1")
     second = system.worker("gpu-2")
@@ -62,7 +62,7 @@ async def test_a_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: Syste
     assert await second.ended() == 0
 
 
-async def test_a_worker_whose_answer_was_lost_is_registered_again_at_once(system: System) -> None:
+async def test_worker_whose_answer_was_lost_is_registered_again_at_once(system: System) -> None:
     await system.plain_effect()
     system.api.lose_answers(REGISTER.encode(), count=2)
     await system.started("gpu-1")
@@ -72,7 +72,7 @@ async def test_a_worker_whose_answer_was_lost_is_registered_again_at_once(system
 
 
 @pytest.mark.journey
-async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(system: System) -> None:
+async def test_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started("gpu-1")
@@ -86,7 +86,7 @@ async def test_a_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(
     assert (await system.job(job))["attempts"] == 1
 
 
-async def test_a_worker_whose_token_is_changed_while_it_works_keeps_its_job(system: System) -> None:
+async def test_worker_whose_token_is_changed_while_it_works_keeps_its_job(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started("gpu-1", prefetch=0)
@@ -100,7 +100,7 @@ async def test_a_worker_whose_token_is_changed_while_it_works_keeps_its_job(syst
     assert worker.said("worker.job_leased")[1:] == []
 
 
-async def test_a_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system: System) -> None:
+async def test_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started("gpu-1", prefetch=0)
@@ -112,7 +112,7 @@ async def test_a_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system
     assert len(worker.said("worker.registered")) == 1
 
 
-async def test_a_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
+async def test_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
     await system.plain_effect()
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"fleet_slug": "none"}, "knows no production fleet 'none'"),

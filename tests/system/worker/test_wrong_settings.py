@@ -40,7 +40,7 @@ async def test_what_is_missing_is_said_before_comfyui_answers(tmp_path: Path, na
     assert (code, MISSING[name] in text) == (2, True), text
 
 
-async def test_a_check_names_all_that_is_missing_at_once(tmp_path: Path) -> None:
+async def test_check_names_all_that_is_missing_at_once(tmp_path: Path) -> None:
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)}
     environment |= dict.fromkeys((*MISSING, "API_BASE_URL"), "")
     code, text = await run_command("worker", "check", environment=environment, log=tmp_path / "log")
@@ -49,7 +49,7 @@ async def test_a_check_names_all_that_is_missing_at_once(tmp_path: Path) -> None
         assert told in text
 
 
-async def test_a_slip_in_the_name_of_a_variable_is_said_and_changes_nothing(tmp_path: Path) -> None:
+async def test_slip_in_the_name_of_a_variable_is_said_and_changes_nothing(tmp_path: Path) -> None:
     slips = {"COMFYRELAY_WORKER_FLEET_SLUGG": "home", "COMFYREALY_PORT": "1", "COMFYRELAY_NONSENSE": "1"}
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), "FLEET_SLUG": "", **slips}
     code, text = await run_command("worker", environment=environment, log=tmp_path / "log")
@@ -62,7 +62,7 @@ async def test_a_slip_in_the_name_of_a_variable_is_said_and_changes_nothing(tmp_
 
 @pytest.mark.parametrize("command", [("worker",), ("worker", "check")], ids=" ".join)
 @pytest.mark.parametrize("wrong", WRONG)
-async def test_a_wrong_setting_is_said_in_words(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:
+async def test_wrong_setting_is_said_in_words(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:
     variables, told = WRONG[wrong]
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), **variables}
     code, text = await run_command(*command, environment=environment, log=tmp_path / "log")

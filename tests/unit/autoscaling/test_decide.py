@@ -44,12 +44,12 @@ def test_nothing_waiting_and_nothing_there_is_nothing_to_do(policy: Policy) -> N
 
 
 @pytest.mark.parametrize("policy", OURS)
-def test_a_booting_machine_is_capacity(policy: Policy) -> None:
+def test_booting_machine_is_capacity(policy: Policy) -> None:
     assert plan([waiting(1)], fleet(booting(), policy=policy)).is_nothing
 
 
 @pytest.mark.parametrize("policy", OURS)
-def test_a_draining_machine_is_none(policy: Policy) -> None:
+def test_draining_machine_is_none(policy: Policy) -> None:
     assert launched(plan([waiting(1)], fleet(draining(), policy=policy))) == 1
 
 
@@ -60,12 +60,12 @@ def test_seconds_count_and_not_jobs() -> None:
     assert launched(plan([waiting(20, seconds_each=600)], one)) == 9
 
 
-def test_the_boot_that_is_nearly_over_takes_more_than_the_one_that_begins() -> None:
+def test_boot_that_is_nearly_over_takes_more_than_the_one_that_begins() -> None:
     work = [waiting(8)]
     assert plan(work, fleet(booting(left=5))).desired < plan(work, fleet(booting(left=175))).desired
 
 
-def test_a_workflow_of_which_nothing_is_known_is_staffed_all_the_same() -> None:
+def test_workflow_of_which_nothing_is_known_is_staffed_all_the_same() -> None:
     assert launched(plan([replace(waiting(12), seconds=0.0, seconds_per_job=0.0)], fleet())) > 1
 
 
@@ -116,7 +116,7 @@ def test_what_usually_follows_is_counted_in_seconds_of_work_too() -> None:
     assert launched(plan([waiting(2, seconds_each=1.0)], seen)) == 1
 
 
-def test_a_rate_that_was_seen_for_less_than_a_boot_is_none() -> None:
+def test_rate_that_was_seen_for_less_than_a_boot_is_none() -> None:
     many = fleet(max_machines=50, launches_per_minute=50)
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=179.0)], many).desired == 0
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 13
@@ -129,14 +129,14 @@ def test_what_waits_is_no_sign_of_what_will_come() -> None:
     assert plan([work], many).desired == 40
 
 
-def test_the_faster_policy_never_has_fewer_machines() -> None:
+def test_faster_policy_never_has_fewer_machines() -> None:
     for jobs in (1, 5, 12, 40):
         for rate in (0.0, 0.05, 0.2):
             wanted = [plan([waiting(jobs, jobs_per_second=rate)], fleet(policy=policy)).desired for policy in OURS]
             assert wanted == sorted(wanted)
 
 
-def test_the_reason_says_what_was_seen_and_what_is_done() -> None:
+def test_reason_says_what_was_seen_and_what_is_done() -> None:
     seen = fleet(busy(), booting(left=80))
     reason = plan([waiting(30)], seen).reason
     assert reason.startswith("30 jobs, 900 s of work, 1 busy + 1 booting (80 s left): ")
@@ -153,28 +153,28 @@ def test_each_machine_ends_by_its_own_idle_time() -> None:
     assert plan([], seen).end == ["long"]
 
 
-def test_the_last_machine_stays_fifteen_minutes() -> None:
+def test_last_machine_stays_fifteen_minutes() -> None:
     assert plan([], fleet(ready(idle=899))).is_nothing
     assert plan([], fleet(ready(idle=900))).end == ["ready"]
 
 
-def test_the_operator_says_how_long_the_last_one_stays() -> None:
+def test_operator_says_how_long_the_last_one_stays() -> None:
     assert plan([], fleet(ready(idle=60), last_idle_seconds=60)).end == ["ready"]
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_a_busy_machine_is_never_ended(policy: Policy) -> None:
+def test_busy_machine_is_never_ended(policy: Policy) -> None:
     seen = fleet(
         replace(busy(), idle_seconds=10_000.0), policy=policy, max_machines=0, cost_per_hour=0.0, idle_seconds=10_000.0
     )
     assert plan([], seen).end == []
 
 
-def test_a_machine_that_says_ready_and_holds_a_lease_is_busy() -> None:
+def test_machine_that_says_ready_and_holds_a_lease_is_busy() -> None:
     assert plan([], fleet(replace(ready(idle=10_000), leases=1))).end == []
 
 
-def test_an_idle_machine_that_what_waits_will_take_is_not_ended() -> None:
+def test_idle_machine_that_what_waits_will_take_is_not_ended() -> None:
     seen = fleet(ready("a", idle=5000), ready("b", idle=5000))
     assert plan([waiting(2)], seen).is_nothing
     assert plan([waiting(1)], seen).end == ["a"]
@@ -206,7 +206,7 @@ def test_no_more_money_an_hour_than_allowed() -> None:
     assert "the limit is 1 an hour" in found.reason
 
 
-def test_a_type_that_is_too_dear_gives_way_to_the_next() -> None:
+def test_type_that_is_too_dear_gives_way_to_the_next() -> None:
     types = [InstanceType(name="dear", price_per_hour=2.0), InstanceType(name="cheap", price_per_hour=0.5)]
     assert plan([waiting(1)], fleet(instance_types=types)).launch == (Launch(count=1, instance_type="dear"),)
     found = plan([waiting(1)], fleet(instance_types=types, cost_per_hour=1.0))
@@ -236,7 +236,7 @@ def test_what_others_have_started_is_never_ended(policy: Policy) -> None:
     theirs = [ready(f"theirs{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
     found = plan([], fleet(*theirs, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
     assert found.end == ["own"]
-    words = "2 machines beyond the limits; ending 1 of them, busy ones and those that others have started never"
+    words = "2 machines beyond the limits; ending 1 of them, busy ones and foreign ones never"
     assert words in found.reason
     assert plan([], fleet(*theirs, policy=policy, idle_seconds=10_000.0, last_idle_seconds=0.0)).end == []
 
@@ -251,7 +251,7 @@ def test_no_more_are_launched_than_may_register() -> None:
     assert "9 workers may register in all fleets together" in found.reason
 
 
-def test_a_fleet_in_which_nobody_could_register_launches_none() -> None:
+def test_fleet_in_which_nobody_could_register_launches_none() -> None:
     found = plan([], fleet(workflows=(), can_register=False, min_machines=2))
     assert found.is_nothing
     assert "no workflow is mapped to it, so that no worker could register" in found.reason
@@ -299,12 +299,12 @@ def test_never_fewer_than_so_many_on_workdays_from_nine_to_eighteen(now: datetim
     assert plan([], fleet(schedules=[WORKDAYS]), now=now).desired == expected
 
 
-def test_a_schedule_keeps_idle_machines_at_its_hours() -> None:
+def test_schedule_keeps_idle_machines_at_its_hours() -> None:
     seen = fleet(ready("a", idle=9000), ready("b", idle=8000), ready("c", idle=7000), schedules=[WORKDAYS])
     assert plan([], seen).end == ["a"]
 
 
-def test_a_schedule_that_ends_before_it_begins_ends_on_the_next_day() -> None:
+def test_schedule_that_ends_before_it_begins_ends_on_the_next_day() -> None:
     night = Schedule(days=frozenset({4}), begins=time(22), ends=time(6), at_least=1)
     friday, saturday = datetime(2026, 3, 6, 23, tzinfo=UTC), datetime(2026, 3, 7, 5, 59, tzinfo=UTC)
     assert [at_least([night], each) for each in (friday, saturday)] == [1, 1]
@@ -312,7 +312,7 @@ def test_a_schedule_that_ends_before_it_begins_ends_on_the_next_day() -> None:
     assert at_least([night], datetime(2026, 3, 7, 23, tzinfo=UTC)) == 0
 
 
-def test_a_schedule_from_midnight_to_midnight_has_no_gap() -> None:
+def test_schedule_from_midnight_to_midnight_has_no_gap() -> None:
     wednesday = Schedule(days=frozenset({2}), begins=time(0), ends=time(0), at_least=1)
     minutes = [datetime(2026, 3, 4, hour, minute, 59, tzinfo=UTC) for hour in range(24) for minute in range(60)]
     assert {at_least([wednesday], each) for each in minutes} == {1}
@@ -320,7 +320,7 @@ def test_a_schedule_from_midnight_to_midnight_has_no_gap() -> None:
     assert at_least([wednesday], datetime(2026, 3, 3, 23, 59, 59, tzinfo=UTC)) == 0
 
 
-def test_a_time_zone_that_does_not_exist_is_named() -> None:
+def test_time_zone_that_does_not_exist_is_named() -> None:
     with pytest.raises(InvalidInput, match="no time zone 'Mars/Base'"):
         at_least([replace(WORKDAYS, timezone="Mars/Base")], datetime(2026, 3, 4, tzinfo=UTC))
 
@@ -328,7 +328,7 @@ def test_a_time_zone_that_does_not_exist_is_named() -> None:
 # not done
 
 
-def test_a_paused_fleet_does_nothing_and_says_so() -> None:
+def test_paused_fleet_does_nothing_and_says_so() -> None:
     found = plan([waiting(9)], fleet(ready(idle=9999), is_paused=True))
     assert found.is_nothing
     assert "paused, nothing is done" in found.reason
@@ -345,7 +345,7 @@ def test_what_is_only_reported_says_what_would_be_done(seen: SeenFleet) -> None:
 # several fleets
 
 
-def test_a_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> None:
+def test_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> None:
     dear = fleet(slug="dear", instance_types=types(1.0))
     cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=50, launches_per_minute=50)
     work = [waiting(20, jobs_per_second=0.05)]
@@ -398,7 +398,7 @@ def test_machines_that_are_there_are_used_before_a_cheaper_one_is_launched() -> 
     assert all(each.is_nothing for each in plans([waiting(3, jobs_per_second=0.01)], cheap, dear))
 
 
-def test_a_workflow_that_only_one_fleet_serves_is_not_left_to_the_other() -> None:
+def test_workflow_that_only_one_fleet_serves_is_not_left_to_the_other() -> None:
     first = fleet(slug="first", workflows=(1,), instance_types=types(0.5))
     second = fleet(slug="second", workflows=(2,), instance_types=types(1.0))
     assert [each.desired for each in plans([waiting(1), waiting(1, workflow=2)], first, second)] == [1, 1]
@@ -407,22 +407,22 @@ def test_a_workflow_that_only_one_fleet_serves_is_not_left_to_the_other() -> Non
 # the reference
 
 
-def test_the_reference_steps_from_none_to_one_whatever_waits() -> None:
+def test_reference_steps_from_none_to_one_whatever_waits() -> None:
     assert plan([waiting(40)], fleet(policy=Policy.REFERENCE)).desired == 1
 
 
-def test_the_reference_then_tracks_a_backlog_of_two() -> None:
+def test_reference_then_tracks_a_backlog_of_two() -> None:
     assert plan([waiting(11)], fleet(busy(), policy=Policy.REFERENCE)).desired == 6
     assert plan([waiting(3)], fleet(busy(), busy("b"), policy=Policy.REFERENCE)).desired == 3
 
 
-def test_the_reference_goes_to_none_after_fifteen_idle_minutes() -> None:
+def test_reference_goes_to_none_after_fifteen_idle_minutes() -> None:
     seen = fleet(ready("a", idle=899), ready("b", idle=899), policy=Policy.REFERENCE, idle_seconds=899.0)
     assert plan([], seen).is_nothing
     assert plan([], replace(seen, idle_seconds=900.0)).end == ["a", "b"]
 
 
-def test_the_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
+def test_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
     seen = fleet(busy(), ready("b", idle=5), ready("c", idle=6), policy=Policy.REFERENCE, low_seconds=899.0)
     assert plan([], seen).is_nothing
     assert plan([], replace(seen, low_seconds=900.0)).end == ["c", "b"]

@@ -45,7 +45,7 @@ def test_only_idle_and_booting_machines_are_ended_and_each_once(snapshot: Snapsh
 
 
 @given(snapshots())
-def test_a_plan_launches_or_ends_and_says_how_many_there_will_be(snapshot: Snapshot) -> None:
+def test_plan_launches_or_ends_and_says_how_many_there_will_be(snapshot: Snapshot) -> None:
     for fleet, plan in zip(snapshot.fleets, decide(snapshot), strict=True):
         assert plan.fleet == fleet.slug
         assert not (plan.launch and plan.end)
@@ -55,7 +55,7 @@ def test_a_plan_launches_or_ends_and_says_how_many_there_will_be(snapshot: Snaps
 
 
 @given(snapshots())
-def test_the_same_snapshot_gives_the_same_plan(snapshot: Snapshot) -> None:
+def test_same_snapshot_gives_the_same_plan(snapshot: Snapshot) -> None:
     other = replace(snapshot, fleets=[replace(each, machines=tuple(each.machines)) for each in snapshot.fleets])
     assert decide(snapshot) == decide(other)
 

@@ -38,7 +38,7 @@ def refused(kind: str, instance_type: str | None, *, seconds: float = 5) -> Mach
     return machine(seconds, ended_at=ago(seconds), reason=refusal(kind, "No: none."), instance_type=instance_type)
 
 
-def test_a_steady_stream_is_known_by_its_rate() -> None:
+def test_steady_stream_is_known_by_its_rate() -> None:
     rate = Rate()
     for second in range(5000, 0, -20):
         rate.add(ago(second))
@@ -57,7 +57,7 @@ def test_what_came_half_a_life_ago_counts_half_in_whatever_order_it_is_told() ->
     assert one.at(NOW) == pytest.approx(1.5 * single.at(NOW))
 
 
-def test_a_rate_is_one_once_a_few_arrivals_were_seen_and_begins_again_after_a_silence() -> None:
+def test_rate_is_one_once_a_few_arrivals_were_seen_and_begins_again_after_a_silence() -> None:
     rate = Rate()
     for seconds in (400, 300, 200, 100):
         rate.add(ago(seconds))
@@ -84,7 +84,7 @@ def test_what_usually_follows_is_known_from_five_bursts_on() -> None:
     assert bursts(6, 6, 6, 6, 6).jobs() == 6.0
 
 
-def test_a_flood_does_not_change_what_usually_follows_and_new_bursts_do() -> None:
+def test_flood_does_not_change_what_usually_follows_and_new_bursts_do() -> None:
     assert bursts(2, 2, 90, 2, 2).jobs() == 2.0
     assert bursts(*([2] * 30), *([9] * 15)).jobs() == 9.0
 
@@ -123,7 +123,7 @@ def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
     assert failed_boots(rows, NOW) == [failed, gone]
 
 
-def test_a_clock_that_went_back_keeps_nobody_from_launching() -> None:
+def test_clock_that_went_back_keeps_nobody_from_launching() -> None:
     """What was written down a day ahead is past, else it would count for a day."""
     ahead = -86_400
     failed = machine(ahead, ended_at=ago(ahead), reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
@@ -135,7 +135,7 @@ def test_a_clock_that_went_back_keeps_nobody_from_launching() -> None:
     assert seconds_ago(ago(-1), NOW) == 0.0
 
 
-def test_a_rate_is_forgotten_from_when_the_clock_went_back() -> None:
+def test_rate_is_forgotten_from_when_the_clock_went_back() -> None:
     rate = Rate()
     for seconds in range(0, 600, 20):
         rate.add(ago(seconds - 86_400))
@@ -160,13 +160,13 @@ def test_refusals_are_no_launches() -> None:
         (refused("throttled", None, seconds=16), ["a", "b"], False),
     ],
 )
-def test_a_type_that_was_refused_lately_is_not_tried(row: MachineRecord, left: list[str], all_refused: bool) -> None:
+def test_type_that_was_refused_lately_is_not_tried(row: MachineRecord, left: list[str], all_refused: bool) -> None:
     types = [InstanceType(name="a"), InstanceType(name="b")]
     found = available_types(types, [row], NOW)
     assert ([each.name for each in found.types], found.all_refused) == (left, all_refused)
 
 
-def test_a_fleet_without_types_waits_after_a_refusal() -> None:
+def test_fleet_without_types_waits_after_a_refusal() -> None:
     assert available_types([], [refused("capacity", None)], NOW).all_refused
     assert not available_types([], [], NOW).all_refused
 

@@ -48,7 +48,7 @@ async def test_who_only_reports_launches_and_ends_nothing_and_says_why(providers
     assert list(await provider.prices(FLEET)) == list(FLEET.spec.instance_types)
 
 
-def test_an_unknown_name_is_told_with_those_that_there_are(providers: Providers) -> None:
+def test_unknown_name_is_told_with_those_that_there_are(providers: Providers) -> None:
     with pytest.raises(ConfigurationError, match=r"no provider of machines 'azure'\. There are: static, local,"):
         providers.get("azure")
 
@@ -74,7 +74,7 @@ async def test_another_package_brings_a_provider(providers: Providers, monkeypat
     assert providers.get("local").can_launch
 
 
-def test_a_provider_that_cannot_be_loaded_is_named(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_provider_that_cannot_be_loaded_is_named(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "entry_points", entry_points(("theirs", "nowhere:make")).select)
     with pytest.raises(ConfigurationError, match="The provider theirs of nowhere:make cannot be loaded"):
         providers.get("theirs")

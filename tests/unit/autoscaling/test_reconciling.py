@@ -29,7 +29,7 @@ def found(*machines: MachineRecord, sightings: list[Sighting] | None, **more: An
     return reconcile(machines, sightings, workers, now=NOW, **given)
 
 
-def test_a_machine_that_cannot_tell_its_order_belongs_to_the_oldest_without_one() -> None:
+def test_machine_that_cannot_tell_its_order_belongs_to_the_oldest_without_one() -> None:
     judged = found(machine("old", 20), machine("new", 5), sightings=[Sighting(id="i-1")])
     assert judged.changes["old"]["provider_id"] == "i-1"
     assert "new" not in judged.changes
@@ -76,14 +76,14 @@ def test_one_that_runs_costs_what_its_provider_tells_now(
     assert found(row, sightings=[Sighting(id="i-a", price_per_hour=told)], prices=prices).changes == changes
 
 
-def test_a_machine_of_a_key_belongs_to_no_other_order() -> None:
+def test_machine_of_a_key_belongs_to_no_other_order() -> None:
     judged = found(machine("a"), sightings=[Sighting(id="i-1", key="another")])
     assert judged.changes == {}
     assert [each.id for each in judged.adopt] == ["i-1"]
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-def test_a_second_machine_of_an_order_is_one_too_many(is_known: bool) -> None:
+def test_second_machine_of_an_order_is_one_too_many(is_known: bool) -> None:
     order = launched("a") if is_known else machine("a")
     first, second = Sighting(id="i-a", key="a", worker_id="w"), Sighting(id="i-b", key="a", worker_id="w")
     judged = found(order, sightings=[second, first] if is_known else [first, second])
@@ -98,12 +98,12 @@ def test_of_two_unknown_machines_with_one_key_the_second_is_one_too_many() -> No
 
 
 @pytest.mark.parametrize(("ordered", "again"), [(5, []), (10, ["a"])])
-def test_an_order_that_nobody_answered_is_placed_again(ordered: float, again: list[str]) -> None:
+def test_order_that_nobody_answered_is_placed_again(ordered: float, again: list[str]) -> None:
     assert found(machine(ordered=ordered), sightings=[]).order_again == again
 
 
 @pytest.mark.parametrize(("ordered", "is_dropped"), [(419, False), (420, True)])
-def test_an_order_that_nobody_answered_for_too_long_is_dropped(ordered: float, is_dropped: bool) -> None:
+def test_order_that_nobody_answered_for_too_long_is_dropped(ordered: float, is_dropped: bool) -> None:
     judged = found(machine(ordered=ordered), sightings=[])
     assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.UNANSWERED}} if is_dropped else {})
     assert judged.order_again == ([] if is_dropped else ["a"])
@@ -148,18 +148,18 @@ def test_one_that_was_to_end_has_ended_when_it_is_not_listed_and_keeps_its_reaso
 @pytest.mark.parametrize(
     ("marked", "is_ending", "again"), [(5, False, []), (10, False, ["a"]), (10, True, []), (900, False, ["a"])]
 )
-def test_an_end_is_asked_for_again_until_it_is_under_way(marked: float, is_ending: bool, again: list[str]) -> None:
+def test_end_is_asked_for_again_until_it_is_under_way(marked: float, is_ending: bool, again: list[str]) -> None:
     sightings = [Sighting(id="i-a", is_ending=is_ending)]
     assert found(launched(ending_at=ago(marked)), sightings=sightings).end_again == again
 
 
 @pytest.mark.parametrize(("ordered", "is_ended"), [(419, False), (420, True)])
-def test_a_boot_may_take_three_times_as_long_as_usual_and_two_minutes(ordered: float, is_ended: bool) -> None:
+def test_boot_may_take_three_times_as_long_as_usual_and_two_minutes(ordered: float, is_ended: bool) -> None:
     judged = found(launched(ordered=ordered), sightings=[Sighting(id="i-a")])
     assert bool(judged.end) is is_ended
 
 
-def test_a_silent_worker_with_a_lease_keeps_its_machine() -> None:
+def test_silent_worker_with_a_lease_keeps_its_machine() -> None:
     row = launched(registered_at=ago(5))
     for leases, ended in ((1, set()), (0, {"a"})):
         workers = {"i-a": RegisteredWorker(registered_at=ago(20), last_seen_at=ago(20), is_stale=True, leases=leases)}

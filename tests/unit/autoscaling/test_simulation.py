@@ -70,31 +70,31 @@ def test_every_request_is_served_and_the_fleet_returns_to_none(
 @pytest.mark.parametrize("policy", OURS)
 # 120 s: at the border of a machine more for the reserve of `fast`
 @pytest.mark.parametrize("every", [20.0, 45.0, 120.0, 150.0])
-def test_a_constant_load_launches_machines_once(policy: Policy, every: float) -> None:
+def test_constant_load_launches_machines_once(policy: Policy, every: float) -> None:
     """No oscillation: what eight hours need is launched in the first, and is enough."""
     short, long = (simulate(steady(every, hours=hours), policy) for hours in (1, 8))
     assert long.launches == short.launches
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_the_same_seed_gives_the_same_outcome(policy: Policy) -> None:
+def test_same_seed_gives_the_same_outcome(policy: Policy) -> None:
     arriving = generate(Workload(days=0.3), seed=4)
     assert simulate(arriving, policy, SPOT, seed=7) == simulate(arriving, policy, SPOT, seed=7)
 
 
-def test_the_first_request_waits_for_the_boot_and_one_second_for_the_decision() -> None:
+def test_first_request_waits_for_the_boot_and_one_second_for_the_decision() -> None:
     setting = WorldSettings(boot_spread=0.0)
     for policy in OURS:
         assert simulate([TraceRequest(100.0, 30.0, "w", "m")], policy, setting).waits == [181.0]
 
 
-def test_the_reference_takes_two_minutes_to_decide() -> None:
+def test_reference_takes_two_minutes_to_decide() -> None:
     """Submitted just after a minute: published at the next, and acted upon at the one after."""
     outcome = simulate([TraceRequest(60.5, 30.0, "w", "m")], Policy.REFERENCE, WorldSettings(boot_spread=0.0))
     assert outcome.waits == [119.5 + 180.0]
 
 
-def test_the_reference_ends_its_machines_fifteen_minutes_after_the_last_job() -> None:
+def test_reference_ends_its_machines_fifteen_minutes_after_the_last_job() -> None:
     outcome = simulate([TraceRequest(60.0, 30.0, "w", "m")], Policy.REFERENCE, WorldSettings(boot_spread=0.0))
     idle = outcome.machine_seconds - 180.0 - 52.0
     assert 900.0 <= idle <= 900.0 + 3 * 60.0
@@ -105,7 +105,7 @@ def test_our_last_machine_ends_fifteen_minutes_after_its_job() -> None:
     assert 900.0 <= outcome.machine_seconds - 180.0 - 52.0 <= 900.0 + 20.0
 
 
-def test_a_model_is_loaded_where_it_is_not_yet() -> None:
+def test_model_is_loaded_where_it_is_not_yet() -> None:
     setting = WorldSettings(boot_spread=0.0)
     same = [TraceRequest(0.0, 10.0, "w", "m"), TraceRequest(400.0, 10.0, "w", "m")]
     other = [same[0], same[1]._replace(model="n")]
@@ -114,7 +114,7 @@ def test_a_model_is_loaded_where_it_is_not_yet() -> None:
     )
 
 
-def test_a_job_whose_machine_is_taken_away_runs_again() -> None:
+def test_job_whose_machine_is_taken_away_runs_again() -> None:
     outcome = simulate(
         [TraceRequest(0.0, 3000.0, "w", "m")], Policy.BALANCED, WorldSettings(evictions_per_hour=1.0), seed=3
     )
@@ -159,7 +159,7 @@ def test_our_policies_beat_the_reference_on_a_small_sample_of_the_figures() -> N
     assert all(each.wait_p95 >= bound.wait_p95 and each.machine_hours > bound.machine_hours for each in found.values())
 
 
-def test_a_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None:
+def test_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None:
     """What makes 30,000 requests a matter of seconds, on a machine of any speed."""
     arriving = generate(Workload(days=2), seed=1)
     outcome = simulate(arriving, Policy.BALANCED)
@@ -170,7 +170,7 @@ def test_a_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None
 # traces
 
 
-def test_a_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> None:
+def test_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> None:
     found = parse_trace(["model,workflow,arrival_seconds,duration_seconds\n", "m,w,9,1\n", "\n", "n,w,2.5,3\n"])
     assert found == [TraceRequest(0.0, 3.0, "w", "n"), TraceRequest(6.5, 1.0, "w", "m")]
 
@@ -197,14 +197,14 @@ def test_arrivals_may_be_the_time_of_a_clock() -> None:
         (HEADER + "1,2\n", "line 2: 2 values where 4 columns are named"),
     ],
 )
-def test_a_bad_trace_is_refused_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
+def test_bad_trace_is_refused_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_text(text)
     with pytest.raises(InvalidInput, match=problem):
         read_trace(file)
 
 
-def test_a_trace_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
+def test_trace_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "trace.csv"
     file.write_bytes(b"\xff\xfe\x00")
     with pytest.raises(InvalidInput, match=r"trace\.csv is not text"):
@@ -216,14 +216,14 @@ def test_a_trace_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> Non
 # the bound and the picture
 
 
-def test_the_bound_waits_only_when_all_machines_are_busy() -> None:
+def test_bound_waits_only_when_all_machines_are_busy() -> None:
     together = [TraceRequest(0.0, 10.0, "w", "m")] * 3
     found = lower_bound(together, WorldSettings(max_machines=2))
     assert (found.wait_p50, found.wait_p99) == (0.0, 10.0)
     assert found.machine_hours == pytest.approx(30 / 3600)
 
 
-def test_the_plot_is_an_svg_with_a_mark_for_each() -> None:
+def test_plot_is_an_svg_with_a_mark_for_each() -> None:
     arriving = steady(60.0, hours=0.5)
     found = [summary(each, simulate(arriving, each), WorldSettings()) for each in OURS]
     found.append(lower_bound(arriving, WorldSettings()))
@@ -249,7 +249,7 @@ def test_nothing_at_all_has_a_summary() -> None:
 # the command
 
 
-def test_the_command_compares_policies_and_draws(tmp_path: Path) -> None:
+def test_command_compares_policies_and_draws(tmp_path: Path) -> None:
     trace, plot = tmp_path / "trace.csv", tmp_path / "plot.svg"
     trace.write_text(HEADER + "".join(f"{number * 7},30,w,m\n" for number in range(50)))
     found = runner.invoke(
@@ -276,13 +276,13 @@ def test_the_command_compares_policies_and_draws(tmp_path: Path) -> None:
     assert "boot 180 s, at most 10 machines, 0.2 per machine-hour" in plot.read_text()
 
 
-def test_the_command_shows_a_table_of_all_of_our_own() -> None:
+def test_command_shows_a_table_of_all_of_our_own() -> None:
     found = runner.invoke(fleet_app, ["simulate", "--generate", "--days", "0.1", "--evictions-per-hour", "5"])
     assert found.exit_code == 0, found.output
     assert all(each in found.stdout for each in ("cheap", "balanced", "fast", "clairvoyant"))
 
 
-def test_the_table_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_table_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     shown = StringIO()
     monkeypatch.setattr("comfyrelay.cli.fleet.simulate.out", Console(width=80, file=shown))
     many = [
@@ -323,13 +323,13 @@ def test_one_request_is_said_as_one(tmp_path: Path) -> None:
         (["--generate", "--trace", "t.csv"], "only one of"),
     ],
 )
-def test_the_command_wants_to_know_what_arrives(words: list[str], problem: str) -> None:
+def test_command_wants_to_know_what_arrives(words: list[str], problem: str) -> None:
     found = runner.invoke(fleet_app, ["simulate", *words])
     assert isinstance(found.exception, InvalidInput)
     assert problem in str(found.exception)
 
 
-def test_a_fleets_own_past_becomes_requests() -> None:
+def test_fleets_own_past_becomes_requests() -> None:
     class Done:
         def __init__(self, seconds: float) -> None:
             self.created_at = START + timedelta(seconds=seconds)

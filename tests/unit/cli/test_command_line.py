@@ -20,7 +20,7 @@ def every_command() -> Iterator[tuple[str, ...]]:
         pending.extend(((*words, name), each) for name, each in getattr(command, "commands", {}).items())
 
 
-def test_a_flag_shows_no_type_in_the_help_of_any_command(
+def test_flag_shows_no_type_in_the_help_of_any_command(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["comfyrelay", "up", "--help"])

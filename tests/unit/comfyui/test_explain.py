@@ -153,7 +153,7 @@ def test_general_errors_are_explained(error: Any, kind: type[ComfyError], text: 
     assert (type(failure), failure.detail) == (kind, text)
 
 
-def test_a_mistake_in_the_graph_outweighs_what_only_this_server_lacks() -> None:
+def test_mistake_in_the_graph_outweighs_what_only_this_server_lacks() -> None:
     model = {"type": "value_not_in_list", "extra_info": {"input_name": "ckpt_name", "received_value": "x.ckpt"}}
     missing = {"type": "required_input_missing", "extra_info": {"input_name": "samples"}}
     failure = explain_refusal(

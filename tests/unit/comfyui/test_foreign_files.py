@@ -47,7 +47,7 @@ UPLOADS = [
 
 class TestUploadInputs:
     @pytest.mark.parametrize(("class_type", "name"), UPLOADS)
-    def test_the_jobs_own_file_is_fine(self, class_type: str, name: str) -> None:
+    def test_jobs_own_file_is_fine(self, class_type: str, name: str) -> None:
         for own in OWN:
             assert problems(node(class_type, **{name: own})) == []
 
@@ -78,7 +78,7 @@ class TestUploadInputs:
 
 class TestChoices:
     @pytest.mark.parametrize("value", ["x.latent", "my drawing.png", "CLIP.MP4", "x.latent [output]", "__IMG__.png"])
-    def test_a_file_of_the_input_folder_is_refused(self, value: str) -> None:
+    def test_file_of_the_input_folder_is_refused(self, value: str) -> None:
         assert len(problems(node("LoadLatent", latent=value))) == 1
 
     @pytest.mark.parametrize("value", ["comfyrelay", "comfyrelay/job-1-abcdefgh"])
@@ -174,13 +174,13 @@ PROMPTS = [
 class TestTexts:
     @pytest.mark.parametrize("class_type", ["Text", "NotKnownHere"])
     @pytest.mark.parametrize("text", PATHS)
-    def test_a_path_is_refused(self, class_type: str, text: str) -> None:
+    def test_path_is_refused(self, class_type: str, text: str) -> None:
         (sentence,) = problems(node(class_type, text=text))
         assert sentence.startswith(f"{class_type} (7): input 'text' names ")
         assert "Make it a property" in sentence
 
     @pytest.mark.parametrize("text", PROMPTS)
-    def test_a_prompt_is_not(self, text: str) -> None:
+    def test_prompt_is_not(self, text: str) -> None:
         assert problems(node("Text", text=text)) == []
         assert problems(node("NotKnownHere", text=text)) == []
 
@@ -193,15 +193,15 @@ class TestTexts:
     def test_links_and_numbers_are_no_texts(self) -> None:
         assert problems(node("Text", text=["/etc/passwd", 0], seed=2**64, flag=True, none=None)) == []
 
-    def test_the_prefix_of_savers_is_replaced_before_the_run(self) -> None:
+    def test_prefix_of_savers_is_replaced_before_the_run(self) -> None:
         assert problems(node("SaveImage", filename_prefix="../../x.png")) == []
         assert len(problems(node("SaveImage", prefix="../../x.png"))) == 1
 
-    def test_a_long_text_is_shown_in_part(self) -> None:
+    def test_long_text_is_shown_in_part(self) -> None:
         (sentence,) = problems(node("Text", text="/" + "x" * 3000))
         assert len(sentence) < 300
 
-    def test_a_placeholder_may_look_like_a_file(self) -> None:
+    def test_placeholder_may_look_like_a_file(self) -> None:
         text = node("Text", text="look at in/photo.png")
         assert foreign_files(text, own=("in/photo.png",), object_info=INFO) == []
         assert len(foreign_files(text, own=(), object_info=INFO)) == 1

@@ -21,7 +21,7 @@ def filled(value: object, **values: object) -> Any:
     ]
 
 
-def test_a_graph_is_read() -> None:
+def test_graph_is_read() -> None:
     graph = {"1": {"class_type": "LoadImage", "inputs": {"image": "ü.png"}, "_meta": {"title": "In"}}}
     text = json.dumps(graph, ensure_ascii=False)
     assert load_graph(text) == graph
@@ -53,13 +53,13 @@ def test_what_is_not_a_graph_is_refused_with_the_reason(text: str | bytes, reaso
         load_graph(text)
 
 
-def test_a_file_of_the_editor_is_refused_with_advice() -> None:
+def test_file_of_the_editor_is_refused_with_advice() -> None:
     with pytest.raises(GraphError, match=r'"Export \(API\)", or convert it'):
         load_graph('{"last_node_id": 3, "nodes": [], "links": [], "version": 0.4}')
 
 
 @pytest.mark.parametrize("value", [42, 0.5, True, False, None, "a cat", ["a", "b"]])
-def test_a_text_that_is_the_placeholder_becomes_the_value_with_its_type(value: object) -> None:
+def test_text_that_is_the_placeholder_becomes_the_value_with_its_type(value: object) -> None:
     result = filled("{x}", x=value)
     assert result == value
     assert type(result) is type(value)
@@ -91,12 +91,12 @@ def test_any_prompt_arrives_as_it_was_written(prompt: str) -> None:
     assert load_graph(json.dumps(graph)) == graph
 
 
-def test_a_value_is_not_searched_for_placeholders_again() -> None:
+def test_value_is_not_searched_for_placeholders_again() -> None:
     assert filled("{x} and {y}", x="{y}", y="{x}") == "{y} and {x}"
     assert filled("{x}", x="{y}", y="no") == "{y}"
 
 
-def test_the_longest_placeholder_wins() -> None:
+def test_longest_placeholder_wins() -> None:
     graph = one_node(a="IMG2.png", b="IMG.png", c="IMG2")
     values = {"IMG": "first", "IMG2": "second"}
     assert replace_placeholders(graph, values)["1"]["inputs"] == {
@@ -120,7 +120,7 @@ def test_values_inside_lists_and_objects_are_replaced() -> None:
     assert filled(value, x="cat") == {"__value__": ["cat", 1, {"{x}": "a cat"}]}
 
 
-def test_the_given_graph_stays_as_it_was() -> None:
+def test_given_graph_stays_as_it_was() -> None:
     graph = {"1": {"class_type": "A", "inputs": {"a": "{x}", "l": ["2", 0]}, "_meta": {"title": "t"}}}
     before = json.dumps(graph)
     new = replace_placeholders(graph, {"{x}": ["list"]})
@@ -136,7 +136,7 @@ def test_without_a_placeholder_nothing_changes(values: dict[str, object]) -> Non
     assert placeholders_in(graph, values) == set()
 
 
-def test_the_placeholders_that_a_graph_uses_are_told() -> None:
+def test_placeholders_that_a_graph_uses_are_told() -> None:
     graph = one_node(a="IMG2.png", b={"deep": ["a {x}"]}, link=["{y}", 0])
     assert placeholders_in(graph, ["IMG", "IMG2", "{x}", "{y}", "{z}"]) == {"IMG2", "{x}"}
 

@@ -24,13 +24,13 @@ def sha256_of(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def test_the_same_definitions_have_the_same_name_in_whatever_order_their_classes_come() -> None:
+def test_same_definitions_have_the_same_name_in_whatever_order_their_classes_come() -> None:
     one, other = pack({"A": loader("a"), "B": {}}), pack({"B": {}, "A": loader("a")})
     assert one == other
     assert unpack(one.data, sha256=one.sha256) == {"A": loader("a"), "B": {}}
 
 
-def test_the_inputs_of_a_class_keep_their_order() -> None:
+def test_inputs_of_a_class_keep_their_order() -> None:
     """The editor saves values by position."""
     packed = pack({"A": {"input": {"required": {"width": ["INT"], "batch": ["INT"]}}}})
     assert list(unpack(packed.data, sha256=packed.sha256)["A"]["input"]["required"]) == ["width", "batch"]
@@ -78,7 +78,7 @@ def test_what_is_not_compressed_or_cut_off_is_refused(data: bytes) -> None:
         unpack(data, sha256=sha256_of(b"{}"))
 
 
-def test_a_bomb_is_not_unpacked_beyond_the_limit() -> None:
+def test_bomb_is_not_unpacked_beyond_the_limit() -> None:
     data = gzip.compress(b" " * (node_definitions.MOST_BYTES + 1), 1)
     assert len(data) < 1024**2
     with pytest.raises(InvalidInput, match="at most 16 MiB"):

@@ -25,7 +25,7 @@ def graph() -> Graph:
     }
 
 
-def test_a_node_is_found_by_id_or_title() -> None:
+def test_node_is_found_by_id_or_title() -> None:
     assert find_node(graph(), "1") == "1"
     assert find_node(graph(), "Start image") == "1"
     # a node without a title has the name of its class
@@ -33,12 +33,12 @@ def test_a_node_is_found_by_id_or_title() -> None:
     assert title_of(graph(), "5") == "SaveImage"
 
 
-def test_an_id_wins_over_a_title() -> None:
+def test_id_wins_over_a_title() -> None:
     named = graph() | {"6": {"class_type": "SaveImage", "inputs": {}, "_meta": {"title": "1"}}}
     assert find_node(named, "1") == "1"
 
 
-def test_a_node_that_is_not_there_or_not_unique_is_an_error() -> None:
+def test_node_that_is_not_there_or_not_unique_is_an_error() -> None:
     with pytest.raises(GraphError, match='no node with the id or title "Sampler"'):
         find_node(graph(), "Sampler")
     twice = graph() | {"6": {"class_type": "SaveImage", "inputs": {}}}
@@ -46,7 +46,7 @@ def test_a_node_that_is_not_there_or_not_unique_is_an_error() -> None:
         find_node(twice, "SaveImage")
 
 
-def test_an_input_is_set_by_title() -> None:
+def test_input_is_set_by_title() -> None:
     changed = graph()
     set_input(changed, "Start image", "image", "dog.png")
     assert changed["1"]["inputs"]["image"] == "dog.png"
@@ -77,7 +77,7 @@ def test_each_run_saves_into_a_folder_of_its_own() -> None:
 
 
 @pytest.mark.parametrize("prefix", ["../../etc/cron", "..", "a/..", "C:\\x\\..\\y", "", "/"])
-def test_a_prefix_does_not_lead_out_of_the_folder(prefix: str) -> None:
+def test_prefix_does_not_lead_out_of_the_folder(prefix: str) -> None:
     wild: Graph = {"1": {"class_type": "SaveImage", "inputs": {"filename_prefix": prefix}}}
     made = with_prefix(wild, "job")["1"]["inputs"]["filename_prefix"]
     assert made.startswith("job/")
@@ -85,6 +85,6 @@ def test_a_prefix_does_not_lead_out_of_the_folder(prefix: str) -> None:
     assert made.count("/") == 1
 
 
-def test_a_prefix_that_comes_from_another_node_is_left_alone() -> None:
+def test_prefix_that_comes_from_another_node_is_left_alone() -> None:
     linked: Graph = {"1": {"class_type": "SaveImage", "inputs": {"filename_prefix": ["2", 0]}}}
     assert with_prefix(linked, "job") == linked

@@ -29,7 +29,7 @@ def test_what_is_not_a_file_is_passed_over() -> None:
     assert names(outputs) == ["a.png"]
 
 
-def test_an_input_that_a_node_shows_again_is_not_an_output() -> None:
+def test_input_that_a_node_shows_again_is_not_an_output() -> None:
     assert names({"1": {"images": [item("in.png", type="input"), item("out.png")]}}) == ["out.png"]
 
 
@@ -41,11 +41,11 @@ def test_texts_are_kept_apart() -> None:
         _ = result.file
 
 
-def test_a_run_without_files_and_texts_is_empty() -> None:
+def test_run_without_files_and_texts_is_empty() -> None:
     assert result_of({"1": {"animated": [True]}}, prompt_id="p").is_empty
 
 
-def test_the_wanted_node_goes_first_then_kept_files_then_previews() -> None:
+def test_wanted_node_goes_first_then_kept_files_then_previews() -> None:
     outputs = {
         "10": {"images": [item("ten.png")]},
         "2": {"images": [item("preview.png", type="temp")]},
@@ -69,5 +69,5 @@ def test_the_wanted_node_goes_first_then_kept_files_then_previews() -> None:
         ("a.strange", "application/octet-stream"),
     ],
 )
-def test_the_type_of_a_file_follows_from_its_name(name: str, mime_type: str) -> None:
+def test_type_of_a_file_follows_from_its_name(name: str, mime_type: str) -> None:
     assert OutputFile(node_id="1", filename=name).mime_type == mime_type

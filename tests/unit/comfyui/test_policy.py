@@ -122,7 +122,7 @@ class TestClasses:
             ("LoadImageOutput", "reads or writes paths"),
         ],
     )
-    def test_a_class_that_is_known_to_be_dangerous_is_refused_by_its_name(self, class_type: str, why: str) -> None:
+    def test_class_that_is_known_to_be_dangerous_is_refused_by_its_name(self, class_type: str, why: str) -> None:
         sentence = refusal(node(class_type))
         assert sentence is not None
         assert sentence.startswith(f"{class_type} (7) may not be in a graph of yours: it {why}")
@@ -148,13 +148,13 @@ class TestClasses:
     def test_what_most_graphs_are_made_of_is_not(self, class_type: str) -> None:
         assert refusal(node(class_type)) is None
 
-    def test_the_list_is_written_as_names_are_compared(self) -> None:
+    def test_list_is_written_as_names_are_compared(self) -> None:
         words = [each for patterns in DANGERS.values() for each in patterns.split()]
         assert all(set(each.strip("*")) <= set(string.ascii_lowercase + string.digits) for each in words)
         assert [each for each in words if len(each.strip("*")) < 3] == []
         assert len(words) == len(set(words))
 
-    def test_an_administrator_denies_more_and_allows_what_is_on_the_list(self) -> None:
+    def test_administrator_denies_more_and_allows_what_is_on_the_list(self) -> None:
         policy = GraphPolicy(denied=["Preview*", "My [Node]"], allowed=["PyExec", "Load * From Path*"])
         assert "has denied it" in str(refusal(node("PreviewAny"), policy))
         assert "has denied it" in str(refusal(node("My [Node]"), policy))
@@ -218,7 +218,7 @@ class TestPaths:
             ("Dynamic", "slot.not_declared_file"),
         ],
     )
-    def test_an_input_that_names_a_file_may_not_be_linked(self, class_type: str, name: str) -> None:
+    def test_input_that_names_a_file_may_not_be_linked(self, class_type: str, name: str) -> None:
         graph = {**node(class_type, **{name: LINK}), "3": node("Join", string_a="/et", string_b="c/passwd")["7"]}
         sentence = refusal(graph, info=INFO)
         assert sentence is not None
@@ -320,7 +320,7 @@ class TestPaths:
             ("Join", {"string_a": "/etc/passwd"}),
         ],
     )
-    def test_a_literal_that_is_no_file_of_the_job_is_refused(self, class_type: str, inputs: dict[str, Any]) -> None:
+    def test_literal_that_is_no_file_of_the_job_is_refused(self, class_type: str, inputs: dict[str, Any]) -> None:
         sentence = refusal(node(class_type, **inputs), info=INFO)
         assert sentence is not None
         assert f"{class_type} (7): input '{next(iter(inputs))}' names " in sentence
@@ -328,11 +328,11 @@ class TestPaths:
     @pytest.mark.parametrize(
         ("class_type", "name"), [("LoadImage", "image"), ("LoadVideo", "file"), ("Unknown", "image_path")]
     )
-    def test_an_empty_name_is_that_of_the_folder(self, class_type: str, name: str) -> None:
+    def test_empty_name_is_that_of_the_folder(self, class_type: str, name: str) -> None:
         assert refusal(node(class_type, **{name: ""})) is not None
 
     @pytest.mark.parametrize("value", [{"image": "secret"}, ["file", "secret"], {"image": ["3", 0]}, LINK])
-    def test_an_object_in_place_of_a_choice_brings_no_file_along(self, value: Any) -> None:
+    def test_object_in_place_of_a_choice_brings_no_file_along(self, value: Any) -> None:
         assert "may name any file" in str(refusal(node("Dynamic", src=value), info=INFO))
 
     def test_whatever_comfyui_takes_for_a_link_is_one(self) -> None:
@@ -379,7 +379,7 @@ class TestHostileGraphs:
     @pytest.mark.parametrize(
         "letter", ["a", "A", "*", "/", ".", "..", "[", "~", " ", "\n", "__IMG__", "aA", "/*", "\\"]
     )
-    def test_a_long_name_or_text_takes_time_by_its_length_alone(self, letter: str) -> None:
+    def test_long_name_or_text_takes_time_by_its_length_alone(self, letter: str) -> None:
         # backtracking would need days for these, whatever the machine
         text = letter * 200_000
         refusal(node(text, **{text: text, "path": text, "image": text}), info=INFO)

@@ -30,7 +30,7 @@ def received(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[R
     return progress, events
 
 
-def test_a_run_is_told_in_order() -> None:
+def test_run_is_told_in_order() -> None:
     file = {"filename": "a.png", "subfolder": "", "type": "output"}
     progress, events = received(
         ("execution_start", {}),
@@ -53,7 +53,7 @@ def test_a_run_is_told_in_order() -> None:
     assert progress.outputs == {"3": {"images": [file]}}
 
 
-def test_the_same_step_is_told_once() -> None:
+def test_same_step_is_told_once() -> None:
     _, events = received(
         ("progress", {"node": "2", "value": 1, "max": 4}),
         ("progress_state", {"nodes": {"2": {"state": "running", "value": 1, "max": 4}}}),
@@ -61,21 +61,21 @@ def test_the_same_step_is_told_once() -> None:
     assert len(events) == 1
 
 
-def test_a_start_that_polling_saw_first_is_told_once() -> None:
+def test_start_that_polling_saw_first_is_told_once() -> None:
     progress, events = received(("execution_start", {}))
     progress.start()
     progress.set_position(3)
     assert events == [Started(prompt_id="p")]
 
 
-def test_a_position_is_told_when_it_changes() -> None:
+def test_position_is_told_when_it_changes() -> None:
     progress, events = received()
     for position in (2, 2, 1):
         progress.set_position(position)
     assert events == [Queued(prompt_id="p", position=2), Queued(prompt_id="p", position=1)]
 
 
-def test_a_blocked_branch_does_not_end_the_run() -> None:
+def test_blocked_branch_does_not_end_the_run() -> None:
     progress, _ = received(("execution_error", {"exception_type": "ExecutionBlocked"}))
     assert not progress.over
     assert progress.failure is None
@@ -136,7 +136,7 @@ def test_history_tells_what_was_cached_and_how_long_it_took() -> None:
     assert run_seconds(ended) == 2.5
 
 
-def test_a_place_in_the_queue_counts_the_run_that_is_running() -> None:
+def test_place_in_the_queue_counts_the_run_that_is_running() -> None:
     # a heap, not a sorted list
     queue = {"queue_running": [[1, "r"]], "queue_pending": [[2, "a"], [9, "c"], [5, "b"]]}
     assert [position_in(queue, each) for each in "rabc"] == [-1, 1, 2, 3]

@@ -87,7 +87,7 @@ def test_links_names_of_inputs_and_model_files_count(node_id: str, name: str, va
 @pytest.mark.parametrize(
     "suffix", ["safetensors", "sft", "ckpt", "pt", "pth", "bin", "gguf", "onnx", "SafeTensors", "ONNX"]
 )
-def test_a_model_file_is_known_by_its_ending(suffix: str) -> None:
+def test_model_file_is_known_by_its_ending(suffix: str) -> None:
     assert workflow_hash(changed("3", "x", f"a.{suffix}")) != workflow_hash(changed("3", "x", f"b.{suffix}"))
 
 
@@ -105,14 +105,14 @@ def test_titles_and_the_order_of_keys_do_not_count() -> None:
 
 
 @given(st.text().filter(lambda text: "." not in text))
-def test_a_filled_in_prompt_is_still_the_same_workflow(prompt: str) -> None:
+def test_filled_in_prompt_is_still_the_same_workflow(prompt: str) -> None:
     template = changed("2", "text", "PROMPT")
     graph = replace_placeholders(template, {"PROMPT": prompt})
     assert workflow_hash(graph) == workflow_hash(template)
     assert workflow_hash(json.loads(json.dumps(graph))) == workflow_hash(template)
 
 
-def test_a_graph_of_200_nodes_is_hashed_in_about_a_millisecond() -> None:
+def test_graph_of_200_nodes_is_hashed_in_about_a_millisecond() -> None:
     graph = {str(n): GRAPH["3"] for n in range(200)}
 
     def once() -> float:

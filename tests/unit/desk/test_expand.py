@@ -54,13 +54,13 @@ class TestProduct:
         ]
         assert seeds_of(items) == [9, 9]
 
-    def test_an_item_keeps_its_values_whatever_happens_to_the_common_ones(self) -> None:
+    def test_item_keeps_its_values_whatever_happens_to_the_common_ones(self) -> None:
         base = {"steps": 4}
         items = expand(base=base)
         base["steps"] = 5
         assert items[0].payload == {"steps": 4}
 
-    def test_the_workflow_says_under_which_keys_the_values_go(self) -> None:
+    def test_workflow_says_under_which_keys_the_values_go(self) -> None:
         roles = {"prompt": "text", "seed": "noise_seed"}
         plan = SeedPlan(mode=SeedMode.FIXED, start=3)
         (item,) = expand(prompts=["a"], seeds=plan, roles=roles)
@@ -146,7 +146,7 @@ class TestSeeds:
     @pytest.mark.parametrize(
         "plan", [SeedPlan(start=-1), SeedPlan(start=LARGEST_SEED + 1), SeedPlan(start=5, largest=4)]
     )
-    def test_a_start_out_of_range_is_refused(self, plan: SeedPlan) -> None:
+    def test_start_out_of_range_is_refused(self, plan: SeedPlan) -> None:
         assert list(refusal(seeds=plan).errors) == ["seed"]
 
 
@@ -155,6 +155,6 @@ class TestLabels:
         items = expand(inputs=[Path("in/red fox.png")], prompts=["walks\n on"], tries=2)
         assert [each.label for each in items] == ["red fox · walks on · try 1", "red fox · walks on · try 2"]
 
-    def test_a_long_prompt_is_cut_between_words(self) -> None:
+    def test_long_prompt_is_cut_between_words(self) -> None:
         (item,) = expand(prompts=["word " * 100])
         assert item.label == " ".join(["word"] * 12) + "…"

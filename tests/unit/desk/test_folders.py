@@ -42,7 +42,7 @@ class TestInputs:
         (root / "top.png").write_bytes(b"x")
         assert [each.name for each in inputs_in(root)] == [each.name for each in inputs_in(root, ".")] == ["top.png"]
 
-    def test_a_folder_without_media_has_none(self, root: Path) -> None:
+    def test_folder_without_media_has_none(self, root: Path) -> None:
         (root / "empty").mkdir()
         assert inputs_in(root, "empty") == []
 
@@ -54,31 +54,31 @@ class TestInputs:
             *("a\0", "\0", "a\0/../secret"),
         ],
     )
-    def test_a_way_out_is_refused(self, root: Path, subdir: str) -> None:
+    def test_way_out_is_refused(self, root: Path, subdir: str) -> None:
         assert "is not allowed" in refusal(root, subdir)
 
-    def test_an_absolute_path_is_refused_even_if_it_is_inside(self, root: Path) -> None:
+    def test_absolute_path_is_refused_even_if_it_is_inside(self, root: Path) -> None:
         assert "is not allowed" in refusal(root, str(root / "a"))
 
-    def test_a_folder_that_is_a_link_out_is_refused(self, root: Path) -> None:
+    def test_folder_that_is_a_link_out_is_refused(self, root: Path) -> None:
         (root / "link").symlink_to(root.parent / "secret")
         assert "leads out" in refusal(root, "link")
         assert "leads out" in refusal(root, "link/.")
 
-    def test_a_file_that_is_a_link_out_is_refused(self, root: Path) -> None:
+    def test_file_that_is_a_link_out_is_refused(self, root: Path) -> None:
         (root / "a" / "mine.png").symlink_to(root.parent / "secret" / "private.png")
         assert refusal(root, "a") == "'mine.png' is a link that leads out of the input folder."
 
-    def test_a_link_inside_is_followed(self, root: Path) -> None:
+    def test_link_inside_is_followed(self, root: Path) -> None:
         (root / "b").symlink_to("a")
         assert len(inputs_in(root, "b")) == 5
 
-    def test_the_input_folder_may_itself_be_a_link(self, root: Path) -> None:
+    def test_input_folder_may_itself_be_a_link(self, root: Path) -> None:
         link = root.parent / "link"
         link.symlink_to(root)
         assert len(inputs_in(link, "a")) == 5
 
-    def test_a_neighbour_whose_name_begins_alike_is_not_inside(self, root: Path) -> None:
+    def test_neighbour_whose_name_begins_alike_is_not_inside(self, root: Path) -> None:
         neighbour = root.parent / "inputs-of-others"
         neighbour.mkdir()
         (root / "link").symlink_to(neighbour)
@@ -113,11 +113,11 @@ class TestNaturalOrder:
         names = data.draw(st.lists(st.text("0123456789ab²٣ é.-", max_size=12)))
         assert sorted(names, key=natural) == sorted(data.draw(st.permutations(names)), key=natural)
 
-    def test_a_number_of_any_length(self) -> None:
+    def test_number_of_any_length(self) -> None:
         assert sorted(["9" * 5000, "1" + "0" * 5000, "7"], key=natural)[0] == "7"
 
 
-def test_the_kind_of_a_file_is_told_by_its_ending() -> None:
+def test_kind_of_a_file_is_told_by_its_ending() -> None:
     names = ["a.PNG", "b.mp4", "c.ogg", "d.txt", "png", ".png", "e.tar.webm"]
     assert [kind_of(name) for name in names] == ["image", "video", "audio", None, None, None, "video"]
 
@@ -170,7 +170,7 @@ class TestPrompts:
     def test_marks_inside_a_prompt_do_not_end_it(self, tmp_path: Path) -> None:
         assert prompts(tmp_path, "a\u2028b\x0bc 🐈 \"d\" 'e' ----\n") == ["a\u2028b\x0bc 🐈 \"d\" 'e' ----"]
 
-    def test_a_byte_order_mark_is_no_part_of_the_first(self, tmp_path: Path) -> None:
+    def test_byte_order_mark_is_no_part_of_the_first(self, tmp_path: Path) -> None:
         assert prompts(tmp_path, b"\xef\xbb\xbfa cat") == ["a cat"]
 
     @pytest.mark.parametrize(
@@ -188,7 +188,7 @@ class TestPrompts:
         with pytest.raises(InvalidInput, match=why):
             prompts(tmp_path, content)
 
-    def test_a_file_that_is_not_there_is_said_in_words(self, tmp_path: Path) -> None:
+    def test_file_that_is_not_there_is_said_in_words(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="cannot be read"):
             prompts_from(tmp_path / "none.txt")
         with pytest.raises(InvalidInput, match="cannot be read"):

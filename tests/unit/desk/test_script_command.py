@@ -14,7 +14,7 @@ from comfyrelay.errors import ConfigurationError, InvalidInput
 from tests.support.script_runs import job, settings_in
 
 
-def test_the_command_is_the_contract(tmp_path: Path) -> None:
+def test_command_is_the_contract(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, extra_options={"--fps": r"\d+", "--upscale": ""})
     given = job(
         negative="blurry",
@@ -39,7 +39,7 @@ def test_what_is_not_said_comes_from_the_configuration(tmp_path: Path) -> None:
     assert not {"--negative", "--tries", "--randomize-seed"} & set(argv)
 
 
-def test_an_empty_negative_prompt_is_said(tmp_path: Path) -> None:
+def test_empty_negative_prompt_is_said(tmp_path: Path) -> None:
     argv = command_of(settings_in(tmp_path), job(negative=""))
     assert argv[-2:] == ["--negative", ""]
 
@@ -51,13 +51,13 @@ def test_without_a_script_it_is_ours(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["positive", "negative"])
-def test_a_prompt_cannot_become_an_option(tmp_path: Path, field: str) -> None:
+def test_prompt_cannot_become_an_option(tmp_path: Path, field: str) -> None:
     argv = command_of(settings_in(tmp_path), job(**{field: "--template-api=/etc/passwd"}))
     assert f"--{field}=--template-api=/etc/passwd" in argv
     assert "--template-api=/etc/passwd" not in argv
 
 
-def test_the_command_is_shown_as_one_would_type_it(tmp_path: Path) -> None:
+def test_command_is_shown_as_one_would_type_it(tmp_path: Path) -> None:
     argv = command_of(settings_in(tmp_path), job(positive='a "cat"; $(rm -rf /)\n🐈'))
     assert shlex.split(shown(argv)) == argv
 
@@ -154,7 +154,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["python", "script", "working_folder", "environment", "arguments"])
-def test_a_request_cannot_say_what_is_run(field: str) -> None:
+def test_request_cannot_say_what_is_run(field: str) -> None:
     with pytest.raises(ValidationError, match=field):
         job(**{field: "/bin/sh"})
 
@@ -174,7 +174,7 @@ def test_a_request_cannot_say_what_is_run(field: str) -> None:
         {"shell": True},
     ],
 )
-def test_a_configuration_that_would_open_the_contract_is_refused(settings: dict[str, Any]) -> None:
+def test_configuration_that_would_open_the_contract_is_refused(settings: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
         ScriptSettings(**settings)
 

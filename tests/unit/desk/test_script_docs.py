@@ -23,12 +23,12 @@ def test_defaults_are_documented(name: str) -> None:
     assert f"| `{name}` | `{ScriptSettings.model_fields[name].default}` |" in PAGE
 
 
-def test_the_configuration_on_the_page_is_valid() -> None:
+def test_configuration_on_the_page_is_valid() -> None:
     [example] = re.findall(r"^```toml\n(.*?)^```", PAGE, re.M | re.S)
     settings = ScriptSettings(**tomllib.loads(example)["desk"]["script"])
     assert settings.profile == "look-dev"
     assert settings.extra_options == {"--seed": "[0-9]+", "--upscale": ""}
 
 
-def test_the_shipped_script_knows_the_profiles_that_are_configured_by_default() -> None:
+def test_shipped_script_knows_the_profiles_that_are_configured_by_default() -> None:
     assert list(PROFILES) == ScriptSettings().profiles

@@ -18,7 +18,7 @@ def test_lines_end_as_they_do_on_any_system() -> None:
     assert lines_of(b"one\ntwo\r\n\nthree") == [Line("one"), Line("two"), Line(""), Line("three")]
 
 
-def test_a_progress_bar_is_lines_that_are_overwritten() -> None:
+def test_progress_bar_is_lines_that_are_overwritten() -> None:
     expected = [Line("10%", is_overwritten=True), Line("20%", is_overwritten=True), Line("done")]
     assert lines_of(b"\r10%\r20%\rdone\n") == expected
     assert lines_of(b"10%\r20%\rdone\n") == expected
@@ -42,7 +42,7 @@ def test_colours_and_other_controls_are_left_out() -> None:
     assert lines_of(text.encode()) == [Line("red \ttab")]
 
 
-def test_a_very_long_line_comes_in_pieces_and_nothing_of_it_is_lost() -> None:
+def test_very_long_line_comes_in_pieces_and_nothing_of_it_is_lost() -> None:
     text = "x" * (3 * LONGEST_LINE + 5)
     for end in ("\n", ""):
         lines = lines_of(*(text[at : at + 60_000].encode() for at in range(0, len(text), 60_000)), end.encode())
@@ -50,7 +50,7 @@ def test_a_very_long_line_comes_in_pieces_and_nothing_of_it_is_lost() -> None:
         assert [line.goes_on for line in lines] == [True, True, True, False]
 
 
-def test_a_log_within_its_bound_is_whole(tmp_path: Path) -> None:
+def test_log_within_its_bound_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "new" / "log.txt"
     with BoundedLog(path, max_bytes=100_000) as log:
         log.write("one")
@@ -85,7 +85,7 @@ def test_of_a_longer_log_the_beginning_and_the_end_are_kept(tmp_path: Path) -> N
     assert left_out == written - sum(len(line) + 1 for line in head + tail)
 
 
-def test_a_log_of_one_endless_line_keeps_its_bound(tmp_path: Path) -> None:
+def test_log_of_one_endless_line_keeps_its_bound(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with BoundedLog(path, max_bytes=100_000) as log:
         for _ in range(1000):

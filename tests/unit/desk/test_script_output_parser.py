@@ -66,7 +66,7 @@ def test_steps_count_within_the_item_that_was_named_before() -> None:
         ("Positive: a seed 5", None),
     ],
 )
-def test_the_seed(line: str, seed: int | None) -> None:
+def test_seed(line: str, seed: int | None) -> None:
     reading = Reading()
     reading.add(line)
     assert reading.seed == seed
@@ -163,7 +163,7 @@ def test_what_a_prompt_says_is_not_taken_for_what_the_script_says(tmp_path: Path
 
 
 @pytest.mark.parametrize("line", ["Saved: {path}", "{path}", "[1/1] done -> '{path}'"])
-def test_a_file_may_be_named_after_the_prompt(tmp_path: Path, line: str) -> None:
+def test_file_may_be_named_after_the_prompt(tmp_path: Path, line: str) -> None:
     words = "a red fox in the snow, 50% grey"
     file = tmp_path / f"{words}.mp4"
     file.write_bytes(b"x")
@@ -233,12 +233,12 @@ TRACEBACK = """Traceback (most recent call last):
         f'{{"noise": "{{"}} {{{{ {json.dumps(REFUSAL)}',
     ],
 )
-def test_a_refusal_of_comfyui_is_told_by_its_nodes(said: str) -> None:
+def test_refusal_of_comfyui_is_told_by_its_nodes(said: str) -> None:
     assert error_sentence(said, 1) == NOT_INSTALLED
 
 
 @pytest.mark.parametrize("said", [json.dumps(FAILED), f"execution_error {FAILED}", json.dumps({"data": FAILED})])
-def test_a_node_that_failed_is_told(said: str) -> None:
+def test_node_that_failed_is_told(said: str) -> None:
     assert error_sentence(said, 1) == "KSampler (7): there was not enough memory"
 
 
@@ -267,7 +267,7 @@ def test_a_node_that_failed_is_told(said: str) -> None:
         (
             TRACEBACK.format(exception="ConnectionRefusedError: [Errno 111] Connection refused"),
             1,
-            "Nobody answers at the address that the script calls (connection refused): is ComfyUI running there?",
+            "Nothing answers at the address that the script calls (connection refused): is ComfyUI running there?",
         ),
         (TRACEBACK.format(exception="KeyError: 'images'"), 1, "KeyError: 'images'"),
         (TRACEBACK.format(exception="StopIteration"), 1, "StopIteration"),

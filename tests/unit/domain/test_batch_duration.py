@@ -22,11 +22,11 @@ def test_it_is_the_time_from_end_to_end_for_each_that_is_left() -> None:
     assert expected_seconds(done(100, 150, 200), queued=4, processing=0, now=at(200)) == 200
 
 
-def test_the_order_in_which_they_are_told_does_not_matter() -> None:
+def test_order_in_which_they_are_told_does_not_matter() -> None:
     assert expected_seconds(done(200, 100, 150), queued=4, processing=0, now=at(200)) == 200
 
 
-def test_a_pause_between_two_items_does_not_count() -> None:
+def test_pause_between_two_items_does_not_count() -> None:
     assert expected_seconds(done(10, 20, 5000, 5010), queued=1, processing=0, now=at(5010)) == 10
 
 
@@ -37,7 +37,7 @@ def test_outages_of_hours_do_not_count_however_few_are_done(ends: tuple[float, .
     assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1] + 20_000)) == 300
 
 
-def test_the_first_that_is_done_tells_how_long_one_takes() -> None:
+def test_first_that_is_done_tells_how_long_one_takes() -> None:
     assert expected_seconds(done(100), queued=3, processing=0, now=at(100)) == 300
 
 
@@ -46,7 +46,7 @@ def test_what_runs_is_counted_down_and_never_below_what_is_queued(later: float, 
     assert expected_seconds(done(10, 20), queued=3, processing=1, now=at(20 + later)) == expected
 
 
-def test_a_clock_that_was_set_back_adds_nothing() -> None:
+def test_clock_that_was_set_back_adds_nothing() -> None:
     assert expected_seconds(done(10, 20), queued=0, processing=1, now=at(0)) == 10
 
 

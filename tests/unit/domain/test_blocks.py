@@ -18,7 +18,7 @@ def fail_often(times: int, policy: FailoverPolicy, *, every: timedelta = timedel
     return block
 
 
-def test_the_first_failure_blocks_for_the_cooldown() -> None:
+def test_first_failure_blocks_for_the_cooldown() -> None:
     block = record_failure(None, policy=FailoverPolicy(), now=NOW)
     assert block == Block(failure_count=1, blocked_until=NOW + COOLDOWN)
 
@@ -27,22 +27,22 @@ def test_the_first_failure_blocks_for_the_cooldown() -> None:
     ("after", "blocked"),
     [(0, True), (5, True), (30, True), (59.999999, True), (60, False), (61, False)],
 )
-def test_a_block_ends_at_its_exact_end(after: float, blocked: bool) -> None:
+def test_block_ends_at_its_exact_end(after: float, blocked: bool) -> None:
     block = record_failure(None, policy=FailoverPolicy(), now=NOW)
     assert is_blocked(block.blocked_until, now=NOW + timedelta(seconds=after)) is blocked
 
 
-def test_a_pair_without_a_block_is_free() -> None:
+def test_pair_without_a_block_is_free() -> None:
     assert not is_blocked(None, now=NOW)
 
 
-def test_a_further_failure_begins_the_cooldown_afresh() -> None:
+def test_further_failure_begins_the_cooldown_afresh() -> None:
     block = fail_often(2, FailoverPolicy(), every=timedelta(seconds=59))
     assert block == Block(failure_count=2, blocked_until=NOW + timedelta(seconds=119))
 
 
 @given(limit=st.integers(1, 20), failures=st.integers(1, 40))
-def test_a_pair_is_blocked_from_its_nth_failure_on(limit: int, failures: int) -> None:
+def test_pair_is_blocked_from_its_nth_failure_on(limit: int, failures: int) -> None:
     block = fail_often(failures, FailoverPolicy(max_failures_before_block=limit))
     assert block.failure_count == failures
     assert is_blocked(block.blocked_until, now=NOW) is (failures >= limit)

@@ -114,7 +114,7 @@ def test_only_what_may_and_accepts_no_longer_wait_bursts_and_once(snapshot: Burs
 
 
 @given(snapshots())
-def test_the_same_snapshot_gives_the_same_plan(snapshot: BurstSnapshot) -> None:
+def test_same_snapshot_gives_the_same_plan(snapshot: BurstSnapshot) -> None:
     assert decide_bursts(snapshot) == decide_bursts(replace(snapshot))
 
 
@@ -177,7 +177,7 @@ def plan_of(*jobs: WaitingJob, here: Sequence[BurstRunner] = (), limit: int | No
     return [*(each.reason for each in plan.moves), *plan.stays.values()]
 
 
-def test_the_reason_says_what_the_wait_would_be_and_what_is_accepted() -> None:
+def test_reason_says_what_the_wait_would_be_and_what_is_accepted() -> None:
     assert plan_of(job(), here=[busy(seconds=720)]) == [
         "Goes to Comfy Cloud: the wait here would be about 12 min, and you accept 5 min."
     ]
@@ -187,7 +187,7 @@ def test_where_no_machine_could_run_it_the_reason_says_so() -> None:
     assert plan_of(job()) == ["Goes to Comfy Cloud: no machine here can run it, and you accept a wait of 5 min."]
 
 
-def test_a_machine_whose_gpu_is_too_small_could_not_run_it() -> None:
+def test_machine_whose_gpu_is_too_small_could_not_run_it() -> None:
     small = replace(busy(seconds=0), oversized=frozenset({(1, "h")}))
     assert len(plan_of(job(workflow_hash="h"), here=[small])) == 1
     # another workflow of the same graph has its own workers
@@ -208,7 +208,7 @@ def test_whoever_goes_leaves_its_place_to_those_behind() -> None:
     assert [each.dispatch_id for each in plan.moves] == [3, 4, 5]
 
 
-def test_a_job_stays_when_the_cloud_is_not_sooner() -> None:
+def test_job_stays_when_the_cloud_is_not_sooner() -> None:
     full = BurstRunner(
         machine=SeenMachine(id="cloud", state=MachineState.BUSY, leases=1, busy_seconds_left=2000),
         workflows=frozenset({1}),
@@ -230,7 +230,7 @@ def test_a_job_stays_when_the_cloud_is_not_sooner() -> None:
         (5_999, "It stays here: what Comfy Cloud may cost in an hour is spent."),
     ],
 )
-def test_a_job_that_stays_says_why(limit: int | None, text: str) -> None:
+def test_job_that_stays_says_why(limit: int | None, text: str) -> None:
     assert plan_of(job(), here=[busy(seconds=1000)], limit=limit) == [text]
     assert len(plan_of(job(), here=[busy(seconds=1000)], limit=6_000)) == 1
 
@@ -241,7 +241,7 @@ def test_what_nobody_runs_in_the_cloud_comes_back_unless_it_belongs_there() -> N
     assert [(each.dispatch_id, each.to, each.reason) for each in plan.moves] == [(1, Provider.SELF_HOSTED, NOBODY_LEFT)]
 
 
-def test_the_strictest_wait_that_is_set_counts() -> None:
+def test_strictest_wait_that_is_set_counts() -> None:
     assert accepted_wait(None, None, None) is None
     assert accepted_wait(300, None, 60) == 60
     assert accepted_wait(None, 0, 60) == 0
@@ -250,7 +250,7 @@ def test_the_strictest_wait_that_is_set_counts() -> None:
 class TestTheMoves:
     """What the dispatch does with it."""
 
-    def test_a_queued_dispatch_goes_to_the_cloud_once(self) -> None:
+    def test_queued_dispatch_goes_to_the_cloud_once(self) -> None:
         transition = lifecycle.burst(queued_dispatch(), expected_cost_micros=7, reason="because")
         assert transition is not None
         assert (transition.after.provider, transition.after.expected_cost_micros, transition.after.version) == (
@@ -274,10 +274,10 @@ class TestTheMoves:
         there = queued_dispatch(status=status, provider=Provider.CLOUD, expected_cost_micros=1)
         assert lifecycle.return_from_cloud(there, reason="") is None
 
-    def test_a_workflow_of_the_cloud_alone_never_comes_back(self) -> None:
+    def test_workflow_of_the_cloud_alone_never_comes_back(self) -> None:
         assert lifecycle.return_from_cloud(queued_dispatch(provider=Provider.CLOUD), reason="") is None
 
-    def test_a_workers_fault_in_the_cloud_brings_it_back(self) -> None:
+    def test_workers_fault_in_the_cloud_brings_it_back(self) -> None:
         leased = queued_dispatch(
             status="leased", provider=Provider.CLOUD, expected_cost_micros=9, attempts=1, leased_at=START
         )

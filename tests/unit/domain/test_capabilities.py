@@ -30,7 +30,7 @@ NODES = ["CheckpointLoader", "SaveVideo", "KSampler"]
     ],
     ids=["by folder", "flat", "as Windows writes it"],
 )
-def test_a_worker_that_reports_everything_is_able(models: Any) -> None:
+def test_worker_that_reports_everything_is_able(models: Any) -> None:
     found = fitness(NEEDS, {"node_types": NODES, "models": models})
     assert found.fit is Fit.ABLE
     assert not found.missing_node_types
@@ -62,7 +62,7 @@ def test_what_is_not_reported_is_unknown(capabilities: dict[str, Any]) -> None:
     assert "does not report" in found.text
 
 
-def test_a_graph_without_models_asks_for_no_report_of_them() -> None:
+def test_graph_without_models_asks_for_no_report_of_them() -> None:
     needs = Requirements(node_types=frozenset({"SaveVideo"}), models=frozenset())
     assert fitness(needs, {"node_types": NODES}).fit is Fit.ABLE
 
@@ -79,7 +79,7 @@ def test_reports_of_the_wrong_shape_do_not_hurt() -> None:
     assert fitness(NEEDS, odd).missing_models == ["lora.pt", "sd/base.safetensors"]
 
 
-def test_a_worker_is_able_if_one_of_its_servers_has_everything() -> None:
+def test_worker_is_able_if_one_of_its_servers_has_everything() -> None:
     report = {"node_types": NODES, "models": sorted(NEEDS.models)}
     lacks_node = {"lacks": {"node_types": ["SaveVideo"], "models": []}}
     lacks_more = {"lacks": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
@@ -109,7 +109,7 @@ def test_everything_that_is_missing_is_named_with_those_who_have_it() -> None:
     ]
 
 
-def test_a_refusal_says_who_has_what_by_number_or_by_name() -> None:
+def test_refusal_says_who_has_what_by_number_or_by_name() -> None:
     found = merge_unmet([ONE, TWO])
     assert refusal_text(found, workers=2, shows_names=True) == (
         "None of the 2 workers meets all requirements: the node A (only on two), the node B (on no worker), "
@@ -119,7 +119,7 @@ def test_a_refusal_says_who_has_what_by_number_or_by_name() -> None:
     assert refusal_text(merge_unmet([ONE]), workers=1, shows_names=False) == "The worker is missing the nodes A, B."
 
 
-def test_a_refusal_names_all_of_it_up_to_fifty() -> None:
+def test_refusal_names_all_of_it_up_to_fifty() -> None:
     many = UnmetRequirements(worker="one", node_types=[f"N{n:02}" for n in range(60)], models=[])
     assert refusal_text(merge_unmet([many]), workers=1, shows_names=False).endswith("N49 and 10 more.")
     assert refusal_text(merge_unmet([many, many]), workers=2, shows_names=False).endswith(

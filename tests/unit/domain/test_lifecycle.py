@@ -62,7 +62,7 @@ class TestComplete:
         assert (done.lease_token, done.worker_id, done.leased_at, done.lease_expires_at) == (None, None, None, None)
 
     @pytest.mark.parametrize(("late", "seconds"), [(None, 60), (20.0, 40), (0.0, 60), (3600.0, 0)])
-    def test_a_job_that_was_fetched_early_took_as_long_as_it_ran_and_no_longer_than_its_lease(
+    def test_job_that_was_fetched_early_took_as_long_as_it_ran_and_no_longer_than_its_lease(
         self, late: float | None, seconds: float
     ) -> None:
         now = NOW + MINUTE
@@ -79,21 +79,21 @@ class TestComplete:
 
 
 class TestFail:
-    def test_a_job_s_fault_is_final(self) -> None:
+    def test_job_s_fault_is_final(self) -> None:
         transition = lifecycle.fail(leased(), fault=Fault.JOB, error="bad graph", now=NOW)
         assert (after(transition).status, after(transition).last_error) == ("failed", "bad graph")
 
-    def test_a_worker_s_fault_is_tried_again_until_the_attempts_are_used_up(self) -> None:
+    def test_worker_s_fault_is_tried_again_until_the_attempts_are_used_up(self) -> None:
         statuses = [
             after(lifecycle.fail(leased(attempts=n), fault=Fault.WORKER, error="e", now=NOW)).status for n in (1, 2, 3)
         ]
         assert statuses == ["queued", "queued", "failed"]
 
-    def test_a_retry_may_be_put_off(self) -> None:
+    def test_retry_may_be_put_off(self) -> None:
         transition = lifecycle.fail(leased(), fault=Fault.WORKER, error="e", now=NOW, retry_after=MINUTE)
         assert after(transition).available_at == NOW + MINUTE
 
-    def test_an_interruption_gives_the_attempt_back(self) -> None:
+    def test_interruption_gives_the_attempt_back(self) -> None:
         transition = lifecycle.fail(leased(attempts=3), fault=Fault.INTERRUPTED, error="spot", now=NOW)
         assert (after(transition).status, after(transition).attempts) == ("queued", 2)
 
@@ -125,7 +125,7 @@ class TestDefer:
 
 
 class TestExpire:
-    def test_a_lease_expires_at_its_exact_end(self) -> None:
+    def test_lease_expires_at_its_exact_end(self) -> None:
         end = NOW + 15 * MINUTE
         assert EVENTS["expire"](leased(), end - timedelta(microseconds=1)) is None
         assert after(EVENTS["expire"](leased(), end)).status == "queued"
@@ -136,7 +136,7 @@ class TestExpire:
         assert after(EVENTS["expire"](leased(attempts=3), end)).status == "failed"
 
     @pytest.mark.parametrize("has_idle_worker", [True, False])
-    def test_a_lease_that_has_not_expired_stays_whoever_waits_for_its_job(self, has_idle_worker: bool) -> None:
+    def test_lease_that_has_not_expired_stays_whoever_waits_for_its_job(self, has_idle_worker: bool) -> None:
         """A heartbeat may have come since the reaper looked."""
         held = leased()
         assert held.lease_expires_at is not None
@@ -145,7 +145,7 @@ class TestExpire:
 
     @pytest.mark.parametrize("has_idle_worker", [True, False])
     @pytest.mark.parametrize("attempts", [1, 3])
-    def test_a_late_lease_ends_when_somebody_could_begin_it_anew_or_the_grace_is_over(
+    def test_late_lease_ends_when_somebody_could_begin_it_anew_or_the_grace_is_over(
         self, attempts: int, has_idle_worker: bool
     ) -> None:
         late = NOW + 20 * MINUTE
@@ -159,14 +159,14 @@ class TestExpire:
 
 class TestRequests:
     @pytest.mark.parametrize("event", ["fail (job)", "fail (worker)", "fail (interrupted)", "requeue", "expire"])
-    def test_a_requested_cancel_turns_every_other_end_into_canceled(self, event: str) -> None:
+    def test_requested_cancel_turns_every_other_end_into_canceled(self, event: str) -> None:
         canceling = after(lifecycle.cancel(leased(), now=NOW))
         assert canceling.status == "leased"
         assert after(EVENTS[event](canceling, NOW + 15 * MINUTE)).status == "canceled"
 
     @pytest.mark.parametrize("event", ["fail (worker)", "fail (interrupted)", "requeue", "expire"])
     @pytest.mark.parametrize("mode", list(PauseMode))
-    def test_a_requested_pause_turns_every_way_back_into_paused(self, event: str, mode: PauseMode) -> None:
+    def test_requested_pause_turns_every_way_back_into_paused(self, event: str, mode: PauseMode) -> None:
         pausing = after(lifecycle.pause(leased(), mode=mode, now=NOW))
         transition = EVENTS[event](pausing, NOW + 15 * MINUTE)
         assert after(transition).status == "paused"
@@ -177,19 +177,19 @@ class TestRequests:
         assert after(lifecycle.cancel(queued_dispatch(), now=NOW)).status == "canceled"
         assert after(lifecycle.cancel(queued_dispatch(status=DispatchStatus.PAUSED), now=NOW)).status == "canceled"
 
-    def test_a_second_request_changes_nothing(self) -> None:
+    def test_second_request_changes_nothing(self) -> None:
         for event in ("cancel", "pause now"):
             once = after(EVENTS[event](leased(), NOW))
             assert EVENTS[event](once, NOW) is None
 
-    def test_a_pause_may_be_hardened_but_not_softened(self) -> None:
+    def test_pause_may_be_hardened_but_not_softened(self) -> None:
         soft = after(EVENTS["pause after"](leased(), NOW))
         hard = after(EVENTS["pause now"](soft, NOW))
         assert hard.pause_mode == PauseMode.NOW
         assert EVENTS["pause after"](hard, NOW) is None
 
     @pytest.mark.parametrize("is_prefetch", [True, False])
-    def test_a_pause_asks_for_what_was_only_fetched(self, is_prefetch: bool) -> None:
+    def test_pause_asks_for_what_was_only_fetched(self, is_prefetch: bool) -> None:
         pausing = after(EVENTS["pause after"](leased()._replace(is_prefetch=is_prefetch), NOW))
         assert (pausing.release_requested_at is not None) == is_prefetch
 
@@ -198,7 +198,7 @@ class TestRequests:
         resumed = after(lifecycle.resume(pausing, now=NOW))
         assert (resumed.status, resumed.pause_requested_at, resumed.pause_mode) == ("leased", None, None)
 
-    def test_a_resumed_dispatch_does_not_go_before_its_time(self) -> None:
+    def test_resumed_dispatch_does_not_go_before_its_time(self) -> None:
         paused = queued_dispatch(status=DispatchStatus.PAUSED, available_at=NOW + MINUTE)
         assert after(lifecycle.resume(paused, now=NOW)).available_at == NOW + MINUTE
 
@@ -212,7 +212,7 @@ class TestRequests:
             (NOW, PauseMode.NOW, NOW, "cancel"),
         ],
     )
-    def test_the_stop_request_is_the_strongest_that_was_asked_for(
+    def test_stop_request_is_the_strongest_that_was_asked_for(
         self, cancel: datetime | None, mode: PauseMode | None, release: datetime | None, word: str | None
     ) -> None:
         said = lifecycle.stop_request(cancel_requested_at=cancel, pause_mode=mode, release_requested_at=release)
@@ -221,7 +221,7 @@ class TestRequests:
 
 class TestExhaust:
     @pytest.mark.parametrize("status", [DispatchStatus.QUEUED, DispatchStatus.PAUSED])
-    def test_a_waiting_dispatch_without_attempts_fails(self, status: DispatchStatus) -> None:
+    def test_waiting_dispatch_without_attempts_fails(self, status: DispatchStatus) -> None:
         assert after(lifecycle.fail_exhausted(queued_dispatch(status=status, attempts=3), now=NOW)).status == "failed"
 
     def test_one_with_attempts_left_or_in_somebody_s_hands_does_not(self) -> None:
@@ -264,7 +264,7 @@ def test_through_any_life_the_counters_grow_and_the_rows_keep_their_shape(steps:
 
 
 @given(ends=st.lists(st.sampled_from(["expire", "fail (worker)"]), min_size=4, max_size=4), most=st.integers(1, 4))
-def test_a_dispatch_whose_workers_always_fail_ends_after_exactly_its_attempts(ends: list[str], most: int) -> None:
+def test_dispatch_whose_workers_always_fail_ends_after_exactly_its_attempts(ends: list[str], most: int) -> None:
     dispatch, now, leases = queued_dispatch(max_attempts=most), NOW, 0
     while not dispatch.is_terminal:
         dispatch = lease(dispatch, now)

@@ -42,7 +42,7 @@ def groups_after(before: Sequence[Place], moving: set[int], to: MoveTo | Before)
         ("abab", "a", MoveTo.DOWN, "bbaa"),
     ],
 )
-def test_a_block_steps_over_one_neighbour(groups: str, moving: str, to: MoveTo, expected: str) -> None:
+def test_block_steps_over_one_neighbour(groups: str, moving: str, to: MoveTo, expected: str) -> None:
     before = places(groups)
     assert groups_after(before, {each.id for each in before if each.group == moving}, to) == expected
 
@@ -57,7 +57,7 @@ def test_a_block_steps_over_one_neighbour(groups: str, moving: str, to: MoveTo, 
         (3, MoveTo.DOWN, [0, 1, 2, 3]),
     ],
 )
-def test_an_item_steps_over_one_other_inside_its_batch(which: int, to: MoveTo, expected: list[int]) -> None:
+def test_item_steps_over_one_other_inside_its_batch(which: int, to: MoveTo, expected: list[int]) -> None:
     before = places("aaaa")
     assert order_after(before, move(before, {which}, to)) == expected
 
@@ -93,9 +93,7 @@ def queues(draw: st.DrawFn) -> tuple[list[Place], list[Place], set[int]]:
 
 
 @given(queues(), st.sampled_from(MoveTo))
-def test_a_move_only_permutes_the_tenants_own_ranks(
-    queue: tuple[list[Place], list[Place], set[int]], to: MoveTo
-) -> None:
+def test_move_only_permutes_the_tenants_own_ranks(queue: tuple[list[Place], list[Place], set[int]], to: MoveTo) -> None:
     own, _, moving = queue
     changed = move(own, moving, to)
     ranks = {each.id: each.rank for each in own}
@@ -104,7 +102,7 @@ def test_a_move_only_permutes_the_tenants_own_ranks(
 
 
 @given(queues(), st.sampled_from(MoveTo))
-def test_a_move_keeps_everybody_elses_place(queue: tuple[list[Place], list[Place], set[int]], to: MoveTo) -> None:
+def test_move_keeps_everybody_elses_place(queue: tuple[list[Place], list[Place], set[int]], to: MoveTo) -> None:
     own, others, moving = queue
     every = sorted([*own, *others], key=lambda each: each.rank)
     after = order_after(every, move(own, moving, to))
@@ -112,7 +110,7 @@ def test_a_move_keeps_everybody_elses_place(queue: tuple[list[Place], list[Place
 
 
 @given(queues(), st.sampled_from(MoveTo))
-def test_a_move_keeps_the_order_among_those_that_move_and_among_those_that_do_not(
+def test_move_keeps_the_order_among_those_that_move_and_among_those_that_do_not(
     queue: tuple[list[Place], list[Place], set[int]], to: MoveTo
 ) -> None:
     own, _, moving = queue
@@ -153,7 +151,7 @@ def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.
         ("abc", "a", {99}, "bca"),
     ],
 )
-def test_a_block_goes_before_what_is_named(groups: str, moving: str, before: set[int], expected: str) -> None:
+def test_block_goes_before_what_is_named(groups: str, moving: str, before: set[int], expected: str) -> None:
     queue = places(groups)
     assert groups_after(queue, {each.id for each in queue if each.group == moving}, Before(before)) == expected
 
@@ -163,5 +161,5 @@ def test_inside_its_batch_an_item_goes_before_the_one_that_is_named() -> None:
     assert order_after(queue, move(queue, {3}, Before({1}))) == [0, 3, 1, 2]
 
 
-def test_the_bottom_is_behind_all_others() -> None:
+def test_bottom_is_behind_all_others() -> None:
     assert groups_after(places("abcb"), {1, 3}, MoveTo.BOTTOM) == "acbb"

@@ -30,7 +30,7 @@ def test_each_relief_is_tried_once_and_in_order() -> None:
 
 
 @given(one=sizes, other=sizes)
-def test_a_gpu_is_larger_than_another_or_too_small_for_what_did_not_fit_into_it(one: int, other: int) -> None:
+def test_gpu_is_larger_than_another_or_too_small_for_what_did_not_fit_into_it(one: int, other: int) -> None:
     assert is_larger(one, other) is not is_too_small(one, other)
     assert not (is_larger(one, other) and is_larger(other, one))
 
@@ -44,7 +44,7 @@ def test_gpus_of_one_size_are_not_larger_than_each_other_and_of_an_unknown_one_n
     assert largest_gpu([None, 0]) is None
 
 
-def test_a_gpu_of_which_others_hold_more_than_a_tenth_is_nobodys_alone() -> None:
+def test_gpu_of_which_others_hold_more_than_a_tenth_is_nobodys_alone() -> None:
     assert is_alone_on_gpu(24 * GIB, 0)
     assert is_alone_on_gpu(20 * GIB, 2 * GIB)
     assert not is_alone_on_gpu(20 * GIB, 2 * GIB + 1)

@@ -25,5 +25,5 @@ from comfyrelay.domain.outputs import output_type
         ("text/html", "application/octet-stream", "application/octet-stream"),
     ],
 )
-def test_an_output_is_of_the_kind_that_was_promised(told: str, promised: str, kept: str | None) -> None:
+def test_output_is_of_the_kind_that_was_promised(told: str, promised: str, kept: str | None) -> None:
     assert output_type(told, promised) == kept

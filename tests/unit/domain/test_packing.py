@@ -178,7 +178,7 @@ def test_on_the_curves_of_a_real_gpu_it_reaches_the_best_of_one_to_four(curve: t
     assert rate(world.seconds, count) >= 0.95 * best
 
 
-def test_a_gpu_that_one_process_fills_keeps_one() -> None:
+def test_gpu_that_one_process_fills_keeps_one() -> None:
     world = World(seconds=shared(0.0, 1.0))
     assert world.run(200) == 1
     assert world.changes == [PackingChange.ADD, PackingChange.REMOVE]
@@ -267,7 +267,7 @@ def test_one_that_does_not_start_is_asked_for_again_after_a_while() -> None:
     assert world.run(300) > 1
 
 
-def test_a_large_workflow_cuts_the_others_down_only_while_it_is_there() -> None:
+def test_large_workflow_cuts_the_others_down_only_while_it_is_there() -> None:
     world = World(seconds=shared(*SMALL), mix=[("small", 1.0)], waiting=100_000)
     count = world.run(600)
     world.mix, world.copy_bytes = [("small", 1.0), ("big", 1.0)], 40 * GIB
@@ -286,7 +286,7 @@ def test_as_long_as_the_work_is_the_same_what_memory_did_not_hold_is_not_started
     assert world.run(200) == count
 
 
-def test_an_out_of_memory_is_blamed_on_its_own_workflow() -> None:
+def test_out_of_memory_is_blamed_on_its_own_workflow() -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000)
     count = world.run(600)
     world.mix = [("w", 1.0), ("x", 1.0)]
@@ -296,7 +296,7 @@ def test_an_out_of_memory_is_blamed_on_its_own_workflow() -> None:
     assert world.run(30) == count
 
 
-def test_a_workflow_that_did_not_run_during_a_trial_is_no_part_of_its_verdict() -> None:
+def test_workflow_that_did_not_run_during_a_trial_is_no_part_of_its_verdict() -> None:
     world = World(seconds=shared(0.0, 1.0), waiting=100_000)
     for _ in range(200):
         world.look(workflows=frozenset("wx"))
@@ -390,7 +390,7 @@ def test_on_a_real_gpus_curve_four_are_reached_after_two_trials() -> None:
     assert world.now < 100
 
 
-def test_a_gain_that_may_be_chance_is_measured_for_longer() -> None:
+def test_gain_that_may_be_chance_is_measured_for_longer() -> None:
     def takes(gain: float) -> float:
         world = World(seconds=lambda running: running if running == 1 else running / gain, waiting=10_000)
         while "kept." not in world.told:
@@ -400,7 +400,7 @@ def test_a_gain_that_may_be_chance_is_measured_for_longer() -> None:
     assert takes(1.11) > 1.5 * takes(1.2)
 
 
-def test_a_pinned_process_stays_when_there_is_no_work() -> None:
+def test_pinned_process_stays_when_there_is_no_work() -> None:
     world = World(seconds=shared(*SMALL), waiting=10_000)
     assert world.run(600) > 2
     world.waiting = 0
@@ -410,7 +410,7 @@ def test_a_pinned_process_stays_when_there_is_no_work() -> None:
     assert world.run(300) == 1
 
 
-def test_a_turn_in_which_work_ran_out_does_not_count() -> None:
+def test_turn_in_which_work_ran_out_does_not_count() -> None:
     world = World(seconds=shared(*SMALL), waiting=4)
     world.run(60)
     assert len(world.processes) == 2
@@ -420,7 +420,7 @@ def test_a_turn_in_which_work_ran_out_does_not_count() -> None:
     assert any("2 processes complete" in each.reason and "kept" in each.reason for each in world.decisions)
 
 
-def test_a_process_that_is_gone_ends_its_trial_and_another_is_tried_after_a_while() -> None:
+def test_process_that_is_gone_ends_its_trial_and_another_is_tried_after_a_while() -> None:
     world = World(seconds=shared(*SMALL))
     world.run(3)
     del world.processes["p2"]

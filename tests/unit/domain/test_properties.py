@@ -51,14 +51,14 @@ def complaints(*properties: Property) -> dict[str, str]:
     return refused.value.errors
 
 
-def test_the_user_beats_the_effect_and_the_effect_beats_the_workflow() -> None:
+def test_user_beats_the_effect_and_the_effect_beats_the_workflow() -> None:
     each = prop("number", default_value=1)
     assert resolved(each) == 1
     assert resolved(each, override=2) == 2
     assert resolved(each, 3, override=2) == 3
 
 
-def test_a_value_that_is_zero_or_false_or_empty_is_still_a_value() -> None:
+def test_value_that_is_zero_or_false_or_empty_is_still_a_value() -> None:
     assert resolved(prop("number", default_value=1), 0) == 0
     assert resolved(prop("boolean", default_value=True), False) is False
     assert resolved(prop("text", default_value="a cat"), "") == ""
@@ -89,7 +89,7 @@ def test_only_what_the_user_sent_is_marked_as_the_users() -> None:
         ("audio", "file-1"),
     ],
 )
-def test_a_value_of_its_type_is_taken_as_it_is(type_: str, good: Any) -> None:
+def test_value_of_its_type_is_taken_as_it_is(type_: str, good: Any) -> None:
     assert resolved(prop(type_), good) == good
 
 
@@ -115,18 +115,18 @@ def test_a_value_of_its_type_is_taken_as_it_is(type_: str, good: Any) -> None:
     ],
     ids=repr,
 )
-def test_a_value_of_another_type_is_refused(type_: str, bad: Any) -> None:
+def test_value_of_another_type_is_refused(type_: str, bad: Any) -> None:
     assert problem(prop(type_), bad).startswith("This ")
 
 
-def test_a_number_keeps_within_its_bounds() -> None:
+def test_number_keeps_within_its_bounds() -> None:
     each = prop("number", minimum=0, maximum=10)
     assert [resolved(each, value) for value in (0, 10)] == [0, 10]
     assert problem(each, -1) == "This must be at least 0."
     assert problem(each, 10.5) == "This must be at most 10."
 
 
-def test_the_bounds_of_a_seed_are_told_with_all_their_digits() -> None:
+def test_bounds_of_a_seed_are_told_with_all_their_digits() -> None:
     each = prop("number", minimum=-(2**63), maximum=2**64 - 2)
     assert resolved(each, 2**64 - 2) == 2**64 - 2
     assert problem(each, 2**64 - 1) == "This must be at most 18446744073709551614."
@@ -137,7 +137,7 @@ def test_the_bounds_of_a_seed_are_told_with_all_their_digits() -> None:
 @pytest.mark.parametrize(
     "key", ["seed", "noise_seed", "ksampler_seed", "random_noise_noise_seed", "ksampler_seed_12_3"]
 )
-def test_a_whole_number_called_seed_is_one(key: str) -> None:
+def test_whole_number_called_seed_is_one(key: str) -> None:
     assert prop("number", key=key).is_seed
     assert prop("number", key=key, default_value=7).is_seed
     assert not prop("text", key=key).is_seed
@@ -149,14 +149,14 @@ def test_what_only_has_to_do_with_a_seed_is_none(key: str) -> None:
     assert not prop("number", key=key).is_seed
 
 
-def test_a_seed_by_chance_is_one_that_every_node_takes() -> None:
+def test_seed_by_chance_is_one_that_every_node_takes() -> None:
     assert (
         prop("number", key="seed", maximum=2**64 - 1).seed_limit == prop("number", key="seed").seed_limit == 2**32 - 1
     )
     assert prop("number", key="seed", maximum=999).seed_limit == 999
 
 
-def test_a_whole_number_is_whole() -> None:
+def test_whole_number_is_whole() -> None:
     each = prop("number", key="steps", is_whole=True, minimum=1)
     with pytest.raises(InvalidInput) as refused:
         resolve([each], overrides={}, user_input={"steps": 1.5})
@@ -179,7 +179,7 @@ def test_a_whole_number_is_whole() -> None:
         ("video", "clip", Role.INPUT),
     ],
 )
-def test_a_key_says_the_role_where_nobody_named_one(type_: str, key: str, role: Role | None) -> None:
+def test_key_says_the_role_where_nobody_named_one(type_: str, key: str, role: Role | None) -> None:
     assert prop(type_, key=key).role is role
     assert prop(type_, key=key, role="model").role is Role.MODEL
 
@@ -281,7 +281,7 @@ class TestSeedsToDraw:
         st.sampled_from([*Role, "a", "b"]).map(str), st.none() | st.integers() | st.floats() | st.text() | st.booleans()
     ),
 )
-def test_a_preset_sets_only_what_a_property_takes_and_says_what_it_did_not_use(
+def test_preset_sets_only_what_a_property_takes_and_says_what_it_did_not_use(
     properties: list[Property], preset: dict[str, Any]
 ) -> None:
     applied = apply_preset(preset, properties)
@@ -293,7 +293,7 @@ def test_a_preset_sets_only_what_a_property_takes_and_says_what_it_did_not_use(
     assert preset.keys() - used <= set(applied.ignored)
 
 
-def test_a_choice_is_one_of_its_choices() -> None:
+def test_choice_is_one_of_its_choices() -> None:
     each = prop("choice", choices=["small", "large"])
     assert resolved(each, "small") == "small"
     assert problem(each, "medium") == "This must be one of: small, large."
@@ -310,30 +310,30 @@ def test_every_problem_is_told_at_once() -> None:
     assert set(refused.value.errors) == {"a", "b", "c", "d"}
 
 
-def test_a_fixed_input_is_refused_even_when_it_is_null() -> None:
+def test_fixed_input_is_refused_even_when_it_is_null() -> None:
     with pytest.raises(InvalidInput):
         resolve([prop(user_configurable=False)], overrides={}, user_input={"it": None})
 
 
-def test_an_optional_text_that_nobody_sets_is_empty_and_shows_no_placeholder() -> None:
+def test_optional_text_that_nobody_sets_is_empty_and_shows_no_placeholder() -> None:
     assert resolved(prop("text")) == ""
 
 
-def test_an_optional_number_that_nobody_sets_has_no_value() -> None:
+def test_optional_number_that_nobody_sets_has_no_value() -> None:
     assert resolve([prop("number")], overrides={}, user_input={}) == []
 
 
-def test_a_required_input_may_come_from_the_effect() -> None:
+def test_required_input_may_come_from_the_effect() -> None:
     assert resolved(prop(required=True), override="a cat") == "a cat"
 
 
-def test_the_primary_input_is_asked_for_elsewhere() -> None:
+def test_primary_input_is_asked_for_elsewhere() -> None:
     each = prop("video", is_primary_input=True, required=True)
     assert resolve([each], overrides={}, user_input={}) == []
     assert "input_file_id" in problem(each, "file-1")
 
 
-def test_the_properties_of_a_workflow_must_agree() -> None:
+def test_properties_of_a_workflow_must_agree() -> None:
     assert complaints(prop(key="a"), prop(key="a", placeholder="{{B}}")) == {"a": "Two properties have this key."}
     assert set(complaints(prop(key="a"), prop(key="b", placeholder="{{a}}"))) == {"a", "b"}
     assert complaints(prop("choice")) == {"it": "Add at least one choice."}
@@ -351,12 +351,12 @@ def test_the_properties_of_a_workflow_must_agree() -> None:
         *((10, 5), (-10, -5), (5.5, 5.6), (0.5, 0.7)),
     ],
 )
-def test_a_seed_has_bounds_between_which_there_is_one(minimum: float | None, maximum: float | None) -> None:
+def test_seed_has_bounds_between_which_there_is_one(minimum: float | None, maximum: float | None) -> None:
     assert set(complaints(prop("number", key="seed", minimum=minimum, maximum=maximum))) == {"seed"}
 
 
 @pytest.mark.parametrize(("minimum", "maximum"), [(None, 0.5), (0.5, 1), (-5, 0), (2**64 - 1, None), (None, 2**64 - 1)])
-def test_a_seed_by_chance_is_between_them(minimum: float | None, maximum: float | None) -> None:
+def test_seed_by_chance_is_between_them(minimum: float | None, maximum: float | None) -> None:
     each = prop("number", key="seed", minimum=minimum, maximum=maximum)
     check_properties([each])
     [drawn] = draw_seeds([each], overrides={}, user_input={}).values()
@@ -381,13 +381,13 @@ def test_properties_that_agree_are_accepted() -> None:
         ({"key": "a", "type": "text", "placeholder": "x", "role": "hero"}, "role"),
     ],
 )
-def test_a_property_that_is_no_property_is_refused(fields: dict[str, Any], wrong: str) -> None:
+def test_property_that_is_no_property_is_refused(fields: dict[str, Any], wrong: str) -> None:
     with pytest.raises(InvalidInput) as refused:
         Property.from_json(fields)
     assert list(refused.value.errors) == [wrong]
 
 
-def test_an_effect_overrides_only_what_there_is_and_with_the_right_type() -> None:
+def test_effect_overrides_only_what_there_is_and_with_the_right_type() -> None:
     check_overrides([prop("number")], {"it": 5})
     with pytest.raises(InvalidInput) as refused:
         check_overrides([prop("number")], {"it": "five", "that": 1})

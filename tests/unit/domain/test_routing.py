@@ -60,14 +60,14 @@ def ids(routing: Routing, key: int = 0) -> list[int]:
 
 
 class TestOrder:
-    def test_the_head_of_the_queue_goes_to_the_first_that_asks(self) -> None:
+    def test_head_of_the_queue_goes_to_the_first_that_asks(self) -> None:
         routing = routed([claim(0), claim(1)], candidates("aaa"))
         assert (ids(routing, 0), ids(routing, 1)) == ([1], [2])
 
-    def test_a_request_for_many_is_served_in_order(self) -> None:
+    def test_request_for_many_is_served_in_order(self) -> None:
         assert ids(routed([claim(limit=3, free=3)], candidates("aaaa"))) == [1, 2, 3]
 
-    def test_a_candidate_of_two_entitlements_is_given_once(self) -> None:
+    def test_candidate_of_two_entitlements_is_given_once(self) -> None:
         other = replace(claim(1), entitlement=THEIRS)
         rows = candidates("ab")
         routing = route([claim(0), other], {MINE: rows[:1], THEIRS: rows}, policy=POLICY, now=NOW)
@@ -89,7 +89,7 @@ class TestPrefetch:
 
 
 class TestWarmPreference:
-    def test_a_warm_one_close_behind_goes_first_and_the_passed_over_are_named(self) -> None:
+    def test_warm_one_close_behind_goes_first_and_the_passed_over_are_named(self) -> None:
         routing = routed([claim(warm="b")], candidates("aab"))
         assert ids(routing) == [3]
         assert routing.passed_over == {1, 2}
@@ -103,7 +103,7 @@ class TestWarmPreference:
     def test_it_looks_32_rows_ahead_and_no_further(self, ahead: int, chosen: int) -> None:
         assert ids(routed([claim(warm="b")], candidates("a" * ahead + "b"))) == [chosen]
 
-    def test_a_look_ahead_of_no_rows_is_the_order_of_the_queue(self) -> None:
+    def test_look_ahead_of_no_rows_is_the_order_of_the_queue(self) -> None:
         assert ids(routed([claim(warm="b")], candidates("ab"), WarmPolicy(lookahead_rows=0))) == [1]
 
     def test_it_stays_inside_one_priority(self) -> None:
@@ -111,7 +111,7 @@ class TestWarmPreference:
         assert ids(routed([claim(warm="b")], rows)) == [1]
 
     @pytest.mark.parametrize(("seconds", "chosen"), [(119.999, 3), (120, 1)])
-    def test_a_row_passed_over_for_120_seconds_is_passed_over_no_more(self, seconds: float, chosen: int) -> None:
+    def test_row_passed_over_for_120_seconds_is_passed_over_no_more(self, seconds: float, chosen: int) -> None:
         rows = candidates("aab")
         rows[1] = rows[1]._replace(passed_over_at=NOW - timedelta(seconds=seconds))
         assert ids(routed([claim(warm="b")], rows)) == [chosen]
@@ -157,11 +157,11 @@ def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much
 
 
 class TestPicking:
-    def test_a_group_is_picked_for_together(self) -> None:
+    def test_group_is_picked_for_together(self) -> None:
         claims = [claim(0, free=2, limit=2), claim(1), replace(claim(2), entitlement=THEIRS)]
         assert slots_by_entitlement(claims, lookahead=32) == {MINE: 3, THEIRS: 1}
 
-    def test_a_warm_worker_looks_further_ahead_once_for_its_group(self) -> None:
+    def test_warm_worker_looks_further_ahead_once_for_its_group(self) -> None:
         assert slots_by_entitlement([claim(0, warm="a"), claim(1, warm="b")], lookahead=32) == {MINE: 34}
 
 
@@ -188,7 +188,7 @@ class TestRecall:
         worker = IdleWorker(worker_id=worker_id, providers=["self_hosted"], kinds={("production", 1)})
         return replace(worker, **values)
 
-    def test_an_idle_worker_gets_what_a_busy_one_only_holds(self) -> None:
+    def test_idle_worker_gets_what_a_busy_one_only_holds(self) -> None:
         assert wanted_by([self.idle()], [self.held()]) == [1]
 
     def test_each_idle_worker_is_thought_of_once_and_the_first_in_line_goes_first(self) -> None:

@@ -35,7 +35,7 @@ def on(found: list[SlotState]) -> list[str | None]:
     return [each.held.job_id if each.held is not None else None for each in found]
 
 
-def test_a_job_is_on_the_server_that_it_runs_on() -> None:
+def test_job_is_on_the_server_that_it_runs_on() -> None:
     found = slots(held("j", server="comfyui-2", phase="running"))
     assert on(found) == [None, "j"]
     assert [each.state for each in found] == [WorkerState.IDLE, WorkerState.BUSY]
@@ -61,14 +61,14 @@ def test_what_is_only_being_stored_makes_room_for_what_runs() -> None:
     assert on(slots(old, held("new", server="comfyui-1", phase="running"))) == ["new", None]
 
 
-def test_a_server_with_several_slots_has_as_many_slots() -> None:
+def test_server_with_several_slots_has_as_many_slots() -> None:
     cloud = [{"server": "comfy-cloud", "name": "Comfy Cloud", "slots": 3}]
     jobs = [held(name, server="comfy-cloud", phase="running") for name in "ab"]
     assert on(slots(*jobs, devices=cloud)) == ["a", "b", None]
 
 
 @pytest.mark.parametrize("comfyui", [None, "x", [1], [{"gpus": []}], [{"gpus": [{"name": "A", "memory_total": 7}]}]])
-def test_an_older_worker_has_as_many_slots_as_jobs_at_once(comfyui: Any) -> None:
+def test_older_worker_has_as_many_slots_as_jobs_at_once(comfyui: Any) -> None:
     found = slots(held("j", phase="running"), devices=None, comfyui=comfyui)
     assert on(found) == ["j", None]
     known = isinstance(comfyui, list) and comfyui[0] == {"gpus": [{"name": "A", "memory_total": 7}]}

@@ -25,7 +25,7 @@ def told(*serving: CandidateWorker, **changed: Any) -> Waiting:
     return explain_wait(workers=list(serving), **facts | changed)
 
 
-def test_the_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
+def test_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
     later = NOW + timedelta(seconds=1)
     assert told(is_paused=True, shard_is_down=True, available_at=later).reason is Reason.PAUSED
     assert told(shard_is_down=True, available_at=later).reason is Reason.SHARD_DOWN
@@ -37,7 +37,7 @@ def test_the_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
     assert told(BLOCKED, BUSY, FREE).reason is Reason.STARTING
 
 
-def test_a_worker_that_has_only_just_begun_is_waited_for() -> None:
+def test_worker_that_has_only_just_begun_is_waited_for() -> None:
     """A desk that was started again answers before its worker is there."""
     waiting = told(is_worker_starting=True)
     assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
@@ -47,15 +47,15 @@ def test_a_worker_that_has_only_just_begun_is_waited_for() -> None:
     assert told(FREE, is_worker_starting=True).reason is Reason.STARTING
 
 
-def test_a_comfyui_that_is_away_is_named() -> None:
+def test_comfyui_that_is_away_is_named() -> None:
     assert told(FREE, comfyui_away=["It is off.", "So is this."]).text.startswith("It is off. So is this. ")
 
 
-def test_a_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> None:
+def test_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> None:
     assert told(FREE, ahead=1).reason is Reason.BUSY
 
 
-def test_the_block_that_ends_first_is_the_one_to_wait_for() -> None:
+def test_block_that_ends_first_is_the_one_to_wait_for() -> None:
     sooner = CandidateWorker(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=5))
     assert told(BLOCKED, sooner).until == sooner.blocked_until
 
@@ -68,7 +68,7 @@ def test_workers_that_are_blocked_do_not_shorten_the_wait() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (5400, "1.5 h")]
 )
-def test_a_wait_reads_as_a_person_would_say_it(seconds: float, words: str) -> None:
+def test_wait_reads_as_a_person_would_say_it(seconds: float, words: str) -> None:
     assert f"in {words}." in told(available_at=NOW + timedelta(seconds=seconds)).text
 
 
@@ -104,7 +104,7 @@ class TestMachinesThatStart:
     def test_whoever_is_next_for_a_free_worker_hears_nothing_of_machines(self) -> None:
         assert told(FREE, machines=StartingMachines(boot_seconds_left=[60.0], limit="x")) == told(FREE)
 
-    def test_the_limit_that_keeps_machines_away_is_named(self) -> None:
+    def test_limit_that_keeps_machines_away_is_named(self) -> None:
         for serving, reason in (((), Reason.NO_WORKER), ((BUSY,), Reason.BUSY)):
             waiting = told(*serving, machines=StartingMachines(limit="the limit is 10 machines"))
             assert waiting.reason is reason

@@ -126,7 +126,7 @@ class TestTheSameGraphAgain:
         assert "99" not in described.graph
         assert "image" not in keys(described)
 
-    def test_a_text_that_looks_like_a_placeholder_stays_a_text(self) -> None:
+    def test_text_that_looks_like_a_placeholder_stays_a_text(self) -> None:
         graph = changed(SDXL, "6", text="say {{SEED}} and {{PROMPT}}")
         described = describe_graph(graph, OBJECT_INFO)
         assert filled(described) == graph
@@ -199,7 +199,7 @@ class TestRoles:
         }
         assert keys(described)[: len(roles)] == list(described.roles.values()) == list(roles)
 
-    def test_an_encoder_that_takes_the_prompt_twice_is_one_property(self) -> None:
+    def test_encoder_that_takes_the_prompt_twice_is_one_property(self) -> None:
         encoder = node(
             "CLIPTextEncodeSDXL", text_g="a red fox", text_l="a red fox", width=1024, height=1024, clip=["4", 1]
         )
@@ -241,19 +241,19 @@ class TestRoles:
         seeds = [Property.from_json(each) for each in described.properties]
         assert [each.default_value for each in seeds if each.is_seed] == [SDXL["3"]["inputs"]["seed"], 7, 0]
 
-    def test_a_prompt_is_found_through_nodes_that_change_both_sides(self) -> None:
+    def test_prompt_is_found_through_nodes_that_change_both_sides(self) -> None:
         graph = changed(SDXL, "3", positive=["20", 0], negative=["20", 1])
         described = describe_graph(
             {**graph, "20": node("ControlNet", positive=["6", 0], negative=["7", 0])}, OBJECT_INFO
         )
         assert (places(described, "prompt"), places(described, "negative_prompt")) == ({("6", "text")}, {("7", "text")})
 
-    def test_a_prompt_is_found_through_nodes_of_unknown_names_if_the_server_says_what_they_take(self) -> None:
+    def test_prompt_is_found_through_nodes_of_unknown_names_if_the_server_says_what_they_take(self) -> None:
         info = {**OBJECT_INFO, "Odd": definition(x=["CONDITIONING"])}
         described = describe_graph({**changed(SDXL, "3", positive=["20", 0]), "20": node("Odd", x=["6", 0])}, info)
         assert places(described, "prompt") == {("6", "text")}
 
-    def test_a_prompt_is_found_through_a_switch_and_is_never_the_negative_one(self) -> None:
+    def test_prompt_is_found_through_a_switch_and_is_never_the_negative_one(self) -> None:
         switched = changed(SDXL, "6", text=["20", 0])
         switch = node("Switch", on_true=["21", 0], on_false=["22", 0], switch=True)
         graph = {**switched, "20": switch, "21": node("Words", string="a red fox"), "22": node("Empty", string="")}
@@ -263,12 +263,12 @@ class TestRoles:
         assert "prompt" not in described.roles
         assert places(described, "negative_prompt") == {("7", "text")}
 
-    def test_the_seed_is_that_of_a_sampler_that_makes_noise(self) -> None:
+    def test_seed_is_that_of_a_sampler_that_makes_noise(self) -> None:
         first = node("KSamplerAdvanced", add_noise="disable", noise_seed=4, positive=["6", 0], negative=["7", 0])
         described = describe_graph({**changed(SDXL, "3", latent_image=["20", 0]), "20": first}, OBJECT_INFO)
         assert places(described, "seed") == {("3", "seed")}
 
-    def test_a_negative_prompt_that_is_only_the_prompt_emptied_is_none(self) -> None:
+    def test_negative_prompt_that_is_only_the_prompt_emptied_is_none(self) -> None:
         assert "negative_prompt" not in describe_graph(VIDEO_TO_VIDEO, OBJECT_INFO).roles
         other = {**VIDEO_TO_VIDEO, "7": node("ConditioningZeroOut", conditioning=["20", 0])}
         described = describe_graph(
@@ -297,7 +297,7 @@ class TestRoles:
         described = describe_graph(titled)
         assert (places(described, "prompt"), places(described, "negative_prompt")) == ({("2", "text")}, {("1", "text")})
 
-    def test_the_image_that_a_video_begins_with_is_the_primary_input(self) -> None:
+    def test_image_that_a_video_begins_with_is_the_primary_input(self) -> None:
         graph = {**WAN, "1": node("LoadImage", "Last frame", image="end.png")}
         graph = changed(graph, "98", end_image=["1", 0])
         described = describe_graph(graph, OBJECT_INFO)
@@ -305,7 +305,7 @@ class TestRoles:
         assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
         assert prop(described, "last_frame_image")["required"] is True
 
-    def test_an_image_that_only_helps_is_not_the_primary_input(self) -> None:
+    def test_image_that_only_helps_is_not_the_primary_input(self) -> None:
         pose = {
             "1": node("LoadImage", image="pose.png"),
             "2": node("ControlNetApply", image=["1", 0], positive=["6", 0]),
@@ -314,13 +314,13 @@ class TestRoles:
         graph = changed({**SDXL, **pose, **start}, "3", positive=["2", 0], latent_image=["41", 0])
         assert places(describe_graph(graph, OBJECT_INFO), "image") == {("40", "image")}
 
-    def test_the_first_frame_goes_before_a_video(self) -> None:
+    def test_first_frame_goes_before_a_video(self) -> None:
         graph = {**WAN, "1": node("VHS_LoadVideo", video="moves.mp4")}
         described = describe_graph(changed(graph, "98", frames=["1", 0]), OBJECT_INFO)
         assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
         assert described.roles["video"] == "video"
 
-    def test_the_same_file_in_two_nodes_is_sent_once(self) -> None:
+    def test_same_file_in_two_nodes_is_sent_once(self) -> None:
         graph = {**WAN, "1": node("LoadImage", image="fox.png"), "2": node("CLIPVisionEncode", image=["1", 0])}
         described = describe_graph(changed(graph, "98", clip_vision_output=["2", 0]), OBJECT_INFO)
         assert places(described, "image") == {("97", "image"), ("1", "image")}
@@ -342,19 +342,19 @@ class TestTypes:
         assert prop(described, "video_linear_cfg_guidance_flag")["type"] == "boolean"
         assert "minimum" not in prop(described, "steps")
 
-    def test_a_model_that_is_not_installed_stays_what_the_graph_says(self) -> None:
+    def test_model_that_is_not_installed_stays_what_the_graph_says(self) -> None:
         described = describe_graph(changed(SDXL, "4", ckpt_name="mine.safetensors"), OBJECT_INFO)
         model = prop(described, "load_checkpoint_ckpt_name")
         assert model["choices"] == ["sdxl/base.safetensors", "other.safetensors", "mine.safetensors"]
         assert model["default_value"] == "mine.safetensors"
 
-    def test_a_value_out_of_range_takes_the_bound_away_that_it_breaks(self) -> None:
+    def test_value_out_of_range_takes_the_bound_away_that_it_breaks(self) -> None:
         cfg = prop(describe_graph(changed(SDXL, "3", cfg=200), OBJECT_INFO), "ksampler_cfg")
         assert (cfg["minimum"], "maximum" in cfg) == (0.0, False)
         cfg = prop(describe_graph(changed(SDXL, "3", cfg=-1), OBJECT_INFO), "ksampler_cfg")
         assert ("minimum" in cfg, cfg["maximum"]) == (False, 100.0)
 
-    def test_a_list_too_long_for_a_property_becomes_a_text(self) -> None:
+    def test_list_too_long_for_a_property_becomes_a_text(self) -> None:
         info = {
             **OBJECT_INFO,
             "CheckpointLoaderSimple": definition(ckpt_name=[[f"{n}.safetensors" for n in range(5000)]]),
@@ -374,14 +374,14 @@ class TestTypes:
             (node("SomeLoader", path="C:\\pictures\\x one.jpg"), "image"),
         ],
     )
-    def test_a_file_is_an_input_of_its_kind_and_has_no_default(self, loader: dict[str, Any], kind: str) -> None:
+    def test_file_is_an_input_of_its_kind_and_has_no_default(self, loader: dict[str, Any], kind: str) -> None:
         described = describe_graph({"1": loader, "2": node("SaveImage", images=["1", 0])}, OBJECT_INFO)
         (found,) = (each for each in described.properties if each["type"] in ASSET_TYPES)
         assert (found["key"], found["type"], found["default_value"], found["required"]) == (kind, kind, None, True)
         assert found["is_primary_input"] is True
         assert described.roles[kind] == kind
 
-    def test_a_prompt_that_ends_like_a_file_is_a_text(self) -> None:
+    def test_prompt_that_ends_like_a_file_is_a_text(self) -> None:
         for info in (OBJECT_INFO, None):
             described = describe_graph(changed(SDXL, "6", text="a cat, in the style of cat.png"), info)
             assert prop(described, "prompt")["type"] == "text"
@@ -397,7 +397,7 @@ class TestTypes:
             "nothing": None,
         }
 
-    def test_a_graph_with_more_values_than_a_workflow_takes_keeps_the_first_and_all_that_matters(self) -> None:
+    def test_graph_with_more_values_than_a_workflow_takes_keeps_the_first_and_all_that_matters(self) -> None:
         many = {f"{n}": node("Add", a=["3", 0], b=n, c=n) for n in range(1000, 1400)}
         described = describe_graph({**WAN, **many}, OBJECT_INFO)
         assert len(described.properties) == MAX_PROPERTIES
@@ -422,11 +422,11 @@ class TestKeys:
         backwards = {node_id: {**each, "inputs": each["inputs"]} for node_id, each in reversed(list(WAN.items()))}
         assert keys(describe_graph(backwards, OBJECT_INFO)) == keys(describe_graph(WAN, OBJECT_INFO))
 
-    def test_a_title_without_plain_letters_gives_way_to_the_class(self) -> None:
+    def test_title_without_plain_letters_gives_way_to_the_class(self) -> None:
         graph = {**SDXL, "5": node("EmptyLatentImage", "空", width=8, height=8, batch_size=1)}
         assert "empty_latent_image_batch_size" in keys(describe_graph(graph, OBJECT_INFO))
 
-    def test_a_node_called_prompt_does_not_take_the_prompts_name(self) -> None:
+    def test_node_called_prompt_does_not_take_the_prompts_name(self) -> None:
         graph = {**SDXL, "5": node("EmptyLatentImage", "Negative", prompt=8, width=8)}
         described = describe_graph(graph, OBJECT_INFO)
         assert prop(described, "negative_prompt")["default_value"] == "blurry"
@@ -459,12 +459,12 @@ class TestOutput:
         ("format_", "extension"),
         [("image/gif", "gif"), ("video/ProRes", "mov"), ("video/h264-mp4", "mp4"), ("video/nvenc_hevc-mp4", "mp4")],
     )
-    def test_the_format_of_a_saver_is_its_word_and_no_property(self, format_: str, extension: str) -> None:
+    def test_format_of_a_saver_is_its_word_and_no_property(self, format_: str, extension: str) -> None:
         found = describe_graph(changed(WAN_WRAPPER, "30", format=format_), OBJECT_INFO)
         assert found.output_extension == extension
         assert found.graph["30"]["inputs"]["format"] == format_
 
-    def test_a_video_goes_before_its_frames_and_a_file_before_a_preview(self) -> None:
+    def test_video_goes_before_its_frames_and_a_file_before_a_preview(self) -> None:
         frames = {
             "200": node("SaveImage", images=["202", 0]),
             "201": node("PreviewImage", images=["202", 0]),
@@ -474,7 +474,7 @@ class TestOutput:
         assert describe_graph({**frames, **WAN}, OBJECT_INFO).output_node_id == "108"
         assert describe_graph({**SDXL, "1": node("PreviewImage", images=["8", 0])}, OBJECT_INFO).output_node_id == "9"
 
-    def test_a_saver_that_nobody_described_goes_before_what_only_shows(self) -> None:
+    def test_saver_that_nobody_described_goes_before_what_only_shows(self) -> None:
         graph = {
             **SDXL,
             "9": node("Image Saver", extension="jpg", images=["8", 0]),
@@ -492,7 +492,7 @@ class TestOutput:
             ("easy showAnything", {"anything": ["*", {}]}),
         ],
     )
-    def test_a_graph_that_only_shows_texts_makes_a_text(self, shower: str, inputs: dict[str, Any]) -> None:
+    def test_graph_that_only_shows_texts_makes_a_text(self, shower: str, inputs: dict[str, Any]) -> None:
         name, known = next(iter(inputs)), {shower: definition(output=True, **inputs)}
         shown: dict[str, Any] = {name: ["1", 0]}
         graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **shown)}
@@ -505,7 +505,7 @@ class TestOutput:
         assert describe_graph(both, {**OBJECT_INFO, **known}).output_node_id == "9"
 
     @with_and_without
-    def test_a_graph_that_sends_its_images_makes_images(self, object_info: dict[str, Any] | None) -> None:
+    def test_graph_that_sends_its_images_makes_images(self, object_info: dict[str, Any] | None) -> None:
         found = describe_graph({**SDXL, "9": node("SaveImageWebsocket", images=["8", 0])}, object_info)
         assert (found.output_node_id, found.output_extension) == ("9", "png")
 
@@ -513,13 +513,13 @@ class TestOutput:
         upscaled = {"1": node("ImageScaleBy", image=["8", 0], scale_by=2.0), "2": node("SaveImage", images=["1", 0])}
         assert describe_graph({**SDXL, **upscaled}, OBJECT_INFO).output_node_id == "2"
 
-    def test_a_graph_that_saves_nothing_is_refused(self) -> None:
+    def test_graph_that_saves_nothing_is_refused(self) -> None:
         with pytest.raises(GraphError, match="no output node"):
             describe_graph({"6": SDXL["6"], "4": SDXL["4"]}, OBJECT_INFO)
 
 
 class TestRefusals:
-    def test_a_file_of_the_editor_gets_an_explanation(self) -> None:
+    def test_file_of_the_editor_gets_an_explanation(self) -> None:
         with pytest.raises(GraphError, match=r"Export \(API\)"):
             describe_graph({"last_node_id": 9, "nodes": [{"id": 1, "type": "KSampler"}], "links": []}, OBJECT_INFO)
 
@@ -529,7 +529,7 @@ class TestRefusals:
             describe_graph(broken, OBJECT_INFO)
 
     @pytest.mark.timeout(20)
-    def test_a_deep_or_circular_graph_is_no_trap(self) -> None:
+    def test_deep_or_circular_graph_is_no_trap(self) -> None:
         count = 3000
         chain = {
             str(n): node("ConditioningCombine", conditioning=[str(n + 1), 0], positive=[str((n * 7) % count), 0])
@@ -539,7 +539,7 @@ class TestRefusals:
         assert describe_graph(chain, OBJECT_INFO).output_node_id == "0"
 
 
-def test_a_choice_that_is_linked_disturbs_no_prompt() -> None:
+def test_choice_that_is_linked_disturbs_no_prompt() -> None:
     graph = {
         "1": {"class_type": "Styler", "inputs": {"text": "hello", "style": ["4", 0]}},
         "2": {"class_type": "KSampler", "inputs": {"positive": ["1", 0], "seed": 5}},

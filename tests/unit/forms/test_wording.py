@@ -71,7 +71,7 @@ class TestOrder:
             roles = [each.role for each in properties_of(describe_graph(graph, OBJECT_INFO)) if each.role is not None]
             assert roles == sorted(roles, key=order.index)
 
-    def test_the_rest_comes_by_node_in_the_order_of_the_graph(self) -> None:
+    def test_rest_comes_by_node_in_the_order_of_the_graph(self) -> None:
         groups = [each["group"] for each in describe_graph(WAN_22, OBJECT_INFO).properties if "role" not in each]
         found = list(dict.fromkeys(groups))
         assert found.index("Model sampling SD3 (high noise)") < found.index("High-noise sampler")
@@ -97,7 +97,7 @@ class TestWords:
         found = labels(describe_graph(WAN, OBJECT_INFO))
         assert {"CFG, first sampler", "CFG, second sampler", "Switch to second sampler at step"} <= set(found)
 
-    def test_the_authors_title_goes_before_all(self) -> None:
+    def test_authors_title_goes_before_all(self) -> None:
         graph = deepcopy(WAN)
         graph["85"]["_meta"]["title"] = "Polish"
         graph["86"]["_meta"]["title"] = "KSampler (Advanced) - DRAFT"
@@ -109,7 +109,7 @@ class TestWords:
         assert {"CFG, Polish", "CFG, draft sampler", "Switch to Polish at step"} <= set(labels(described))
         assert {"Polish", "KSampler (Advanced) - DRAFT"} <= {each["group"] for each in described.properties}
 
-    def test_a_value_that_only_its_node_explains_has_its_title(self) -> None:
+    def test_value_that_only_its_node_explains_has_its_title(self) -> None:
         graph = {
             **SDXL,
             "30": node("PrimitiveFloat", "Zoom", value=1.5),
@@ -121,7 +121,7 @@ class TestWords:
         graph = changed({**WAN, "1": node("LoadImage", image="end.png")}, "98", end_image=["1", 0])
         assert first(describe_graph(graph, OBJECT_INFO))[2:4] == ["First frame", "Last frame"]
 
-    def test_a_template_reads_as_its_author_titled_it(self) -> None:
+    def test_template_reads_as_its_author_titled_it(self) -> None:
         found = template("sdxl_refiner_prompt_example.json")
         assert first(found) == [
             *("Prompt", "Negative prompt", "Seed", "Seed, KSampler (Advanced) - REFINER", "Width", "Height", "Steps"),
@@ -171,7 +171,7 @@ class TestChains:
     @pytest.mark.parametrize(
         ("preset", "steps", "border"), [("look-dev", 8, 4), ("medium", 16, 8), ("production", 30, 15)]
     )
-    def test_a_preset_means_the_same_for_both(self, preset: str, steps: int, border: int) -> None:
+    def test_preset_means_the_same_for_both(self, preset: str, steps: int, border: int) -> None:
         described = describe_graph(WAN_22, OBJECT_INFO)
         applied = apply_preset(PRESETS[preset], properties_of(described))
         graph = run_with(described, dict(applied.values))
@@ -180,7 +180,7 @@ class TestChains:
         assert graph["59"]["inputs"]["length"] == PRESETS[preset]["length"]
         assert applied.ignored == ["megapixels", "profile"]
 
-    def test_a_preset_sets_the_steps_of_samplers_that_differ(self) -> None:
+    def test_preset_sets_the_steps_of_samplers_that_differ(self) -> None:
         described = describe_graph(
             changed(changed(WAN_22, "58", steps=30, start_at_step=15), "57", steps=20), OBJECT_INFO
         )
@@ -196,7 +196,7 @@ class TestChains:
         filled = run_with(describe_graph(graph, OBJECT_INFO), {"steps": 6})
         assert (filled["90"]["inputs"]["value"], filled["91"]["inputs"]["value"]) == (6, 3)
 
-    def test_a_schedule_that_is_split_by_a_node_follows(self) -> None:
+    def test_schedule_that_is_split_by_a_node_follows(self) -> None:
         graph = {
             "1": node("BasicScheduler", steps=20, denoise=1.0),
             "2": node("SplitSigmas", step=15, sigmas=["1", 0]),
@@ -205,7 +205,7 @@ class TestChains:
         }
         assert run_with(describe_graph(graph), {"steps": 8})["2"]["inputs"]["step"] == 6
 
-    def test_a_border_that_is_set_is_left_alone(self) -> None:
+    def test_border_that_is_set_is_left_alone(self) -> None:
         described = describe_graph(WAN_22, OBJECT_INFO)
         (border,) = (each["key"] for each in described.properties if "scaled_from" in each)
         assert run_with(described, {"steps": 8, border: 7})["57"]["inputs"]["end_at_step"] == 7

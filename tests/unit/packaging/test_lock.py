@@ -33,7 +33,7 @@ def _asked_for(*extras: str, groups: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_the_lock_names_versions_and_hashes_and_no_place_that_they_come_from(name: str) -> None:
+def test_lock_names_versions_and_hashes_and_no_place_that_they_come_from(name: str) -> None:
     lines = [line for line in _text(name).splitlines() if not line.startswith("#")]
     assert all(_PIN.match(line) or re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", line) for line in lines)
 
@@ -54,9 +54,9 @@ def test_what_is_installed_has_the_versions_that_are_tested(name: str) -> None:
     assert {(name, version) for name, version, _ in _pins(name)} <= tested
 
 
-def test_a_server_has_nothing_that_only_developers_need() -> None:
+def test_server_has_nothing_that_only_developers_need() -> None:
     assert {name for name, *_ in _pins("server.txt")} & {"aiohttp", "apprise", "moto", "pytest", "playwright"} == set()
 
 
-def test_a_worker_has_nothing_that_only_servers_need() -> None:
+def test_worker_has_nothing_that_only_servers_need() -> None:
     assert {name for name, *_ in _pins("worker.txt")} & {"asyncpg", "fastapi", "grpcio", "sqlalchemy", "boto3"} == set()

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.autoscaling.providers.registry import Providers, Surroundings
-from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.desk.batches.output_copies import remove_copies
 from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings
@@ -26,7 +26,7 @@ from comfyrelay.system.folder_lock import FolderLock
 pytestmark = pytest.mark.skipif(not platform.IS_WINDOWS, reason="this is not Windows, nor plays it")
 
 
-def test_a_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> None:
+def test_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire(advice="")
     # what is written there moves the end of the file, where a lock would be another one
@@ -44,10 +44,10 @@ def test_command_lines_are_read_and_shown_as_its_command_prompt_has_them() -> No
     assert command_lines.quoted(folder) == f'"{folder}"'
     assert command_lines.quoted("D:\\ComfyUI") == "D:\\ComfyUI"
     assert command_lines.setting_line("COMFYUI_DIR", folder) == f'set "COMFYUI_DIR={folder}"'
-    assert CareSettings(comfyui_args="--models D:\\models").comfyui_args == ["--models", "D:\\models"]
+    assert ManagedSettings(comfyui_args="--models D:\\models").comfyui_args == ["--models", "D:\\models"]
 
 
-def test_a_file_that_is_open_is_replaced_once_it_is_closed(tmp_path: Path) -> None:
+def test_file_that_is_open_is_replaced_once_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "token.json"
     path.write_bytes(b"old")
     file = path.open("rb")
@@ -59,7 +59,7 @@ def test_a_file_that_is_open_is_replaced_once_it_is_closed(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> None:
     path = tmp_path / "output.mp4"
     path.write_bytes(b"old")
     with path.open("rb"):
@@ -72,7 +72,7 @@ def test_a_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_output_that_is_open_elsewhere_is_left_when_its_job_is_deleted_and_that_is_told(tmp_path: Path) -> None:
+def test_output_that_is_open_elsewhere_is_left_when_its_job_is_deleted_and_that_is_told(tmp_path: Path) -> None:
     about = {COPIES: ["watched.mp4", "other.mp4"]}
     attempt = Attempt(job_id="j", epoch=1, tenant_id="t", number=1, worker_id="w", started_at=None, about=about)
     watched, other = (tmp_path / name for name in about[COPIES])
@@ -85,7 +85,7 @@ def test_an_output_that_is_open_elsewhere_is_left_when_its_job_is_deleted_and_th
     assert not other.exists()
 
 
-def test_an_object_that_is_being_read_is_not_removed_and_the_sentence_says_why(tmp_path: Path) -> None:
+def test_object_that_is_being_read_is_not_removed_and_the_sentence_says_why(tmp_path: Path) -> None:
     objects = Folder(tmp_path)
     objects.write("a/b.png", b"data")
     with objects.open("a/b.png"), pytest.raises(StorageUnavailable, match="open in another program"):
@@ -126,7 +126,7 @@ class Terminal:
         return True
 
 
-def test_a_process_has_no_limits_of_its_own_and_is_watched() -> None:
+def test_process_has_no_limits_of_its_own_and_is_watched() -> None:
     assert processes.raise_open_file_limit(100_000) == 100_000
     processes.forbid_files()
     processes.limit_memory(1)
@@ -149,7 +149,7 @@ def test_machines_of_this_host_are_refused_in_one_sentence(tmp_path: Path) -> No
     assert not Providers(around).get("static").can_launch
 
 
-def test_an_error_of_the_system_that_is_not_about_rights_comes_at_once(tmp_path: Path) -> None:
+def test_error_of_the_system_that_is_not_about_rights_comes_at_once(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         files.remove(tmp_path / "nothing")
     assert missing.value.errno == errno.ENOENT

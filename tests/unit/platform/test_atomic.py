@@ -7,7 +7,7 @@ import pytest
 from comfyrelay.system.atomic import FileWriter, part_of, replacing, write, write_new
 
 
-def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     write(path, b"old")
     write(path, b"new")
@@ -15,7 +15,7 @@ def test_a_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_pa
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_secret_is_for_its_owner_only(tmp_path: Path) -> None:
+def test_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     write(tmp_path / "token", b"secret", mode=0o600)
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
@@ -43,7 +43,7 @@ def _half_a_part(path: Path) -> None:
 
 
 @pytest.mark.parametrize("is_there", [False, True])
-def test_an_error_on_the_way_leaves_everything_as_it_was(tmp_path: Path, is_there: bool) -> None:
+def test_error_on_the_way_leaves_everything_as_it_was(tmp_path: Path, is_there: bool) -> None:
     path = tmp_path / "video.mp4"
     if is_there:
         path.write_bytes(b"old")
@@ -53,7 +53,7 @@ def test_an_error_on_the_way_leaves_everything_as_it_was(tmp_path: Path, is_ther
     assert [each.read_bytes() for each in tmp_path.iterdir()] == [b"old"] * is_there
 
 
-def test_a_part_that_a_killed_process_left_is_used_by_the_next(tmp_path: Path) -> None:
+def test_part_that_a_killed_process_left_is_used_by_the_next(tmp_path: Path) -> None:
     path, left = tmp_path / "video.mp4", tmp_path / ".video.mp4.part"
     left.write_bytes(b"half of an earlier one")
     with part_of(path, part=left) as part:
@@ -70,7 +70,7 @@ def test_of_two_that_make_the_same_file_the_first_stays(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, there = tmp_path / "object", []
     monkeypatch.setattr("os.fsync", lambda _handle: there.append(path.exists()))
     writer = FileWriter(path, is_durable=True)

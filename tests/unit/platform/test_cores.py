@@ -42,7 +42,7 @@ def test_those_that_began_a_moment_ago_count_at_once() -> None:
     assert machine.spare(4) == 12
 
 
-def test_the_machine_tells_how_long_its_cores_have_worked() -> None:
+def test_machine_tells_how_long_its_cores_have_worked() -> None:
     before = seconds_worked()
     while (worked := seconds_worked()) == before:
         sum(range(10_000))
@@ -78,7 +78,7 @@ def container(folder: Path, own: str, files: dict[str, str]) -> list[CoreBudget]
 
 
 @pytest.mark.parametrize("version", CONTAINERS)
-def test_a_container_has_no_more_to_spare_than_it_may_use(tmp_path: Path, version: str) -> None:
+def test_container_has_no_more_to_spare_than_it_may_use(tmp_path: Path, version: str) -> None:
     [quota] = container(tmp_path, *CONTAINERS[version])
     assert quota.worked() == 7.0
     assert quota.cores == 2.5

@@ -37,13 +37,13 @@ def test_what_windows_would_refuse_or_cut_is_replaced(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["हिन्दी", "ภาษาไทย น้ำ", "می\u200cشود", "Tiếng Việt", "தமிழ்", "小さな猫 (2)"])
-def test_a_name_stays_whole_in_every_script(name: str) -> None:
+def test_name_stays_whole_in_every_script(name: str) -> None:
     assert safe_names.plain(name) == unicodedata.normalize("NFC", name)
     assert safe_names.plain(unicodedata.normalize("NFD", name)) == safe_names.plain(name)
     assert folder_name(name) == safe_names.plain(name)
 
 
-def test_a_name_is_plain_and_has_room_for_more() -> None:
+def test_name_is_plain_and_has_room_for_more() -> None:
     assert safe_names.plain("<b>../x: \u202eevil\x1b[0m</b>.") == "b-..-x- -evil-0m-b"
     assert safe_names.plain("\u200d…") == ""
     assert len(safe_names.plain("猫" * 200).encode()) <= 200
@@ -51,28 +51,28 @@ def test_a_name_is_plain_and_has_room_for_more() -> None:
 
 
 @pytest.mark.parametrize("label", ["CON", "nul", "LPT1", "aux."])
-def test_a_folder_of_outputs_is_never_a_device(label: str) -> None:
+def test_folder_of_outputs_is_never_a_device(label: str) -> None:
     assert all(map(safe_names.is_usable, folder_name(f"night/{label}").split("/")))
 
 
 @pytest.mark.parametrize(
     "name", ["C:\\Windows\\win.ini", "\\\\server\\share\\x.png", "..\\..\\x.png", "CON", "a:b.png"]
 )
-def test_a_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str) -> None:
+def test_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str) -> None:
     found = safe_name(name)
     assert safe_names.is_usable(found)
     assert PureWindowsPath(found).name == found
 
 
 @pytest.mark.parametrize("path", ["tenants/7/CON", "tenants/7/a.", "tenants/7/a:b", "C:/x", "tenants/nul.png/x", "a?b"])
-def test_a_folder_on_windows_takes_no_object_whose_name_it_would_change(path: str) -> None:
+def test_folder_on_windows_takes_no_object_whose_name_it_would_change(path: str) -> None:
     assert not safe_names.is_valid_path(path, windows=True)
     assert safe_names.is_valid_path(path, windows=False)
     assert safe_names.is_valid_path("tenants/7/ü 1.png", windows=True)
 
 
 @pytest.mark.parametrize("subdir", ["C:\\Users", "c:x", "\\\\server\\share", "\\x", "a\\..\\..\\b", "//server/share/x"])
-def test_a_folder_of_inputs_is_never_another_drive_or_share(subdir: str, tmp_path: Path) -> None:
+def test_folder_of_inputs_is_never_another_drive_or_share(subdir: str, tmp_path: Path) -> None:
     with pytest.raises(InvalidInput, match="without"):
         inputs_in(tmp_path, subdir)
 
@@ -85,7 +85,7 @@ def test_names_that_differ_in_their_letters_size_only_do_not_meet() -> None:
 @pytest.mark.parametrize(
     "folder", ["C:\\out", "C:\\Users\\somebody\\" + 12 * "a long name\\", "\\\\server\\share\\out"]
 )
-def test_a_name_is_cut_so_that_its_path_is_one_that_windows_takes(folder: str) -> None:
+def test_name_is_cut_so_that_its_path_is_one_that_windows_takes(folder: str) -> None:
     place = PureWindowsPath(folder)
     name = readable_name(
         "a cat on the moon " * 20, 2**64 - 1, 12, "png", room=safe_names.max_name_length(place, windows=True)
@@ -110,7 +110,7 @@ def test_where_there_is_no_room_for_a_label_number_and_seed_are_left() -> None:
         ("s3://bucket/x", None),
     ],
 )
-def test_a_file_url_is_read_as_windows_writes_it(url: str, path: str | None) -> None:
+def test_file_url_is_read_as_windows_writes_it(url: str, path: str | None) -> None:
     assert safe_names.path_of_url(url, windows=True) == path
     if path is not None and "localhost" not in url:
         assert PureWindowsPath(path).as_uri() == url

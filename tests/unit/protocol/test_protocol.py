@@ -170,7 +170,7 @@ def test_no_text_of_a_request_has_what_a_database_cannot_keep(model: type[BaseMo
 
 
 @pytest.mark.parametrize("mime_type", ["image/png\0", "image", "a/b\r\nX: y", ""])
-def test_an_output_has_a_type_that_storage_takes(mime_type: str) -> None:
+def test_output_has_a_type_that_storage_takes(mime_type: str) -> None:
     with pytest.raises(ValidationError, match="mime_type"):
         worker.StoredOutput(size=1, mime_type=mime_type)
     with pytest.raises(InvalidInput):
@@ -178,11 +178,11 @@ def test_an_output_has_a_type_that_storage_takes(mime_type: str) -> None:
 
 
 @pytest.mark.parametrize("mime_type", ["image/png", 'text/plain; charset="utf-8"', "video/mp4; codecs=avc1"])
-def test_a_type_that_storage_takes_may_be_an_outputs(mime_type: str) -> None:
+def test_type_that_storage_takes_may_be_an_outputs(mime_type: str) -> None:
     assert worker.StoredOutput(size=1, mime_type=mime_type).mime_type == check_content_type(mime_type)
 
 
-def test_an_output_is_no_larger_than_a_database_can_count() -> None:
+def test_output_is_no_larger_than_a_database_can_count() -> None:
     with pytest.raises(ValidationError, match="size"):
         worker.StoredOutput(size=2**63, mime_type="image/png")
 
@@ -207,14 +207,14 @@ def test_one_job_of_a_status_that_a_client_does_not_know_leaves_the_page_readabl
     assert not page.items[1].has_ended
 
 
-def test_the_documentation_has_the_words_that_an_answer_may_have() -> None:
+def test_documentation_has_the_words_that_an_answer_may_have() -> None:
     schema = jobs.Job.model_json_schema()
     assert schema["properties"]["status"]["anyOf"] == [{"$ref": "#/$defs/JobStatus"}, {"type": "string"}]
     assert schema["$defs"]["JobStatus"]["enum"] == list(JobStatus)
 
 
 @pytest.mark.parametrize("stop", [None, "cancel", "of a newer version"])
-async def test_a_worker_ignores_what_a_newer_control_plane_adds(stop: str | None) -> None:
+async def test_worker_ignores_what_a_newer_control_plane_adds(stop: str | None) -> None:
     def answer(request: httpx.Request) -> httpx.Response:
         data = ANSWERS[request.url.path.rpartition("/")[2]]
         data = {**data, "stop": stop} if "stop" in data else data
@@ -247,7 +247,7 @@ async def test_what_is_not_an_answer_of_a_control_plane_is_no_verdict_about_a_le
     await plane.close()
 
 
-async def test_a_client_passes_on_what_a_newer_server_adds() -> None:
+async def test_client_passes_on_what_a_newer_server_adds() -> None:
     calls = Calls("http://server.test")
     answered: dict[str, Any] = {"id": "b", "label": None, "total": 1, "done": 0, "progress": 0.0}
     answered |= {
@@ -266,7 +266,7 @@ async def test_a_client_passes_on_what_a_newer_server_adds() -> None:
 
 
 @pytest.mark.parametrize("id_", [None, 7])
-async def test_an_event_is_read_as_it_was_sent(id_: int | None) -> None:
+async def test_event_is_read_as_it_was_sent(id_: int | None) -> None:
     event = jobs.JobEvent(type="job:canceled", data={"text": "a\nb"}, id=id_)
 
     async def lines() -> AsyncIterator[str]:
@@ -278,7 +278,7 @@ async def test_an_event_is_read_as_it_was_sent(id_: int | None) -> None:
 
 
 @pytest.mark.parametrize("error", [NotFound("Gone."), Conflict("Taken."), InvalidInput("No.", errors={"a": "b"})])
-def test_a_refusal_is_read_as_the_error_that_it_was(error: ComfyRelayError) -> None:
+def test_refusal_is_read_as_the_error_that_it_was(error: ComfyRelayError) -> None:
     sent = problem_response(error)
     assert sent is not None
     read = refusal_in(httpx.Response(sent.status_code, content=bytes(sent.body)))
@@ -291,7 +291,7 @@ def test_what_has_not_the_fields_of_a_problem_is_the_answer_of_somebody_else(bod
     assert refusal_in(httpx.Response(404, json=body)) is None
 
 
-async def test_a_client_says_what_a_server_would_refuse() -> None:
+async def test_client_says_what_a_server_would_refuse() -> None:
     calls = Calls("http://server.test")
     with pytest.raises(InvalidInput) as refused:
         await calls.send("/api/presets", user.Preset, user.NewPreset, name="", values={}, surprise=1)
@@ -299,21 +299,21 @@ async def test_a_client_says_what_a_server_would_refuse() -> None:
     await calls.close()
 
 
-def test_a_body_takes_from_a_record_what_it_has_and_no_more() -> None:
+def test_body_takes_from_a_record_what_it_has_and_no_more() -> None:
     record = User(id="u", tenant_id="t", email="ada@example.com", name="Ada", is_admin=False)
     more = {"created_at": "2026-01-01T00:00:00Z", "expires_at": None, "is_session": False, "is_current": False}
     assert set(user.Token.of(record, **more).model_dump()) == {"id", "name", *more}
     assert set(user.User.of(record).model_dump()) == set(user.User.model_fields)
 
 
-def test_a_misspelt_field_is_not_sent_in_silence() -> None:
+def test_misspelt_field_is_not_sent_in_silence() -> None:
     with pytest.raises(TypeError, match="User has no field is_administrator"):
         user.User.of(User(id="u", tenant_id="t", email="e", name="n", is_admin=False), is_administrator=True)
     with pytest.raises(TypeError, match="DeregisterRequest has no field why"):
         base.checked(worker.DeregisterRequest, why="shutdown")
 
 
-def test_a_request_is_handed_on_by_its_names() -> None:
+def test_request_is_handed_on_by_its_names() -> None:
     item = jobs.Item(input_payload={"prompt": "a cat"})
     batch = jobs.NewBatch(items=[item], label="Cats")
     # as they are: models stay models

@@ -22,7 +22,7 @@ LONG = "x" * 16
         ({"payment_webhook_secret": "short"}, "COMFYRELAY_PAYMENT_WEBHOOK_SECRET"),
     ],
 )
-def test_a_short_secret_is_refused(tmp_path: Path, settings: dict[str, Any], name: str) -> None:
+def test_short_secret_is_refused(tmp_path: Path, settings: dict[str, Any], name: str) -> None:
     with pytest.raises(ConfigurationError, match="token_urlsafe") as refused:
         load_secrets(Settings(data_dir=tmp_path, **settings))
     assert name in refused.value.detail
@@ -37,7 +37,7 @@ def test_one_that_somebody_shortened_in_the_file_is_refused(tmp_path: Path) -> N
         load_secrets(Settings(data_dir=tmp_path))
 
 
-def test_a_long_one_is_taken(tmp_path: Path) -> None:
+def test_long_one_is_taken(tmp_path: Path) -> None:
     taken = load_secrets(
         Settings(data_dir=tmp_path, fleet_secrets={"production": [LONG]}, signing_secrets=[LONG], host="0.0.0.0")
     )

@@ -115,5 +115,5 @@ def test_what_the_app_may_ask_for_is_what_the_routes_say() -> None:
     assert written["PLACE"].read_text("utf-8") == written["schema"](), "run `make schema`"
 
 
-def test_the_lock_of_the_app_names_no_host() -> None:
+def test_lock_of_the_app_names_no_host() -> None:
     assert "://" not in (ROOT / "ui" / "pnpm-lock.yaml").read_text("utf-8")

@@ -9,7 +9,7 @@ import pytest
 
 from comfyrelay.domain.queue.states import JobEventType, JobStatus
 from comfyrelay.domain.queue.updates import JobUpdate
-from comfyrelay.services.outbox.applying import Applying
+from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.store.outbox import OutboxEntry
 from tests.support.world import START
@@ -46,7 +46,7 @@ async def shard() -> Shard:
 
 @pytest.fixture
 async def delivery(shard: Shard) -> OutboxDelivery:
-    return OutboxDelivery(cast(Applying, shard))
+    return OutboxDelivery(cast(UpdateApplier, shard))
 
 
 def entry(id_: int, *job_ids: str, version: int = 1) -> OutboxEntry:
@@ -78,9 +78,7 @@ async def test_of_a_delayed_entry_only_what_comes_before_is_delivered_with_the_n
     assert sorted(shard.removed) == [1, 2]
 
 
-async def test_an_entry_stays_in_the_outbox_until_its_last_part_is_applied(
-    shard: Shard, delivery: OutboxDelivery
-) -> None:
+async def test_entry_stays_in_the_outbox_until_its_last_part_is_applied(shard: Shard, delivery: OutboxDelivery) -> None:
     delivery.delay([entry(1, "x", "y")])
     shard.is_open.clear()
     first = asyncio.create_task(delivery.deliver([entry(2, "x", version=2)]))

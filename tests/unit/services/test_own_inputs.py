@@ -54,7 +54,7 @@ def test_only_inputs_that_hold_a_value_are_checked_and_each_set_of_values_once()
     ]
 
 
-def test_a_number_is_another_value_than_the_same_digits() -> None:
+def test_number_is_another_value_than_the_same_digits() -> None:
     policy = Noting()
     own = inputs(policy)
     for size in (7, "7", True, 1, None):

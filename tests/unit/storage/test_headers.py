@@ -30,12 +30,12 @@ def test_browsers_read_the_name_that_was_given(filename: str) -> None:
 
 @settings(deadline=None)
 @given(filename=st.text(max_size=400))
-def test_a_safe_name_stays_as_it_is(filename: str) -> None:
+def test_safe_name_stays_as_it_is(filename: str) -> None:
     assert safe_filename(safe_filename(filename)) == safe_filename(filename)
 
 
 @pytest.mark.parametrize("filename", ["", ".", "..", "/", "a/../..", "\n", "\u202e", "C:\\"])
-def test_a_download_always_has_a_name(filename: str) -> None:
+def test_download_always_has_a_name(filename: str) -> None:
     assert re.search(r'filename="[\w:]+"', content_disposition(filename))
 
 
@@ -48,7 +48,7 @@ def test_letters_cannot_be_turned_around() -> None:
     assert content_disposition("a\u202egpj.exe") == 'attachment; filename="agpj.exe"'
 
 
-def test_a_long_name_keeps_its_extension() -> None:
+def test_long_name_keeps_its_extension() -> None:
     header = content_disposition("x" * 1000 + ".mp4")
     assert header.endswith('x.mp4"')
     assert len(header) < 200
@@ -57,5 +57,5 @@ def test_a_long_name_keeps_its_extension() -> None:
 @pytest.mark.parametrize(
     ("path", "content_type"), [("a/b.png", "image/png"), ("a.webp", "image/webp"), ("a.mp4", "video/mp4"), ("a", None)]
 )
-def test_a_name_suggests_a_content_type(path: str, content_type: str | None) -> None:
+def test_name_suggests_a_content_type(path: str, content_type: str | None) -> None:
     assert guess_content_type(path) == content_type

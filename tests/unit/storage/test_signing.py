@@ -38,7 +38,7 @@ def test_what_was_signed_is_verified(grant: UrlGrant) -> None:
 
 @settings(deadline=None)
 @given(signed=_grants, wanted=_grants)
-def test_a_signature_is_for_one_grant_only(signed: UrlGrant, wanted: UrlGrant) -> None:
+def test_signature_is_for_one_grant_only(signed: UrlGrant, wanted: UrlGrant) -> None:
     assume(signed != wanted)
     forged = {**query(wanted), "signature": query(signed)["signature"]}
     with pytest.raises(Forbidden, match="not valid"):
@@ -61,7 +61,7 @@ def test_what_is_no_number_is_refused(number: str) -> None:
 
 
 @pytest.mark.parametrize(("method", "allowed"), [("GET", True), ("HEAD", True), ("PUT", False), ("get", False)])
-def test_a_get_grant_allows_to_look(method: str, allowed: bool) -> None:
+def test_get_grant_allows_to_look(method: str, allowed: bool) -> None:
     fields = query(UrlGrant(method="GET", path="a", expires=EXPIRES))
     if allowed:
         assert verify(method, "a", fields, secrets=["first secret"], now=NOW).method == "GET"
@@ -70,7 +70,7 @@ def test_a_get_grant_allows_to_look(method: str, allowed: bool) -> None:
         verify(method, "a", fields, secrets=["first secret"], now=NOW)
 
 
-def test_a_grant_ends_with_its_last_second() -> None:
+def test_grant_ends_with_its_last_second() -> None:
     fields = query(UrlGrant(method="GET", path="a", expires=EXPIRES))
     at = datetime.fromtimestamp
     verify("GET", "a", fields, secrets=["first secret"], now=at(EXPIRES - 0.001, UTC))
@@ -86,7 +86,7 @@ def test_secrets_can_be_rotated() -> None:
             verify("GET", "a", fields, secrets=secrets, now=NOW)
 
 
-def test_an_upload_must_be_the_granted_one() -> None:
+def test_upload_must_be_the_granted_one() -> None:
     grant = UrlGrant(method="PUT", path="a", expires=EXPIRES, content_type="image/png", size=5, max_size=9)
     grant.check_upload(content_type="image/png", content_length=5)
     grant.check_upload(content_type="image/png", content_length=None)
@@ -95,7 +95,7 @@ def test_an_upload_must_be_the_granted_one() -> None:
             grant.check_upload(content_type=content_type, content_length=length)
 
 
-def test_an_upload_must_not_be_too_large() -> None:
+def test_upload_must_not_be_too_large() -> None:
     grant = UrlGrant(method="PUT", path="a", expires=EXPIRES, content_type="image/png", max_size=9)
     grant.check_upload(content_type="image/png", content_length=9)
     with pytest.raises(InvalidInput, match="at most 9 bytes"):

@@ -50,7 +50,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "assets"
 
 
-async def test_a_file_is_fetched_once(folder: Path) -> None:
+async def test_file_is_fetched_once(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     path = await get(cache, 1)
     assert (path.read_bytes(), path.suffix) == (content(1), ".png")
@@ -124,7 +124,7 @@ async def test_what_is_in_use_stays_however_full_it_is(folder: Path) -> None:
     assert kept(folder) == {7, 8}
 
 
-async def test_a_file_larger_than_the_cache_is_there_while_it_is_used(folder: Path) -> None:
+async def test_file_larger_than_the_cache_is_there_while_it_is_used(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=5)
     path = await get(cache, 1)
     assert path.is_file()
@@ -132,7 +132,7 @@ async def test_a_file_larger_than_the_cache_is_there_while_it_is_used(folder: Pa
     assert (kept(folder), cache.bytes) == (set(), 0)
 
 
-async def test_a_restart_forgets_neither_the_files_nor_their_order(folder: Path) -> None:
+async def test_restart_forgets_neither_the_files_nor_their_order(folder: Path) -> None:
     before = AssetCache(folder, max_bytes=100)
     await used(before, 1, 2, 3, 1)
     (folder / ".0123").write_bytes(b"a download that was cut off")
@@ -143,7 +143,7 @@ async def test_a_restart_forgets_neither_the_files_nor_their_order(folder: Path)
     assert kept(folder) == {1, 3, 4}
 
 
-async def test_a_smaller_limit_holds_from_the_start(folder: Path) -> None:
+async def test_smaller_limit_holds_from_the_start(folder: Path) -> None:
     await used(AssetCache(folder, max_bytes=100), 1, 2, 3)
     assert AssetCache(folder, max_bytes=20).bytes == 20
     assert kept(folder) == {2, 3}
@@ -157,7 +157,7 @@ async def test_another_content_is_not_taken_in(folder: Path) -> None:
     assert (await get(cache, 1)).read_bytes() == content(1)
 
 
-async def test_a_download_that_fails_leaves_nothing(folder: Path) -> None:
+async def test_download_that_fails_leaves_nothing(folder: Path) -> None:
     async def fail(to: Path) -> None:
         to.write_bytes(b"a part")
         raise TransferFailed("gone")
@@ -168,7 +168,7 @@ async def test_a_download_that_fails_leaves_nothing(folder: Path) -> None:
     assert kept(folder) == set()
 
 
-async def test_a_file_that_somebody_removed_is_fetched_again(folder: Path) -> None:
+async def test_file_that_somebody_removed_is_fetched_again(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     await used(cache, 1)
     (folder / f"{digest(1)}.png").unlink()
@@ -176,7 +176,7 @@ async def test_a_file_that_somebody_removed_is_fetched_again(folder: Path) -> No
     assert (kept(folder), cache.bytes, cache.misses) == ({1}, 10, 2)
 
 
-async def test_the_time_of_use_is_kept_in_the_file(folder: Path) -> None:
+async def test_time_of_use_is_kept_in_the_file(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     path = await get(cache, 1)
     os.utime(path, (1, 1))

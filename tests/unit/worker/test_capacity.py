@@ -19,7 +19,7 @@ def room(leases: list[Lease], **changes: Any) -> Capacity | None:
     return capacity_for(leases, **{**given, **changes})
 
 
-def test_an_idle_worker_asks_for_a_job() -> None:
+def test_idle_worker_asks_for_a_job() -> None:
     assert room([]) == Capacity(providers=("self_hosted",), max_concurrency=1, prefetch=1, current_load=0)
 
 
@@ -29,7 +29,7 @@ def test_while_one_runs_the_next_is_fetched_ahead_and_no_more() -> None:
     assert room(held(Phase.RUNNING, Phase.WAITING)) is None
 
 
-def test_a_job_that_is_only_being_uploaded_takes_no_slot_but_is_still_make_lease() -> None:
+def test_job_that_is_only_being_uploaded_takes_no_slot_but_is_still_make_lease() -> None:
     found = room(held(Phase.STORING, Phase.RUNNING))
     assert found is not None
     assert found.prefetch == 2
@@ -51,7 +51,7 @@ def test_without_overlap_one_job_is_done_after_the_other(phase: Phase) -> None:
     assert room(held(phase), prefetch=0, upload_behind=0) is None
 
 
-def test_a_worker_whose_servers_are_all_gone_asks_for_nothing() -> None:
+def test_worker_whose_servers_are_all_gone_asks_for_nothing() -> None:
     assert room([], slots={"self_hosted": 0}) is None
 
 

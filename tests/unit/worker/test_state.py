@@ -29,20 +29,20 @@ def test_one_process_uses_a_folder(state: StateFolder) -> None:
         StateFolder(state.folder).open()
 
 
-def test_a_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
+def test_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ConfigurationError, match="COMFYRELAY_WORKER_DATA_DIR"):
         StateFolder(tmp_path / "file" / "worker").open()
 
 
-def test_the_token_is_kept(state: StateFolder) -> None:
+def test_token_is_kept(state: StateFolder) -> None:
     assert state.kept_token() is None
     state.keep_token("secret")
     assert again(state).kept_token() == "secret"
     assert (state.folder / "token.json").stat().st_mode & 0o077 == 0
 
 
-def test_a_forgotten_or_broken_token_is_none(state: StateFolder) -> None:
+def test_forgotten_or_broken_token_is_none(state: StateFolder) -> None:
     state.keep_token("secret")
     (state.folder / "token.json").write_text("{")
     assert state.kept_token() is None
@@ -82,7 +82,7 @@ def test_files_of_leases_that_are_not_held_are_removed_at_the_start(state: State
     assert [each.name for each in again(state).work.iterdir()] == [held.name]
 
 
-def test_a_broken_entry_does_not_keep_a_worker_from_starting(state: StateFolder) -> None:
+def test_broken_entry_does_not_keep_a_worker_from_starting(state: StateFolder) -> None:
     (state.folder / "held" / "7-abc.json").write_text("{")
     assert state.held_leases() == []
     assert list((state.folder / "held").iterdir()) == []

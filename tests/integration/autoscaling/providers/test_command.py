@@ -113,7 +113,7 @@ async def test_rented_machines_are_told_what_their_workers_need_and_cost_what_th
     assert [each.price_per_hour for each in await provider.prices(fleet)] == [0.3, 1.5]
 
 
-async def test_a_quota_of_the_rental_is_told_as_one(site: RentedSite) -> None:
+async def test_quota_of_the_rental_is_told_as_one(site: RentedSite) -> None:
     site.rental.full = 402
     [refused] = (await site.provider().launch(await site.fleet(), orders("a"), total=1)).refused
     assert (refused.kind, refused.instance_type) == (RefusalKind.QUOTA, "small")
@@ -169,13 +169,13 @@ async def test_what_nobody_can_understand_is_an_error_that_says_why(
     assert said in caught.value.detail
 
 
-async def test_a_script_that_takes_too_long_is_an_error(script: Script, tmp_path: Path) -> None:
+async def test_script_that_takes_too_long_is_an_error(script: Script, tmp_path: Path) -> None:
     fleet = script("time.sleep(1000)")
     with pytest.raises(ProviderError, match=r"script observe took longer than 0\.1 s, and was ended"):
         await provider_of(tmp_path, timeout_seconds=0.1).observe(fleet)
 
 
-async def test_a_script_that_is_not_waited_for_is_ended_with_what_it_started(script: Script, tmp_path: Path) -> None:
+async def test_script_that_is_not_waited_for_is_ended_with_what_it_started(script: Script, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     fleet = script(f"os.execlp('sh', 'sh', '-c', 'sleep 1000 & echo $$ > {note}.new; mv {note}.new {note}; wait')")
     asking = asyncio.create_task(provider_of(tmp_path).observe(fleet))
@@ -203,14 +203,14 @@ def living_in_group(number: int) -> list[int]:
     return found
 
 
-async def test_a_launch_of_which_nobody_knows_is_an_error_and_not_a_refusal(script: Script, tmp_path: Path) -> None:
+async def test_launch_of_which_nobody_knows_is_an_error_and_not_a_refusal(script: Script, tmp_path: Path) -> None:
     fleet = script("print(json.dumps({'machines': []}) if word == 'observe' else 'rubbish')")
     with pytest.raises(ProviderError, match="script launch must print JSON"):
         await provider_of(tmp_path).launch(fleet, orders("a"), total=1)
 
 
 @pytest.mark.parametrize(("code", "kind"), [(75, RefusalKind.THROTTLED), (1, RefusalKind.SETUP)])
-async def test_a_script_that_fails_to_launch_is_a_refusal(
+async def test_script_that_fails_to_launch_is_a_refusal(
     script: Script, tmp_path: Path, code: int, kind: RefusalKind
 ) -> None:
     fleet = script(f"print(json.dumps({{'machines': []}})) if word == 'observe' else sys.exit({code})")
@@ -218,7 +218,7 @@ async def test_a_script_that_fails_to_launch_is_a_refusal(
     assert refused.kind is kind
 
 
-async def test_a_script_that_would_make_a_second_machine_is_not_asked_for_a_key_that_is_there(
+async def test_script_that_would_make_a_second_machine_is_not_asked_for_a_key_that_is_there(
     script: Script, tmp_path: Path
 ) -> None:
     """A careless one: it makes as many as it is told to, each time."""
@@ -250,7 +250,7 @@ async def test_what_a_script_leaves_running_does_not_keep_it_waiting(script: Scr
         os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
 
 
-async def test_a_script_gets_the_secret_in_a_file_and_nothing_of_the_servers_settings(
+async def test_script_gets_the_secret_in_a_file_and_nothing_of_the_servers_settings(
     script: Script, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")
@@ -273,7 +273,7 @@ async def test_a_script_gets_the_secret_in_a_file_and_nothing_of_the_servers_set
     ("command", "said"),
     [("", "names no script"), ("none", "There is no program none"), ("../script", "without its folder")],
 )
-async def test_a_script_that_may_not_be_run_is_refused_in_a_sentence(tmp_path: Path, command: str, said: str) -> None:
+async def test_script_that_may_not_be_run_is_refused_in_a_sentence(tmp_path: Path, command: str, said: str) -> None:
     (tmp_path / "programs").mkdir()
     [refused] = (await provider_of(tmp_path).launch(fleet_of(command), orders("a"), total=1)).refused
     assert refused.kind is RefusalKind.SETUP
@@ -292,7 +292,7 @@ def states(found: list[Observed]) -> list[tuple[str | None, ObservedState]]:
     return sorted((each.key, each.state) for each in found)
 
 
-async def test_the_example_of_plain_processes_starts_one_worker_for_each_comfyui(
+async def test_example_of_plain_processes_starts_one_worker_for_each_comfyui(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("WORKERS_DIR", str(tmp_path / "workers"))
@@ -345,9 +345,7 @@ elif words[0] == "stop":
 """
 
 
-async def test_the_example_of_containers_starts_one_on_each_host(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_example_of_containers_starts_one_on_each_host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tools, hosts = tmp_path / "tools", tmp_path / "hosts"
     tools.mkdir()
     for name, text in (("ssh", SSH), ("docker", DOCKER.format(python=sys.executable))):
@@ -382,7 +380,7 @@ async def test_the_example_of_containers_starts_one_on_each_host(
 
 
 @pytest.mark.parametrize("price", ["NaN", "Infinity", "-1", "1e10", "1e400"])
-async def test_a_price_that_is_none_counts_as_not_said(tmp_path: Path, price: str) -> None:
+async def test_price_that_is_none_counts_as_not_said(tmp_path: Path, price: str) -> None:
     machines = f'[{{"id": "x", "price_per_hour": {price}}}, {{"id": "y", "price_per_hour": 2.5}}]'
     answer = f'{{"machines": {machines}, "prices": [{{"name": "small", "price_per_hour": {price}}}]}}'
     (tmp_path / "tells").write_text(f"#!/bin/sh\necho '{answer}'\n")
@@ -394,7 +392,7 @@ async def test_a_price_that_is_none_counts_as_not_said(tmp_path: Path, price: st
 
 @pytest.mark.parametrize("name", ["k" * 201, "a\0b", ""])
 @pytest.mark.parametrize("field", ["key", "worker_id", "instance_type"])
-async def test_a_name_that_nobody_can_keep_counts_as_not_said(tmp_path: Path, name: str, field: str) -> None:
+async def test_name_that_nobody_can_keep_counts_as_not_said(tmp_path: Path, name: str, field: str) -> None:
     (tmp_path / "answer").write_text(json.dumps({"machines": [{"id": "x", field: name}]}))
     (tmp_path / "tells").write_text(f"#!/bin/sh\ncat {tmp_path / 'answer'}\n")
     (tmp_path / "tells").chmod(0o755)

@@ -252,7 +252,7 @@ async def test_of_two_processes_for_one_order_one_is_the_machine_and_a_late_one_
     assert list(await provider.observe(fleet)) == []
 
 
-async def test_an_order_that_nobody_started_is_forgotten_after_a_while(
+async def test_order_that_nobody_started_is_forgotten_after_a_while(
     site: LocalSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fleet = await site.fleet()
@@ -265,7 +265,7 @@ async def test_an_order_that_nobody_started_is_forgotten_after_a_while(
             assert list(await provider.observe(fleet)) == []
 
 
-async def test_a_key_whose_machine_is_gone_makes_no_other(site: LocalSite) -> None:
+async def test_key_whose_machine_is_gone_makes_no_other(site: LocalSite) -> None:
     async with opened(site) as provider:
         fleet = await running(site, provider, "a")
         [found] = await provider.observe(fleet)
@@ -279,7 +279,7 @@ async def test_a_key_whose_machine_is_gone_makes_no_other(site: LocalSite) -> No
         assert await site.existing(fleet) == 0
 
 
-async def test_a_worker_is_asked_to_leave_and_its_machine_goes_with_it(site: LocalSite) -> None:
+async def test_worker_is_asked_to_leave_and_its_machine_goes_with_it(site: LocalSite) -> None:
     async with opened(site) as provider:
         fleet = await running(site, provider, "a")
         await until_there(machine_folder(site, fleet, "a") / "worker.json")
@@ -292,7 +292,7 @@ async def test_a_worker_is_asked_to_leave_and_its_machine_goes_with_it(site: Loc
         assert not (folder / "comfyui").exists()
 
 
-async def test_a_worker_that_does_not_leave_is_killed_after_the_grace(site: LocalSite) -> None:
+async def test_worker_that_does_not_leave_is_killed_after_the_grace(site: LocalSite) -> None:
     site.options = {**site.options, "grace_seconds": 0.2}
     stubborn = WORKER.replace("sys.exit(0)", "")
     async with opened(site) as provider:
@@ -347,7 +347,7 @@ async def test_another_process_with_the_same_number_is_left_alone() -> None:
     assert not detached.is_process(pid=sleeper.pid, started=started)
 
 
-async def test_a_worker_is_told_what_it_needs_and_nobody_else_gets_the_servers_settings(
+async def test_worker_is_told_what_it_needs_and_nobody_else_gets_the_servers_settings(
     site: LocalSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")

@@ -33,7 +33,7 @@ async def behind(pool: WorkflowPool, color: int = 2) -> PoolJob:
     return job
 
 
-async def test_the_next_job_is_in_the_servers_own_queue_before_the_one_that_runs_is_over(simulator: Simulator) -> None:
+async def test_next_job_is_in_the_servers_own_queue_before_the_one_that_runs_is_over(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
@@ -47,7 +47,7 @@ async def test_the_next_job_is_in_the_servers_own_queue_before_the_one_that_runs
         assert [job.attempts for job in (first, second, third)] == [1, 1, 1]
 
 
-async def test_a_job_that_is_not_known_there_or_not_short_waits_here(simulator: Simulator) -> None:
+async def test_job_that_is_not_known_there_or_not_short_waits_here(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=0.01) as pool:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05, times=1))
         await pool.run(invert(0))
@@ -89,7 +89,7 @@ async def test_cancelling_the_one_that_waits_there_leaves_the_one_that_runs_alon
         assert first.attempts == 1
 
 
-async def test_a_server_that_rests_gets_none_ahead(simulator: Simulator) -> None:
+async def test_server_that_rests_gets_none_ahead(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
@@ -104,7 +104,7 @@ async def test_a_server_that_rests_gets_none_ahead(simulator: Simulator) -> None
         await second
 
 
-async def test_a_server_that_dies_costs_the_one_that_waited_there_no_attempt(simulator: Simulator) -> None:
+async def test_server_that_dies_costs_the_one_that_waited_there_no_attempt(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG, failover=SmartFailover(cooldown_seconds=0)) as pool:
         await pool.run(invert(0))
         simulator.misbehave(Slow(class_type="EmptyImage", seconds=PATIENCE_SECONDS, steps=1000, times=1))

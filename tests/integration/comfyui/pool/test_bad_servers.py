@@ -17,7 +17,7 @@ RARE = {
 }
 
 
-async def test_a_server_that_does_not_let_go_of_a_run_gets_no_other(simulator: Simulator) -> None:
+async def test_server_that_does_not_let_go_of_a_run_gets_no_other(simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     async with Simulator() as other, WorkflowPool({"stuck": simulator.url, "fine": other.url}, timings=QUICK) as pool:
         await pool.wait_ready()
@@ -39,7 +39,7 @@ async def test_a_server_that_does_not_let_go_of_a_run_gets_no_other(simulator: S
         stuck.end()
 
 
-async def test_a_model_that_most_servers_lack_is_found_on_the_one_that_has_it() -> None:
+async def test_model_that_most_servers_lack_is_found_on_the_one_that_has_it() -> None:
     models = {"checkpoints": ["rare.safetensors"]}
     async with (
         Simulator(models=models) as a,
@@ -56,7 +56,7 @@ async def test_a_model_that_most_servers_lack_is_found_on_the_one_that_has_it() 
             assert job.client_id == d.url
 
 
-async def test_a_server_may_be_added_before_the_pool_is_opened_but_not_after_it_is_closed(simulator: Simulator) -> None:
+async def test_server_may_be_added_before_the_pool_is_opened_but_not_after_it_is_closed(simulator: Simulator) -> None:
     pool = WorkflowPool([], timings=QUICK)
     pool.add_server(simulator.url)
     async with pool:
@@ -65,7 +65,7 @@ async def test_a_server_may_be_added_before_the_pool_is_opened_but_not_after_it_
         pool.add_server(simulator.url)
 
 
-async def test_a_model_that_no_server_has_fails_the_job_even_where_nothing_is_blocked() -> None:
+async def test_model_that_no_server_has_fails_the_job_even_where_nothing_is_blocked() -> None:
     never_blocks = SmartFailover(cooldown_seconds=0)
     async with (
         Simulator() as one,

@@ -65,7 +65,7 @@ async def test_draining_waits_for_every_job_and_takes_no_more(simulator: Simulat
 
 
 @pytest.mark.parametrize("durable", [False, True])
-async def test_a_drain_can_be_cut_short(simulator: Simulator, tmp_path: Path, durable: bool) -> None:
+async def test_drain_can_be_cut_short(simulator: Simulator, tmp_path: Path, durable: bool) -> None:
     simulator.misbehave(ENDLESS)
     queue = SqliteQueue(tmp_path / "queue.db") if durable else MemoryQueue()
     async with ready_pool(simulator, queue=queue) as pool:
@@ -78,7 +78,7 @@ async def test_a_drain_can_be_cut_short(simulator: Simulator, tmp_path: Path, du
         assert job.status is (PoolJobStatus.QUEUED if durable else PoolJobStatus.CANCELED)
 
 
-async def test_a_pool_may_be_closed_again_and_takes_nothing_then(simulator: Simulator) -> None:
+async def test_pool_may_be_closed_again_and_takes_nothing_then(simulator: Simulator) -> None:
     async with ready_pool(simulator) as pool:
         await pool.run(plain())
     await pool.close()
@@ -87,14 +87,14 @@ async def test_a_pool_may_be_closed_again_and_takes_nothing_then(simulator: Simu
         await pool.enqueue(plain())
 
 
-async def test_a_pool_takes_nothing_before_it_is_open(simulator: Simulator) -> None:
+async def test_pool_takes_nothing_before_it_is_open(simulator: Simulator) -> None:
     pool = WorkflowPool([simulator.url])
     with pytest.raises(Conflict):
         await pool.enqueue(plain())
     await pool.close()
 
 
-async def test_a_callback_may_close_the_pool(simulator: Simulator) -> None:
+async def test_callback_may_close_the_pool(simulator: Simulator) -> None:
     async with ready_pool(simulator) as pool:
         closed = asyncio.Event()
 
@@ -117,7 +117,7 @@ class FullDisk(MemoryQueue):
         raise OSError(28, "No space left on device")
 
 
-async def test_a_queue_that_fails_ends_the_job_and_blames_no_server(simulator: Simulator) -> None:
+async def test_queue_that_fails_ends_the_job_and_blames_no_server(simulator: Simulator) -> None:
     async with ready_pool(simulator, queue=FullDisk()) as pool:
         job = await pool.enqueue(plain())
         with capture_logs() as logs, pytest.raises(ComfyError, match="OSError"):
@@ -127,7 +127,7 @@ async def test_a_queue_that_fails_ends_the_job_and_blames_no_server(simulator: S
         assert (client.running, client.failed, client.blocked_hashes) == (0, 0, frozenset())
 
 
-async def test_a_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tmp_path: Path) -> None:
+async def test_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tmp_path: Path) -> None:
     slow = simulator.misbehave(ENDLESS)
     path = tmp_path / "queue.db"
     async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
@@ -158,7 +158,7 @@ async def test_a_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tm
         assert await again[0].download(first_file, tmp_path / "out.png") > 0
 
 
-async def test_a_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_path: Path) -> None:
+async def test_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_path: Path) -> None:
     simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     path = tmp_path / "queue.db"
     async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
@@ -171,7 +171,7 @@ async def test_a_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_
         assert pool.job(job.id).attempts == 2
 
 
-async def test_a_pool_whose_queue_is_taken_is_refused(simulator: Simulator, tmp_path: Path) -> None:
+async def test_pool_whose_queue_is_taken_is_refused(simulator: Simulator, tmp_path: Path) -> None:
     async with ready_pool(simulator, queue=SqliteQueue(tmp_path / "queue.db")) as pool:
         with pytest.raises(Conflict, match="another pool"):
             async with WorkflowPool([simulator.url], queue=SqliteQueue(tmp_path / "queue.db")):
@@ -189,7 +189,7 @@ async def test_finished_jobs_are_forgotten_by_a_durable_queue_too(simulator: Sim
         assert list(pool.jobs) == [job.id for job in jobs[2:]]
 
 
-async def test_an_enqueue_that_is_canceled_leaves_nothing_behind(simulator: Simulator, tmp_path: Path) -> None:
+async def test_enqueue_that_is_canceled_leaves_nothing_behind(simulator: Simulator, tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
         call = asyncio.create_task(pool.enqueue(plain()))

@@ -98,7 +98,7 @@ async def gpus(folder: Path, *sizes: int, each: int = 1) -> AsyncIterator[tuple[
         yield pool, simulators
 
 
-async def test_a_model_that_fills_the_gpu_never_runs_out_of_memory(tmp_path: Path) -> None:
+async def test_model_that_fills_the_gpu_never_runs_out_of_memory(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=20 * GIB) as (pool, _, _):
         jobs = [await pool.enqueue(picture(seed), max_attempts=1) for seed in range(12)]
         await asyncio.gather(*jobs)
@@ -106,7 +106,7 @@ async def test_a_model_that_fills_the_gpu_never_runs_out_of_memory(tmp_path: Pat
 
 
 @pytest.mark.parametrize("ahead_seconds", [0.0, *full_only(10.0)])
-async def test_a_model_that_fills_the_gpu_never_runs_out_of_memory_in_a_hundred_jobs(
+async def test_model_that_fills_the_gpu_never_runs_out_of_memory_in_a_hundred_jobs(
     tmp_path: Path, ahead_seconds: float
 ) -> None:
     async with shared_gpu(tmp_path, 4, ahead_seconds=ahead_seconds, model_bytes=20 * GIB) as (pool, _, _):
@@ -131,7 +131,7 @@ async def test_jobs_that_fit_beside_each_other_run_so(tmp_path: Path) -> None:
         await asyncio.gather(*jobs)
 
 
-async def test_a_workflow_that_nobody_has_seen_has_the_gpu_to_itself_once(tmp_path: Path) -> None:
+async def test_workflow_that_nobody_has_seen_has_the_gpu_to_itself_once(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
         events = pool.events(JobStarted)
@@ -196,7 +196,7 @@ async def test_what_is_known_is_looked_at_again_now_and_then() -> None:
     assert memory.known_need("new") == 40
 
 
-def test_a_workflow_that_ran_out_of_memory_is_beside_others_again_after_an_hour() -> None:
+def test_workflow_that_ran_out_of_memory_is_beside_others_again_after_an_hour() -> None:
     seconds = 0.0
     memory = GpuMemory(clock=lambda: seconds)
     memory.ran_out("w")
@@ -219,7 +219,7 @@ async def test_what_a_job_says_that_it_needs_counts_when_it_is_more_than_was_see
         await asyncio.gather(*jobs)
 
 
-async def test_a_server_that_does_nothing_unloads_its_models_for_a_job_that_needs_the_room(tmp_path: Path) -> None:
+async def test_server_that_does_nothing_unloads_its_models_for_a_job_that_needs_the_room(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=14 * GIB) as (pool, simulators, _):
         await pool.run(picture(1), preferred_clients=["a"])
         await pool.run(picture(2), preferred_clients=["b"])
@@ -228,7 +228,7 @@ async def test_a_server_that_does_nothing_unloads_its_models_for_a_job_that_need
         assert [len(each.warm_hashes) for each in pool.stats().clients.values()] == [0, 1]
 
 
-async def test_a_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) -> None:
+async def test_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) -> None:
     """It waits for the whole GPU, and none of the many small ones behind it may take what becomes free."""
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         await pool.run(picture(0))
@@ -247,7 +247,7 @@ async def test_a_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) 
         assert ended.index(large.id) == 2
 
 
-async def test_a_large_job_waits_for_one_of_two_gpus_and_small_ones_have_the_other(tmp_path: Path) -> None:
+async def test_large_job_waits_for_one_of_two_gpus_and_small_ones_have_the_other(tmp_path: Path) -> None:
     """If it waited for whichever GPU it saw last, neither would be filled, and in a bad order neither be empty."""
     async with gpus(tmp_path, 24, 24, each=2) as (pool, simulators), asyncio.timeout(PATIENCE_SECONDS):
         await pool.run(picture(0))
@@ -272,7 +272,7 @@ async def test_a_large_job_waits_for_one_of_two_gpus_and_small_ones_have_the_oth
         await asyncio.gather(large, *first, *small)
 
 
-async def test_a_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path: Path) -> None:
+async def test_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB, pixel_bytes=GIB // 64**2) as (pool, simulators, _):
         await pool.run(picture(0))
         # the same workflow with pictures four times as large: together they do not fit
@@ -290,7 +290,7 @@ async def test_a_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path:
         await asyncio.gather(*jobs)
 
 
-async def test_a_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: Path) -> None:
+async def test_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         await pool.run(picture(0), preferred_clients=["a"])
         stuck = simulators[1].misbehave(Stuck(class_type="KSampler"))
@@ -366,7 +366,7 @@ class Leaving(Telling):
 
 @pytest.mark.parametrize("bucket", [Bucket("new"), Bucket("new", alone=True)], ids=["beside others", "alone"])
 @pytest.mark.parametrize("answers", range(4))
-async def test_a_server_that_is_taken_away_meanwhile_fails_nobody_who_makes_room(bucket: Bucket, answers: int) -> None:
+async def test_server_that_is_taken_away_meanwhile_fails_nobody_who_makes_room(bucket: Bucket, answers: int) -> None:
     memory = GpuMemory()
     here, *idle = servers = [Server(id=each) for each in "abc"]
     here.comfyui = Telling(free_bytes=20)
@@ -382,7 +382,7 @@ async def test_a_server_that_is_taken_away_meanwhile_fails_nobody_who_makes_room
     assert memory.has_room(bucket, here, servers)
 
 
-async def test_a_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
+async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
     memory, servers = GpuMemory(), [Server(id=each) for each in "ab"]
     memory.note("w", 10, is_exact=True)
     for each in servers:
@@ -438,7 +438,7 @@ class Saying(Telling):
         return {"devices": [{"type": "cuda", **fields}]}
 
 
-async def test_a_server_that_does_not_answer_while_it_loads_is_not_another_program() -> None:
+async def test_server_that_does_not_answer_while_it_loads_is_not_another_program() -> None:
     memory, says = GpuMemory(), [Saying(70, 10), Saying(70, 10)]
     servers = [Server(id=name, comfyui=each) for name, each in zip("ab", says, strict=True)]
 

@@ -39,7 +39,7 @@ from comfyrelay.simulator import Fail, OutOfMemory, Simulator, Slow, Stuck
 from tests.support.pool import QUICK, invert, plain, ready_pool, until
 
 
-async def test_a_graph_runs_and_its_files_can_be_fetched(pool: WorkflowPool, tmp_path: Path) -> None:
+async def test_graph_runs_and_its_files_can_be_fetched(pool: WorkflowPool, tmp_path: Path) -> None:
     job = await pool.enqueue(invert())
     assert (job.status, job.attempts, job.client_id, job.server) == (PoolJobStatus.QUEUED, 0, None, None)
     result = await job
@@ -57,7 +57,7 @@ async def test_run_is_enqueue_and_await(pool: WorkflowPool) -> None:
     assert result.file.node_id == "3"
 
 
-async def test_a_graph_may_be_changed_once_it_is_enqueued(pool: WorkflowPool) -> None:
+async def test_graph_may_be_changed_once_it_is_enqueued(pool: WorkflowPool) -> None:
     graph = plain(0xFF0000)
     job = await pool.enqueue(graph)
     graph["3"]["class_type"] = "Nonsense"
@@ -123,7 +123,7 @@ async def test_many_may_await_a_job_and_leave_it_alone(pool: WorkflowPool, simul
     assert job.attempts == 1
 
 
-async def test_a_mistake_in_the_graph_fails_at_once_and_blocks_nobody(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_mistake_in_the_graph_fails_at_once_and_blocks_nobody(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="bad value"))
     events = pool.events("client:blocked_workflow", JobRetrying, JobFailed)
     job = await pool.enqueue(invert())
@@ -136,7 +136,7 @@ async def test_a_mistake_in_the_graph_fails_at_once_and_blocks_nobody(pool: Work
     assert pool.stats().clients["a"].blocked_hashes == frozenset()
 
 
-async def test_an_unexpected_error_is_the_servers_fault_and_keeps_its_trace(pool: WorkflowPool) -> None:
+async def test_unexpected_error_is_the_servers_fault_and_keeps_its_trace(pool: WorkflowPool) -> None:
     graph = invert()
     graph["1"] = {"class_type": "LoadImage", "inputs": {"image": "?"}}
     wrong: Any = 42
@@ -147,7 +147,7 @@ async def test_an_unexpected_error_is_the_servers_fault_and_keeps_its_trace(pool
     assert "Traceback" in (caught.value.raw or "")
 
 
-async def test_a_file_that_cannot_be_read_fails_the_job_and_blocks_nobody(pool: WorkflowPool, tmp_path: Path) -> None:
+async def test_file_that_cannot_be_read_fails_the_job_and_blocks_nobody(pool: WorkflowPool, tmp_path: Path) -> None:
     missing = Attachment(node="1", input="image", source=tmp_path / "missing.png")
     job = await pool.enqueue(invert(), attachments=[missing])
     with pytest.raises(ComfyError, match=r"missing\.png cannot be read"):
@@ -157,7 +157,7 @@ async def test_a_file_that_cannot_be_read_fails_the_job_and_blocks_nobody(pool: 
 
 
 @pytest.mark.filterwarnings("error")
-async def test_a_failed_job_that_nobody_awaits_makes_no_noise(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_failed_job_that_nobody_awaits_makes_no_noise(pool: WorkflowPool, simulator: Simulator) -> None:
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError"))
@@ -208,7 +208,7 @@ async def test_events_of_a_job_come_in_order_and_end_with_its_end(pool: Workflow
     assert [event async for event in job.events()] == [told[-1]]
 
 
-async def test_a_callback_can_look_at_the_job_that_has_just_ended(pool: WorkflowPool) -> None:
+async def test_callback_can_look_at_the_job_that_has_just_ended(pool: WorkflowPool) -> None:
     seen: list[object] = []
 
     async def look(event: JobCompleted) -> None:
@@ -222,7 +222,7 @@ async def test_a_callback_can_look_at_the_job_that_has_just_ended(pool: Workflow
     assert seen == [PoolJobStatus.COMPLETED, result, *[event async for event in job.events()]]
 
 
-async def test_the_highest_priority_runs_first(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_highest_priority_runs_first(pool: WorkflowPool, simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert", times=1))
     first = await pool.enqueue(invert())
     await until(first.events(), JobStarted)
@@ -263,9 +263,7 @@ async def test_cancelling_a_running_job_frees_its_server(pool: WorkflowPool, sim
     assert simulator.log.interrupts == 1
 
 
-async def test_a_cancel_returns_when_the_run_has_stopped_on_its_server(
-    pool: WorkflowPool, simulator: Simulator
-) -> None:
+async def test_cancel_returns_when_the_run_has_stopped_on_its_server(pool: WorkflowPool, simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     job = await pool.enqueue(invert())
     events = job.events()
@@ -281,7 +279,7 @@ async def test_a_cancel_returns_when_the_run_has_stopped_on_its_server(
     assert await job.server.prompts() == {}
 
 
-async def test_a_cancel_need_not_wait_and_does_not_wait_for_a_server_that_is_gone(
+async def test_cancel_need_not_wait_and_does_not_wait_for_a_server_that_is_gone(
     pool: WorkflowPool, simulator: Simulator
 ) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
@@ -297,7 +295,7 @@ async def test_a_cancel_need_not_wait_and_does_not_wait_for_a_server_that_is_gon
     stuck.end()
 
 
-async def test_a_preferred_server_that_the_pool_does_not_have_is_an_error(pool: WorkflowPool) -> None:
+async def test_preferred_server_that_the_pool_does_not_have_is_an_error(pool: WorkflowPool) -> None:
     with pytest.raises(InvalidInput, match="names x, y, which the pool does not have; it has a") as caught:
         await pool.enqueue(invert(), preferred_clients=["a", "y", "x"])
     assert caught.value.errors.keys() == {"preferred_clients"}
@@ -370,7 +368,7 @@ async def test_preferences_and_exclusions(simulators: list[Simulator]) -> None:
         assert pool.stats().clients["a"].completed == 0
 
 
-async def test_a_job_that_nobody_could_run_is_refused(pool: WorkflowPool) -> None:
+async def test_job_that_nobody_could_run_is_refused(pool: WorkflowPool) -> None:
     with pytest.raises(InvalidInput):
         await pool.enqueue(invert(), exclude_clients=["a", "x"])
     with pytest.raises(GraphError):
@@ -395,7 +393,7 @@ async def test_only_so_many_finished_jobs_are_kept(simulator: Simulator) -> None
         assert pool.stats().completed == 4
 
 
-async def test_a_pool_says_when_it_is_ready(simulator: Simulator) -> None:
+async def test_pool_says_when_it_is_ready(simulator: Simulator) -> None:
     pool = WorkflowPool({"a": simulator.url, "gone": "http://127.0.0.1:9"}, timings=QUICK)
     events = pool.events("pool:ready", "client:state")
     async with pool:

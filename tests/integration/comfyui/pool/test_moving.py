@@ -64,7 +64,7 @@ async def test_one_that_can_do_it_completes_it_at_the_cost_of_no_attempt() -> No
         assert (job.client_id, job.attempts) == ("b", 1)
 
 
-async def test_a_server_that_is_away_is_not_waited_for() -> None:
+async def test_server_that_is_away_is_not_waited_for() -> None:
     async with Simulator() as simulator, WorkflowPool([simulator.url, NOWHERE], timings=QUICK) as pool:
         await pool.wait_ready()
         simulator.misbehave(BROKEN)
@@ -75,7 +75,7 @@ async def test_a_server_that_is_away_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("max_attempts", "runs"), [(3, 2), (1, 1)])
-async def test_a_node_that_raises_everywhere_is_the_jobs_fault_after_one_try_elsewhere(
+async def test_node_that_raises_everywhere_is_the_jobs_fault_after_one_try_elsewhere(
     simulators: list[Simulator], max_attempts: int, runs: int
 ) -> None:
     async with ready_pool(*simulators) as pool:
@@ -88,7 +88,7 @@ async def test_a_node_that_raises_everywhere_is_the_jobs_fault_after_one_try_els
         assert all(not each.blocks for each in pool.stats().clients.values())
 
 
-async def test_a_server_on_which_a_node_raises_that_runs_elsewhere_is_blocked_for_the_workflow() -> None:
+async def test_server_on_which_a_node_raises_that_runs_elsewhere_is_blocked_for_the_workflow() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(Fail(class_type="ImageInvert", exception_type="AttributeError", message="an old custom node"))
         blocked = pool.events(ClientBlockedWorkflow)
@@ -100,7 +100,7 @@ async def test_a_server_on_which_a_node_raises_that_runs_elsewhere_is_blocked_fo
         assert pool.stats().clients["a"].blocks[job.workflow_hash].failure_count == 1
 
 
-async def test_a_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
+async def test_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("comfyrelay.comfyui.pool.runner.SECOND_TRY_SECONDS", 0.1)
@@ -172,7 +172,7 @@ class Blaming(SmartFailover):
         return FailureVerdict.SERVER
 
 
-async def test_a_strategy_may_call_every_failure_the_servers() -> None:
+async def test_strategy_may_call_every_failure_the_servers() -> None:
     failover = Blaming()
     async with Simulator() as one, Simulator() as two, ready_pool(one, two, failover=failover) as pool:
         one.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong", times=1))
@@ -187,7 +187,7 @@ async def test_a_strategy_may_call_every_failure_the_servers() -> None:
         assert failover.asked[1:] == ["b: graph_refused after []"]
 
 
-async def test_a_block_is_lifted_by_hand_and_its_count_can_be_read(simulator: Simulator) -> None:
+async def test_block_is_lifted_by_hand_and_its_count_can_be_read(simulator: Simulator) -> None:
     simulator.misbehave(BROKEN)
     failover = SmartFailover(max_failures_before_block=2, cooldown_seconds=3600)
     async with ready_pool(simulator, failover=failover) as pool, asyncio.timeout(PATIENCE_SECONDS):
@@ -222,7 +222,7 @@ async def test_blocks_are_kept_over_a_restart_with_a_durable_queue(tmp_path: Pat
             assert pool.stats().clients["a"].blocks == {}
 
 
-async def test_a_job_for_which_no_server_is_there_is_given_up() -> None:
+async def test_job_for_which_no_server_is_there_is_given_up() -> None:
     async with WorkflowPool([NOWHERE], timings=QUICK) as pool:
         job = await pool.enqueue(invert(), give_up_after_seconds=0.1)
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -241,7 +241,7 @@ async def test_what_failed_it_first_is_told_of_a_job_that_is_given_up() -> None:
                 await pool.run(graph, give_up_after_seconds=0.1, retry_delay=0)
 
 
-async def test_a_job_is_given_up_when_the_servers_that_it_waits_for_go() -> None:
+async def test_job_is_given_up_when_the_servers_that_it_waits_for_go() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(BROKEN)
         stuck = two.misbehave(Stuck(class_type="ImageInvert"))
@@ -258,7 +258,7 @@ async def test_a_job_is_given_up_when_the_servers_that_it_waits_for_go() -> None
             await busy.cancel()
 
 
-async def test_a_job_that_waits_for_a_busy_server_is_not_given_up() -> None:
+async def test_job_that_waits_for_a_busy_server_is_not_given_up() -> None:
     async with Simulator() as simulator, ready_pool(simulator) as pool:
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
         first = await pool.enqueue(invert(1))
@@ -272,7 +272,7 @@ async def test_a_job_that_waits_for_a_busy_server_is_not_given_up() -> None:
             assert (await second).files
 
 
-async def test_a_canceled_job_is_not_given_up_any_more() -> None:
+async def test_canceled_job_is_not_given_up_any_more() -> None:
     async with WorkflowPool([NOWHERE], timings=QUICK) as pool:
         canceled = await pool.enqueue(invert(), give_up_after_seconds=0.05)
         assert await canceled.cancel()
@@ -283,7 +283,7 @@ async def test_a_canceled_job_is_not_given_up_any_more() -> None:
         assert (canceled.status, pool.stats().failed) == (PoolJobStatus.CANCELED, 1)
 
 
-async def test_a_job_from_an_earlier_life_of_the_queue_is_given_up_too(tmp_path: Path) -> None:
+async def test_job_from_an_earlier_life_of_the_queue_is_given_up_too(tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([NOWHERE], queue=SqliteQueue(path), timings=QUICK) as pool:
         job_id = (await pool.enqueue(invert(), give_up_after_seconds=0.5)).id

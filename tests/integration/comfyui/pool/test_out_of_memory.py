@@ -52,7 +52,7 @@ async def test_nobody_else_starts_on_the_gpu_while_it_runs_there_alone(tmp_path:
         await asyncio.gather(job, other)
 
 
-async def test_a_gpu_that_is_too_small_is_left_for_a_larger_one(tmp_path: Path) -> None:
+async def test_gpu_that_is_too_small_is_left_for_a_larger_one(tmp_path: Path) -> None:
     async with gpus(tmp_path, 8, 24) as (pool, simulators):
         job = await pool.enqueue(picture(0), preferred_clients=["a"], max_attempts=1)
         await job
@@ -92,7 +92,7 @@ async def test_without_a_larger_gpu_it_fails_after_it_ran_alone(tmp_path: Path) 
         assert sum(simulator.log.prompts_queued for simulator in simulators) == 2
 
 
-async def test_a_server_whose_gpu_nobody_named_lets_go_of_its_own_and_tries_again(simulator: Simulator) -> None:
+async def test_server_whose_gpu_nobody_named_lets_go_of_its_own_and_tries_again(simulator: Simulator) -> None:
     simulator.misbehave(RunsOut(class_type="ImageInvert", times=1))
     async with ready_pool(simulator) as pool:
         job = await pool.enqueue(invert(), max_attempts=1)
@@ -118,11 +118,11 @@ async def test_what_other_programs_hold_is_no_lesson_about_the_gpu(tmp_path: Pat
         assert failed.value.others_bytes == 15 * GIB
         assert failed.value.retry_after_seconds == CROWDED_SECONDS
         # once that is gone, so is the reason: nothing was learnt of the GPU
-        assert not pool.memory.is_outgrown(job.workflow_hash)
+        assert not pool.memory.is_oversized(job.workflow_hash)
         await pool.run(picture(2), preferred_clients=["a"], exclude_clients=["b"])
 
 
-async def test_a_job_whose_gpu_others_hold_waits_a_while_for_them(tmp_path: Path) -> None:
+async def test_job_whose_gpu_others_hold_waits_a_while_for_them(tmp_path: Path) -> None:
     async with gpus(tmp_path, 24) as (pool, _):
         other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
         other.open()
@@ -136,7 +136,7 @@ async def test_a_job_whose_gpu_others_hold_waits_a_while_for_them(tmp_path: Path
         other.close()
 
 
-async def test_a_server_on_the_same_gpu_that_nobody_named_counts_as_another_program(tmp_path: Path) -> None:
+async def test_server_on_the_same_gpu_that_nobody_named_counts_as_another_program(tmp_path: Path) -> None:
     gpu = SimulatedGpuOptions(
         folder=tmp_path / "gpu", memory_bytes=24 * GIB, context_bytes=0, model_bytes=14 * GIB, pixel_bytes=0
     )

@@ -38,7 +38,7 @@ async def test_what_is_taken_is_what_was_put(queue: QueueAdapter) -> None:
     assert queue.take(anywhere) == ticket(1, metadata={"user": "u"}, include_outputs=("9",), max_attempts=7)
 
 
-async def test_a_bucket_that_may_not_run_is_passed_over(queue: QueueAdapter) -> None:
+async def test_bucket_that_may_not_run_is_passed_over(queue: QueueAdapter) -> None:
     await queue.put(ticket(1, workflow="blocked"))
     await queue.put(ticket(2, workflow="free"))
 
@@ -51,7 +51,7 @@ async def test_a_bucket_that_may_not_run_is_passed_over(queue: QueueAdapter) -> 
     assert queue.take(may_run) is None
 
 
-async def test_a_job_that_is_put_back_keeps_its_place_and_its_attempts(queue: QueueAdapter) -> None:
+async def test_job_that_is_put_back_keeps_its_place_and_its_attempts(queue: QueueAdapter) -> None:
     await queue.put(ticket(1))
     await queue.put(ticket(2))
     first = queue.take(anywhere)
@@ -63,7 +63,7 @@ async def test_a_job_that_is_put_back_keeps_its_place_and_its_attempts(queue: Qu
     assert taken(queue) == ["job-2"]
 
 
-async def test_a_removed_job_is_not_taken(queue: QueueAdapter) -> None:
+async def test_removed_job_is_not_taken(queue: QueueAdapter) -> None:
     await queue.put(ticket(1))
     await queue.put(ticket(2))
     assert queue.remove("job-1")
@@ -73,7 +73,7 @@ async def test_a_removed_job_is_not_taken(queue: QueueAdapter) -> None:
     assert taken(queue) == ["job-2"]
 
 
-async def test_a_job_goes_through_its_life_and_is_forgotten(queue: QueueAdapter) -> None:
+async def test_job_goes_through_its_life_and_is_forgotten(queue: QueueAdapter) -> None:
     await queue.put(ticket(1))
     found = queue.take(anywhere)
     assert found is not None

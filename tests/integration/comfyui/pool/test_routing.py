@@ -49,7 +49,7 @@ async def test_600_jobs_on_three_servers_of_which_one_cannot_do_one_workflow(sim
         assert stats.clients["a"].failed == 1
 
 
-async def test_a_blocked_pair_comes_back_at_the_end_of_its_cooldown(simulator: Simulator) -> None:
+async def test_blocked_pair_comes_back_at_the_end_of_its_cooldown(simulator: Simulator) -> None:
     failing = simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     async with ready_pool(simulator, failover=SmartFailover(cooldown_seconds=0.3)) as pool:
         events = pool.events()
@@ -68,7 +68,7 @@ async def test_a_blocked_pair_comes_back_at_the_end_of_its_cooldown(simulator: S
         assert (failing.happened, job.attempts) == (1, 2)
 
 
-async def test_a_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(simulator: Simulator) -> None:
+async def test_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(simulator: Simulator) -> None:
     simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     now = datetime(2026, 1, 1, tzinfo=UTC)
     async with ready_pool(simulator, failover=SmartFailover(clock=lambda: now)) as pool:
@@ -85,7 +85,7 @@ async def test_a_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(s
         assert isinstance(await anext(events), ClientUnblockedWorkflow)
 
 
-async def test_a_run_that_somebody_interrupts_is_tried_again_without_a_block(
+async def test_run_that_somebody_interrupts_is_tried_again_without_a_block(
     pool: WorkflowPool, simulator: Simulator
 ) -> None:
     slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
@@ -101,7 +101,7 @@ async def test_a_run_that_somebody_interrupts_is_tried_again_without_a_block(
     assert (job.attempts, job.client_id, job.last_error) == (2, "a", None)
 
 
-async def test_a_job_outlives_its_server(simulators: list[Simulator]) -> None:
+async def test_job_outlives_its_server(simulators: list[Simulator]) -> None:
     stuck = [simulator.misbehave(Stuck(class_type="ImageInvert")) for simulator in simulators]
     async with ready_pool(*simulators) as pool:
         states = pool.events(ClientStateChanged)
@@ -120,7 +120,7 @@ async def test_a_job_outlives_its_server(simulators: list[Simulator]) -> None:
         assert offline.reason
 
 
-async def test_a_server_that_restarts_is_used_again_after_its_grace(simulator: Simulator) -> None:
+async def test_server_that_restarts_is_used_again_after_its_grace(simulator: Simulator) -> None:
     grace = 0.5
     timings = MemberTimings(reconnect_grace_seconds=grace, first_backoff_seconds=0.02, last_backoff_seconds=0.1)
     async with ready_pool(simulator, timings=timings) as pool:
@@ -139,7 +139,7 @@ async def test_a_server_that_restarts_is_used_again_after_its_grace(simulator: S
         assert job.attempts == 1
 
 
-async def test_a_run_that_a_restart_swallowed_is_run_elsewhere(simulators: list[Simulator]) -> None:
+async def test_run_that_a_restart_swallowed_is_run_elsewhere(simulators: list[Simulator]) -> None:
     simulators[0].misbehave(Restart(class_type="ImageInvert", times=1))
     async with ready_pool(*simulators) as pool:
         job = await pool.enqueue(invert(), retry_delay=0, preferred_clients=["a"])
@@ -150,7 +150,7 @@ async def test_a_run_that_a_restart_swallowed_is_run_elsewhere(simulators: list[
         assert job.client_id != "a"
 
 
-async def test_a_server_that_stops_answering_properly_gets_no_jobs(simulator: Simulator) -> None:
+async def test_server_that_stops_answering_properly_gets_no_jobs(simulator: Simulator) -> None:
     timings = replace(QUICK, health_interval_seconds=0.05)
     async with ready_pool(simulator, timings=timings) as pool:
         states = pool.events(ClientStateChanged)
@@ -163,7 +163,7 @@ async def test_a_server_that_stops_answering_properly_gets_no_jobs(simulator: Si
         assert job.attempts == 1
 
 
-async def test_a_server_without_a_socket_is_used_all_the_same(simulator: Simulator) -> None:
+async def test_server_without_a_socket_is_used_all_the_same(simulator: Simulator) -> None:
     simulator.misbehave(Refuse(status=403, path="/ws"))
     timings = replace(QUICK, health_interval_seconds=0.01)
     async with ready_pool(simulator, timings=timings) as pool:
@@ -200,7 +200,7 @@ async def test_servers_come_and_go(simulators: list[Simulator]) -> None:
         assert job.attempts == 1
 
 
-async def test_a_server_that_goes_may_finish_what_runs_there_first(simulators: list[Simulator]) -> None:
+async def test_server_that_goes_may_finish_what_runs_there_first(simulators: list[Simulator]) -> None:
     first, second, _ = simulators
     stuck = first.misbehave(Stuck(class_type="ImageInvert"))
     async with ready_pool(first) as pool:
@@ -217,7 +217,7 @@ async def test_a_server_that_goes_may_finish_what_runs_there_first(simulators: l
         assert set(pool.stats().clients) == {"late"}
 
 
-async def test_a_socket_that_drops_costs_no_attempt(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_socket_that_drops_costs_no_attempt(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
     states = pool.events(ClientStateChanged)
     job = await pool.enqueue(invert())

@@ -68,7 +68,7 @@ async def test_waiting_jobs_survive_with_everything_they_had(path: Path, tmp_pat
         assert queue.take(anywhere) == full
 
 
-async def test_a_queue_of_an_earlier_version_is_read(path: Path) -> None:
+async def test_queue_of_an_earlier_version_is_read(path: Path) -> None:
     """Tickets had no extra data then, and attachments neither placeholder nor folder."""
     attachment = Attachment(node="1", input="image", source=b"bytes")
     async with opened(path) as (queue, _):
@@ -85,7 +85,7 @@ async def test_a_queue_of_an_earlier_version_is_read(path: Path) -> None:
     assert (await leftover(path)).waiting == (ticket(1, attachments=(attachment,)),)
 
 
-async def test_a_path_is_kept_whole_wherever_the_next_process_starts(
+async def test_path_is_kept_whole_wherever_the_next_process_starts(
     path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -95,7 +95,7 @@ async def test_a_path_is_kept_whole_wherever_the_next_process_starts(
     assert left.attachments[0].source == tmp_path / "a.png"
 
 
-async def test_a_job_found_running_waits_again_with_its_attempt_counted(path: Path) -> None:
+async def test_job_found_running_waits_again_with_its_attempt_counted(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
         found = queue.take(anywhere)
@@ -172,7 +172,7 @@ async def test_many_at_once_are_all_written(path: Path) -> None:
     assert len((await leftover(path)).waiting) == 500
 
 
-async def test_a_failed_write_reaches_its_caller_and_the_queue_goes_on(path: Path) -> None:
+async def test_failed_write_reaches_its_caller_and_the_queue_goes_on(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
         with pytest.raises(sqlite3.IntegrityError):
@@ -182,7 +182,7 @@ async def test_a_failed_write_reaches_its_caller_and_the_queue_goes_on(path: Pat
     assert len((await leftover(path)).waiting) == 2
 
 
-async def test_a_second_pool_is_refused_while_the_first_has_the_file(path: Path) -> None:
+async def test_second_pool_is_refused_while_the_first_has_the_file(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
         with pytest.raises(Conflict, match="in use by another pool"):
@@ -191,7 +191,7 @@ async def test_a_second_pool_is_refused_while_the_first_has_the_file(path: Path)
     assert len((await leftover(path)).waiting) == 2
 
 
-async def test_a_file_of_a_newer_version_is_refused(path: Path) -> None:
+async def test_file_of_a_newer_version_is_refused(path: Path) -> None:
     async with opened(path):
         pass
     with closing(sqlite3.connect(path)) as connection:
@@ -216,7 +216,7 @@ async def test_blocks_survive_until_they_are_forgotten(path: Path) -> None:
     assert (await leftover(path)).blocks.keys() == {("a", "v"), ("b", "w")}
 
 
-async def test_a_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> None:
+async def test_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
     with closing(sqlite3.connect(path)) as connection:
@@ -227,7 +227,7 @@ async def test_a_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> 
     assert (await leftover(path)).blocks == {("a", "w"): Block(failure_count=1)}
 
 
-async def test_the_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
+async def test_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
     with pytest.raises(ConfigurationError, match="another program"):
@@ -236,13 +236,13 @@ async def test_the_database_of_another_program_is_refused_and_left_alone(path: P
         assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("bookmarks",)]
 
 
-async def test_a_file_that_is_no_database_is_refused(path: Path) -> None:
+async def test_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_text("These are not the bytes of a database. " * 100)
     with pytest.raises(ConfigurationError, match="not a queue"):
         await leftover(path)
 
 
-async def test_a_folder_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+async def test_folder_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unable to open"):
         await leftover(tmp_path / "missing" / "queue.db")
 

@@ -26,7 +26,7 @@ async def test_two_workflows_in_turns_stay_each_with_its_server(tmp_path: Path) 
         assert [simulator.log.models_loaded for simulator in simulators] == [2, 1]
 
 
-async def test_the_server_that_ran_a_workflow_last_gets_it_though_both_have_run_it(tmp_path: Path) -> None:
+async def test_server_that_ran_a_workflow_last_gets_it_though_both_have_run_it(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         await pool.run(picture(0, model=SMALL), preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
@@ -39,7 +39,7 @@ async def test_the_server_that_ran_a_workflow_last_gets_it_though_both_have_run_
         assert sum(simulator.log.models_loaded for simulator in simulators) == before
 
 
-async def test_a_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(tmp_path: Path) -> None:
+async def test_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=9 * GIB) as (pool, simulators, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         await pool.run(picture(0, model=LARGE), preferred_clients=["b"])
@@ -71,7 +71,7 @@ async def test_what_waits_for_another_server_gets_the_pinned_one_when_that_goes(
         assert {each.client_id for each in jobs} == {"a"}
 
 
-async def test_a_pin_is_of_one_server_and_ends_with_the_next_job_that_does_not_ask_for_it(tmp_path: Path) -> None:
+async def test_pin_is_of_one_server_and_ends_with_the_next_job_that_does_not_ask_for_it(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, _, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         await pool.run(picture(1), keep_loaded=True, preferred_clients=["b"])
@@ -96,7 +96,7 @@ async def test_what_is_pinned_is_unloaded_last(tmp_path: Path) -> None:
         assert simulators[0].log.count("POST", "/free") == 1
 
 
-async def test_the_same_graph_runs_once_and_its_server_answers_the_rest_from_its_cache(tmp_path: Path) -> None:
+async def test_same_graph_runs_once_and_its_server_answers_the_rest_from_its_cache(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         before = sum(simulator.log.nodes_executed for simulator in simulators)

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.comfyui.processes import gpus
-from comfyrelay.comfyui.processes.gpus import CPU, UNNAMED, find_gpus, of_each_nvidia
+from comfyrelay.comfyui.processes.gpus import CPU, UNNAMED, find_gpus, query_nvidia_gpus
 
 NVIDIA = "GPU-aaa, NVIDIA GeForce RTX 4090, 24564\nGPU-bbb, NVIDIA L4, 23034\n"
 AMD = json.dumps(
     {
-        "gpu0": {"Gpu Series": "Radeon RX 7900 XTX", "VRAM Total Memory (B)": "25753026560"},
-        "gpu1": {"Gpu Series": "Radeon RX 7600"},
+        "card0": {"Card Series": "Radeon RX 7900 XTX", "VRAM Total Memory (B)": "25753026560"},
+        "card1": {"Card Series": "Radeon RX 7600"},
         "system": {"Driver version": "6.7"},
     }
 )
@@ -65,7 +65,7 @@ class Nvml:
 
 def test_one_that_the_driver_has_lost_hides_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "import_module", lambda _name: Nvml())
-    assert of_each_nvidia(lambda _nvml, handle: handle) == [1, 2]
+    assert query_nvidia_gpus(lambda _nvml, handle: handle) == [1, 2]
 
 
 @pytest.mark.parametrize(
@@ -78,7 +78,7 @@ def test_what_is_hidden_from_us_is_hidden_from_them(tools: Path, shown: str, see
     assert [each.key for each in find_gpus(environment=environment)] == seen
 
 
-def test_a_number_that_cuda_counts_in_its_own_order_is_handed_on_as_it_is(tools: Path) -> None:
+def test_number_that_cuda_counts_in_its_own_order_is_handed_on_as_it_is(tools: Path) -> None:
     """The first for CUDA is the fastest one, which may be the second of the driver."""
     tool(tools, "nvidia-smi", NVIDIA)
     [gpu] = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0"})
@@ -135,7 +135,7 @@ def test_where_nobody_can_tell_there_is_one(tools: Path) -> None:
     assert find_gpus(environment={}) == [UNNAMED]
 
 
-def test_a_comfyui_that_is_to_use_none_of_them_gets_none(tools: Path) -> None:
+def test_comfyui_that_is_to_use_none_of_them_gets_none(tools: Path) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     assert find_gpus(["--cpu"], {}) == [CPU]
     assert find_gpus(["--directml"], {}) == [UNNAMED]

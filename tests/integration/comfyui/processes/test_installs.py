@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.comfyui.processes import python as pythons
-from comfyrelay.comfyui.processes.installs import Install, InstallKind, SystemFolders, find_installs, install_at
-from comfyrelay.comfyui.processes.python import python_of, try_python
+from comfyrelay.comfyui.processes.installs import Install, InstallKind, SystemFolders, find_installs, resolve_install
+from comfyrelay.comfyui.processes.python import find_python, check_python
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.worker import check
 from comfyrelay.protocol.desk import CheckVerdict
@@ -101,8 +101,8 @@ def test_each_kind_is_found_and_named_as_its_user_knows_it(
     folder, its_python = make(places)
     [found] = find_installs(places)
     assert (found.kind, found.named, found.version) == (kind, folder, "0.7.0")
-    assert install_at(folder, places) == found
-    assert python_of(found, variables={}) == its_python
+    assert resolve_install(folder, places) == found
+    assert find_python(found, variables={}) == its_python
 
 
 def test_several_are_all_found_each_once(places: SystemFolders) -> None:
@@ -111,36 +111,36 @@ def test_several_are_all_found_each_once(places: SystemFolders) -> None:
     assert {each.named for each in find_installs(places)} == named
 
 
-def test_the_desktop_app_has_its_models_where_its_user_chose(places: SystemFolders) -> None:
+def test_desktop_app_has_its_models_where_its_user_chose(places: SystemFolders) -> None:
     base, _ = desktop(places)
-    found = install_at(base, places)
+    found = resolve_install(base, places)
     assert found.code == places.programs[0] / "ComfyUI"
     assert (found.data, found.extra_models) == (base, places.app_data / "ComfyUI" / "extra_models_config.yaml")
 
 
-def test_a_main_py_of_another_program_is_none(places: SystemFolders) -> None:
+def test_main_py_of_another_program_is_none(places: SystemFolders) -> None:
     other = places.home / "ComfyUI-tools"
     other.mkdir()
     (other / "main.py").touch()
     assert find_installs(places) == []
-    with pytest.raises(ConfigurationError, match="There is no ComfyUI in"):
-        install_at(other, places)
+    with pytest.raises(ConfigurationError, match="No ComfyUI found in"):
+        resolve_install(other, places)
 
 
 def test_main_py_may_be_named_itself(places: SystemFolders) -> None:
     folder, _ = manual(places)
-    assert install_at(folder / "main.py", places).code == folder
+    assert resolve_install(folder / "main.py", places).code == folder
 
 
-def test_a_folder_that_is_not_there_is_said(places: SystemFolders) -> None:
-    with pytest.raises(ConfigurationError, match="There is no folder"):
-        install_at(places.home / "nowhere", places)
+def test_folder_that_is_not_there_is_said(places: SystemFolders) -> None:
+    with pytest.raises(ConfigurationError, match="does not exist"):
+        resolve_install(places.home / "nowhere", places)
 
 
 def test_options_that_a_version_does_not_know_are_known(places: SystemFolders) -> None:
     folder, _ = manual(places)
     (folder / "comfy" / "cli_args.py").write_text('parser.add_argument("--user-directory")')
-    found = install_at(folder, places)
+    found = resolve_install(folder, places)
     assert found.has_option("--user-directory")
     assert not found.has_option("--database-url")
 
@@ -150,47 +150,43 @@ class TestPython:
     def install(self, places: SystemFolders) -> Install:
         return Install(kind=InstallKind.MANUAL, named=code(places.home / "ComfyUI"), code=places.home / "ComfyUI")
 
-    def test_the_one_that_is_named_comes_first_as_a_program_or_as_its_environment(
+    def test_one_that_is_named_comes_first_as_a_program_or_as_its_environment(
         self, install: Install, tmp_path: Path
     ) -> None:
         venv(install.code / "venv")
         other = venv(tmp_path / "other")
-        assert python_of(install, given=other) == other
-        assert python_of(install, given=tmp_path / "other") == other
-        with pytest.raises(ConfigurationError, match=r"^HERE is .* which is no Python"):
-            python_of(install, given=tmp_path, setting="HERE")
+        assert find_python(install, given=other) == other
+        assert find_python(install, given=tmp_path / "other") == other
+        with pytest.raises(ConfigurationError, match=r"^HERE is .* which is not a Python"):
+            find_python(install, given=tmp_path, setting="HERE")
 
-    def test_a_broken_environment_is_not_passed_over(self, install: Install, tmp_path: Path) -> None:
+    def test_broken_environment_is_not_passed_over(self, install: Install, tmp_path: Path) -> None:
         made = venv(install.code / "venv")
         made.unlink()
         made.symlink_to(tmp_path / "gone")
         active = venv(tmp_path / "active")
         with pytest.raises(ConfigurationError, match=r"venv of ComfyUI cannot be used.*HERE"):
-            python_of(install, setting="HERE", variables={"VIRTUAL_ENV": str(active.parents[1])})
+            find_python(install, setting="HERE", variables={"VIRTUAL_ENV": str(active.parents[1])})
 
-    def test_a_folder_of_that_name_that_is_no_environment_is_passed_over(
-        self, install: Install, tmp_path: Path
-    ) -> None:
+    def test_folder_of_that_name_that_is_no_environment_is_passed_over(self, install: Install, tmp_path: Path) -> None:
         (install.code / "env").mkdir()
         active = tmp_path / "active"
         made = venv(active)
         (active / "lib" / "python3.12" / "site-packages" / "torch").mkdir(parents=True)
-        assert python_of(install, variables={"CONDA_PREFIX": str(active)}) == made
+        assert find_python(install, variables={"CONDA_PREFIX": str(active)}) == made
 
-    def test_the_running_one_is_taken_only_if_it_has_torch(
-        self, install: Install, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_running_one_is_taken_only_if_it_has_torch(self, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(pythons, "find_spec", lambda _name: None)
         with pytest.raises(ConfigurationError, match="No Python was found"):
-            python_of(install, variables={})
+            find_python(install, variables={})
         monkeypatch.setattr(pythons, "find_spec", lambda name: name == "torch")
-        assert python_of(install, variables={}) == Path(sys.executable)
+        assert find_python(install, variables={}) == Path(sys.executable)
 
     def test_what_cannot_import_torch_is_told_with_its_own_words(self, tmp_path: Path) -> None:
         silly = python(tmp_path / "bin" / "python")
         silly.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
-        assert try_python(silly) == ("ModuleNotFoundError: No module named 'torch'.", "")
-        assert (try_python(tmp_path / "none")[0] or "").startswith("it cannot be run")
+        assert check_python(silly) == ("ModuleNotFoundError: No module named 'torch'.", "")
+        assert (check_python(tmp_path / "none")[0] or "").startswith("it does not run")
 
     @pytest.mark.parametrize(
         ("body", "verdict", "told"),

@@ -78,7 +78,7 @@ async def test_nothing_is_lost_when_the_process_is_killed(simulator: Simulator, 
         assert [await pool.job(job_id) for job_id in ids] == results
 
 
-async def test_a_job_that_takes_its_process_down_runs_out_of_attempts(simulator: Simulator, tmp_path: Path) -> None:
+async def test_job_that_takes_its_process_down_runs_out_of_attempts(simulator: Simulator, tmp_path: Path) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     ids = await killed_process(simulator, tmp_path / "queue.db", attempts=1)
     async with WorkflowPool([simulator.url], queue=SqliteQueue(tmp_path / "queue.db")) as pool:

@@ -18,16 +18,16 @@ from typer.testing import CliRunner
 from comfyrelay.cli.main import app
 from comfyrelay.comfyui.processes import mps, process, state_files
 from comfyrelay.comfyui.processes.gpus import LocalGpu
-from comfyrelay.comfyui.processes.supervisor import Keeper, KeptProcess, ProcessState, Timings
+from comfyrelay.comfyui.processes.supervisor import Supervisor, ManagedProcess, ProcessState, Timings
 from comfyrelay.system.commands import detached
-from comfyrelay.worker.check import about_care
+from comfyrelay.worker.check import check_managed_comfyui
 from tests.support.comfyui_install import FakeInstall
 from tests.support.world import PATIENCE_SECONDS, memory_folder
 from tests.system.comfyui.processes.mps_control import MpsControl
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="MPS is for Linux")
 
-QUICK = Timings(look_seconds=0.05, check_seconds=0.1, first_pause_seconds=0.05, longest_pause_seconds=0.2)
+QUICK = Timings(poll_seconds=0.05, check_seconds=0.1, first_pause_seconds=0.05, longest_pause_seconds=0.2)
 GPUS = [LocalGpu(key=key, variables={"CUDA_VISIBLE_DEVICES": key}) for key in ("GPU-1", "GPU-2")]
 
 
@@ -55,10 +55,15 @@ def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsContro
 
 @asynccontextmanager
 async def kept(
-    install: FakeInstall, folder: Path, *, per_gpu: int | str = 2, gpus: list[LocalGpu] | None = None, setting: str = "auto"
-) -> AsyncIterator[Keeper]:
-    keeper = Keeper(
-        install.care(per_gpu=per_gpu, mps=setting), folder=place(folder), gpus=gpus or GPUS[:1], timings=QUICK
+    install: FakeInstall,
+    folder: Path,
+    *,
+    per_gpu: int | str = 2,
+    gpus: list[LocalGpu] | None = None,
+    setting: str = "auto",
+) -> AsyncIterator[Supervisor]:
+    keeper = Supervisor(
+        install.options(per_gpu=per_gpu, mps=setting), folder=place(folder), gpus=gpus or GPUS[:1], timings=QUICK
     )
     try:
         await keeper.open()
@@ -80,8 +85,8 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def until_up(keeper: Keeper, count: int) -> None:
-    await until(lambda: [each.state for each in keeper.kept] == [ProcessState.UP] * count)
+async def until_up(keeper: Supervisor, count: int) -> None:
+    await until(lambda: [each.state for each in keeper.processes] == [ProcessState.UP] * count)
 
 
 def pipes_of(life: Mapping[str, dict[str, str]]) -> str | None:
@@ -107,13 +112,13 @@ async def test_all_on_a_gpu_run_under_one_daemon_which_is_asked_to_quit_when_the
         assert daemon["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
         assert (len(pipes) <= mps.LONGEST_PATH, Path(pipes).stat().st_mode & 0o777) == (True, 0o700)
         assert [note.mps for note, _ in state_files.find(folder)] == [True] * 4
-        assert said(folder) == "They share it through NVIDIA MPS."
+        assert said(folder) == "They share the GPU through NVIDIA MPS."
     assert control.quits == 1
     assert not Path(pipes).exists()
-    assert said(folder) == "They share it through NVIDIA MPS."
+    assert said(folder) == "They share the GPU through NVIDIA MPS."
 
 
-async def test_a_folder_for_temporary_files_with_a_long_path_is_not_used(
+async def test_folder_for_temporary_files_with_a_long_path_is_not_used(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     deep = folder / ("x" * 100)
@@ -145,7 +150,7 @@ async def test_it_is_not_started_where(install: FakeInstall, folder: Path, contr
     assert control.lives == []
 
 
-async def test_an_operators_own_is_used_and_no_other_started(
+async def test_operators_own_is_used_and_no_other_started(
     install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(mps.PIPES, "/run/theirs")
@@ -153,7 +158,7 @@ async def test_an_operators_own_is_used_and_no_other_started(
         await until_up(keeper, 2)
         assert {pipes_of(life) for life in install.lives} == {"/run/theirs"}
         assert all(note.mps for note, _ in state_files.find(folder))
-        assert said(folder) == f"They share it through the NVIDIA MPS of {mps.PIPES}."
+        assert said(folder) == f"They share the GPU through the NVIDIA MPS of {mps.PIPES}."
     assert control.lives == []
 
 
@@ -162,12 +167,12 @@ async def test_one_that_runs_where_cuda_looks_by_itself_is_used(
 ) -> None:
     mps.USUAL_PIPES.mkdir()
     (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text(f"{os.getpid()}\n")
-    chosen = mps.plan(install.care(per_gpu=2, mps="auto"), GPUS)
+    chosen = mps.plan(install.options(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
     assert (chosen.is_used, chosen.program) == (True, None)
     # of one that is gone the file may be left
     (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text("999999999")
-    chosen = mps.plan(install.care(per_gpu=2, mps="auto"), GPUS)
+    chosen = mps.plan(install.options(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
     assert chosen.program == control.program
 
@@ -179,8 +184,8 @@ async def test_where_it_cannot_be_started_they_run_without_and_the_reason_is_tol
     async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
         assert {pipes_of(life) for life in install.lives} == {None}
-        assert [each.starts for each in keeper.kept] == [1, 1]
-        assert "could not be started (it ended with exit code 1; Failed to create the pipe directory)" in said(folder)
+        assert [each.starts for each in keeper.processes] == [1, 1]
+        assert "could not be started (it exited with code 1; Failed to create the pipe directory)" in said(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
 
 
@@ -193,24 +198,24 @@ async def test_one_that_ends_with_cudas_word_on_mps_has_all_of_them_started_agai
         # it waits for its second start, which is without
         added = await keeper.add("GPU-1")
         assert added.starts == 2
-        await until(lambda: len(install.living) == 3 and all(each.starts == 2 for each in keeper.kept))
+        await until(lambda: len(install.living) == 3 and all(each.starts == 2 for each in keeper.processes))
         await until_up(keeper, 3)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
         # nobody is under it any more
         await until(lambda: control.living == [])
         assert control.quits == 1
-        assert "it was left (comfyui-3 said: RuntimeError: Unexpected error" in said(folder)
+        assert "it was disabled (comfyui-3 reported: RuntimeError: Unexpected error" in said(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
 
 
-async def test_the_first_that_does_not_come_up_under_it_is_started_without_at_once(
+async def test_first_that_does_not_come_up_under_it_is_started_without_at_once(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     install.behave(mps="exits")
     async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
-        assert "the first under it, did not come up" in said(folder)
+        assert "the first process under it, did not start" in said(folder)
         await until(lambda: control.living == [])
 
 
@@ -228,10 +233,10 @@ async def test_one_that_ends_early_without_a_word_is_started_without_and_the_oth
         await until(lambda: len(install.lives) == 4)
         await until_up(keeper, 2)
         assert pipes_of(install.lives[3]) is not None
-        assert said(folder) == "They share it through NVIDIA MPS."
+        assert said(folder) == "They share the GPU through NVIDIA MPS."
 
 
-async def test_a_fault_of_one_has_all_on_its_gpu_started_again_under_mps_when_the_last_has_ended(
+async def test_fault_of_one_has_all_on_its_gpu_started_again_under_mps_when_the_last_has_ended(
     install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "GRACE_SECONDS", 2.0)
@@ -243,13 +248,15 @@ async def test_a_fault_of_one_has_all_on_its_gpu_started_again_under_mps_when_th
         await fault(keeper, install)
         await until_up(keeper, 4)
         # each once: no one was refused for coming too soon, and the other GPU had no part in it
-        assert {each.starts for each in keeper.kept if each.gpu is ill} == {2}
-        assert {each.starts for each in keeper.kept if each.gpu is not ill} == {1}
+        assert {each.starts for each in keeper.processes if each.gpu is ill} == {2}
+        assert {each.starts for each in keeper.processes if each.gpu is not ill} == {1}
         assert {pipes_of(life) for life in install.lives} == {pipes_of(control.lives[0])}
-        assert said(folder) == "They share it through NVIDIA MPS."
+        assert said(folder) == "They share the GPU through NVIDIA MPS."
 
 
-async def test_after_several_faults_in_an_hour_mps_is_left(install: FakeInstall, folder: Path, control: MpsControl) -> None:
+async def test_after_several_faults_in_an_hour_mps_is_left(
+    install: FakeInstall, folder: Path, control: MpsControl
+) -> None:
     async with kept(install, folder) as keeper:
         for number in range(mps.MOST_FAULTS):
             await until_up(keeper, 2)
@@ -261,12 +268,12 @@ async def test_after_several_faults_in_an_hour_mps_is_left(install: FakeInstall,
         await until(lambda: control.living == [])
 
 
-def found(keeper: Keeper, install: FakeInstall) -> KeptProcess:
+def found(keeper: Supervisor, install: FakeInstall) -> ManagedProcess:
     """That of the newest life."""
-    return next(each for each in keeper.kept if each.url.endswith(f":{install.lives[-1]['port']}"))
+    return next(each for each in keeper.processes if each.url.endswith(f":{install.lives[-1]['port']}"))
 
 
-async def fault(keeper: Keeper, install: FakeInstall) -> None:
+async def fault(keeper: Supervisor, install: FakeInstall) -> None:
     """As a worker has its ComfyUI started again when a run has failed by the GPU."""
     ill, before = found(keeper, install), len(install.lives)
     install.fault()
@@ -281,14 +288,14 @@ async def test_when_its_daemon_dies_all_are_started_again_without_it(
     async with kept(install, folder) as keeper:
         await until_up(keeper, 2)
         os.kill(control.lives[0]["pid"], signal.SIGKILL)
-        await until(lambda: [each.starts for each in keeper.kept] == [2, 2])
+        await until(lambda: [each.starts for each in keeper.processes] == [2, 2])
         await until_up(keeper, 2)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
         assert control.living == []
-        assert "its daemon ended with exit code 137" in said(folder)
+        assert "its daemon exited with code 137" in said(folder)
 
 
-async def test_a_daemon_that_does_not_hear_is_ended_by_force(
+async def test_daemon_that_does_not_hear_is_ended_by_force(
     install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mps, "GRACE_SECONDS", 0.1)
@@ -303,13 +310,13 @@ _KEEPER = """
     import asyncio, sys
     from pathlib import Path
     from comfyrelay.comfyui.processes.gpus import Gpu
-    from comfyrelay.comfyui.processes.supervisor import Keeper
-    from comfyrelay.comfyui.processes.options import Care
+    from comfyrelay.comfyui.processes.supervisor import Supervisor
+    from comfyrelay.comfyui.processes.options import ManagedOptions
 
     async def main():
-        care = Care(folder=Path(sys.argv[1]), python=Path(sys.executable), per_gpu=2)
+        options = ManagedOptions(folder=Path(sys.argv[1]), python=Path(sys.executable), per_gpu=2)
         gpu = Gpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
-        await Keeper(care, folder=Path(sys.argv[2]), gpus=[gpu]).open()
+        await Supervisor(options, folder=Path(sys.argv[2]), gpus=[gpu]).open()
         await asyncio.Event().wait()
 
     asyncio.run(main())
@@ -337,7 +344,7 @@ async def test_after_kill_9_nothing_of_it_is_left(install: FakeInstall, folder: 
         life.wait()
 
 
-async def test_a_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
+async def test_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
@@ -365,48 +372,51 @@ def test_what_cuda_says_of_mps_is_known_and_what_others_say_is_not() -> None:
         "RuntimeError: CUDA_ERROR_MPS_MAX_CLIENTS_REACHED",
         "cuInit failed with error 807",
     ):
-        assert mps._BLAMED.search(line), line
+        assert mps._MPS_ERROR.search(line), line
     for line in ("MPS is not available on this system", "Device: mps", "error 8050", "CUDA error: out of memory"):
-        assert not mps._BLAMED.search(line), line
+        assert not mps._MPS_ERROR.search(line), line
 
 
-async def test_a_gpu_that_is_older_than_volta_is_not_shared(
+async def test_gpu_that_is_older_than_volta_is_not_shared(
     install: FakeInstall, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mps, "of_each_nvidia", lambda _read: [("GPU-1", (6, 1)), ("GPU-9", (5, 0))])
-    chosen = mps.plan(install.care(per_gpu="auto", mps="auto"), GPUS)
+    monkeypatch.setattr(mps, "query_nvidia_gpus", lambda _read: [("GPU-1", (6, 1)), ("GPU-9", (5, 0))])
+    chosen = mps.plan(install.options(per_gpu="auto", mps="auto"), GPUS)
     assert chosen is not None
     assert (chosen.is_used, chosen.program) == (False, None)
     assert "not compute capability 6.1" in chosen.why
-    monkeypatch.setattr(mps, "of_each_nvidia", lambda _read: [("GPU-1", (7, 0)), ("GPU-9", (5, 0))])
-    chosen = mps.plan(install.care(per_gpu="auto", mps="auto"), GPUS)
+    monkeypatch.setattr(mps, "query_nvidia_gpus", lambda _read: [("GPU-1", (7, 0)), ("GPU-9", (5, 0))])
+    chosen = mps.plan(install.options(per_gpu="auto", mps="auto"), GPUS)
     assert chosen is not None
     assert chosen.program == control.program
 
 
-async def test_a_check_says_whether_gpus_would_be_shared(
+async def test_check_says_whether_gpus_would_be_shared(
     install: FakeInstall, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.check.find_gpus", lambda _arguments: GPUS)
-    monkeypatch.setattr("comfyrelay.worker.check.try_python", lambda _python: (None, "2.9.0"))
-    care = install.care(per_gpu=2, mps="auto")
-    assert (await about_care(care)).text.endswith("on each 2. They share it through NVIDIA MPS.")
-    off = install.care(per_gpu=2, mps="off")
-    assert "Without NVIDIA MPS: COMFYRELAY_WORKER_COMFYUI_MPS is off." in (await about_care(off)).text
+    monkeypatch.setattr("comfyrelay.worker.check.check_python", lambda _python: (None, "2.9.0"))
+    options = install.options(per_gpu=2, mps="auto")
+    assert (await check_managed_comfyui(care)).text.endswith("on each 2. They share the GPU through NVIDIA MPS.")
+    off = install.options(per_gpu=2, mps="off")
+    assert "Without NVIDIA MPS: COMFYRELAY_WORKER_COMFYUI_MPS is off." in (await check_managed_comfyui(off)).text
     control.program.unlink()
     monkeypatch.setattr(mps, "PLACES", ())
-    assert f"{mps.PROGRAM}, which comes with NVIDIA's driver, is not installed." in (await about_care(care)).text
-    assert "MPS" not in (await about_care(install.care(per_gpu=1, mps="auto"))).text
+    assert (
+        f"{mps.PROGRAM}, which comes with NVIDIA's driver, is not installed."
+        in (await check_managed_comfyui(care)).text
+    )
+    assert "MPS" not in (await check_managed_comfyui(install.options(per_gpu=1, mps="auto"))).text
 
 
-def test_the_list_says_whether_gpus_are_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_says_whether_gpus_are_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     place = folder / "worker" / "this-machine" / state_files.FOLDER
     for name in ("comfyui-1", mps.FOLDER):
         (place / name).mkdir(parents=True)
     state_files.write(
         place / "comfyui-1",
-        state_files.ProcessNote(
+        state_files.ProcessRecord(
             name="comfyui-1",
             url="http://127.0.0.1:1",
             gpu="H200",
@@ -417,7 +427,7 @@ def test_the_list_says_whether_gpus_are_shared(folder: Path, monkeypatch: pytest
             mps=True,
         ),
     )
-    why = "Without NVIDIA MPS: it was left (comfyui-2 said: cudaErrorMpsRpcFailure)."
+    why = "Without NVIDIA MPS: it was disabled (comfyui-2 reported: cudaErrorMpsRpcFailure)."
     (place / mps.FOLDER / mps.FILE).write_text(json.dumps({"why": why}))
     listed = CliRunner().invoke(app, ["comfyui", "list", "--data-dir", str(folder)])
     assert why in listed.output
@@ -431,10 +441,10 @@ def test_in_a_narrow_window_the_list_cuts_neither_addresses_nor_reasons(
     monkeypatch.setenv("COLUMNS", "60")
     place = folder / "worker" / "this-machine" / state_files.FOLDER / "comfyui-1"
     place.mkdir(parents=True)
-    why = "ComfyUI ended while it started. Its last lines: [x] ModuleNotFoundError: No module named 'torchsde'"
+    why = "ComfyUI exited during startup. Its last lines: [x] ModuleNotFoundError: No module named 'torchsde'"
     state_files.write(
         place,
-        state_files.ProcessNote(
+        state_files.ProcessRecord(
             name="comfyui-1",
             url="http://127.0.0.1:41234",
             gpu="NVIDIA GeForce RTX 4090",

@@ -75,7 +75,7 @@ class TestFields:
         found = inputs(workflow([node(1, "KSampler", [("model", "MODEL", None)], values=[5, "randomize", 8, "euler"])]))
         assert found["1"] == {"seed": 5, "steps": 8, "sampler_name": "euler"}
 
-    def test_a_file_from_before_seeds_had_that_is_read(self) -> None:
+    def test_file_from_before_seeds_had_that_is_read(self) -> None:
         found = inputs(workflow([node(1, "KSampler", [("model", "MODEL", None)], values=[5, 8, "euler"])]))
         assert found["1"] == {"seed": 5, "steps": 8, "sampler_name": "euler"}
 
@@ -84,7 +84,7 @@ class TestFields:
         found = inputs(workflow([node(1, "VHS_VideoCombine", [("images", "IMAGE", None)], (), values)]))
         assert found["1"] == {"frame_rate": 24, "format": "video/h264-mp4", "crf": 19}
 
-    def test_a_choice_brings_fields_of_its_own(self) -> None:
+    def test_choice_brings_fields_of_its_own(self) -> None:
         values = ["webm", "av1", "mine"]
         grown: list[Any] = [("images.image0", "IMAGE", 1), ("images.image1", "IMAGE", 2)]
         found = inputs(workflow([empty(), node(2, "SaveClip", grown, (), values)], [(1, 1, 0, 2, 0), (2, 1, 0, 2, 1)]))
@@ -107,13 +107,13 @@ class TestFields:
         with pytest.raises(GraphError, match=f"more than {MOST_MARKS:,} brackets"):
             inputs(workflow(prompts))
 
-    def test_a_list_is_not_taken_for_a_link(self) -> None:
+    def test_list_is_not_taken_for_a_link(self) -> None:
         found = inputs(workflow([empty(values=[[1, 2]])]))
         assert found["1"]["width"] == {"__value__": [1, 2]}
 
 
 class TestLinks:
-    def test_a_converted_field_is_a_link(self) -> None:
+    def test_converted_field_is_a_link(self) -> None:
         value = workflow(
             [
                 empty(1),
@@ -129,7 +129,7 @@ class TestLinks:
         )
         assert inputs(value)["2"] == {"image": ["1", 0], "upscale_method": "area", "scale_by": ["3", 0]}
 
-    def test_a_primitive_gives_its_value_to_every_field_that_is_linked_to_it(self) -> None:
+    def test_primitive_gives_its_value_to_every_field_that_is_linked_to_it(self) -> None:
         value = workflow(
             [
                 node(9, "PrimitiveNode", outputs=[("INT", "INT")], values=[77, "fixed"]),
@@ -164,12 +164,12 @@ class TestLinks:
         )
         assert inputs(value)["3:2"] == {"image": ["1", 0]}
 
-    def test_a_bypassed_node_passes_on_what_it_is_given(self) -> None:
+    def test_bypassed_node_passes_on_what_it_is_given(self) -> None:
         value = workflow([empty(), invert(2, 1, mode=4), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
         assert inputs(value)["3"]["images"] == ["1", 0]
         assert "2" not in inputs(value)
 
-    def test_a_bypassed_node_that_is_given_nothing_fitting_passes_on_nothing(self) -> None:
+    def test_bypassed_node_that_is_given_nothing_fitting_passes_on_nothing(self) -> None:
         value = workflow([empty(1, mode=4), save(3, 2)], [(2, 1, 0, 3, 0)])
         assert inputs(value) == {"3": {"filename_prefix": "out"}}
 
@@ -187,7 +187,7 @@ class TestLinks:
 
 
 class TestSubgraphs:
-    def test_a_subgraph_that_is_used_twice_is_there_twice(self) -> None:
+    def test_subgraph_that_is_used_twice_is_there_twice(self) -> None:
         value = workflow(
             [
                 empty(),
@@ -205,7 +205,7 @@ class TestSubgraphs:
             "4": {"images": ["3:7", 0], "filename_prefix": "out"},
         }
 
-    def test_a_field_that_is_not_set_outside_has_the_value_inside(self) -> None:
+    def test_field_that_is_not_set_outside_has_the_value_inside(self) -> None:
         value = workflow(
             [empty(), use(2, SCALE, 1, field="scale_by")],
             [(1, 1, 0, 2, 0)],
@@ -230,7 +230,7 @@ class TestSubgraphs:
             (node(8, "PrimitiveNode", outputs=[("FLOAT", "FLOAT")], values=[1.25, "fixed"]), 1.25),
         ],
     )
-    def test_a_field_is_shown_through_several_subgraphs(self, origin: dict[str, Any] | None, factor: Any) -> None:
+    def test_field_is_shown_through_several_subgraphs(self, origin: dict[str, Any] | None, factor: Any) -> None:
         outer = use(2, NEST, 1, field="factor", field_link=9 if origin else None, values=[6.0])
         value = workflow(
             [empty(), outer, save(4, 2), *([origin] if origin else [])],
@@ -242,7 +242,7 @@ class TestSubgraphs:
         assert found["4"]["images"] == ["2:20:7", 0]
 
     @pytest.mark.parametrize(("mode", "images"), [(2, None), (4, ["1", 0])])
-    def test_a_subgraph_that_is_off_is_off_as_a_whole(self, mode: int, images: Any) -> None:
+    def test_subgraph_that_is_off_is_off_as_a_whole(self, mode: int, images: Any) -> None:
         value = workflow(
             [empty(), use(2, SCALE, 1, field="scale_by", mode=mode), save(4, 2)],
             [(1, 1, 0, 2, 0), (2, 2, 0, 4, 0)],
@@ -252,7 +252,7 @@ class TestSubgraphs:
         assert set(found) == {"1", "4"}
         assert found["4"].get("images") == images
 
-    def test_an_input_may_go_straight_to_an_output(self) -> None:
+    def test_input_may_go_straight_to_an_output(self) -> None:
         through = subgraph(SCALE, [], [(1, -10, 0, -20, 0)], [("image", "IMAGE", [1])], [("IMAGE", "IMAGE", [1])])
         value = workflow(
             [empty(), node(2, SCALE, [("image", "IMAGE", 1)]), save(4, 2)],
@@ -262,7 +262,7 @@ class TestSubgraphs:
         assert inputs(value)["4"]["images"] == ["1", 0]
 
 
-def test_a_group_node_of_old_becomes_the_nodes_inside() -> None:
+def test_group_node_of_old_becomes_the_nodes_inside() -> None:
     inside = [
         empty(0),
         node(1, "ImageScaleBy", [("image", "IMAGE", None)], values=["bilinear", 2.0]),
@@ -295,7 +295,7 @@ class TestProblems:
         )
         assert caught.value.detail == "These nodes are not installed: Foo (node 2), Bar (node 3)."
 
-    def test_a_class_that_is_not_installed_is_named_once_with_its_places(self) -> None:
+    def test_class_that_is_not_installed_is_named_once_with_its_places(self) -> None:
         with pytest.raises(NotInstalled) as caught:
             convert_workflow(workflow([empty(), *(node(each, "Foo") for each in range(2, 7))]), DEFINITIONS)
         assert caught.value.detail == "This node is not installed: Foo (nodes 2, 3, 4, …)."
@@ -307,11 +307,11 @@ class TestProblems:
         assert [text.split(":")[0] for text in caught.value.problems] == ["Load3D (2)", "Anything Everywhere (3)"]
 
     @pytest.mark.parametrize("nodes", [[], [node(1, "Note")], [empty(mode=2)]])
-    def test_a_workflow_in_which_nothing_runs_is_refused(self, nodes: list[Any]) -> None:
+    def test_workflow_in_which_nothing_runs_is_refused(self, nodes: list[Any]) -> None:
         with pytest.raises(GraphError, match="no node"):
             convert_workflow(workflow(nodes), DEFINITIONS)
 
-    def test_a_subgraph_within_itself_is_refused(self) -> None:
+    def test_subgraph_within_itself_is_refused(self) -> None:
         inside = subgraph(SCALE, [node(1, SCALE)], [(2, 1, 0, -20, 0)], [], [("IMAGE", "IMAGE", [2])])
         value = workflow([node(2, SCALE), save(4, 2)], [(2, 2, 0, 4, 0)], definitions={"subgraphs": [inside]})
         with pytest.raises(GraphError, match="too large"):
@@ -329,7 +329,7 @@ class TestProblems:
         )
         assert inputs(value) == {"3": {"filename_prefix": "out"}}
 
-    def test_a_long_chain_of_reroutes_is_followed(self) -> None:
+    def test_long_chain_of_reroutes_is_followed(self) -> None:
         count = 5000
         chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
         links = [(at, at, 0, at + 1, 0) for at in range(1, count)]
@@ -361,7 +361,7 @@ def test_many_links_through_one_long_chain_are_followed_once() -> None:
         {"nodes": [{"type": "Odd"}]},
     ],
 )
-def test_a_group_of_another_shape_breaks_nothing(group: dict[str, Any]) -> None:
+def test_group_of_another_shape_breaks_nothing(group: dict[str, Any]) -> None:
     value = workflow([empty(), node(5, "workflow>mine")], extra={"groupNodes": {"mine": group}})
     definitions = {**DEFINITIONS, "Odd": {"input": {}, "output": 5}}
     assert "1" in convert_workflow(value, definitions)
@@ -430,5 +430,5 @@ def chains(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(value=chains())
-def test_a_converted_graph_is_one_that_the_server_takes(value: dict[str, Any]) -> None:
+def test_converted_graph_is_one_that_the_server_takes(value: dict[str, Any]) -> None:
     assert graph_problems(convert_workflow(value, DEFINITIONS), DEFINITIONS) == []

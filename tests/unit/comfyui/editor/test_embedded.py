@@ -158,25 +158,25 @@ def glb(path: Path) -> None:
         ("a.opus", sound),
     ],
 )
-def test_a_file_carries_its_graph_and_its_workflow(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
+def test_file_carries_its_graph_and_its_workflow(tmp_path: Path, name: str, write: Callable[[Path], None]) -> None:
     write(tmp_path / name)
     assert read_embedded(tmp_path / name) == BOTH
 
 
 @pytest.mark.parametrize("name", ["a.png", "a.webp", "a.jpg", "a.gif", "a.tiff", "a.avif"])
-def test_a_picture_of_something_else_carries_nothing(tmp_path: Path, name: str) -> None:
+def test_picture_of_something_else_carries_nothing(tmp_path: Path, name: str) -> None:
     picture().save(tmp_path / name)
     assert read_embedded(tmp_path / name) is None
 
 
-def test_a_number_that_json_does_not_have_is_no_obstacle(tmp_path: Path) -> None:
+def test_number_that_json_does_not_have_is_no_obstacle(tmp_path: Path) -> None:
     info = PngInfo()
     info.add_text("prompt", PROMPT_TEXT[:-2] + ', "is_changed": [NaN]}}')
     picture().save(tmp_path / "a.png", pnginfo=info)
     assert read_embedded(tmp_path / "a.png") == Embedded(graph={"1": GRAPH["1"] | {"is_changed": [None]}})
 
 
-def test_a_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> None:
+def test_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.png"
     bomb.write_bytes(b"\x89PNG\r\n\x1a\n" + struct.pack(">I4s", 2**31 - 1, b"tEXt") + b"prompt\0{")
     assert read_embedded(bomb) is None
@@ -193,7 +193,7 @@ def test_a_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> No
         ("deep.latent", struct.pack("<Q", 100_000) + b'{"a":' * 20_000),
     ],
 )
-def test_a_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
+def test_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
     (tmp_path / name).write_bytes(head)
     # sparse: what is read of it would be there
     os.truncate(tmp_path / name, 64 * MOST_BYTES)
@@ -218,7 +218,7 @@ def test_what_is_not_read_is_not_called_empty(tmp_path: Path, name: str, said: s
         load_workflow(tmp_path / name)
 
 
-def test_a_model_that_comfyui_saved_is_a_workflow(tmp_path: Path) -> None:
+def test_model_that_comfyui_saved_is_a_workflow(tmp_path: Path) -> None:
     safetensors(tmp_path / "lora.safetensors")
     assert load_workflow(tmp_path / "lora.safetensors") == GRAPH
 

@@ -66,12 +66,12 @@ def test_subgraphs_in_a_circle_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("slot", [-1, -5])
-def test_a_link_from_an_output_that_cannot_be_leads_nowhere(slot: int) -> None:
+def test_link_from_an_output_that_cannot_be_leads_nowhere(slot: int) -> None:
     bypassed = workflow([empty() | {"mode": 4}, save(9, 1)], [(1, 1, slot, 9, 0)])
     assert "images" not in as_graph(bypassed, {**DEFINITIONS, "EmptyImage": {"output": []}})["9"]["inputs"]
 
 
-def test_a_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_memory() -> None:
+def test_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_memory() -> None:
     value = workflow([{"id": number, "type": "workflow>g"} for number in range(4000)])
     value["extra"] = {"groupNodes": {"g": {"nodes": [{}] * 15_000}}}
     tracemalloc.start()
@@ -84,7 +84,7 @@ def test_a_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_
         tracemalloc.stop()
 
 
-def test_a_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
     def counted(*given: Any) -> GroupNode:
@@ -100,7 +100,7 @@ def test_a_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("slot", [-1, -3, -100])
 @pytest.mark.parametrize("mode", [0, BYPASSED])
-def test_a_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mode: int) -> None:
+def test_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mode: int) -> None:
     sub = subgraph("sub", [empty(5), save(6, 7)], [(7, -10, slot, 6, 0), (8, 5, slot, -20, 0)], [], [("o", "*", [8])])
     group = {"nodes": [empty(), save(0, 1)], "links": [[0, slot, 1, 0, "IMAGE"]]}
     links = [(1, 1, slot, 9, 0), (2, 2, slot, 10, 0), (3, 3, slot, 11, 0)]
@@ -132,7 +132,7 @@ def prompt_of(text: str) -> str:
     ],
     ids=lambda text: text[:8],
 )
-def test_a_prompt_is_gone_through_once_whatever_it_is_made_of(text: str, sent: str) -> None:
+def test_prompt_is_gone_through_once_whatever_it_is_made_of(text: str, sent: str) -> None:
     assert prompt_of(text) == sent
 
 
@@ -162,14 +162,14 @@ def test_many_inputs_of_a_subgraph_that_is_used_often_are_found_at_once() -> Non
     assert [each["inputs"].get("n19999") for each in graph.values()] == [None, ["2", 0]]
 
 
-def test_a_node_with_many_inputs_in_a_subgraph_that_is_used_often_is_refused() -> None:
+def test_node_with_many_inputs_in_a_subgraph_that_is_used_often_is_refused() -> None:
     sub = subgraph("sub", [node(5, "ImageInvert", [(f"n{at}", "*", None) for at in range(20_000)])], [], [], [])
     value = workflow([node(at, "sub") for at in range(10_000)]) | {"definitions": {"subgraphs": [sub]}}
     with pytest.raises(GraphError, match=r"more than 1,000,000 inputs"):
         as_graph(value, DEFINITIONS)
 
 
-def test_a_group_with_many_open_inputs_is_read_at_once() -> None:
+def test_group_with_many_open_inputs_is_read_at_once() -> None:
     value = workflow([node(1, "workflow>g"), save(2, None)])
     inside = node(0, "Unknown", [(f"n{at}", "*", None) for at in range(50_000)])
     value["extra"] = {"groupNodes": {"g": {"nodes": [inside]}}}
@@ -177,7 +177,7 @@ def test_a_group_with_many_open_inputs_is_read_at_once() -> None:
         as_graph(value, DEFINITIONS)
 
 
-def test_a_long_title_is_not_told_for_each_use_of_its_subgraph() -> None:
+def test_long_title_is_not_told_for_each_use_of_its_subgraph() -> None:
     sub = subgraph("sub", [node(5, "Unknown" * 10_000, title="x" * 1_000_000)], [], [], [])
     value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
     with pytest.raises(NotInstalled) as refused:
@@ -185,7 +185,7 @@ def test_a_long_title_is_not_told_for_each_use_of_its_subgraph() -> None:
     assert len(refused.value.detail) < 2_000_000
 
 
-def test_an_id_as_long_as_a_text_is_refused() -> None:
+def test_id_as_long_as_a_text_is_refused() -> None:
     sub = subgraph("sub", [empty(5) | {"id": "5" * 1_000_000}], [], [], [])
     value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
     with pytest.raises(GraphError, match="longer than 100 characters"):
@@ -201,6 +201,6 @@ def test_an_id_as_long_as_a_text_is_refused() -> None:
         {"input": {}, "output": 5},
     ],
 )
-def test_a_definition_of_another_shape_than_expected_says_nothing(definition: dict[str, Any]) -> None:
+def test_definition_of_another_shape_than_expected_says_nothing(definition: dict[str, Any]) -> None:
     value = workflow([node(1, "X"), node(2, "X", mode=BYPASSED), save(3, 1)], [(1, 2, 0, 3, 0)])
     assert as_graph(value, {**DEFINITIONS, "X": definition})["1"]["class_type"] == "X"

@@ -19,7 +19,7 @@ def definitions() -> dict[str, Any]:
     return found
 
 
-def test_the_templates_are_those_that_the_editor_was_asked_about() -> None:
+def test_templates_are_those_that_the_editor_was_asked_about() -> None:
     assert versions() == RECORDED["versions"], "make them anew: python -m tests.unit.comfyui.editor --help"
 
 
@@ -32,7 +32,7 @@ def test_of_each_template_that_could_not_be_compared_the_missing_nodes_are_named
 
 
 @pytest.mark.parametrize(("name", "workflow"), [pytest.param(*each, id=each[0]) for each in templates()])
-def test_a_template_is_converted_as_the_editor_does_it(name: str, workflow: dict[str, Any]) -> None:
+def test_template_is_converted_as_the_editor_does_it(name: str, workflow: dict[str, Any]) -> None:
     expected = RECORDED["exports"][name]
     if isinstance(expected, list):
         with pytest.raises(NotInstalled) as refused:

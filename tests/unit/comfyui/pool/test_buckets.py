@@ -20,12 +20,12 @@ def drained(buckets: Buckets) -> list[str]:
     return taken
 
 
-def test_the_highest_priority_goes_first_then_the_first_come() -> None:
+def test_highest_priority_goes_first_then_the_first_come() -> None:
     buckets = filled(ticket(1), ticket(2, priority=5, workflow="v"), ticket(3, priority=5), ticket(4, priority=-1))
     assert drained(buckets) == ["job-2", "job-3", "job-1", "job-4"]
 
 
-def test_a_job_that_may_not_run_holds_up_nobody() -> None:
+def test_job_that_may_not_run_holds_up_nobody() -> None:
     buckets = filled(ticket(1, workflow="blocked", priority=9), ticket(2, workflow="free"))
     taken = buckets.take(lambda bucket: bucket.workflow_hash == "free")
     assert taken is not None
@@ -34,7 +34,7 @@ def test_a_job_that_may_not_run_holds_up_nobody() -> None:
     assert len(buckets) == 1
 
 
-def test_a_job_that_comes_back_has_its_old_place() -> None:
+def test_job_that_comes_back_has_its_old_place() -> None:
     buckets = filled(ticket(1), ticket(2), ticket(3))
     first = buckets.take(anywhere)
     assert first is not None
@@ -59,7 +59,7 @@ def test_removing_from_the_front_the_middle_and_the_end() -> None:
     assert buckets.take(anywhere) is None
 
 
-def test_a_decision_looks_at_buckets_and_not_at_jobs() -> None:
+def test_decision_looks_at_buckets_and_not_at_jobs() -> None:
     buckets = filled(*(ticket(number, workflow=str(number % 3)) for number in range(10_000)))
     asked: list[Bucket] = []
 

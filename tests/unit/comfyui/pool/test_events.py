@@ -66,7 +66,7 @@ def test_every_event_can_be_subscribed_to_by_its_type() -> None:
     }
 
 
-async def test_a_stream_gives_what_was_put_in_order() -> None:
+async def test_stream_gives_what_was_put_in_order() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=10)
     events = [queued(), progress(0.1), preview(), completed()]
     for event in events:
@@ -75,7 +75,7 @@ async def test_a_stream_gives_what_was_put_in_order() -> None:
     assert stream.dropped == 0
 
 
-async def test_a_slow_reader_loses_progress_first_and_ends_never() -> None:
+async def test_slow_reader_loses_progress_first_and_ends_never() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=3)
     first = queued("1")
     for event in (first, progress(0.1), preview()):
@@ -87,7 +87,7 @@ async def test_a_slow_reader_loses_progress_first_and_ends_never() -> None:
     assert await rest(stream) == [first, second, end]
 
 
-async def test_a_buffer_full_of_ends_keeps_them_all() -> None:
+async def test_buffer_full_of_ends_keeps_them_all() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=2)
     stream.put(queued("0"))
     for number in range(5):
@@ -105,7 +105,7 @@ async def test_reading_and_dropping_go_together() -> None:
     assert await rest(stream) == [progress(0.3), progress(0.4)]
 
 
-async def test_a_reader_waits_for_the_next_event_and_for_the_end() -> None:
+async def test_reader_waits_for_the_next_event_and_for_the_end() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=2)
     reader = asyncio.create_task(until(stream, JobCompleted))
     await asyncio.sleep(0)
@@ -154,7 +154,7 @@ async def test_asynchronous_callbacks_are_finished_before_the_end() -> None:
     assert heard == ["1", "2"]
 
 
-async def test_a_callback_that_fails_hurts_nobody() -> None:
+async def test_callback_that_fails_hurts_nobody() -> None:
     bus = Bus(buffer_size=10)
     heard: list[PoolEvent] = []
 
@@ -174,7 +174,7 @@ async def test_a_callback_that_fails_hurts_nobody() -> None:
     assert [entry["event"] for entry in logs] == ["pool.callback_failed"] * 2
 
 
-async def test_a_name_that_no_event_has_is_refused() -> None:
+async def test_name_that_no_event_has_is_refused() -> None:
     bus = Bus(buffer_size=10)
     with pytest.raises(InvalidInput, match="job:canceled"):
         bus.on("job:cancelled", print)
@@ -193,7 +193,7 @@ async def test_streams_are_filtered_and_end_with_the_bus() -> None:
     assert [event async for event in bus.stream()] == []
 
 
-async def test_a_stream_that_nobody_reads_any_more_is_forgotten() -> None:
+async def test_stream_that_nobody_reads_any_more_is_forgotten() -> None:
     bus = Bus(buffer_size=10)
     stream = bus.stream()
     bus.emit(queued())

@@ -28,7 +28,7 @@ def failover(clock: Clock) -> FailoverStrategy:
     return SmartFailover(clock=clock)
 
 
-def test_the_timeline_of_a_block(failover: FailoverStrategy, clock: Clock) -> None:
+def test_timeline_of_a_block(failover: FailoverStrategy, clock: Clock) -> None:
     assert failover.record_failure("client-1", "abc", ERROR) == NOW + timedelta(seconds=60)
     for seconds in (0, 5, 30, 59.999999):
         clock.seconds = seconds
@@ -51,7 +51,7 @@ def test_only_the_pair_is_blocked(failover: FailoverStrategy) -> None:
     assert failover.blocked_hashes("client-2") == frozenset()
 
 
-def test_a_success_ends_the_block(failover: FailoverStrategy) -> None:
+def test_success_ends_the_block(failover: FailoverStrategy) -> None:
     failover.record_failure("client-1", "abc", ERROR)
     assert failover.record_success("client-1", "abc")
     assert not failover.should_skip("client-1", "abc")
@@ -60,7 +60,7 @@ def test_a_success_ends_the_block(failover: FailoverStrategy) -> None:
     assert not failover.record_success("client-1", "abc")
 
 
-def test_a_further_failure_begins_the_cooldown_afresh(failover: FailoverStrategy, clock: Clock) -> None:
+def test_further_failure_begins_the_cooldown_afresh(failover: FailoverStrategy, clock: Clock) -> None:
     failover.record_failure("client-1", "abc", ERROR)
     clock.seconds = 40
     failover.record_failure("client-1", "abc", ERROR)
@@ -72,7 +72,7 @@ def test_a_further_failure_begins_the_cooldown_afresh(failover: FailoverStrategy
     assert failover.release() == [("client-1", "abc")]
 
 
-def test_the_next_block_to_end_is_announced_first(failover: FailoverStrategy, clock: Clock) -> None:
+def test_next_block_to_end_is_announced_first(failover: FailoverStrategy, clock: Clock) -> None:
     failover.record_failure("client-1", "abc", ERROR)
     clock.seconds = 10
     failover.record_failure("client-2", "abc", ERROR)
@@ -94,7 +94,7 @@ def test_failures_are_counted_up_to_the_limit_and_from_one_after_a_success(clock
     assert failover.should_skip("client-1", "abc")
 
 
-def test_the_count_starts_anew_after_a_block(clock: Clock) -> None:
+def test_count_starts_anew_after_a_block(clock: Clock) -> None:
     failover = SmartFailover(max_failures_before_block=2, cooldown_seconds=10, clock=clock)
     failover.record_failure("client-1", "abc", ERROR)
     failover.record_failure("client-1", "abc", ERROR)
@@ -109,7 +109,7 @@ def test_without_a_cooldown_nobody_is_blocked(clock: Clock) -> None:
     assert failover.release() == []
 
 
-def test_the_steady_clock_tells_the_time() -> None:
+def test_steady_clock_tells_the_time() -> None:
     clock = steady_clock()
     assert abs(clock() - datetime.now(UTC)) < timedelta(seconds=1)
     assert clock() <= clock()

@@ -25,37 +25,37 @@ def test_without_candidates_nobody_is_chosen() -> None:
     assert choose(Bucket("w"), [], nobody) is None
 
 
-def test_an_excluded_server_is_never_chosen() -> None:
+def test_excluded_server_is_never_chosen() -> None:
     a, b = Server(id="a", warm=frozenset({"w"})), Server(id="b")
     bucket = Bucket("w", preferred_clients=frozenset({"a"}), exclude_clients=frozenset({"a"}))
     assert choose(bucket, [a, b], nobody) is b
     assert choose(bucket, [a], nobody) is None
 
 
-def test_a_server_that_the_strategy_skips_is_not_chosen() -> None:
+def test_server_that_the_strategy_skips_is_not_chosen() -> None:
     a, b = Server(id="a"), Server(id="b")
     blocked = {("a", "w")}
     assert choose(Bucket("w"), [a, b], lambda *pair: pair in blocked) is b
     assert choose(Bucket("other"), [a, b], lambda *pair: pair in blocked) is a
 
 
-def test_a_preferred_server_goes_before_a_warm_one() -> None:
+def test_preferred_server_goes_before_a_warm_one() -> None:
     a, b = Server(id="a", foreign_runs=3, last_used=9), Server(id="b", warm=frozenset({"w"}))
     assert choose(Bucket("w", preferred_clients=frozenset({"a"})), [b, a], nobody) is a
 
 
-def test_a_preference_is_no_restriction() -> None:
+def test_preference_is_no_restriction() -> None:
     b = Server(id="b")
     assert choose(Bucket("w", preferred_clients=frozenset({"a"})), [b], nobody) is b
 
 
-def test_a_warm_server_goes_before_a_less_occupied_one() -> None:
+def test_warm_server_goes_before_a_less_occupied_one() -> None:
     a, b = Server(id="a"), Server(id="b", warm=frozenset({"w"}), foreign_runs=2)
     assert choose(Bucket("w"), [a, b], nobody) is b
     assert choose(Bucket("other"), [a, b], nobody) is a
 
 
-def test_the_least_occupied_goes_before_the_longest_idle() -> None:
+def test_least_occupied_goes_before_the_longest_idle() -> None:
     a, b, c = Server(id="a", foreign_runs=1), Server(id="b", last_used=7), Server(id="c", last_used=5)
     assert choose(Bucket("w"), [a, b, c], nobody) is c
 
@@ -74,7 +74,7 @@ ids = st.frozensets(st.sampled_from("abcdefgh"))
 
 
 @given(candidates=servers, preferred=ids, excluded=ids, skipped=ids)
-def test_the_choice_fits_and_nothing_that_fits_is_better(
+def test_choice_fits_and_nothing_that_fits_is_better(
     candidates: list[Server], preferred: frozenset[str], excluded: frozenset[str], skipped: frozenset[str]
 ) -> None:
     bucket = Bucket("w", preferred, excluded)
@@ -103,7 +103,7 @@ def test_of_two_warm_servers_the_one_that_ran_it_last_is_chosen() -> None:
     assert choose(Bucket("v"), [a, b], nobody) is a
 
 
-def test_a_server_that_has_the_very_result_goes_before_a_warm_one() -> None:
+def test_server_that_has_the_very_result_goes_before_a_warm_one() -> None:
     a, b = Server(id="a", warm=frozenset({"w"})), Server(id="b", cached="this")
     assert choose(Bucket("w", same_as="this"), [a, b], nobody) is b
     assert choose(Bucket("w"), [a, b], nobody) is a

@@ -14,14 +14,14 @@ def made(graph: Any, **options: Any) -> Ticket:
     return make_ticket(graph, cast(JobOptions, options), sequence=1, created_at=NOW)
 
 
-def test_a_ticket_keeps_the_graph_as_it_was() -> None:
+def test_ticket_keeps_the_graph_as_it_was() -> None:
     graph = invert(1)
     ticket = made(graph)
     graph["1"]["inputs"]["color"] = 2
     assert orjson.loads(ticket.graph) == invert(1)
 
 
-def test_a_ticket_keeps_the_metadata_as_it_was() -> None:
+def test_ticket_keeps_the_metadata_as_it_was() -> None:
     metadata = {"user": "u1"}
     ticket = made(invert(), metadata=metadata)
     metadata["user"] = "u2"
@@ -64,19 +64,19 @@ def test_nodes_that_are_not_there_are_refused() -> None:
         made(invert(), attachments=[Attachment(node="Photo", input="image", source=b"")])
 
 
-def test_an_attachment_must_say_where_it_goes() -> None:
+def test_attachment_must_say_where_it_goes() -> None:
     with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
         made(invert(), attachments=[Attachment(source=b"")])
     with pytest.raises(InvalidInput, match="one name"):
         made(invert(), attachments=[Attachment(placeholder="__IMG__", folder="../x", source=b"")])
 
 
-def test_an_attachment_with_a_placeholder_needs_no_node() -> None:
+def test_attachment_with_a_placeholder_needs_no_node() -> None:
     attachment = Attachment(placeholder="__IMG__", source=b"")
     assert made(invert(), attachments=[attachment]).attachments == (attachment,)
 
 
-def test_a_ticket_keeps_extra_data_as_it_was() -> None:
+def test_ticket_keeps_extra_data_as_it_was() -> None:
     extra_data = {"extra_pnginfo": {"workflow": [1]}}
     ticket = made(invert(), extra_data=extra_data)
     extra_data["extra_pnginfo"]["workflow"].append(2)

@@ -7,10 +7,10 @@ import pytest
 
 from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
 from comfyrelay.comfyui.processes.gpus import LocalGpu
-from comfyrelay.comfyui.processes.installs import Install, InstallKind, install_at
-from comfyrelay.comfyui.processes.launch import ProcessLaunch, empty_folders, launch, lend_inputs, make_folders
+from comfyrelay.comfyui.processes.installs import Install, InstallKind, resolve_install
+from comfyrelay.comfyui.processes.launch import ProcessLaunch, empty_folders, launch, link_inputs, make_folders
 from comfyrelay.comfyui.processes.log import KEPT, LAST_LINES, ProcessLog, last_lines_in
-from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load
 from comfyrelay.worker.settings import WorkerSettings, load_worker_settings
@@ -26,17 +26,17 @@ def launched(install: Install, folder: Path) -> ProcessLaunch:
 
 def test_it_is_started_on_its_gpu_with_what_its_version_knows(tmp_path: Path) -> None:
     install = FakeInstall(tmp_path / "ComfyUI")
-    made = launched(install_at(install.folder), tmp_path / "one")
+    made = launched(resolve_install(install.folder), tmp_path / "one")
     words = list(made.argv)
     assert words[:2] == [str(PYTHON), str(install.folder / "main.py")]
     assert words[words.index("--database-url") + 1] == f"sqlite:///{tmp_path}/one/user/comfyui.db"
     assert words[-1] == "--lowvram"
     assert made.environment["CUDA_VISIBLE_DEVICES"] == "GPU-1"
     (install.folder / "comfy" / "cli_args.py").write_text("an older one")
-    assert not {"--database-url", "--user-directory"} & set(launched(install_at(install.folder), tmp_path).argv)
+    assert not {"--database-url", "--user-directory"} & set(launched(resolve_install(install.folder), tmp_path).argv)
 
 
-def test_the_desktop_app_is_told_where_its_models_are(tmp_path: Path) -> None:
+def test_desktop_app_is_told_where_its_models_are(tmp_path: Path) -> None:
     install = Install(
         kind=InstallKind.DESKTOP,
         named=tmp_path / "b",
@@ -48,7 +48,7 @@ def test_the_desktop_app_is_told_where_its_models_are(tmp_path: Path) -> None:
     assert f"--base-directory {tmp_path}/b --extra-model-paths-config {tmp_path}/e" in words
 
 
-def test_the_portable_build_does_not_see_what_its_user_has_installed_elsewhere(tmp_path: Path) -> None:
+def test_portable_build_does_not_see_what_its_user_has_installed_elsewhere(tmp_path: Path) -> None:
     install = Install(kind=InstallKind.PORTABLE, named=tmp_path, code=tmp_path / "ComfyUI")
     assert launched(install, tmp_path / "one").argv[1] == "-s"
 
@@ -57,14 +57,14 @@ def test_our_secrets_are_not_for_custom_nodes(tmp_path: Path, monkeypatch: pytes
     for name in ("FLEET_SECRET", "COMFY_CLOUD_API_KEY", "COMFYRELAY_WORKER_FLEET_SECRET", "VIRTUAL_ENV", "HTTP_PROXY"):
         monkeypatch.setenv(name, "http://mine.test")
     install = FakeInstall(tmp_path / "ComfyUI")
-    given = launched(install_at(install.folder), tmp_path / "one").environment
+    given = launched(resolve_install(install.folder), tmp_path / "one").environment
     assert [name for name, value in given.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
 
 
 def test_threads_of_pytorch_that_wait_leave_the_cores_to_others_unless_told_otherwise(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install = install_at(FakeInstall(tmp_path / "ComfyUI").folder)
+    install = resolve_install(FakeInstall(tmp_path / "ComfyUI").folder)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "PASSIVE"
     monkeypatch.setenv("OMP_WAIT_POLICY", "ACTIVE")
@@ -78,7 +78,7 @@ def test_files_of_the_users_own_input_folder_are_found_and_never_removed(tmp_pat
     (own / UPLOAD_FOLDER).mkdir()
     make_folders(tmp_path / "one")
     for _ in range(2):
-        assert lend_inputs(own, tmp_path / "one" / "input") == []
+        assert link_inputs(own, tmp_path / "one" / "input") == []
     assert (tmp_path / "one" / "input" / "face.png").read_bytes() == b"face"
     assert [each.name for each in (tmp_path / "one" / "input").iterdir()] == ["face.png"]
     empty_folders(tmp_path / "one")
@@ -103,9 +103,9 @@ def test_where_links_are_not_allowed_folders_and_files_are_lent_all_the_same(
         (own / name).parent.mkdir(parents=True, exist_ok=True)
         (own / name).write_bytes(b"0123456789 too large" if name == "film.mp4" else name.encode())
     too_large = [] if has_hard_links else [str(own / "film.mp4")]
-    assert lend_inputs(own, lent) == too_large
+    assert link_inputs(own, lent) == too_large
     (own / "3d" / "late.glb").write_bytes(b"late")
-    assert lend_inputs(own, lent) == too_large
+    assert link_inputs(own, lent) == too_large
     found = {each.relative_to(lent).as_posix(): each.read_bytes() for each in lent.rglob("*") if each.is_file()}
     lent_too = {} if too_large else {"film.mp4": b"0123456789 too large"}
     assert found == {"face.png": b"face.png", "3d/model.glb": b"3d/model.glb", "3d/late.glb": b"late", **lent_too}
@@ -127,9 +127,9 @@ class TestSettings:
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_DIR", "/opt/ComfyUI")
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", "--lowvram --extra 'a b'")
         monkeypatch.setenv("COMFYRELAY_WORKER_PER_GPU", "2")
-        care = load_worker_settings().care
-        assert care is not None
-        assert (care.arguments, care.first_count) == (("--lowvram", "--extra", "a b"), 2)
+        options = load_worker_settings().managed
+        assert options is not None
+        assert (options.arguments, options.first_count) == (("--lowvram", "--extra", "a b"), 2)
         # also shortened, as ComfyUI would take them
         for taken, named in {
             "--port=8188": "--port",
@@ -137,11 +137,11 @@ class TestSettings:
             "--default-device 1": "--default",
         }.items():
             monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", taken)
-            with pytest.raises(ConfigurationError, match=rf"COMFYUI_ARGS.*ComfyRelay chooses {named}"):
+            with pytest.raises(ConfigurationError, match=rf"COMFYUI_ARGS.*ComfyRelay sets {named}"):
                 load_worker_settings()
 
     @pytest.mark.parametrize("count", ["0", "17", "many"])
-    def test_a_count_is_a_small_number_or_auto(self, monkeypatch: pytest.MonkeyPatch, count: str) -> None:
+    def test_count_is_a_small_number_or_auto(self, monkeypatch: pytest.MonkeyPatch, count: str) -> None:
         monkeypatch.setenv("COMFYRELAY_WORKER_PER_GPU", count)
         with pytest.raises(ConfigurationError, match="PER_GPU"):
             load_worker_settings()
@@ -152,12 +152,12 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match="leave out COMFYUI_BASE_URL"):
             load_worker_settings()
 
-    def test_a_key_of_comfy_cloud_does_not_replace_it(self) -> None:
+    def test_key_of_comfy_cloud_does_not_replace_it(self) -> None:
         settings = WorkerSettings(comfyui_dir=Path("/opt/ComfyUI"), comfy_cloud_api_key="key")
         assert settings.providers == ["self_hosted", "cloud"]
 
     def test_nothing_is_started_where_nothing_is_said(self) -> None:
-        assert load(CareSettings).care is None
+        assert load(ManagedSettings).managed is None
 
 
 class TestLog:
@@ -191,7 +191,7 @@ class TestLog:
         assert all(each.stat().st_size <= 100 for each in files)
         assert files[0].read_bytes().startswith(b"0000049")
 
-    def test_a_full_disk_costs_lines_of_the_file_only(self, tmp_path: Path) -> None:
+    def test_full_disk_costs_lines_of_the_file_only(self, tmp_path: Path) -> None:
         (tmp_path / "comfyui.log").symlink_to("/dev/full")
         log = ProcessLog(tmp_path / "comfyui.log")
         log.write(b"OSError: [Errno 28] No space left on device\n")
