@@ -26,8 +26,6 @@ export const job = {
   copyCall: "Copy as API call",
   callNeeds: "# COMFYRELAY_TOKEN: a token from POST /api/tokens, or on a desk the content of its owner-secret file",
   copyText: "Copy text",
-  copied: "Copied to clipboard",
-  notCopied: "Your browser blocked copying.",
   parts: "About this job",
   values: "Values",
   moreDefaults: (count: number) => `${plural(count, "more value")} with workflow defaults`,
