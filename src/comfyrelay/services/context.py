@@ -1,4 +1,4 @@
-"""What every room of the engine stands on."""
+"""Dependencies shared by all services."""
 
 from dataclasses import dataclass
 from datetime import timedelta
@@ -11,7 +11,7 @@ from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.notify import NotifyChannel
 
-# Files in object storage; the name under which rows refer to it.
+# Name of the object storage in file rows.
 DISK = "objects"
 
 
@@ -31,7 +31,7 @@ class ServiceContext:
 
     @property
     def default_fleet(self) -> tuple[Stage, str] | None:
-        """The one that runs every new workflow, where there is one."""
+        """The fleet that gets every new workflow, if any."""
         return (Stage(self.settings.stage), self.settings.default_fleet) if self.settings.default_fleet else None
 
     @property

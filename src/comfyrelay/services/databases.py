@@ -1,4 +1,4 @@
-"""The central database and the shards, and what is known of their health."""
+"""The central database and the shards, with their known health."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping
@@ -17,10 +17,10 @@ from comfyrelay.store.migrate import Schema
 
 log = structlog.get_logger(__name__)
 
-# For how long a shard that could not be reached is left alone before somebody tries again.
+# A shard counts as down for this long after a failed connection.
 DOWN_SECONDS = 5.0
-# How often a start asks whether a database is up by now.
-ASK_SECONDS = 1.0
+# Retry interval for databases that were unreachable at startup.
+RETRY_SECONDS = 1.0
 
 
 class Databases:
@@ -28,18 +28,18 @@ class Databases:
         self.central = central
         self.shards = dict(shards)
         self._down_until: dict[str, float] = {}
-        # Shards that were away when the server started, and why: their schema may be of another version.
-        self._awaited: dict[str, str] = {}
-        # A tenant never moves, so where it lives need not be asked twice.
+        # Shards that were unreachable at startup, and why; their schema version is unknown.
+        self._pending: dict[str, str] = {}
+        # Cached for good, because a tenant never moves to another shard.
         self._shard_of: dict[str, str] = {}
 
     @classmethod
     def from_settings(cls, settings: Settings, *, clock: Callable[[], datetime] = utc_now) -> "Databases":
         size = settings.database_pool_size
         if not settings.shard_urls:
-            raise ConfigurationError("There is no shard: set COMFYRELAY_SHARDS.")
+            raise ConfigurationError("No shard is configured. Set COMFYRELAY_SHARDS.")
         if "central" in settings.shard_urls:
-            raise ConfigurationError("A shard cannot be named 'central': that is the central database.")
+            raise ConfigurationError("A shard cannot be named 'central': that name is the central database.")
         return cls(
             Database("central", settings.central_url, pool_size=size, clock=clock),
             {name: Database(name, url, pool_size=size, clock=clock) for name, url in settings.shard_urls.items()},
@@ -50,12 +50,12 @@ class Databases:
             await each.close()
 
     def shard(self, name: str) -> Database:
-        if name in self._awaited:
+        if name in self._pending:
             raise DatabaseUnavailable(name=name, why="has not been reached since this server started")
         try:
             return self.shards[name]
         except KeyError:
-            # Jobs of a shard that this process does not know must wait, not fail: another process may know it.
+            # Another process may have this shard configured, so its jobs wait instead of failing.
             raise DatabaseUnavailable(name=name) from None
 
     async def shard_of(self, tenant_id: str) -> Database:
@@ -71,13 +71,13 @@ class Databases:
         return self._shard_of[tenant_id]
 
     def down(self) -> list[str]:
-        """Shards known to be down: their jobs are not handed out."""
+        """Shards known to be down; their jobs are not leased."""
         now = asyncio.get_running_loop().time()
-        return sorted({*self._awaited, *(name for name, until in self._down_until.items() if until > now)})
+        return sorted({*self._pending, *(name for name, until in self._down_until.items() if until > now)})
 
     @contextmanager
     def watched(self, name: str) -> Iterator[None]:
-        """Learn from what happens inside whether the shard can be reached."""
+        """Mark the shard as down or up, depending on whether the block raises `DatabaseUnavailable`."""
         try:
             yield
         except DatabaseUnavailable as error:
@@ -92,23 +92,25 @@ class Databases:
         return [(self.central, Schema.CENTRAL), *((shard, Schema.TENANT) for shard in self.shards.values())]
 
     async def upgrade(self) -> dict[str, tuple[str | None, str]]:
-        """Bring every schema up; returns the revisions before and after by database."""
+        """Upgrade every schema; return the revisions before and after by database."""
         return {each.name: await migrate.upgrade(each, schema) for each, schema in self.schemas()}
 
     async def open(self, seconds: float) -> None:
-        """For a server that starts: bring every schema up that can be. The central database may take `seconds` to
-        answer, or it is `DatabaseUnavailable`; a shard that is away hurts its own tenants only, and is left to
-        `open_awaited`."""
+        """Upgrade the schemas when a server starts.
+
+        Waits up to `seconds` for the central database, then raises `DatabaseUnavailable`. An unreachable shard affects
+        only its own tenants, so it is left to `open_pending`.
+        """
         await self._wait_for_central(seconds)
         await migrate.upgrade(self.central, Schema.CENTRAL)
         await asyncio.gather(*(self._open(name) for name in self.shards))
 
-    async def open_awaited(self) -> None:
-        """Bring up the shards that were away, as far as they have come back."""
-        await asyncio.gather(*(self._open(name) for name in list(self._awaited)))
+    async def open_pending(self) -> None:
+        """Upgrade shards that were unreachable at startup and are back."""
+        await asyncio.gather(*(self._open(name) for name in list(self._pending)))
 
     async def _open(self, name: str) -> None:
-        before = self._awaited.get(name)
+        before = self._pending.get(name)
         try:
             await migrate.upgrade(self.shards[name], Schema.TENANT)
         except (DatabaseUnavailable, ConfigurationError) as error:
@@ -116,13 +118,13 @@ class Databases:
                 raise
             if before != error.detail:
                 log.warning("database.waiting", database=name, why=error.detail)
-            self._awaited[name] = error.detail
+            self._pending[name] = error.detail
         else:
-            if self._awaited.pop(name, None) is not None:
+            if self._pending.pop(name, None) is not None:
                 log.info("database.up", database=name)
 
     async def _wait_for_central(self, seconds: float) -> None:
-        """One that recovers from a crash takes its time."""
+        """Wait for the central database, which may be recovering from a crash."""
         clock = asyncio.get_running_loop().time
         deadline = clock() + seconds
         is_waiting = False
@@ -136,18 +138,18 @@ class Databases:
                     left = round(deadline - clock(), 1)
                     log.warning("database.waiting", database=self.central.name, why=error.detail, at_most_seconds=left)
                 is_waiting = True
-                await asyncio.sleep(min(ASK_SECONDS, max(0.0, deadline - clock())))
+                await asyncio.sleep(min(RETRY_SECONDS, max(0.0, deadline - clock())))
             else:
                 break
         if is_waiting:
             log.info("database.up", database=self.central.name)
 
     async def revisions(self) -> dict[str, tuple[str | None, str]]:
-        """By database, the revision it has and the one it should have; shards that are still away are left out."""
+        """Current and expected revision by database, without shards that are still unreachable."""
         return {
             each.name: (await migrate.current(each), migrate.head(schema))
             for each, schema in self.schemas()
-            if each.name not in self._awaited
+            if each.name not in self._pending
         }
 
     async def require_current(self) -> None:
@@ -157,4 +159,4 @@ class Databases:
                 migrate.require_known(found[each.name][0], schema, each.name)
         behind = [name for name, (has, should) in found.items() if has != should]
         if behind:
-            raise SchemaOutOfDate(f"The schema of {', '.join(behind)} is out of date: run `comfyrelay db upgrade`.")
+            raise SchemaOutOfDate(f"The schema of {', '.join(behind)} is out of date. Run `comfyrelay db upgrade`.")

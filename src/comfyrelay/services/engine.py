@@ -1,6 +1,6 @@
-"""The engine: every service over one set of databases, and the loops that keep the queue honest.
+"""The engine: all services over one set of databases, and their background loops.
 
-Its rooms have the names of the folders beside this file: what is in `engine.queue` is in `queue/`.
+Its attributes are named after the packages next to this file: `engine.queue` is in `queue/`.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from comfyrelay.services.autoscaling import Scaling
 from comfyrelay.services.catalogue import Catalogue
 from comfyrelay.services.catalogue.node_definitions import LoadLive
 from comfyrelay.services.context import ServiceContext
-from comfyrelay.services.databases import ASK_SECONDS, Databases
+from comfyrelay.services.databases import RETRY_SECONDS, Databases
 from comfyrelay.services.gallery import Gallery
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.jobs.removal import OnRemoved
@@ -44,48 +44,48 @@ from comfyrelay.store.outbox import OutboxEntry
 log = structlog.get_logger(__name__)
 
 SEEN_SECONDS = 10.0
-MENDING_SECONDS = 60.0
+REPAIR_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
 STALE_SECONDS = 900.0
 USAGE_SECONDS = 60.0
-# What is counted is written down this often; how things stand, once a minute.
+# Interval at which counts are stored; load samples are taken once a minute.
 SAMPLE_SECONDS = 10.0
 RETENTION_SECONDS = 3600.0
-# Webhooks are sent when a job has ended here; ends that others applied, and retries, are looked for this often.
+# Webhooks are sent when a job ends in this process; others, and retries, are polled at this interval.
 WEBHOOK_SECONDS = 5.0
-# Inputs that this process has accepted are drawn soon; what others left is looked for this often.
+# Posters of this process's inputs are drawn soon; those left by other processes are polled at this interval.
 DRAWING_SECONDS = 30.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Hooks:
-    """Where whoever runs an engine takes part in it."""
+    """Extension points for the application that runs the engine, such as the desk."""
 
-    # is handed the jobs that have just ended; it must not take time, nor raise
+    # called with finished jobs; must return quickly and not raise
     on_ended: Callable[[Sequence[JobState]], None] = lambda _ended: None
-    # checks the values of a submission, by the kind of its workflow
+    # check the values of a submission, by workflow kind
     checks: Mapping[WorkflowKind, Check] = field(default_factory=dict)
-    # the workers that run in this process, which alone may run scripts
+    # workers in this process; only they may run scripts
     desk_workers: Collection[str] = ()
-    # whether those whom a batch names are notified of its end: only where all of them are the owner's
+    # whether batches may name notification URLs; only if every user is the owner
     sends_notifications: bool = False
-    # where all workers of a stage are in this process: why none of their ComfyUI servers can be used, if none can
+    # if all workers of a stage are in this process: why none of their ComfyUI servers is available
     comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: ()
-    # and whether such a worker has yet to register
+    # whether a worker of this process has yet to register
     is_worker_starting: Callable[[str], bool] = lambda _stage: False
-    # at which stage the jobs of a workflow run; else that of the server, or what was asked for
+    # the stage of a workflow's jobs; by default the requested one, or the server's
     stage_of: StageOf | None = None
-    # a job was removed: removes the files of its that only whoever runs the engine knows of
+    # remove further files of a deleted job
     on_removed: OnRemoved | None = None
-    # a job is answered with a copy of another's output: returns what whoever runs the engine wants to keep of that
+    # called when a job reuses another job's output; returns details to store with the job
     on_reused: OnReused | None = None
-    # other values with which a run differs, of a workflow whose seed is no property
+    # vary the values of a rerun, for workflows whose seed is not a property
     vary: Vary = lambda _values: None
-    # get each new workflow beside the default fleet, where they are
+    # fleets that get each new workflow in addition to the default fleet
     more_fleets: Sequence[tuple[Stage, str]] = ()
-    # where a ComfyUI can be asked from here: the definitions of its nodes
+    # load node definitions from a ComfyUI that this process can reach
     live_definitions: LoadLive | None = None
-    # something was submitted that no worker is known to have the nodes and models for
+    # called when a submission needs nodes or models that no worker is known to have
     on_missing: Callable[[], None] = lambda: None
 
 
@@ -99,10 +99,10 @@ class Engine:
         signing_secrets: Sequence[str] = (),
         hooks: Hooks | None = None,
     ) -> None:
-        """`signing_secrets` sign the URLs of local files; without them there are none."""
+        """`signing_secrets` sign the URLs of local files; without secrets, local files have no URLs."""
         self.settings = settings
         self.databases = Databases.from_settings(settings, clock=clock)
-        self.notify_channel = notify_channel or self._wakeup()
+        self.notify_channel = notify_channel or self._open_notify_channel()
         self.objects = open_objects(settings.objects_url, base_url=settings.base_url, secrets=signing_secrets)
         self._hooks = hooks or Hooks()
         context = ServiceContext(
@@ -162,32 +162,30 @@ class Engine:
         await self.stop()
 
     async def start(self) -> None:
-        """Check the schemas, then keep reaping and recovering until stopped."""
+        """Check the schemas, then start the background loops."""
         await self.databases.require_current()
         await self.notify_channel.start()
         settings = self.settings
         loops = [
             _every("reaper", settings.reaper_interval_seconds, self.queue.reaper.run_once),
             _every("recovery", settings.recovery_interval_seconds, self.outbox.recovery.run_once),
-            _every("mending", MENDING_SECONDS, self.operations.auto_repair.run_once),
-            _every("shards", ASK_SECONDS, self.databases.open_awaited),
+            _every("repair", REPAIR_SECONDS, self.operations.auto_repair.run_once),
+            _every("shards", RETRY_SECONDS, self.databases.open_pending),
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("stale workers", STALE_SECONDS, self._remove_stale),
             _every("usage", USAGE_SECONDS, self.scaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("unused requirements", RETENTION_SECONDS, self.catalogue.availability.delete_unused),
-            # those of workers that come together are read together
+            # the short intervals below batch work that arrives together
             _every("waiting workflows", 0.2, self.catalogue.pending_workflows.run_and_wait),
-            # what is queued close together is decided together
             _every("burst", 0.2, self.scaling.bursting.run_stages),
-            # ends that come close together are sent together
             _every("webhooks", 0.2, self._send_webhooks),
-            # a job that is submitted begins before its input is drawn
+            # submitted jobs start before their inputs are drawn
             _every("posters", 0.5, self._draw),
         ]
         if not self._hooks.desk_workers:
-            # a desk has nobody who looks at them
+            # a desk does not show load samples
             loops.append(_every("samples", SAMPLE_SECONDS, self.operations.samples.run_once))
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
@@ -212,15 +210,16 @@ class Engine:
         await self.databases.close()
 
     async def _record_seen(self) -> None:
-        """For all workers at once: a poll of its own must not cost a write."""
-        # who told of its GPUs is written down with them
-        told = await self.fleet.slots.write_noted()
-        await self.fleet.workers.record_seen([each for each in self.queue.leasing.take_pollers() if each not in told])
+        """Record all polling workers in one write, so that a poll costs none."""
+        # workers that reported their GPUs were recorded with them
+        recorded = await self.fleet.slots.write_noted()
+        pollers = self.queue.leasing.take_pollers()
+        await self.fleet.workers.record_seen([worker_id for worker_id in pollers if worker_id not in recorded])
 
     async def _remove_stale(self) -> None:
         await self.fleet.workers.remove_stale(self.settings.stale_worker_hours * 3600)
 
-    # what parts that are made first call of parts that are made later
+    # callbacks of services that are created before the services they call
 
     def _why_here(self, dispatch_id: int) -> str | None:
         return self.scaling.bursting.why_here(dispatch_id)
@@ -250,7 +249,7 @@ class Engine:
         await self.jobs.pending_posters.run_once()
         await self.jobs.pending_posters.wait(DRAWING_SECONDS)
 
-    def _wakeup(self) -> NotifyChannel:
+    def _open_notify_channel(self) -> NotifyChannel:
         central = self.databases.central
         if central.dialect == "postgresql":
             return PostgresNotifyChannel(central.dsn)
@@ -262,6 +261,6 @@ async def _every(name: str, seconds: float, work: Callable[[], Awaitable[object]
         try:
             await work()
         except Exception:
-            # A loop that ends on its first error would leave leases unreaped for ever.
+            # The loop must survive any error; otherwise expired leases would never be reaped.
             log.exception("loop.failed", loop=name)
         await asyncio.sleep(seconds)

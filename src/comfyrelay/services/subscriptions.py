@@ -1,4 +1,4 @@
-"""Subscribers of a live stream. One that leaves too many messages unread is told to reload."""
+"""Subscribers of a live stream. A subscriber with too many unread messages must reload."""
 
 import asyncio
 from collections import deque

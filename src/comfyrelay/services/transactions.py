@@ -1,19 +1,19 @@
-"""Every transaction of the services by name.
+"""Names of all transactions of the services.
 
-A crash can fall before or after the commit of any of them; the tests try them all.
+Tests simulate a crash before and after the commit of each.
 """
 
 from enum import StrEnum
 
 
 class TransactionStep(StrEnum):
-    # submit and retry: tenant first, then central
+    # submit and retry: shard first, then central
     SUBMIT_JOB = "submit.job"
     SUBMIT_ENQUEUE = "submit.enqueue"
     SUBMIT_FORGET = "submit.forget"
-    # before an output is copied for a job that is answered with it
+    # before an output is copied for a job that reuses it
     REUSE = "reuse"
-    # everything that a worker reports or gets: central first, then tenant
+    # leases and worker reports: central first, then shard
     LEASE = "lease"
     HEARTBEAT = "heartbeat"
     HEARTBEAT_LOGS = "heartbeat.logs"
@@ -24,16 +24,16 @@ class TransactionStep(StrEnum):
     RECALL = "recall"
     REAP = "reap"
     BURST = "burst"
-    # what a user or an operator asks for
+    # requests of users and operators
     CONTROL = "control"
     MOVE = "move"
-    # the tenant's side of a decision
+    # the shard's side of a decision
     DELIVER_APPLY = "deliver.apply"
     DELIVER_FORGET = "deliver.forget"
-    # webhooks for the ends of jobs
+    # webhooks for finished jobs
     WEBHOOK_CLAIM = "webhook.claim"
     WEBHOOK_NOTE = "webhook.note"
-    # posters of inputs, and of outputs that got none in time
+    # posters of inputs, and postponed posters of outputs
     DRAW_CLAIM = "draw.claim"
     DRAW_NOTE = "draw.note"
     # machines for workers
@@ -42,10 +42,10 @@ class TransactionStep(StrEnum):
     SCALE_SEEN = "scale.seen"
     SCALE_INTENT = "scale.intent"
     SCALE_OUTCOME = "scale.outcome"
-    # what is kept no longer
+    # retention
     RETENTION_MARK = "retention.mark"
     RETENTION_REMOVE = "retention.remove"
-    # what machines cost, whose turn it is to tell others, and how the service was doing
+    # machine costs, and per-minute metrics and samples
     USAGE = "usage"
     MINUTE = "minute"
     # the rest

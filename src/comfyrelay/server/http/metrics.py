@@ -69,7 +69,7 @@ class ServerMetrics:
 
     async def render(self) -> bytes:
         """Return all metrics in the text format. Values from the databases may be a few seconds old."""
-        figures = await self._engine.operations.measures.figures()
+        figures = await self._engine.operations.metrics.figures()
         fleets = await self._engine.scaling.figures.recent()
         # no await from here on: concurrent calls must not interleave
         self._set(figures)
@@ -111,12 +111,14 @@ class _Counts(Collector):
     def collect(self) -> Iterator[Metric]:
         ended = CounterMetricFamily("comfyrelay_jobs_ended", "Jobs by how they ended.", labels=["status"])
         for status in sorted(TERMINAL_JOB):
-            ended.add_metric([status], self._engine.operations.measures.ended[status])
+            ended.add_metric([status], self._engine.operations.metrics.ended[status])
         yield ended
-        mended = CounterMetricFamily("comfyrelay_mended", "Disagreements that mended themselves.", labels=["kind"])
+        repaired = CounterMetricFamily(
+            "comfyrelay_repaired", "Inconsistencies repaired automatically.", labels=["kind"]
+        )
         for kind in sorted(SAFE):
-            mended.add_metric([kind], self._engine.operations.mending.mended[kind])
-        yield mended
+            repaired.add_metric([kind], self._engine.operations.auto_repair.repaired[kind])
+        yield repaired
         about = "Attempts to deliver a webhook, by what came of them: pending ones are tried again."
         sent = CounterMetricFamily("comfyrelay_webhook_attempts", about, labels=["status"])
         for word in DeliveryStatus:
@@ -136,7 +138,7 @@ class _Counts(Collector):
 
 
 class Latencies:
-    """Measures each request until its response starts, because streams and downloads may last long."""
+    """MetricsReader each request until its response starts, because streams and downloads may last long."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app

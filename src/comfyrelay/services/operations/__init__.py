@@ -1,4 +1,4 @@
-"""What keeps the service in order, and shows how it is."""
+"""Operations: inspection, live changes, metrics, readiness, reconciliation and retention."""
 
 from urllib.parse import urlsplit
 
@@ -7,11 +7,11 @@ from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs import Jobs
 from comfyrelay.services.operations.inspection import Inspection
 from comfyrelay.services.operations.live import AdminLive
-from comfyrelay.services.operations.metrics import Measures
+from comfyrelay.services.operations.metrics import MetricsReader
 from comfyrelay.services.operations.readiness import Readiness
 from comfyrelay.services.operations.reconcile import Reconciler
-from comfyrelay.services.operations.reconcile_runs import Reconciling
-from comfyrelay.services.operations.repair import Mending
+from comfyrelay.services.operations.reconcile_runs import ReconcileRuns
+from comfyrelay.services.operations.repair import AutoRepair
 from comfyrelay.services.operations.retention import Retention
 from comfyrelay.services.operations.samples import Samples
 from comfyrelay.services.operations.storage_check import StorageChecks
@@ -24,25 +24,25 @@ __all__ = ["Operations"]
 class Operations:
     def __init__(self, context: ServiceContext, outbox: Outbox, catalogue: Catalogue, queue: Queue, jobs: Jobs) -> None:
         settings, databases, objects = context.settings, context.databases, context.objects
-        self.reconciler = Reconciler(databases, queue.decisions, outbox.applying, outbox.recovery)
-        self.mending = Mending(databases, self.reconciler)
+        self.reconciler = Reconciler(databases, queue.decisions, outbox.applier, outbox.recovery)
+        self.auto_repair = AutoRepair(databases, self.reconciler)
         stale_seconds = settings.worker_stale_seconds
         self.samples = Samples(databases, worker_stale_seconds=stale_seconds)
         self.live = AdminLive(databases, context.notify_channel, worker_stale_seconds=stale_seconds)
-        self.reconciling = Reconciling(databases, self.reconciler)
+        self.reconcile_runs = ReconcileRuns(databases, self.reconciler)
         self.retention = Retention(
             databases,
             objects,
             jobs.removal,
             catalogue.node_definitions,
             queue.previews,
-            forget_old=(self.samples.forget_old, queue.worker_logs.forget_old),
+            delete_old=(self.samples.delete_old, queue.worker_logs.delete_old),
             disk=DISK,
             retention_days=settings.retention_days,
             unused_upload_hours=settings.unused_upload_hours,
         )
         self.inspection = Inspection(databases, queue.control, jobs.submit, queue.wait_reasons)
-        self.measures = Measures(databases)
+        self.metrics = MetricsReader(databases)
         self.readiness = Readiness(databases, objects)
         own = urlsplit(settings.base_url)
         origins = [f"{own.scheme}://{own.netloc}", *settings.allowed_origins]

@@ -1,4 +1,4 @@
-"""The queue, the tenants and the audit as an operator looks at them, and what an operator does to one dispatch."""
+"""Let operators inspect dispatches, tenants and the audit log, and cancel, retry or prioritise a dispatch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -27,19 +27,19 @@ MOST_ATTEMPTS = 200
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchView:
-    """A dispatch with what it runs and who ran it last."""
+    """A dispatch with its workflow and last worker."""
 
     dispatch: Dispatch
     workflow_slug: str
     progress: Any
     last_worker_id: str | None
-    # what its leases cost of their machines, as far as it has been counted
+    # machine cost of its leases that was counted so far
     machine_cost: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RetriedJob:
-    """The new job, and its dispatch if the queue has heard of it already."""
+    """The new job, and its dispatch if it is already queued."""
 
     job: JobRecord
     dispatch: DispatchView | None
@@ -47,7 +47,7 @@ class RetriedJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TenantView:
-    """A tenant and its balance, which is not known while its shard is down."""
+    """A tenant and its balance, which is `None` while its shard is down."""
 
     tenant: ListedTenant
     balance: int | None
@@ -61,7 +61,7 @@ class TenantWithUsers(TenantView):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DispatchHistory:
-    """What workers had a dispatch and what came of it, and what was written down of it; newest first."""
+    """The leases and audit entries of a dispatch, newest first."""
 
     attempts: Sequence[LeaseAttempt]
     entries: Listed[AuditRecord]
@@ -100,13 +100,13 @@ class Inspection:
         return await self.dispatch(dispatch_id)
 
     async def set_priority(self, dispatch_id: int, priority: int) -> DispatchView:
-        """An operator's priority is not held to the range of the users'."""
+        """Set any priority; the range for users does not apply."""
         found = (await self.dispatch(dispatch_id)).dispatch
         await self._control.set_priority(found.tenant_id, found.tenant_job_id, priority)
         return await self.dispatch(dispatch_id)
 
     async def retry(self, dispatch_id: int) -> RetriedJob:
-        """A new job for the tenant, as the user's own retry: with its own tokens, and within the user's limit."""
+        """Retry as the user would: a new job with its own tokens, within the user's limit."""
         old = (await self.dispatch(dispatch_id)).dispatch
         job = await self._submit.retry(old.tenant_id, old.tenant_job_id)
         async with self._databases.central.read() as tx:
@@ -124,7 +124,7 @@ class Inspection:
                 raise NotFound(f"There is no dispatch {dispatch_id}.")
             attempts = await leases.attempts_of(tx, dispatch_id, limit=MOST_ATTEMPTS)
             found, before = await audit.of_dispatch(tx, dispatch_id, before_id=cursor, limit=limit)
-            found = await _naming_people(tx, found)
+            found = await _with_emails(tx, found)
         entries = Listed(items=found, next_cursor=None if before is None else str(before))
         return DispatchHistory(attempts=attempts, entries=entries)
 
@@ -148,7 +148,7 @@ class Inspection:
                     balance = await ledger.balance(tx, tenant_id)
                     active = sum([await jobs.count_active(tx, tenant_id, each.id) for each in users])
         except DatabaseUnavailable:
-            # the rest can be told all the same
+            # show the rest
             pass
         return TenantWithUsers(tenant=found, balance=balance, users=users, active_jobs=active)
 
@@ -157,37 +157,37 @@ class Inspection:
     ) -> Listed[AuditRecord]:
         async with self._databases.central.read() as tx:
             found, before = await audit.page(tx, worker_id=worker_id, event=event, before_id=cursor, limit=limit)
-            found = await _naming_people(tx, found)
+            found = await _with_emails(tx, found)
         return Listed(items=found, next_cursor=None if before is None else str(before))
 
     async def audit_logs_of(
         self, worker_id: str, *, event: str | None = None, cursor: int | None = None, limit: int
     ) -> Listed[AuditRecord]:
-        """What happened to one worker; those that have left are remembered too."""
+        """Audit entries of a worker, which may have been removed."""
         found = await self.audit_logs(worker_id=worker_id, event=event, cursor=cursor, limit=limit)
         if not found.items:
             async with self._databases.central.read() as tx:
                 known = await workers.get(tx, worker_id) or (await audit.page(tx, worker_id=worker_id, limit=1))[0]
             if not known:
-                raise NotFound(f"There is no worker {worker_id!r}, and never was.")
+                raise NotFound(f"There is no worker {worker_id!r}.")
         return found
 
     async def _balances(self, found: Sequence[ListedTenant]) -> dict[str, int]:
         balances: dict[str, int] = {}
         for shard in sorted({each.shard for each in found}):
-            ids = [dispatch.id for dispatch in found if dispatch.shard == shard]
+            ids = [tenant.id for tenant in found if tenant.shard == shard]
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
                         balances |= dict.fromkeys(ids, 0) | await ledger.balances(tx, ids)
             except DatabaseUnavailable:
-                # the other shards' tenants can be told of all the same
+                # show the tenants of the other shards
                 continue
         return balances
 
 
-async def _naming_people(tx: Tx, found: Sequence[AuditRecord]) -> list[AuditRecord]:
-    """Who did something by hand is written down by an id, which tells nobody anything."""
+async def _with_emails(tx: Tx, found: Sequence[AuditRecord]) -> list[AuditRecord]:
+    """Replace the user ids of manual actions by email addresses."""
     ids = {by for each in found if isinstance(by := (each.data or {}).get("by"), str)}
     emails = await tenants.emails(tx, ids) if ids else {}
     return [

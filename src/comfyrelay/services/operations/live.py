@@ -1,8 +1,9 @@
-"""Following the service as a whole: which kinds of things have changed, for administrators with a page open.
+"""Stream changes of the whole service to administrators' open pages.
 
-What an administrator does is said to all processes by the wake-up channel, and so is what leaves no new row behind:
-what users ask of jobs that wait, and what came of webhooks. All else is looked for by one task of each process while
-somebody follows, by the newest rows of a few tables; it costs the same however many follow."""
+Changes by administrators, and changes that leave no new row, are published to all processes through the notify channel.
+All other changes are found by one task per process that reads the newest rows of a few tables, at a cost that does not
+depend on the number of subscribers.
+"""
 
 import asyncio
 import contextlib
@@ -21,26 +22,26 @@ from comfyrelay.store.notify import NotifyChannel
 
 log = structlog.get_logger(__name__)
 
-# Without a wakeup; then no sooner than so, so that what happens close together is told together.
+# Interval between reads without a wakeup, and the minimum interval, which batches changes.
 TICK_SECONDS = 2.0
-GATHER_SECONDS = 0.5
-# Ids are not quite in the order of commits: so many before the newest are looked at again.
+BATCH_SECONDS = 0.5
+# Ids are not strictly in commit order, so this many before the newest are read again.
 OVERLAP = 200
-# Of more than these it is told that anything of the kind may have changed.
+# If more ids changed, only `ANY` is sent.
 MOST_NAMED = 200
 MAX_SUBSCRIBERS = 500
 ANY = "*"
-WORD = "changed:"
+TOPIC = "changed:"
 
 ChangedKinds = Mapping[str, list[str] | bool]
-# Kinds of which it is told which ones have changed, and those of which only that something has.
+# Kinds that are sent with ids, and kinds that are sent as a flag.
 NAMED = frozenset({"workers", "fleets", "workflows", "effects", "tenants"})
 FLAGS = frozenset({"dispatches", "samples", "webhooks", "reconcile"})
 
 
 @dataclass(kw_only=True, slots=True)
-class News:
-    """What has changed, by kind."""
+class PendingChanges:
+    """Unsent changes by kind."""
 
     named: dict[str, set[str]] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
@@ -53,7 +54,7 @@ class News:
 
     @property
     def by_kind(self) -> ChangedKinds:
-        """As it is told: ids by kind, one that stands for any where there are very many."""
+        """The message: ids by kind, or `ANY` if there are too many."""
         is_any = {kind: len(ids) > MOST_NAMED or ANY in ids for kind, ids in self.named.items()}
         named = {kind: [ANY] if is_any[kind] else sorted(ids) for kind, ids in self.named.items()}
         return {**{kind: named.get(kind, []) for kind in sorted(NAMED)}, **{kind: kind in self.flags for kind in FLAGS}}
@@ -68,28 +69,27 @@ class AdminLive:
         self._notify_channel = notify_channel
         self._stale_seconds = worker_stale_seconds
         self._subscribers: set[Subscriber[ChangedKinds]] = set()
-        self._heard = News()
+        self._heard = PendingChanges()
         self._wakeup = notify_channel.subscribe()
         self._task: asyncio.Task[None] | None = None
-        self._has_looked = asyncio.Event()
+        self._has_read = asyncio.Event()
         self._newest: Newest | None = None
         self._standings: dict[str, WorkerStanding] = {}
-        # entries that were told of, among those that are looked at again
-        self._told: frozenset[int] = frozenset()
-        # what is to be told soon, together with what else changes until then
+        # audit entries of the overlap that were sent already
+        self._sent: frozenset[int] = frozenset()
+        # kinds to publish soon
         self._soon: dict[str, asyncio.TimerHandle] = {}
         self.is_closed = False
         notify_channel.on_word(self._on_word)
 
     def publish(self, kind: str, id_: str = ANY) -> None:
-        """Somebody has changed something: those who follow here and elsewhere are to know."""
-        self._notify_channel.publish(f"{WORD}{kind}:{quote(id_, safe='')}")
+        """Tell the subscribers of all processes about a change."""
+        self._notify_channel.publish(f"{TOPIC}{kind}:{quote(id_, safe='')}")
 
     def publish_soon(self, kind: str) -> None:
-        """Something of a kind that changes often has changed, by whatever: it is said once for all that does so in a
-        moment, for each word costs a notification of the whole database."""
+        """Publish a change of a frequently changing kind, batched, because each message is a database notification."""
         if kind not in self._soon and not self.is_closed:
-            self._soon[kind] = asyncio.get_running_loop().call_later(GATHER_SECONDS, self._publish_now, kind)
+            self._soon[kind] = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._publish_now, kind)
 
     def _publish_now(self, kind: str) -> None:
         del self._soon[kind]
@@ -100,21 +100,20 @@ class AdminLive:
             raise TooManyRequests(retry_after_seconds=60)
 
     async def subscribe(self, *, quiet_seconds: float) -> AsyncGenerator[StreamMessage[ChangedKinds], None]:
-        """First that all is to be fetched anew, then what changes; a message without anything when nothing did for
-        `quiet_seconds`."""
+        """Yield a `Reset`, then changes, and a keep-alive after `quiet_seconds` without changes."""
         if self.is_closed:
             return
         subscriber: Subscriber[ChangedKinds] = Subscriber()
         self._subscribers.add(subscriber)
         if self._task is None or self._task.done():
             self._newest = None
-            self._has_looked.clear()
+            self._has_read.clear()
             self._task = asyncio.create_task(self._run())
         try:
-            # what changes after this is told, so what is fetched after it is never old for long
+            # after the first read no change is missed, so the page may load its data now
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(quiet_seconds):
-                    await self._has_looked.wait()
+                    await self._has_read.wait()
             yield StreamMessage(what=Reset())
             while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
@@ -127,41 +126,41 @@ class AdminLive:
             self._subscribers.discard(subscriber)
 
     def close(self) -> None:
-        """End all that is followed."""
+        """Close all subscriptions."""
         self.is_closed = True
         while self._soon:
             self._soon.popitem()[1].cancel()
-        self._has_looked.set()
+        self._has_read.set()
         self._wakeup.notify()
         for each in self._subscribers:
             each.has_messages.set()
 
     async def wait_closed(self) -> None:
-        """After `close`: when nothing is read any more."""
+        """Wait after `close` until the reading task has stopped."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
     def _on_word(self, word: str) -> None:
-        if not word.startswith(WORD):
+        if not word.startswith(TOPIC):
             return
-        kind, _, id_ = word.removeprefix(WORD).partition(":")
+        kind, _, id_ = word.removeprefix(TOPIC).partition(":")
         self._heard.add(kind, [unquote(id_)])
         self._wakeup.notify()
 
     async def _run(self) -> None:
         while self._subscribers and not self.is_closed:
             try:
-                await self._send_news()
-                self._has_looked.set()
+                await self._send_changes()
+                self._has_read.set()
             except Exception:
-                # nothing has been passed: the next look finds it
-                log.warning("live.failed", exc_info=True)
-            await asyncio.sleep(GATHER_SECONDS)
+                # the next read finds the same changes
+                log.warning("live.read_failed", exc_info=True)
+            await asyncio.sleep(BATCH_SECONDS)
             await self._wakeup.wait(TICK_SECONDS)
 
-    async def _send_news(self) -> None:
-        found = await self._found()
-        heard, self._heard = self._heard, News()
+    async def _send_changes(self) -> None:
+        found = await self._read_changes()
+        heard, self._heard = self._heard, PendingChanges()
         for kind, ids in heard.named.items():
             found.add(kind, ids)
         found.flags |= heard.flags
@@ -170,15 +169,15 @@ class AdminLive:
             for each in self._subscribers:
                 each.push(message)
 
-    async def _found(self) -> News:
-        found, before = News(), self._newest
+    async def _read_changes(self) -> PendingChanges:
+        found, before = PendingChanges(), self._newest
         most = MOST_NAMED + OVERLAP
         async with self._databases.central.read() as tx:
             newest = await changes.newest(tx)
             standings = await changes.standings(tx, stale_seconds=self._stale_seconds)
             after = max(0, (newest.audit or 0) - OVERLAP) if before is None else max(0, (before.audit or 0) - OVERLAP)
             entries = await changes.audited(tx, after, limit=most)
-            new = [worker for id_, worker in entries if id_ not in self._told]
+            new = [worker for id_, worker in entries if id_ not in self._sent]
             known = self._standings
             changed = {each for each in {*standings, *known} if standings.get(each) != known.get(each)}
             if before is not None:
@@ -198,5 +197,5 @@ class AdminLive:
             if (newest.run, newest.runs) != (before.run, before.runs):
                 found.add("reconcile")
         self._newest, self._standings = newest, standings
-        self._told = frozenset(id_ for id_, _ in entries)
+        self._sent = frozenset(id_ for id_, _ in entries)
         return found

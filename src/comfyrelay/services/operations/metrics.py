@@ -1,4 +1,4 @@
-"""What is measured: read from the databases at most every few seconds, however many ask."""
+"""Read metrics from the databases, cached for a few seconds."""
 
 import asyncio
 from collections import Counter
@@ -10,14 +10,14 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.store import metrics
 from comfyrelay.store.metrics import LeaseCount, QueueDepth
 
-REMEMBER_SECONDS = 5.0
-# A workflow that is blocked on so many workers is itself suspect.
+CACHE_SECONDS = 5.0
+# A workflow that is blocked on this many workers is suspect.
 SEVERAL_WORKERS = 2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ShardFigures:
-    """Of one shard: for how long the oldest submission has waited, and webhooks that are to be delivered."""
+    """Age of the oldest submission in a shard's outbox, and its undelivered webhooks."""
 
     submission_seconds: float
     undelivered_webhooks: int
@@ -25,7 +25,7 @@ class ShardFigures:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Figures:
-    """A database that could not be asked is not `up`, and its figures are missing."""
+    """Figures of all databases. An unreachable one is not `up`, and its figures are missing."""
 
     up: Mapping[str, bool]
     queues: Sequence[QueueDepth] = ()
@@ -43,11 +43,11 @@ class _Central:
     outbox_seconds: Mapping[str, float]
 
 
-class Measures:
+class MetricsReader:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        self._asked: tuple[float, asyncio.Future[Figures]] | None = None
-        # Jobs whose end this process applied, by how they ended: over all processes, each job counts once.
+        self._cached: tuple[float, asyncio.Future[Figures]] | None = None
+        # Finished jobs by status. Only the process that applied the end counts it.
         self.ended: Counter[str] = Counter()
 
     def count_ended(self, statuses: Sequence[str]) -> None:
@@ -55,9 +55,9 @@ class Measures:
 
     async def figures(self) -> Figures:
         now = asyncio.get_running_loop().time()
-        if self._asked is None or self._asked[0] <= now:
-            self._asked = (now + REMEMBER_SECONDS, asyncio.ensure_future(self._read()))
-        return await asyncio.shield(self._asked[1])
+        if self._cached is None or self._cached[0] <= now:
+            self._cached = (now + CACHE_SECONDS, asyncio.ensure_future(self._read()))
+        return await asyncio.shield(self._cached[1])
 
     async def _read(self) -> Figures:
         names = list(self._databases.shards)

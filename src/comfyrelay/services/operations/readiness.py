@@ -1,4 +1,4 @@
-"""Whether this process can serve: its databases answer, are up to date and take changes, and so does object storage."""
+"""Check whether this process can serve: databases are reachable, current and writable, and so is object storage."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -15,14 +15,14 @@ from comfyrelay.store.migrate import Schema
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 3.0
-# Anybody may ask, so asking often must not cost more than asking once.
-REMEMBER_SECONDS = 1.0
+# Cached, because the endpoint needs no authentication.
+CACHE_SECONDS = 1.0
 STORAGE = "storage"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Checked:
-    """By part, what is wrong with it; nothing is said of parts that are well."""
+class ReadinessResult:
+    """Problems by part; healthy parts are left out."""
 
     problems: dict[str, str] = field(default_factory=dict)
     is_ready: bool = True
@@ -32,19 +32,19 @@ class Readiness:
     def __init__(self, databases: Databases, objects: ObjectStore) -> None:
         self._databases = databases
         self._objects = objects
-        self._asked: tuple[float, asyncio.Future[Checked]] | None = None
+        self._cached: tuple[float, asyncio.Future[ReadinessResult]] | None = None
 
-    async def check(self) -> Checked:
-        """What is wrong; `NotReady` when nothing can be served because of it."""
+    async def check(self) -> ReadinessResult:
+        """Return problems that affect only some tenants; raise `NotReady` if this process cannot serve."""
         now = asyncio.get_running_loop().time()
-        if self._asked is None or self._asked[0] <= now:
-            self._asked = (now + REMEMBER_SECONDS, asyncio.ensure_future(self._check()))
-        checked = await asyncio.shield(self._asked[1])
-        if not checked.is_ready:
-            raise NotReady(errors=checked.problems)
-        return checked
+        if self._cached is None or self._cached[0] <= now:
+            self._cached = (now + CACHE_SECONDS, asyncio.ensure_future(self._check()))
+        result = await asyncio.shield(self._cached[1])
+        if not result.is_ready:
+            raise NotReady(errors=result.problems)
+        return result
 
-    async def _check(self) -> Checked:
+    async def _check(self) -> ReadinessResult:
         schemas = self._databases.schemas()
         found = await asyncio.gather(
             *(self._problem_of(each, schema) for each, schema in schemas), self._problem_of_storage()
@@ -52,10 +52,10 @@ class Readiness:
         names = [*(each.name for each, _ in schemas), STORAGE]
         problems = {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
         central = self._databases.central.name
-        # A shard that is down hurts its own tenants only: the others must not lose their server over it.
+        # A shard that is down affects only its own tenants, so the server stays ready for the others.
         shards = self._databases.shards.keys()
         is_ready = not (central in problems or STORAGE in problems or shards <= problems.keys())
-        return Checked(problems=problems, is_ready=is_ready)
+        return ReadinessResult(problems=problems, is_ready=is_ready)
 
     async def _problem_of(self, database: Database, schema: Schema) -> str | None:
         try:
@@ -70,8 +70,8 @@ class Readiness:
             return error.detail
         except Exception:
             log.warning("readiness.failed", database=database.name, exc_info=True)
-            return "The database cannot be used."
-        return None if is_current else "The schema is out of date: run `comfyrelay db upgrade`."
+            return "The database is unavailable."
+        return None if is_current else "The schema is out of date. Run `comfyrelay db upgrade`."
 
     async def _problem_of_storage(self) -> str | None:
         try:
@@ -80,7 +80,7 @@ class Readiness:
         except TimeoutError:
             return f"Object storage did not answer within {TIMEOUT_SECONDS:g} seconds."
         except Exception as error:
-            # why exactly is for the log: a message may hold a path or the name of a bucket
+            # details only in the log, because they may contain a path or a bucket name
             log.warning("readiness.failed", part=STORAGE, error=repr(error))
-            return "Object storage cannot be used."
+            return "Object storage is unavailable."
         return None

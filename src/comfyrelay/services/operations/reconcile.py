@@ -1,6 +1,6 @@
-"""The reconciler compares queue, jobs and ledger, reports every disagreement, and on request repairs it.
+"""Compare queue, jobs and ledger; report inconsistencies and repair them on request.
 
-Work goes on meanwhile, so what is found is checked a second time, and only what is still there counts.
+The service keeps running, so each inconsistency is checked again, and only confirmed ones count.
 """
 
 from collections import defaultdict
@@ -28,7 +28,7 @@ from comfyrelay.domain.records.accounts import TransactionRecord
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.applying import Applying
+from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.transactions import TransactionStep
@@ -45,7 +45,7 @@ from comfyrelay.store.tenant.library import media
 log = structlog.get_logger(__name__)
 
 PAGE = 500
-# Steps older than this are not "under way" any more, they are stuck.
+# Outbox entries older than this count as stuck.
 STUCK_SECONDS = 60.0
 REPAIRED = "Repaired by reconcile."
 
@@ -73,15 +73,15 @@ class ReconcileReport:
 
 class Reconciler:
     def __init__(
-        self, databases: Databases, decisions: Decisions, applying: Applying, recovery: OutboxRecovery
+        self, databases: Databases, decisions: Decisions, applier: UpdateApplier, recovery: OutboxRecovery
     ) -> None:
         self._databases = databases
         self._decisions = decisions
-        self._applying = applying
+        self._applier = applier
         self._recovery = recovery
 
     async def run(self, *, repair: bool = False) -> ReconcileReport:
-        """Check everything; with `repair`, repair what is found. Findings are what was found before."""
+        """Check everything. With `repair`, repair the findings, which are still reported."""
         report = ReconcileReport()
         await self._check_leases(report, repair=repair)
         await self._check_dispatches(report, repair=repair)
@@ -95,12 +95,14 @@ class Reconciler:
                 report.shards_down.append(shard)
         return report
 
-    async def mend(self, shard: str, job_ids: Sequence[str], kinds: Collection[FindingKind]) -> list[Inconsistency]:
-        """Repair what disagrees about these jobs, if something of these kinds does; returns what did."""
+    async def repair_jobs(
+        self, shard: str, job_ids: Sequence[str], kinds: Collection[FindingKind]
+    ) -> list[Inconsistency]:
+        """Repair these jobs if they have inconsistencies of these kinds; return what was repaired."""
         report = ReconcileReport()
         async with self._databases.shard(shard).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
-        suspects = [each for each in await self._disagreements(shard, page) if each.kind in kinds]
+        suspects = [each for each in await self._find_inconsistencies(shard, page) if each.kind in kinds]
         if suspects:
             await self._confirm(shard, suspects, report, repair=True)
         return report.repaired
@@ -115,7 +117,7 @@ class Reconciler:
                 break
             after = page[-1].id
             report.jobs += len(page)
-            suspects = await self._disagreements(shard, page)
+            suspects = await self._find_inconsistencies(shard, page)
             if suspects:
                 await self._confirm(shard, suspects, report, repair=repair)
         await self._check_wallets(shard, report, repair=repair)
@@ -127,15 +129,15 @@ class Reconciler:
         async with self._databases.shard(shard).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
         before = {each.key for each in suspects}
-        confirmed = [each for each in await self._disagreements(shard, page) if each.key in before]
+        confirmed = [each for each in await self._find_inconsistencies(shard, page) if each.key in before]
         report.findings.extend(confirmed)
         if not repair:
             return
-        # Repairing one thing can be what another waits for: the queue's state first, then tokens and video.
+        # One repair may be a precondition of another, so repair in rounds: queue state first, then tokens and video.
         for _ in range(len(FindingKind)):
             async with self._databases.shard(shard).read() as tx:
                 page = await jobs.by_ids(tx, job_ids)
-            remaining = await self._disagreements(shard, page)
+            remaining = await self._find_inconsistencies(shard, page)
             if not remaining:
                 break
             done: set[str | None] = set()
@@ -145,7 +147,7 @@ class Reconciler:
                     done.add(finding.job_id)
         report.repaired.extend(confirmed)
 
-    async def _disagreements(self, shard: str, page: Sequence[JobRecord]) -> list[Inconsistency]:
+    async def _find_inconsistencies(self, shard: str, page: Sequence[JobRecord]) -> list[Inconsistency]:
         return [finding for facts in await self._facts(shard, page) for finding in find_inconsistencies(facts)]
 
     async def _facts(self, shard: str, page: Sequence[JobRecord]) -> list[JobFacts]:
@@ -170,7 +172,7 @@ class Reconciler:
                 dispatch=queued.get(job.id),
                 transactions={entry.type: entry.amount for entry in entries.get(job.id, [])},
                 video_status=videos[job.id].status if job.id in videos else None,
-                # Only the very next move explains anything: older ones are applied, and later ones wait for it.
+                # Only the next version explains a difference: older ones are applied, and later ones wait for it.
                 has_pending_update=(job.id, job.dispatch_version + 1) in pending,
                 has_submission=job.id in submitted,
             )
@@ -185,14 +187,14 @@ class Reconciler:
             job = await jobs.get(tx, finding.tenant_id, finding.job_id)
         if job is None:
             return
-        log.info("reconcile.repair", kind=finding.kind, job=job.id)
+        log.info("reconcile.repairing", kind=finding.kind, job=job.id)
         match finding.kind:
             case FindingKind.MISSING_DISPATCH:
-                # One that another process has made meanwhile may have moved already, and its job with it.
+                # If another process has just created it, the job may already have updates.
                 if await self._recovery.enqueue(shard, [job]):
-                    await self._settle_version(shard, job)
+                    await self._reset_version(shard, job)
             case FindingKind.JOB_BEHIND:
-                await self._bring_up(shard, job)
+                await self._catch_up(shard, job)
             case FindingKind.DISPATCH_BEHIND:
                 await self._end_dispatch(job)
             case FindingKind.SETTLED_EARLY:
@@ -204,12 +206,12 @@ class Reconciler:
             case _:
                 raise AssertionError(f"{finding.kind} is not about a job")
 
-    async def _settle_version(self, shard: str, job: JobRecord) -> None:
-        """A dispatch made anew counts its moves from zero again."""
+    async def _reset_version(self, shard: str, job: JobRecord) -> None:
+        """Start from version 0, like the recreated dispatch."""
         await self._databases.shard(shard).run(TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
 
-    async def _bring_up(self, shard: str, job: JobRecord) -> None:
-        """Bring the job to where its dispatch stands, as if the lost updates had come."""
+    async def _catch_up(self, shard: str, job: JobRecord) -> None:
+        """Bring the job to the state of its dispatch, as if the lost updates had arrived."""
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
             now = await dispatches.now(tx)
@@ -225,7 +227,7 @@ class Reconciler:
             )
             return
         entry = OutboxEntry(id=0, shard=shard, updates=[_missed_update(dispatch, now)])
-        await self._applying.apply(shard, [entry])
+        await self._applier.apply(shard, [entry])
 
     async def _end_dispatch(self, job: JobRecord) -> None:
         status = DispatchStatus(job.status)
@@ -252,7 +254,7 @@ class Reconciler:
             submissions = await outbox.stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
         for count, what in ((entries, "job updates"), (submissions, "submissions")):
             if count:
-                text = f"{count} {what} have been under way for more than {STUCK_SECONDS:g} s."
+                text = f"{count} {what} have been in the outbox for more than {STUCK_SECONDS:g} s."
                 report.findings.append(Inconsistency(kind=FindingKind.STUCK_OUTBOX, text=text, shard=shard))
         if repair:
             await self._recovery.enqueue_pending(shard)
@@ -262,7 +264,7 @@ class Reconciler:
             )
 
     async def _check_dispatches(self, report: ReconcileReport, *, repair: bool) -> None:
-        """Dispatches whose job is gone, and dispatches of a shard that is not configured."""
+        """Find dispatches without a job, and dispatches of an unknown shard."""
         after = 0
         while True:
             async with self._databases.central.read() as tx:
@@ -277,7 +279,7 @@ class Reconciler:
                 if shard in self._databases.shards:
                     await self._check_orphans(self._databases.shard(shard), found, report, repair=repair)
                 else:
-                    text = f"{len(found)} dispatches are of the shard {shard!r}, which is not configured."
+                    text = f"{len(found)} dispatches belong to the shard {shard!r}, which is not configured."
                     report.findings.append(Inconsistency(kind=FindingKind.UNKNOWN_SHARD, text=text, shard=shard))
 
     async def _check_orphans(
@@ -286,11 +288,11 @@ class Reconciler:
         try:
             with self._databases.watched(database.name):
                 async with database.read() as tx:
-                    there = {job.id for job in await jobs.by_ids(tx, [dispatch.tenant_job_id for dispatch in found])}
+                    known = {job.id for job in await jobs.by_ids(tx, [dispatch.tenant_job_id for dispatch in found])}
         except DatabaseUnavailable:
             return
         for each in found:
-            if each.tenant_job_id in there:
+            if each.tenant_job_id in known:
                 continue
             finding = Inconsistency(
                 kind=FindingKind.ORPHANED_DISPATCH,
@@ -309,7 +311,7 @@ class Reconciler:
         async with self._databases.central.read() as tx:
             dangling = await leases.dangling(tx, limit=10_000)
         if dangling:
-            text = f"{len(dangling)} leases in the history have no end, but their dispatches have moved on."
+            text = f"{len(dangling)} leases in the history have no end, although their dispatches are no longer leased."
             finding = Inconsistency(kind=FindingKind.DANGLING_LEASE, text=text, shard=self._databases.central.name)
             report.findings.append(finding)
             if repair:
@@ -326,7 +328,7 @@ class Reconciler:
         for each in held:
             finding = Inconsistency(
                 kind=FindingKind.ORPHANED_RESERVE,
-                text=f"{-each.amount} tokens are held for a job that does not exist.",
+                text=f"{-each.amount} tokens are reserved for a job that does not exist.",
                 shard=shard,
                 tenant_id=each.tenant_id,
                 job_id=each.job_id,
@@ -336,7 +338,7 @@ class Reconciler:
                 await database.run(TransactionStep.REPAIR, partial(_refund, held=each))
                 report.repaired.append(finding)
         for tenant_id, (balance, total) in drifted.items():
-            text = f"The balance is {balance}, but the transactions come to {total}."
+            text = f"The balance is {balance}, but the transactions sum to {total}."
             finding = Inconsistency(kind=FindingKind.WALLET_DRIFT, text=text, shard=shard, tenant_id=tenant_id)
             report.findings.append(finding)
             if repair:
@@ -362,7 +364,7 @@ def _missed_update(dispatch: Dispatch, now: datetime) -> JobUpdate:
 
 
 async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
-    """Tokens are repaired in the user's favour where the books cannot say what is right."""
+    """Repair tokens; if the ledger does not show what is right, in the user's favour."""
     balance = await ledger.lock_wallet(tx, job.tenant_id)
     entries = {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
     if kind is FindingKind.MISSING_RESERVE:
@@ -373,7 +375,7 @@ async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
         type_ = TransactionType.JOB_RESERVE
     elif kind is FindingKind.UNSETTLED:
         if SETTLEMENTS & entries.keys():
-            # by another process, meanwhile
+            # another process has settled them
             return
         owed = settlement_of(job.status)
         assert owed is not None
@@ -383,9 +385,7 @@ async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
         expected = -job.reserved_tokens if job.status == JobStatus.COMPLETED else 0
         amount = max(-balance, expected - sum(entries.values()))
         type_ = TransactionType.ADJUSTMENT
-    entry = NewTransaction(
-        tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description="Repaired by reconcile."
-    )
+    entry = NewTransaction(tenant_id=job.tenant_id, type=type_, amount=amount, job_id=job.id, description=REPAIRED)
     await ledger.append(tx, [entry])
 
 
@@ -414,7 +414,7 @@ async def _refund(tx: Tx, held: TransactionRecord) -> None:
 
 
 async def _repair_wallet(tx: Tx, tenant_id: str) -> None:
-    """The transactions are the truth; the balance is what they come to."""
+    """Set the balance to the sum of the transactions."""
     await ledger.lock_wallet(tx, tenant_id)
     drifted = await ledger.drifted_wallets(tx)
     if tenant_id not in drifted:
@@ -422,7 +422,7 @@ async def _repair_wallet(tx: Tx, tenant_id: str) -> None:
     _, total = drifted[tenant_id]
     await ledger.set_balance(tx, tenant_id, max(0, total))
     if total < 0:
-        reason = "Repaired by reconcile: more was spent than there was."
+        reason = "Repaired by reconcile: more tokens were spent than available."
         entry = NewTransaction(tenant_id=tenant_id, type=TransactionType.ADJUSTMENT, amount=-total, description=reason)
         await ledger.append(tx, [entry])
         await ledger.set_balance(tx, tenant_id, 0)

@@ -1,4 +1,4 @@
-"""Letting the reconciler look, without repairing anything, while an administrator goes on; what it found is kept."""
+"""Run the reconciler in the background without repairs, and store its findings."""
 
 import asyncio
 from collections.abc import Sequence
@@ -20,12 +20,12 @@ log = structlog.get_logger(__name__)
 KEPT_RUNS = 20
 MOST_FINDINGS = 1000
 MOST_STUCK = 200
-# One that has not ended after so long never will: its process is gone.
+# A run without an end after this long counts as interrupted.
 LONGEST_SECONDS = 3600.0
-STOPPED = "The server was stopped meanwhile."
+STOPPED = "The server was stopped during the run."
 
 
-class Reconciling:
+class ReconcileRuns:
     def __init__(self, databases: Databases, reconciler: Reconciler) -> None:
         self._databases = databases
         self._reconciler = reconciler
@@ -33,11 +33,11 @@ class Reconciling:
         self._run_id = 0
 
     async def start(self) -> ReconcileRunRecord:
-        """Begin to look; `Conflict` while somebody does."""
+        """Start a run; raises `Conflict` if one is running."""
 
         async def work(tx: Tx) -> ReconcileRunRecord:
             if await reconcile_runs.goes_on(tx, for_seconds=LONGEST_SECONDS):
-                raise Conflict("A run goes on already. Wait until it has ended.")
+                raise Conflict("A run is already in progress. Wait until it has finished.")
             run = await reconcile_runs.begin(tx)
             await reconcile_runs.forget(tx, keep=KEPT_RUNS)
             return run
@@ -48,12 +48,12 @@ class Reconciling:
         return run
 
     async def runs(self) -> Sequence[ReconcileRunRecord]:
-        """The newest first."""
+        """The stored runs, newest first."""
         async with self._databases.central.read() as tx:
             return await reconcile_runs.last(tx, limit=KEPT_RUNS)
 
     async def stuck(self) -> list[StuckStep]:
-        """Steps that should have crossed between the databases long ago: to the shards, and to the queue."""
+        """Outbox entries that should have been delivered long ago, oldest first."""
         async with self._databases.central.read() as tx:
             found = await outbox.stuck_entries(tx, older_than_seconds=STUCK_SECONDS, limit=MOST_STUCK)
         for shard in self._databases.shards:
@@ -68,18 +68,18 @@ class Reconciling:
         return sorted(found, key=lambda each: each.created_at)[:MOST_STUCK]
 
     async def idle(self) -> None:
-        """Wait until nothing is looked at."""
+        """Wait until no run is in progress."""
         if self._task is not None:
             await asyncio.wait({self._task})
 
     async def close(self) -> None:
-        """One that goes on ends, and says why."""
+        """Stop a run in progress and record why."""
         if self._task is None or self._task.done():
             return
         self._task.cancel()
         await asyncio.wait({self._task})
         if self._task.cancelled():
-            # it had not even begun
+            # canceled before it started
             await self._end(self._run_id, problem=STOPPED)
 
     async def _run(self, run_id: int) -> None:
@@ -98,7 +98,7 @@ class Reconciling:
             values = {"problem": error.detail}
         except Exception:
             log.exception("reconcile.failed", run=run_id)
-            values = {"problem": "It failed; the log of the server says why."}
+            values = {"problem": "The run failed. See the server's log."}
         await self._end(run_id, **values)
 
     async def _end(self, run_id: int, **values: object) -> None:

@@ -1,8 +1,7 @@
-"""Retention: old videos expire, and files that nobody needs any more are removed. Never one of a live job.
+"""Expire old videos and remove unused files, but never a file of an active job.
 
-A file goes in steps, each of which may be the last before a crash: its row is marked, so that nothing new can use it;
-after a grace, when everything that was using it can be seen, the row gives way to a note of the object; the object is
-removed; the note is removed.
+A file is removed in steps that survive a crash. Its row is marked, so that no new job can use it. After a grace period,
+when every use of it is visible, a removal record replaces the row. Then the object is deleted, and the record with it.
 """
 
 import asyncio
@@ -28,22 +27,22 @@ from comfyrelay.store.tenant.retention import OldVideo, Stray
 log = structlog.get_logger(__name__)
 
 AT_ONCE = 500
-# Each waits for storage.
+# Concurrent listings of object storage.
 LISTED_AT_ONCE = 8
-# Longer than a submission can be under way, and than a URL works that somebody is just downloading from.
+# Longer than any submission takes, and than a download URL is valid.
 GRACE_SECONDS = 1800.0
-# Whoever followed a tenant and comes back later than this is told to begin anew.
+# A subscriber that reconnects later than this must reload.
 CHANGES_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Retained:
-    """What one round did."""
+class RetentionResult:
+    """Counts of one run."""
 
     expired: int = 0
     unused: int = 0
     removed: int = 0
-    strays: int = 0
+    orphans: int = 0
     definitions: int = 0
     previews: int = 0
 
@@ -57,25 +56,25 @@ class Retention:
         definitions: NodeDefinitionService,
         previews: PreviewService,
         *,
-        forget_old: Sequence[Callable[[], Awaitable[None]]] = (),
+        delete_old: Sequence[Callable[[], Awaitable[None]]] = (),
         disk: str,
         retention_days: float | None,
         unused_upload_hours: float,
     ) -> None:
-        """Without `retention_days` videos are kept for ever. `forget_old` forgets what others keep for a while."""
+        """Without `retention_days`, videos are kept forever. `delete_old` are clean-up functions of other services."""
         self._databases = databases
         self._objects = objects
         self._removing = removing
         self._definitions = definitions
         self._previews = previews
-        self._forget_old = forget_old
+        self._delete_old = delete_old
         self._disk = disk
         self._video_seconds = retention_days * 86400 if retention_days is not None else None
         self._unused_seconds = unused_upload_hours * 3600
 
-    async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Retained:
-        """Do what is due in every shard; a shard that is down does not hold up the others."""
-        done = Retained()
+    async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> RetentionResult:
+        """Clean up every shard; a shard that is down does not block the others."""
+        done = RetentionResult()
         for name in self._databases.shards:
             try:
                 with self._databases.watched(name):
@@ -87,26 +86,27 @@ class Retention:
             definitions=await self._definitions.remove_unused(grace_seconds=grace_seconds),
             previews=await self._previews.sweep(older_than_seconds=grace_seconds),
         )
-        for forget in self._forget_old:
-            await forget()
+        for delete in self._delete_old:
+            await delete()
         if isinstance(self._objects, LocalObjects):
-            # of uploads that were cut off when a process was killed
+            # partial uploads of killed processes
             await self._objects.sweep(older_than_seconds=max(self._unused_seconds, grace_seconds))
-        if done != Retained():
-            log.info("retention.done", **{name: getattr(done, name) for name in Retained.__dataclass_fields__})
+        if done != RetentionResult():
+            log.info("retention.done", **{name: getattr(done, name) for name in RetentionResult.__dataclass_fields__})
         return done
 
-    async def _run(self, shard: Database, grace_seconds: float) -> Retained:
+    async def _run(self, shard: Database, grace_seconds: float) -> RetentionResult:
         expired = await self._in_pages(lambda after: self._expire(shard, after)) if self._video_seconds else 0
         unused = await self._in_pages(lambda after: self._mark_unused(shard, after))
         removed = await self._in_pages(lambda after: self._remove(shard, after, grace_seconds))
         await shard.run(
             TransactionStep.RETENTION_REMOVE, lambda tx: changes.forget(tx, older_than_seconds=CHANGES_SECONDS)
         )
-        return Retained(expired=expired, unused=unused, removed=removed, strays=await self._remove_strays(shard))
+        orphans = await self._remove_orphans(shard)
+        return RetentionResult(expired=expired, unused=unused, removed=removed, orphans=orphans)
 
     async def _in_pages(self, do: Callable[[str], Awaitable[tuple[int, str | None]]]) -> int:
-        """Page by page through ids; what is left standing for now is passed once."""
+        """Call `do` page by page, with the last id of the page before."""
         done, after = 0, ""
         while True:
             count, last = await do(after)
@@ -168,7 +168,7 @@ class Retention:
                 pass
         return len(going), found[-1][0].id if found else None
 
-    async def _remove_strays(self, shard: Database) -> int:
+    async def _remove_orphans(self, shard: Database) -> int:
         done = 0
         while True:
             async with shard.read() as tx:
@@ -180,20 +180,20 @@ class Retention:
             await shard.run(TransactionStep.RETENTION_REMOVE, lambda tx, ids=job_ids: retention.forget_strays(tx, ids))  # type: ignore[misc]
 
     async def _remove_objects_of(self, shard: Database, strays: Sequence[Stray]) -> int:
-        """Their outputs have rows; whatever else is there was brought by a lease that did not win, or came too late."""
+        """Remove a job's objects without a row: uploads of lost leases, and late uploads."""
         turn = asyncio.Semaphore(LISTED_AT_ONCE)
 
         async def listed(stray: Stray) -> list[str]:
             async with turn:
                 return [each.path async for each in self._objects.list(job_folder(stray.tenant_id, stray.job_id))]
 
-        there = [path for paths in await asyncio.gather(*map(listed, strays)) for path in paths]
+        stored = [path for paths in await asyncio.gather(*map(listed, strays)) for path in paths]
         async with shard.read() as tx:
-            known = await retention.known_paths(tx, self._disk, there)
-        lost = [each for each in there if each not in known]
-        if lost:
-            await self._objects.remove_many(lost)
-        return len(lost)
+            known = await retention.known_paths(tx, self._disk, stored)
+        orphans = [path for path in stored if path not in known]
+        if orphans:
+            await self._objects.remove_many(orphans)
+        return len(orphans)
 
 
 async def _files_of(tx: Tx, video: OldVideo) -> Sequence[FileRecord]:
@@ -213,5 +213,7 @@ def _by_tenant(found: Sequence[FileRecord]) -> dict[str, list[FileRecord]]:
     return theirs
 
 
-def _sum(a: Retained, b: Retained) -> Retained:
-    return Retained(**{name: getattr(a, name) + getattr(b, name) for name in Retained.__dataclass_fields__})
+def _sum(a: RetentionResult, b: RetentionResult) -> RetentionResult:
+    return RetentionResult(
+        **{name: getattr(a, name) + getattr(b, name) for name in RetentionResult.__dataclass_fields__}
+    )

@@ -1,8 +1,8 @@
-"""Samples: how the service was doing, one a minute, kept for eight days.
+"""Load samples, one per minute, kept for eight days.
 
-What happens is counted in memory where it happens, and added to its minute every few seconds by each process. How
-things stand is looked at once a minute, by whichever process comes first. Nothing is searched for: neither costs more
-the more jobs there have been."""
+Each process counts events in memory and adds them to the current minute every few seconds. One process per minute reads
+the current load. Neither gets slower with the number of past jobs.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from enum import StrEnum
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.domain.records.operations import ActivityCounts, LoadSample, IntervalAggregate
+from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import samples
@@ -23,9 +23,8 @@ from comfyrelay.store.database import Tx
 
 KEPT_MINUTES = 8 * 24 * 60
 HOUR_MINUTES = 60
-NOBODY = ActivityCounts()
-# However many look, it is read once in so many seconds.
-REMEMBER_SECONDS = 2.0
+NO_ACTIVITY = ActivityCounts()
+CACHE_SECONDS = 2.0
 TURN = "samples"
 
 
@@ -35,7 +34,7 @@ class Range(StrEnum):
     WEEK = "week"
 
 
-# Of each, how many minutes it has, and how many of them are told of together.
+# Minutes per range, and minutes per interval.
 MINUTES = {Range.HOUR: (60, 1), Range.DAY: (24 * 60, 10), Range.WEEK: (7 * 24 * 60, 60)}
 
 
@@ -47,7 +46,7 @@ class CurrentLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """By stretches of time, oldest first; of some nothing is known."""
+    """Aggregates by interval, oldest first; `None` for intervals without data."""
 
     at: Sequence[datetime]
     times: Sequence[IntervalAggregate | None]
@@ -57,16 +56,16 @@ class Samples:
     def __init__(self, databases: Databases, *, worker_stale_seconds: float) -> None:
         self._databases = databases
         self._stale_seconds = worker_stale_seconds
-        self._counted = NOBODY
-        self._asked: tuple[float, asyncio.Future[CurrentLoad]] | None = None
+        self._counted = NO_ACTIVITY
+        self._cached: tuple[float, asyncio.Future[CurrentLoad]] | None = None
 
     def count_begun(self, leased: Sequence[Dispatch]) -> None:
-        """Jobs were handed to workers."""
+        """Count leased jobs and their wait."""
         waited = sum((each.leased_at - each.available_at).total_seconds() for each in leased if each.leased_at)
         self._count(ActivityCounts(begun=len(leased), waited_seconds=max(0.0, waited)))
 
     def count_ended(self, ended: Sequence[JobState]) -> None:
-        """Jobs have ended: over all processes, each counts once."""
+        """Count finished jobs. Only the process that applied the end counts it."""
         done = [each for each in ended if each.status == JobStatus.COMPLETED]
         failed = sum(each.status == JobStatus.FAILED for each in ended)
         self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(each.reserved_tokens for each in done)))
@@ -75,12 +74,12 @@ class Samples:
         self._counted = self._counted.plus(more)
 
     async def run_once(self) -> None:
-        """Add what was counted here since the last time, and look at how things stand if nobody has in this minute."""
-        counted, self._counted = self._counted, NOBODY
+        """Store this process's counts since the last run, and the load if no process has in this minute."""
+        counted, self._counted = self._counted, NO_ACTIVITY
 
         async def work(tx: Tx) -> None:
             minute = _minute(await dispatches.now(tx))
-            if counted != NOBODY:
+            if counted != NO_ACTIVITY:
                 await samples.add(tx, minute, counted)
             if await samples.is_noted(tx, minute) or await cursors.lock(tx, TURN) >= minute:
                 return
@@ -93,18 +92,18 @@ class Samples:
             self._count(counted)
             raise
 
-    async def forget_old(self) -> None:
+    async def delete_old(self) -> None:
         async def work(tx: Tx) -> None:
             await samples.forget(tx, _minute(await dispatches.now(tx)) - KEPT_MINUTES)
 
         await self._databases.central.run(TransactionStep.RETENTION_REMOVE, work)
 
     async def now(self) -> CurrentLoad:
-        """How things stand, and what was counted in the last hour; a moment old at most."""
+        """The current load and the counts of the last hour, cached for two seconds."""
         clock = asyncio.get_running_loop().time()
-        if self._asked is None or self._asked[0] <= clock:
-            self._asked = (clock + REMEMBER_SECONDS, asyncio.ensure_future(self._now()))
-        return await asyncio.shield(self._asked[1])
+        if self._cached is None or self._cached[0] <= clock:
+            self._cached = (clock + CACHE_SECONDS, asyncio.ensure_future(self._now()))
+        return await asyncio.shield(self._cached[1])
 
     async def _now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
@@ -114,7 +113,7 @@ class Samples:
         return CurrentLoad(standing=standing, hour=hour.plus(self._counted))
 
     async def series(self, range_: Range) -> Series:
-        """All stretches of a time up to now."""
+        """All intervals of a range up to now."""
         minutes, together = MINUTES[range_]
         async with self._databases.central.read() as tx:
             last = _minute(await dispatches.now(tx)) // together

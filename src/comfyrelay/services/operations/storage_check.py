@@ -1,4 +1,4 @@
-"""Whether object storage does all that is asked of it: for who sets a server up."""
+"""Check that object storage supports everything the server needs, for operators who set it up."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ URL_SECONDS = 300.0
 
 
 class Part(StrEnum):
-    """What is tried, in this order."""
+    """The checks, in order."""
 
     WRITE = "write"
     READ = "read"
@@ -27,7 +27,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageCheckResult:
-    """`upload` and `download_url` are for a browser that tries by itself, which nobody else can."""
+    """`upload` and `download_url` let the browser check its own access."""
 
     tried: Sequence[StorageTried]
     upload: SignedUpload | None
@@ -36,7 +36,7 @@ class StorageCheckResult:
 
 class StorageChecks:
     def __init__(self, objects: ObjectStore, *, origins: Sequence[str]) -> None:
-        """`origins` are those of the pages that upload."""
+        """`origins` are the origins of pages that upload."""
         self._objects = objects
         self._origins = origins
 
@@ -66,14 +66,16 @@ class StorageChecks:
                 await work()
             except ComfyRelayError as error:
                 yield StorageTried(part=part, problem=error.detail)
-                # without the first there is nothing to go on with
+                # later checks depend on this one
                 return
             yield StorageTried(part=part, problem=None)
 
     async def _read(self, path: str) -> None:
         if await self._objects.get(path) != CONTENT:
-            raise ConfigurationError("What was written is not what is read: is the bucket used by somebody else, too?")
+            raise ConfigurationError(
+                "Storage returned other content than was written. Is the bucket shared?"
+            )
 
     async def _remove(self) -> None:
-        """What browsers have sent before, too."""
+        """Remove all test files, including earlier uploads of browsers."""
         await self._objects.remove_many([each.path async for each in self._objects.list(FOLDER)])

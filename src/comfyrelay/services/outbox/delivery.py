@@ -1,8 +1,8 @@
-"""Delivering to shards what the queue decided, and removing what has arrived.
+"""Deliver outbox entries to the shards, and remove delivered ones.
 
-Entries are in the central outbox before they come here. One delivery runs per shard at a time and takes everything that
-has come in since the last, so that under load many settlements share one commit. What cannot be delivered stays in the
-outbox for the recovery.
+Entries are committed to the central outbox first. At most one delivery per shard runs at a time and takes all entries
+that have arrived since the last, so under load many settlements share one commit. Undeliverable entries stay in the
+outbox for recovery.
 """
 
 import asyncio
@@ -15,64 +15,64 @@ import structlog
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.group_commit import Deferral, GroupCommit
-from comfyrelay.services.outbox.applying import Applying
+from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.store.outbox import OutboxEntry
 
 log = structlog.get_logger(__name__)
 
-# Bounds the size of one tenant transaction.
+# Limits the size of one shard transaction.
 UPDATES_AT_ONCE = 1000
 ENTRIES_WAITING = 50
-# How long the start of a job may wait to be applied together with its end. Nobody sees the difference.
+# The start of a job waits this long, to be applied together with its end. Users do not notice.
 DELAY_SECONDS = 0.5
-# How far apart the deliveries to one shard are while nobody waits for them, so that under load many share one commit.
+# Interval between deliveries to one shard that no caller waits for, so that many share one commit.
 PACE_SECONDS = 0.05
-# How long what has arrived may stay in an outbox, so that much of it leaves in one transaction.
+# Delivered entries stay in the outbox this long, so that many are removed in one transaction.
 REMOVAL_SECONDS = 0.1
 REMOVED_AT_ONCE = 10_000
 
 
 class OutboxDelivery:
-    def __init__(self, applying: Applying) -> None:
-        self._applying = applying
+    def __init__(self, applier: UpdateApplier) -> None:
+        self._applier = applier
         self._deferral = Deferral()
-        # of submissions nobody waits for the end, but at the end of all
+        # only `idle` waits for the removal of submissions
         self._calm = Deferral()
-        # Nobody waits for an entry to leave the outbox, so deliveries of all shards, for a while, share one commit.
-        self._removal = _removal(applying.remove, self._deferral)
+        # shared by all shards, because no caller waits for a removal
+        self._removal = _removal(applier.remove, self._deferral)
         self._shards: dict[str, _ShardDelivery] = {}
 
     async def deliver(self, entries: Iterable[OutboxEntry]) -> None:
-        """Deliver, and return when the shards have committed, or cannot be reached and are left to the recovery."""
+        """Deliver entries and wait until the shards have committed them; leave unreachable shards to recovery."""
         with self._deferral.waiting():
             await asyncio.gather(*self.begin(entries).values())
 
     async def wait_for(self, delivery: asyncio.Future[None]) -> None:
-        """Wait for one that was begun."""
+        """Wait for a delivery that was started with `begin`."""
         with self._deferral.waiting():
             await asyncio.shield(delivery)
 
     def begin(self, entries: Iterable[OutboxEntry]) -> dict[str, asyncio.Future[None]]:
-        """Begin to deliver; by shard, what to wait for. The entries are of one transaction: at most one a shard."""
+        """Start delivering the entries of one transaction, at most one per shard; return a future by shard."""
         return {entry.shard: self._shard(entry.shard).begin(entry) for entry in entries}
 
     def delay(self, entries: Iterable[OutboxEntry]) -> None:
-        """Deliver in a moment, or with the next entry about the same job: of one that is over at once, start and end
-        are applied in one transaction. An entry has one update a job here."""
+        """Deliver after a delay, or with the next entry of the same job, so that start and end of a short job share a
+        transaction. Each entry must have at most one update per job."""
         for entry in entries:
             self._shard(entry.shard).delay(entry)
 
     def remove_submission(self, shard: str, submission_id: int) -> None:
-        """Its dispatches are in the queue: in a moment it leaves the outbox of its shard, together with others."""
+        """Remove a queued submission from its shard's outbox soon, together with others."""
         self._shard(shard).submissions.add(submission_id).add_done_callback(_log_failure)
 
     @property
     def is_behind(self) -> bool:
-        """Whether so much waits to be delivered that whoever adds to it should wait too."""
+        """Whether the backlog is so long that callers should wait for their delivery."""
         return any(each.group.waiting > ENTRIES_WAITING for each in self._shards.values())
 
     async def idle(self) -> None:
-        """Deliver everything, and return when nothing is under way."""
+        """Deliver everything and wait until nothing is pending."""
         for shard in self._shards.values():
             shard.begin_delayed()
         with self._deferral.waiting(), self._calm.waiting():
@@ -84,26 +84,26 @@ class OutboxDelivery:
 
     def _shard(self, name: str) -> "_ShardDelivery":
         if name not in self._shards:
-            self._shards[name] = _ShardDelivery(name, self._applying, self._removal, self._deferral, self._calm)
+            self._shards[name] = _ShardDelivery(name, self._applier, self._removal, self._deferral, self._calm)
         return self._shards[name]
 
 
 class _ShardDelivery:
-    """What one shard has yet to be delivered."""
+    """Pending deliveries of one shard."""
 
     def __init__(
-        self, shard: str, applying: Applying, removal: GroupCommit[int, None], deferral: Deferral, calm: Deferral
+        self, shard: str, applier: UpdateApplier, removal: GroupCommit[int, None], deferral: Deferral, calm: Deferral
     ) -> None:
         self._shard = shard
-        self._applying = applying
+        self._applier = applier
         self._removal = removal
         self._deferral = deferral
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
             self._deliver, at_once=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
-        self.submissions = _removal(partial(applying.remove_submissions, shard), calm)
+        self.submissions = _removal(partial(applier.remove_submissions, shard), calm)
         self._last_at = 0.0
-        # By entry and job, what of the delayed entries has not been applied.
+        # Unapplied updates of delayed entries, by entry and job.
         self._delayed: dict[int, dict[str, JobUpdate]] = {}
         self._timer: asyncio.TimerHandle | None = None
 
@@ -133,7 +133,7 @@ class _ShardDelivery:
     async def _deliver(self, entries: Sequence[OutboxEntry]) -> Sequence[None]:
         earlier = self._earlier(entries)
         try:
-            applied = await self._applying.apply(self._shard, [*earlier, *entries])
+            applied = await self._applier.apply(self._shard, [*earlier, *entries])
         except DatabaseUnavailable:
             applied = []
         in_part = {each.id for each in earlier}
@@ -143,7 +143,7 @@ class _ShardDelivery:
         return [None] * len(entries)
 
     def _earlier(self, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-        """From the delayed entries, the updates that come before those in these entries."""
+        """Updates of the delayed entries that must be applied before these entries."""
         if not self._delayed:
             return []
         job_ids = {update.job_id for entry in entries for update in entry.updates}
@@ -154,7 +154,7 @@ class _ShardDelivery:
         ]
 
     def _is_finished(self, applied: OutboxEntry) -> bool:
-        """Whether nothing remains of a delayed entry. One that was begun meanwhile is finished by its own delivery."""
+        """Whether a delayed entry is fully applied. If its own delivery has started, that one finishes it."""
         if (remaining := self._delayed.get(applied.id)) is None:
             return False
         for update in applied.updates:
@@ -165,14 +165,14 @@ class _ShardDelivery:
 
 
 def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], deferral: Deferral) -> GroupCommit[int, None]:
-    """Takes what has arrived out of an outbox, a moment later and together with others."""
+    """Batch the removal of delivered entries from an outbox."""
 
     async def handle(ids: Sequence[int]) -> Sequence[None]:
         try:
             await remove(ids)
         except Exception:
-            # the recovery finds them in the outbox, finds that they have arrived, and removes them
-            log.warning("deliver.not_removed", exc_info=True)
+            # recovery finds that they are applied, and removes them
+            log.warning("delivery.removal_failed", exc_info=True)
         return [None] * len(ids)
 
     return GroupCommit(handle, at_once=REMOVED_AT_ONCE, pause=lambda: deferral.put_off(REMOVAL_SECONDS))
@@ -184,4 +184,4 @@ def _now() -> float:
 
 def _log_failure(future: asyncio.Future[None]) -> None:
     if not future.cancelled() and (error := future.exception()) is not None:
-        log.info("deliver.failed", error=repr(error))
+        log.info("delivery.failed", error=repr(error))

@@ -1,6 +1,6 @@
-"""The recovery finishes steps that a crash, a lost connection or a shard that was down left half-way.
+"""Finish outbox steps that a crash, a lost connection or an unreachable shard interrupted.
 
-It looks only at what is older than a moment: younger steps are still in the hands of the process that began them.
+Only steps older than a grace period are touched; younger ones may still be in progress in the process that began them.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.outbox.applying import Applying
+from comfyrelay.services.outbox.applier import UpdateApplier
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
@@ -41,16 +41,16 @@ class Recovered:
 
 
 class OutboxRecovery:
-    def __init__(self, databases: Databases, applying: Applying, notify_channel: NotifyChannel) -> None:
+    def __init__(self, databases: Databases, applier: UpdateApplier, notify_channel: NotifyChannel) -> None:
         self._databases = databases
-        self._applying = applying
+        self._applier = applier
         self._notify_channel = notify_channel
         self._reported: set[tuple[str, TransactionStep, int]] = set()
-        # something was queued that may go to the cloud
+        # notified when a job was queued that may move to the cloud
         self.burst_wakeup = Wakeup()
 
     async def run_once(self, *, grace_seconds: float = GRACE_SECONDS) -> Recovered:
-        """Finish what is older than the grace, in every shard; a shard that is down does not hold up the others."""
+        """Finish steps older than the grace period in every shard; a failing shard does not block the others."""
         submissions = entries = 0
         down = []
         for shard in self._databases.shards:
@@ -62,12 +62,11 @@ class OutboxRecovery:
                     raise
                 down.append(shard)
             except Exception:
-                # nor does one where anything else is wrong
                 log.exception("recovery.failed", shard=shard)
         return Recovered(submissions=submissions, entries=entries, shards_down=down)
 
     async def enqueue_pending(self, shard: str, *, grace_seconds: float = 0.0) -> int:
-        """Make the dispatches of jobs that were submitted and never reached the queue."""
+        """Create the dispatches of submitted jobs that never reached the queue."""
         done = after = 0
         while True:
             with self._databases.watched(shard):
@@ -84,7 +83,7 @@ class OutboxRecovery:
             after = pending[-1].id
 
     async def deliver_pending(self, shard: str, *, grace_seconds: float = 0.0) -> int:
-        """Apply to the shard what it does not have yet, in the order in which it was decided."""
+        """Apply pending updates to the shard in order."""
         done = after = 0
         while True:
             async with self._databases.central.read() as tx:
@@ -96,14 +95,16 @@ class OutboxRecovery:
             done += await self._finish(
                 shard, TransactionStep.DELIVER_APPLY, pending, partial(self._apply_entries, shard)
             )
-            # An entry that could not be applied waits for an earlier one; the next round finds both.
+            # An unapplied entry waits for an earlier one; the next round finds both.
             after = pending[-1]
 
     async def _finish(
         self, shard: str, step: TransactionStep, ids: Sequence[int], work: Callable[[Sequence[int]], Awaitable[int]]
     ) -> int:
-        """Finish steps together. One that cannot be finished must not hold up its neighbours: then each is tried alone,
-        and again in the next round, for whatever is wrong with it may be mended."""
+        """Finish steps together. If that fails, try each alone, so that a broken one does not block the others.
+
+        Broken steps are retried in the next round.
+        """
         try:
             return await work(ids)
         except DatabaseUnavailable:
@@ -125,14 +126,14 @@ class OutboxRecovery:
                     tx, [id_ for submission_id in submission_ids for id_ in job_ids[submission_id]]
                 )
         await self.enqueue(shard, found)
-        await self._applying.remove_submissions(shard, submission_ids)
+        await self._applier.remove_submissions(shard, submission_ids)
         return len(submission_ids)
 
     async def _apply_entries(self, shard: str, entry_ids: Sequence[int]) -> int:
         async with self._databases.central.read() as tx:
             entries = await outbox.entries_by_ids(tx, entry_ids)
-        applied = await self._applying.apply(shard, entries)
-        await self._applying.remove([each.id for each in applied])
+        applied = await self._applier.apply(shard, entries)
+        await self._applier.remove([each.id for each in applied])
         return len(applied)
 
     async def ensure_dispatch(self, shard: str, job: JobRecord) -> None:
@@ -142,7 +143,7 @@ class OutboxRecovery:
             await self.enqueue(shard, [job])
 
     async def enqueue(self, shard: str, found: Sequence[JobRecord]) -> int:
-        """Make the dispatches of these jobs that are not there; returns how many were made."""
+        """Create the missing dispatches of these jobs; return how many were created."""
         if not found:
             return 0
 
@@ -150,21 +151,21 @@ class OutboxRecovery:
             known = await catalogue.existing_workflows(tx, {each.workflow_id for each in found})
             new = [new_dispatch(shard, each, known[each.workflow_id]) for each in found if each.workflow_id in known]
             made = await dispatches.enqueue(tx, new) if new else 0
-            hopeless = [each for each in found if each.workflow_id not in known]
-            return made, hopeless, any(each.may_burst for each in known.values())
+            orphaned = [each for each in found if each.workflow_id not in known]
+            return made, orphaned, any(each.may_burst for each in known.values())
 
-        made, hopeless, may_burst = await self._databases.central.run(TransactionStep.SUBMIT_ENQUEUE, work)
+        made, orphaned, may_burst = await self._databases.central.run(TransactionStep.SUBMIT_ENQUEUE, work)
         if made:
             await self._notify_channel.notify()
             if may_burst:
                 self.burst_wakeup.notify()
-        if hopeless:
-            await self._applying.apply(shard, [_refusal(shard, hopeless)])
+        if orphaned:
+            await self._applier.apply(shard, [_refusal(shard, orphaned)])
         return made
 
 
-def _refusal(shard: str, hopeless: Sequence[JobRecord]) -> OutboxEntry:
-    """A job whose workflow is gone can never be dispatched: its shard gets what the queue would have decided."""
+def _refusal(shard: str, orphaned: Sequence[JobRecord]) -> OutboxEntry:
+    """Fail jobs whose workflow was deleted: they can never be queued, so the shard gets the update directly."""
     return OutboxEntry(
         id=0,
         shard=shard,
@@ -181,7 +182,7 @@ def _refusal(shard: str, hopeless: Sequence[JobRecord]) -> OutboxEntry:
                 priority=each.priority,
                 error="The workflow of this job no longer exists.",
             )
-            for each in hopeless
+            for each in orphaned
         ],
     )
 

@@ -73,7 +73,7 @@ class WorkerLogService:
     async def store(self, worker_id: str, lines: Sequence[str]) -> None:
         await self._databases.central.run(TransactionStep.WORKER, lambda tx: worker_logs.keep(tx, worker_id, lines))
 
-    async def forget_old(self) -> None:
+    async def delete_old(self) -> None:
         work = self._databases.central.run
         await work(TransactionStep.RETENTION_REMOVE, lambda tx: worker_logs.forget(tx, older_than_seconds=KEPT_SECONDS))
 

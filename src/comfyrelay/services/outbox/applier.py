@@ -1,4 +1,4 @@
-"""Applying to a shard what the queue decided: job, attempts, events, tokens, video and output together."""
+"""Apply job updates to a shard: job, attempts, events, tokens, video and output in one transaction."""
 
 from collections import defaultdict
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from comfyrelay.store.tenant.library import gallery, media
 from comfyrelay.store.tenant.retention import Stray
 
 
-class Applying:
+class UpdateApplier:
     def __init__(
         self,
         databases: Databases,
@@ -28,10 +28,10 @@ class Applying:
         on_applied: Callable[[str, Sequence[OutboxEntry]], None],
         on_ended: Callable[[Sequence[JobState]], None],
     ) -> None:
-        """An upload that a job's lease allowed is over `late_upload_seconds` after its end.
+        """A lease's uploads are over `late_upload_seconds` after the job's end.
 
-        `on_applied` gets the entries that have just been applied to a shard; `on_ended` the jobs that have just
-        ended, once for each."""
+        `on_applied` is called with the entries applied to a shard, and `on_ended` with finished jobs, once for each.
+        """
         self._databases = databases
         self._output_disk = output_disk
         self._late_upload_seconds = late_upload_seconds
@@ -39,7 +39,7 @@ class Applying:
         self._on_ended = on_ended
 
     async def apply(self, shard: str, entries: Sequence[OutboxEntry]) -> list[OutboxEntry]:
-        """Apply what is next in line for each job; returns the entries of which nothing remains to be applied."""
+        """Apply the next updates of each job; return the entries that are fully applied."""
 
         async def work(tx: Tx) -> tuple[list[OutboxEntry], list[JobState]]:
             return await self._apply(tx, entries)
@@ -52,20 +52,20 @@ class Applying:
         return applied
 
     async def remove(self, entry_ids: Sequence[int]) -> None:
-        """Take entries that were applied out of the outbox."""
+        """Remove applied entries from the outbox."""
         if entry_ids:
             await self._databases.central.run(
                 TransactionStep.DELIVER_FORGET, lambda tx: outbox.remove_entries(tx, entry_ids)
             )
 
     async def remove_submissions(self, shard: str, submission_ids: Sequence[int]) -> None:
-        """Take submissions whose dispatches are in the queue out of the outbox of their shard."""
+        """Remove submissions whose dispatches are queued from the shard's outbox."""
         await self._databases.shard(shard).run(
             TransactionStep.SUBMIT_FORGET, lambda tx: outbox.remove_submissions(tx, submission_ids)
         )
 
     async def _apply(self, tx: Tx, entries: Sequence[OutboxEntry]) -> tuple[list[OutboxEntry], list[JobState]]:
-        """Returns the entries of which nothing remains to be applied, and the jobs that have ended with this."""
+        """Return the fully applied entries and the jobs that ended with them."""
         updates: dict[str, list[JobUpdate]] = defaultdict(list)
         for entry in entries:
             for update in entry.updates:
@@ -76,7 +76,7 @@ class Applying:
             await self.write(tx, settled)
         versions = {job_id: state.dispatch_version for job_id, state in states.items()}
         versions.update({each.job.id: each.job.dispatch_version for each in settled})
-        # A job that is gone needs no update.
+        # Updates of a deleted job count as applied.
         applied = [
             entry
             for entry in entries
@@ -85,7 +85,7 @@ class Applying:
         return applied, [each.job for each in settled if each.settlement is not None]
 
     def announce(self, shard: str, ended: Sequence[JobState]) -> None:
-        """After the commit: these have ended without the queue."""
+        """Announce jobs that ended without the queue, after the commit."""
         self._on_applied(shard, ())
         self._on_ended(ended)
 
@@ -93,7 +93,7 @@ class Applying:
         entries = [_token_entry(each) for each in settled if each.settlement is not None]
         refunded = {each.tenant_id for each in entries if each.amount}
         if refunded:
-            # Before the videos, as everywhere: whoever submits holds the wallet when it comes to the video.
+            # Lock wallets before videos, in the same order as submissions.
             await ledger.lock_wallets(tx, refunded)
         outputs = [each for each in settled if each.output is not None]
         if outputs:
