@@ -35,9 +35,7 @@ def load_secret(data_dir: Path) -> str:
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"The owner's secret in {path} cannot be read: {error}.") from None
     if len(found) < SHORTEST_SECRET:
-        raise ConfigurationError(
-            f"The owner's secret in {path} is too short. Delete the file and start again."
-        )
+        raise ConfigurationError(f"The owner's secret in {path} is too short. Delete the file and start again.")
     return found
 
 

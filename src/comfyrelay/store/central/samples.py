@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import BigInteger, Float, cast, delete, func, literal, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.domain.records.operations import ActivityCounts, LoadSample, IntervalAggregate
+from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import samples as s
 from comfyrelay.store.central.tables import workers

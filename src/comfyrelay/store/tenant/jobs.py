@@ -276,7 +276,9 @@ async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
 async def count_active(tx: Tx, tenant_id: str, user_id: str, *, except_batch: str | None = None) -> int:
     """Count a user's active jobs without those of the batch `except_batch`. A batch counts as one."""
     # no batch has an empty id
-    (row,) = await tx.fetch(_count_active, {"tenant_id": tenant_id, "user_id": user_id, "except_batch": except_batch or ""})
+    (row,) = await tx.fetch(
+        _count_active, {"tenant_id": tenant_id, "user_id": user_id, "except_batch": except_batch or ""}
+    )
     return int(row.active)
 
 

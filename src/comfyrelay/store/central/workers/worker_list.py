@@ -10,11 +10,11 @@ from comfyrelay.domain.queue.states import DispatchStatus, WorkerState
 from comfyrelay.domain.queue.worker_order import SortedWorker, WorkerSort
 from comfyrelay.domain.records.workers import (
     BlockedHash,
-    WorkerReport,
-    UnmetHash,
     ListedWorker,
+    UnmetHash,
     WorkerJobRecord,
     WorkerMachine,
+    WorkerReport,
 )
 from comfyrelay.store.central.queue.dispatches import LEASES
 from comfyrelay.store.central.tables import ai_job_dispatches as d

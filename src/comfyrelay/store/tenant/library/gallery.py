@@ -29,7 +29,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.sql import Executable
 
-from comfyrelay.domain.gallery import GalleryFilter, GallerySort, GridItem, GalleryOutput, Mark, MarkChange, MarkFilter
+from comfyrelay.domain.gallery import GalleryFilter, GalleryOutput, GallerySort, GridItem, Mark, MarkChange, MarkFilter
 from comfyrelay.errors import Conflict
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
