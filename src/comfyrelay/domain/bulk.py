@@ -44,8 +44,10 @@ class RefusedJob:
 
 @dataclass(kw_only=True, slots=True)
 class BulkResult:
-    """`files` counts files deleted from a desk's output folder; `left` names those that could not be, and why. `as_of`
-    is set by a dry run with a filter: sent with the action, it leaves out jobs that match only since then."""
+    """`files` counts files deleted from a desk's output folder; `left` names files that could not be deleted, and why.
+
+    `as_of` is set by a dry run with a filter. Sent with the action, it excludes jobs that match only since then.
+    """
 
     matched: int = 0
     changed: int = 0
