@@ -271,7 +271,7 @@ MUTANTS = (
         name="the hash of an output is taken as told",
         file="services/queue/outputs.py",
         old="if digest != reported.sha256:",
-        new="if digest == told.sha256 is None:",
+        new="if digest == reported.sha256 is None:",
         tests=f"{API}/test_outputs.py",
         only="sqlite and another_hash",
     ),
@@ -279,7 +279,7 @@ MUTANTS = (
         name="the upload is gone before the verdict is written",
         file="services/queue/outputs.py",
         old="            settlement = await self._settle_report(replace(report, output=copied.output))\n",
-        new="            await self._remove(handed.upload_path)\n"
+        new="            await self._remove(lease.upload_path)\n"
         "            settlement = await self._settle_report(replace(report, output=copied.output))\n",
         tests=f"{API}/test_outputs.py",
         only="sqlite and after_a_crash and before",
