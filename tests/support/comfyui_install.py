@@ -159,7 +159,7 @@ class FakeInstall:
         """Kill the newest process."""
         os.kill(self.lives[-1]["pid"], signal.SIGKILL)
 
-    def care(
+    def options(
         self, *, per_gpu: int | str = 1, arguments: Sequence[str] = ("--cpu",), mps: str = "off"
     ) -> ManagedOptions:
         return ManagedOptions(

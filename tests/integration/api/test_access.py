@@ -171,7 +171,7 @@ async def refused(people: People, who: str, whose: str) -> list[tuple[str, str, 
 
 
 @pytest.mark.parametrize("whose", ["user", "admin", "worker"])
-async def test_nobody_gets_in_without_a_login(people: People, whose: str) -> None:
+async def test_every_route_requires_authentication(people: People, whose: str) -> None:
     assert [each for each in await refused(people, "nobody", whose) if each[2] != 401] == []
 
 
@@ -192,7 +192,7 @@ async def test_token_opens_the_routes_of_its_own_kind_only(people: People, who: 
     assert [each for each in await refused(people, who, whose) if each[2] != status] == []
 
 
-async def test_another_tenant_sees_and_changes_nothing(
+async def test_other_tenants_resources_are_not_found(
     api: Api, people: People, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # the stream that never ends by itself ends after what it begins with

@@ -45,7 +45,7 @@ class TestLooking:
         assert (user["has_password"], user["api_tokens"], user["last_sign_in_at"]) == (True, 1, None)
         assert not any("hash" in name for name in user)
 
-    async def test_when_somebody_signed_in_last_is_known(self, desk: OperatorScenario) -> None:
+    async def test_last_sign_in_is_shown(self, desk: OperatorScenario) -> None:
         await sign_in(desk.api)
         await desk.advance(3600)
         await sign_in(desk.api)
@@ -59,7 +59,7 @@ class TestLooking:
             found = await desk.get(f"/tenants/{desk.user.tenant_id}")
             assert (found["balance"], found["active_jobs"], len(found["users"])) == (None, None, 1)
 
-    async def test_what_moved_in_the_wallet_comes_page_by_page(self, desk: OperatorScenario) -> None:
+    async def test_wallet_transactions_are_paginated(self, desk: OperatorScenario) -> None:
         await desk.submit()
         path = f"/tenants/{desk.user.tenant_id}/transactions"
         first = await desk.get(path, limit=1)
@@ -69,7 +69,7 @@ class TestLooking:
         assert (credit["type"], credit["amount"], credit["reference"]) == ("PAYMENT_CREDIT", 100, "test")
         assert second["next_cursor"] is None
 
-    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
+    async def test_unknown_account_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("GET", "/tenants/none"), 404)
         problem_of(await desk.call("GET", "/tenants/none/transactions"), 404)
         problem_of(await desk.call("PATCH", "/users/none", {"is_admin": True}), 404)
@@ -91,7 +91,7 @@ class TestLimits:
         with pytest.raises(TooManyActiveJobs):
             await desk.submit()
 
-    async def test_another_process_hears_of_it_within_seconds(
+    async def test_limit_change_reaches_other_processes_within_seconds(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         other = tenancy.Tenancy(desk.api.engine.databases)
@@ -102,7 +102,7 @@ class TestLimits:
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: clock() + tenancy.CACHE_SECONDS)
         assert await other.max_active_jobs(desk.user.tenant_id) == 3
 
-    async def test_one_limit_leaves_the_other(self, desk: OperatorScenario) -> None:
+    async def test_changing_one_limit_keeps_the_other(self, desk: OperatorScenario) -> None:
         path = f"/tenants/{desk.user.tenant_id}"
         await desk.send("PATCH", path, {"max_wait_seconds": 60})
         await desk.send("PATCH", path, {"max_active_jobs": 2})
@@ -110,12 +110,12 @@ class TestLimits:
         assert (limits["max_wait_seconds"], limits["max_active_jobs"]) == (60, 2)
 
     @pytest.mark.parametrize("body", [{}, {"max_active_jobs": -1}, {"max_active_jobs": 1.5}, {"balance": 5}])
-    async def test_what_is_no_limit_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
+    async def test_invalid_limit_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
         problem_of(await desk.call("PATCH", f"/tenants/{desk.user.tenant_id}", body), 422)
 
 
 class TestDeciding:
-    async def test_who_is_disabled_gets_in_by_nothing_at_once(self, desk: OperatorScenario) -> None:
+    async def test_disabling_an_account_ends_all_its_sessions(self, desk: OperatorScenario) -> None:
         token = Caller(desk.api.anybody.http, (await desk.api.user("eve@example.com")).headers)
         session = await sign_in(desk.api, "eve@example.com")
         eve = await token.get("/api/me")
@@ -141,7 +141,7 @@ class TestDeciding:
         problem_of(await session.call("GET", "/api/me"), 401)
         await sign_in(desk.api, "eve@example.com")
 
-    async def test_somebody_becomes_an_administrator_and_is_one_no_more(self, desk: OperatorScenario) -> None:
+    async def test_administrator_role_is_granted_and_revoked(self, desk: OperatorScenario) -> None:
         eve = await desk.api.user("eve@example.com")
         assert eve.user is not None
         problem_of(await eve.call("GET", "/api/admin/settings"), 403)
@@ -151,7 +151,7 @@ class TestDeciding:
         problem_of(await eve.call("GET", "/api/admin/settings"), 403)
 
     @pytest.mark.parametrize("changes", [{"is_admin": False}, {"is_disabled": True}])
-    async def test_somebody_always_remains_who_administers(
+    async def test_last_administrator_cannot_be_removed(
         self, desk: OperatorScenario, changes: dict[str, Any]
     ) -> None:
         admin = desk.admin.user
@@ -178,5 +178,5 @@ class TestDeciding:
         assert sum(isinstance(each, Exception) for each in left) == 1
 
     @pytest.mark.parametrize("body", [{}, {"is_admin": None}, {"email": "x@y.org"}, {"is_disabled": "yes please"}])
-    async def test_what_is_no_decision_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
+    async def test_invalid_role_change_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
         problem_of(await desk.call("PATCH", f"/users/{desk.user.id}", body), 422)

@@ -39,17 +39,17 @@ async def desk(api: Api) -> OperatorScenario:
 
 
 class TestSpecs:
-    async def test_fleet_is_made_with_machines_and_scaling_and_tells_them(self, desk: OperatorScenario) -> None:
+    async def test_fleet_is_created_with_machines_and_autoscaling(self, desk: OperatorScenario) -> None:
         sent = {"slug": "spot", "machines": MACHINES, "scaling": SCALING}
         made = await desk.send("POST", "/fleets", sent)
         assert made.items() >= sent.items()
         assert await desk.get("/fleets/production/spot") == made
 
-    async def test_fleet_of_which_nothing_was_said_has_neither(self, desk: OperatorScenario) -> None:
+    async def test_fleet_without_settings_has_neither(self, desk: OperatorScenario) -> None:
         found = await desk.get(HOME)
         assert (found["machines"], found["scaling"]) == (None, None)
 
-    async def test_what_is_not_sent_stays_and_null_is_as_by_default(self, desk: OperatorScenario) -> None:
+    async def test_omitted_fields_stay_and_null_resets(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"machines": MACHINES, "scaling": SCALING})
         changed = await desk.send("PATCH", HOME, {"scaling": {"max_machines": 7, "cost_per_hour": None}})
         assert changed["scaling"] == {**SCALING, "max_machines": 7, "cost_per_hour": None}
@@ -78,7 +78,7 @@ class TestSpecs:
             ({"scaling": {"speed": 1}}, "scaling.speed", "Unknown field"),
         ],
     )
-    async def test_what_makes_no_sense_is_refused_with_a_reason(
+    async def test_invalid_settings_are_refused_with_a_reason(
         self, desk: OperatorScenario, body: dict[str, Any], field: str, words: str
     ) -> None:
         problem = problem_of(await desk.call("PATCH", HOME, body), 422)
@@ -106,7 +106,7 @@ class TestBundles:
         mapped = await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         assert mapped["workflow_slugs"] == ["clip"]
 
-    async def test_one_that_the_bundle_lacks_something_for_is_refused_with_the_list(
+    async def test_workflow_with_missing_requirements_is_refused_with_the_list(
         self, desk: OperatorScenario
     ) -> None:
         path = await self.fleet(desk, node_types=["CheckpointLoader", "Prompt"])
@@ -119,7 +119,7 @@ class TestBundles:
         assert "the node SaveVideo and the model model.safetensors" in problem["detail"]
         assert (await desk.get(path))["workflow_slugs"] == []
 
-    async def test_by_force_it_is_mapped_and_stays_so(self, desk: OperatorScenario) -> None:
+    async def test_force_maps_the_workflow_permanently(self, desk: OperatorScenario) -> None:
         path = await self.fleet(desk)
         await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"], "force": True})
         assert (await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]}))["workflow_slugs"] == ["clip"]
@@ -150,7 +150,7 @@ class TestBundles:
 
 
 class TestWhatWasDecided:
-    async def test_machines_and_the_last_decision_are_told(self, desk: OperatorScenario) -> None:
+    async def test_machines_and_last_decision_are_shown(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "scaling": {"max_machines": 3}})
         await desk.submit()
         engine = desk.api.engine
@@ -197,12 +197,12 @@ class TestWhatWasDecided:
     @pytest.mark.parametrize(
         ("method", "path"), [("GET", "scaling"), ("GET", "decisions"), ("POST", "pause"), ("POST", "resume")]
     )
-    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario, method: str, path: str) -> None:
+    async def test_unknown_fleet_is_404(self, desk: OperatorScenario, method: str, path: str) -> None:
         problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
         problem_of(await desk.call(method, f"/fleets/nowhere/home-clip/{path}"), 422)
 
 
-async def test_whoever_scales_a_fleet_by_a_number_can_ask_for_it(desk: OperatorScenario) -> None:
+async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) -> None:
     assert (await desk.get(f"{HOME}/desired"))["desired"] == 0
     await desk.send("PATCH", HOME, {"scaling": {"min_machines": 2}})
     found = await desk.get(f"{HOME}/desired")

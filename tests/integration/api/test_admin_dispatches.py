@@ -23,7 +23,7 @@ async def desk(api: Api) -> OperatorScenario:
 
 
 class TestLooking:
-    async def test_dispatch_is_told_of_without_its_lease_token(self, desk: OperatorScenario) -> None:
+    async def test_dispatch_is_shown_without_its_lease_token(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.submit(priority=3)
         leased = await desk.lease()
@@ -34,7 +34,7 @@ class TestLooking:
         assert leased.lease_token not in answer.text
         problem_of(await desk.call("GET", "/dispatches/999"), 404)
 
-    async def test_its_audit_tells_of_every_worker_that_had_it(self, desk: OperatorScenario) -> None:
+    async def test_audit_lists_every_worker_of_a_dispatch(self, desk: OperatorScenario) -> None:
         for worker in ("gpu-1", "gpu-2"):
             await desk.worker(worker)
         await desk.submit()
@@ -60,7 +60,7 @@ class TestLooking:
         assert entries[2]["data"]["error"] == "out of memory"
         assert lost.lease_token not in str(found)
 
-    async def test_its_audit_comes_page_by_page(self, desk: OperatorScenario) -> None:
+    async def test_audit_is_paginated(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.submit()
         leased = await desk.lease()
@@ -71,7 +71,7 @@ class TestLooking:
         assert [each["event"] for each in (*first["items"], *second["items"])] == ["complete", "lease"]
         assert second["next_cursor"] is None
 
-    async def test_of_one_that_nobody_had_there_is_no_audit_yet(self, desk: OperatorScenario) -> None:
+    async def test_dispatch_without_a_worker_has_no_audit(self, desk: OperatorScenario) -> None:
         dispatch = await desk.dispatch(await desk.submit())
         found = await desk.get(f"/dispatches/{dispatch.id}/audit")
         assert found == {"attempts": [], "entries": {"items": [], "next_cursor": None}}
@@ -142,7 +142,7 @@ class TestLooking:
         assert await desk.ids(search="00000000-0000-0000-0000-000000000000") == []
         problem_of(await desk.call("GET", "/dispatches?search=%00"), 422)
 
-    async def test_search_looks_through_so_many_and_goes_on_with_the_next_page(
+    async def test_search_reads_a_bounded_number_of_rows_per_page(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(dispatch_list, "MOST_SEARCHED", 3)
@@ -158,7 +158,7 @@ class TestLooking:
 
 
 class TestCanceling:
-    async def test_one_that_waits_is_canceled_at_once_and_refunded(self, desk: OperatorScenario) -> None:
+    async def test_queued_dispatch_is_cancelled_at_once_and_refunded(self, desk: OperatorScenario) -> None:
         job = await desk.submit()
         id_ = (await desk.dispatch(job)).id
         assert (await desk.send("POST", f"/dispatches/{id_}/cancel"))["status"] == "canceled"
@@ -177,7 +177,7 @@ class TestCanceling:
         async with asyncio.timeout(25):
             assert (await waiting)["stop"] == "cancel"
 
-    async def test_one_that_has_ended_is_not(self, desk: OperatorScenario) -> None:
+    async def test_ended_dispatch_is_not_cancelled(self, desk: OperatorScenario) -> None:
         await desk.worker()
         id_ = (await desk.dispatch(await desk.completed())).id
         problem_of(await desk.call("POST", f"/dispatches/{id_}/cancel"), 409)
@@ -198,7 +198,7 @@ class TestRetrying:
         again = await desk.send("POST", f"/dispatches/{id_}/retry")
         assert again["job_id"] == retried["job_id"]
 
-    async def test_one_that_did_not_fail_is_not(self, desk: OperatorScenario) -> None:
+    async def test_only_failed_dispatches_are_retried(self, desk: OperatorScenario) -> None:
         id_ = (await desk.dispatch(await desk.submit())).id
         problem_of(await desk.call("POST", f"/dispatches/{id_}/retry"), 409)
         problem_of(await desk.call("POST", "/dispatches/999/retry"), 404)
@@ -239,7 +239,7 @@ class TestHurrying:
 
 
 class TestWaiting:
-    async def test_reason_is_told_in_words_and_data(self, desk: OperatorScenario) -> None:
+    async def test_wait_reason_has_text_and_data(self, desk: OperatorScenario) -> None:
         id_ = (await desk.dispatch(await desk.submit())).id
         assert (await desk.get(f"/dispatches/{id_}/waiting"))["reason"] == "no_worker"
         await desk.worker()

@@ -48,7 +48,7 @@ async def test_effects_come_page_by_page(desk: OperatorScenario) -> None:
         ({"property_overrides": {"prompt": 7}}, "property_overrides.prompt"),
     ],
 )
-async def test_mistake_is_told_by_its_field(desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
+async def test_validation_error_names_the_field(desk: OperatorScenario, wrong: dict[str, Any], field: str) -> None:
     assert list(problem_of(await desk.call("POST", "/effects", new(**wrong)), 422)["errors"]) == [field]
     assert list(problem_of(await desk.call("PATCH", "/effects/clip", wrong), 422)["errors"]) == [field]
 
@@ -83,7 +83,7 @@ async def test_effect_can_move_to_another_workflow_that_takes_its_overrides(desk
     assert (moved["workflow_slug"], moved["property_overrides"]) == ("bare", {})
 
 
-async def test_jobs_of_a_deleted_effect_go_on(desk: OperatorScenario) -> None:
+async def test_jobs_of_a_deleted_effect_continue(desk: OperatorScenario) -> None:
     await desk.worker()
     job = await desk.submit()
     await desk.send("DELETE", "/effects/clip")

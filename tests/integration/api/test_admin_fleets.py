@@ -46,7 +46,7 @@ async def test_slug_and_stage_never_change(desk: OperatorScenario, fixed: str) -
     assert "never changes" in problem["errors"][fixed]
 
 
-async def test_who_would_change_the_workflows_is_told_which_call_does(desk: OperatorScenario) -> None:
+async def test_patch_with_workflows_names_the_right_call(desk: OperatorScenario) -> None:
     problem = problem_of(await desk.call("PATCH", HOME, {"workflow_slugs": []}), 422)
     assert "PUT /api/admin/fleets/{stage}/{slug}/workflows" in problem["errors"]["workflow_slugs"]
 
@@ -61,7 +61,7 @@ async def test_who_would_change_the_workflows_is_told_which_call_does(desk: Oper
         ("GET", "/metrics", None),
     ],
 )
-async def test_one_that_is_not_there_is_404(desk: OperatorScenario, method: str, path: str, body: Any) -> None:
+async def test_unknown_fleet_is_404(desk: OperatorScenario, method: str, path: str, body: Any) -> None:
     problem_of(await desk.call(method, f"/fleets/production/none{path}", body), 404)
     problem_of(await desk.call(method, f"/fleets/nowhere/home-clip{path}", body), 422)
 
@@ -114,7 +114,7 @@ class TestMetrics:
         assert found["oldest_age_seconds"] is found["mean_duration_seconds"] is None
         assert [each["workflow_slug"] for each in found["workflows"]] == ["clip"]
 
-    async def test_queues_and_the_last_hour_are_told_by_workflow(self, desk: OperatorScenario) -> None:
+    async def test_metrics_show_queues_and_last_hour_by_workflow(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.completed()
         await desk.advance(3601)

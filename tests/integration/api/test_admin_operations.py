@@ -55,7 +55,7 @@ class TestDeliveries:
             await desk.api.engine.webhooks.deliveries.run_once()
         return job_id
 
-    async def test_they_are_found_by_how_they_stand(self, desk: OperatorScenario, receiver: Receiver) -> None:
+    async def test_deliveries_are_filtered_by_state(self, desk: OperatorScenario, receiver: Receiver) -> None:
         dead = await self.dead(desk, receiver)
         receiver.statuses = [503]
         failing = await self.ended(desk, receiver)
@@ -70,7 +70,7 @@ class TestDeliveries:
         assert (shown["attempts"], shown["last_status_code"], shown["tenant_id"]) == (1, 503, desk.user.tenant_id)
         assert shown["next_attempt_at"] is not None
 
-    async def test_they_come_page_by_page_and_by_tenant(self, desk: OperatorScenario, receiver: Receiver) -> None:
+    async def test_deliveries_are_paginated_and_filtered_by_tenant(self, desk: OperatorScenario, receiver: Receiver) -> None:
         made = [await self.ended(desk, receiver) for _ in range(3)]
         first = await desk.get("/webhooks/deliveries", limit=2)
         assert [each["job_id"] for each in first["items"]] == made[:0:-1]
@@ -81,7 +81,7 @@ class TestDeliveries:
         assert desk.admin.user is not None
         assert await self.listed(desk, tenant=desk.admin.user.tenant_id) == []
 
-    async def test_one_that_was_given_up_is_sent_again_with_its_id(
+    async def test_dead_delivery_is_resent_with_its_id(
         self, desk: OperatorScenario, receiver: Receiver
     ) -> None:
         job_id = await self.dead(desk, receiver)
@@ -93,7 +93,7 @@ class TestDeliveries:
         assert [headers["webhook-id"] for headers, _ in receiver.heard[heard:]] == [before["id"]]
         assert await self.listed(desk, status="delivered") == [(job_id, "delivered")]
 
-    async def test_they_are_counted(
+    async def test_deliveries_are_counted(
         self, desk: OperatorScenario, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         assert await desk.get("/webhooks/counts") == {"dead": 0, "pending": 0, "most": MAX_COUNTED}
@@ -106,14 +106,14 @@ class TestDeliveries:
         monkeypatch.setattr(overview, "MAX_COUNTED", 1)
         assert await desk.get("/webhooks/counts") == {"dead": 1, "pending": 1, "most": 1}
 
-    async def test_they_name_their_tenants_by_email(self, desk: OperatorScenario, receiver: Receiver) -> None:
+    async def test_deliveries_show_the_tenants_email(self, desk: OperatorScenario, receiver: Receiver) -> None:
         await self.ended(desk, receiver)
         [found] = (await desk.get("/webhooks/deliveries"))["items"]
         assert found["tenant_email"] == "ada@example.com"
         again = await desk.send("POST", f"/webhooks/deliveries/{found['id']}/redeliver")
         assert again["tenant_email"] == "ada@example.com"
 
-    async def test_one_is_sent_again_to_the_url_of_today(self, desk: OperatorScenario, receiver: Receiver) -> None:
+    async def test_redelivery_uses_the_current_url(self, desk: OperatorScenario, receiver: Receiver) -> None:
         put = desk.api.engine.webhooks.endpoints.put
         await put(desk.user.tenant_id, url="http://127.0.0.1:9/")
         await desk.submit()
@@ -126,7 +126,7 @@ class TestDeliveries:
         await desk.api.engine.webhooks.deliveries.run_once()
         assert [headers["webhook-id"] for headers, _ in receiver.heard] == [before["id"]]
 
-    async def test_one_that_is_being_tried_keeps_its_count(self, desk: OperatorScenario, receiver: Receiver) -> None:
+    async def test_pending_delivery_keeps_its_attempt_count(self, desk: OperatorScenario, receiver: Receiver) -> None:
         receiver.statuses = [500]
         await self.ended(desk, receiver)
         await desk.api.engine.webhooks.deliveries.run_once()
@@ -135,7 +135,7 @@ class TestDeliveries:
         assert again["attempts"] == before["attempts"] == 1
         assert await desk.api.engine.webhooks.deliveries.run_once() == 1
 
-    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
+    async def test_unknown_delivery_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("POST", "/webhooks/deliveries/none/redeliver"), 404)
         problem_of(await desk.call("GET", "/webhooks/deliveries", params={"tenant": "none"}), 404)
         problem_of(await desk.call("GET", "/webhooks/deliveries", params={"status": "asleep"}), 422)
@@ -146,7 +146,7 @@ async def lose_dispatch(desk: OperatorScenario, job_id: str) -> None:
 
 
 class TestStuckSteps:
-    async def test_what_has_not_crossed_for_a_minute_is_shown(self, desk: OperatorScenario) -> None:
+    async def test_outbox_entries_older_than_a_minute_are_shown(self, desk: OperatorScenario) -> None:
         assert await desk.get("/outbox/dead") == {"items": []}
         await desk.worker()
         job = await desk.submit()
@@ -189,7 +189,7 @@ class TestFindings:
         async with desk.api.engine.databases.central.read() as tx:
             assert await dispatches.known_jobs(tx, [(job.tenant_id, job.id)]) == set()
 
-    async def test_one_goes_on_at_a_time_in_all_processes(self, desk: OperatorScenario) -> None:
+    async def test_one_reconcile_run_at_a_time_over_all_processes(self, desk: OperatorScenario) -> None:
         central = desk.api.engine.databases.central
         await central.run(TransactionStep.REPAIR, reconcile_runs.begin)
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
@@ -200,13 +200,13 @@ class TestFindings:
         await desk.api.engine.operations.reconcile_runs.idle()
         assert (await desk.get("/reconcile/findings"))["last"]["problem"] is None
 
-    async def test_one_that_fails_says_so(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_failed_reconcile_run_is_reported(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(desk.api.engine.operations.reconciler, "_check_leases", None)
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconcile_runs.idle()
         assert "failed" in (await desk.get("/reconcile/findings"))["last"]["problem"]
 
-    async def test_one_that_is_cut_off_says_so(self, desk: OperatorScenario) -> None:
+    async def test_interrupted_reconcile_run_is_reported(self, desk: OperatorScenario) -> None:
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconcile_runs.close()
         assert "stopped" in (await desk.get("/reconcile/findings"))["last"]["problem"]
@@ -220,7 +220,7 @@ class TestFindings:
 
 
 class TestSettings:
-    async def test_they_are_shown_with_where_they_come_from(
+    async def test_settings_are_shown_with_their_source(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setenv(f"{ENV_PREFIX}WEBHOOK_ALLOW_PRIVATE", "true")

@@ -52,10 +52,10 @@ class TestSamples:
         assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (0, 0, 0)
         assert now["wait_hour_seconds"] == 40
 
-    async def test_where_nothing_began_in_an_hour_there_is_no_wait(self, desk: OperatorScenario) -> None:
+    async def test_no_wait_is_shown_if_nothing_started_for_an_hour(self, desk: OperatorScenario) -> None:
         assert (await desk.get("/overview"))["now"]["wait_hour_seconds"] is None
 
-    async def test_what_happened_is_counted_in_its_minute(self, desk: OperatorScenario) -> None:
+    async def test_events_are_counted_in_their_minute(self, desk: OperatorScenario) -> None:
         await desk.worker(max_concurrency=5)
         await desk.submit()
         await desk.advance(30)
@@ -76,13 +76,13 @@ class TestSamples:
         # of the three of the hour, whatever the range
         assert now["wait_hour_seconds"] == (await desk.get("/overview", range="week"))["now"]["wait_hour_seconds"] == 10
 
-    async def test_what_was_counted_and_not_written_down_counts_already(self, desk: OperatorScenario) -> None:
+    async def test_unsaved_counts_are_included(self, desk: OperatorScenario) -> None:
         await desk.worker()
         await desk.completed()
         await desk.api.engine.outbox.delivery.idle()
         assert (await desk.get("/overview"))["now"]["done_hour"] == 1
 
-    async def test_where_nothing_began_the_oldest_wait_is_told(self, desk: OperatorScenario) -> None:
+    async def test_oldest_wait_is_shown_if_nothing_started(self, desk: OperatorScenario) -> None:
         await desk.submit()
         await desk.advance(120)
         await sample(desk)
@@ -105,7 +105,7 @@ class TestSamples:
     @pytest.mark.parametrize(
         ("range_", "points", "seconds"), [("hour", 60, 60), ("day", 144, 600), ("week", 168, 3600)]
     )
-    async def test_time_has_few_points_and_gaps_are_told(
+    async def test_series_has_few_points_and_marks_gaps(
         self, desk: OperatorScenario, range_: str, points: int, seconds: int
     ) -> None:
         await sample(desk)
@@ -114,7 +114,7 @@ class TestSamples:
         assert found["bucket_seconds"] == seconds
         assert (at(found, "waiting"), at(found, "waiting", 0), at(found, "done", 0)) == (0, None, None)
 
-    async def test_minutes_are_told_together_over_a_week(self, desk: OperatorScenario) -> None:
+    async def test_minutes_are_aggregated_over_a_week(self, desk: OperatorScenario) -> None:
         await desk.worker()
         # at the beginning of an hour
         for _ in range(3):
@@ -124,7 +124,7 @@ class TestSamples:
         found = await desk.get("/overview", range="week")
         assert (at(found, "done"), at(found, "tokens")) == (3, 21)
 
-    async def test_what_could_not_be_written_down_is_not_lost(
+    async def test_unsaved_samples_are_retried(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await desk.worker()
@@ -137,7 +137,7 @@ class TestSamples:
         await sample(desk)
         assert at(await desk.get("/overview"), "done") == 1
 
-    async def test_they_are_kept_for_eight_days(self, desk: OperatorScenario) -> None:
+    async def test_samples_are_kept_for_eight_days(self, desk: OperatorScenario) -> None:
         await sample(desk)
         keeper = desk.api.engine.operations.samples
         await desk.api.clock.set(desk.api.clock.now + timedelta(minutes=KEPT_MINUTES))
@@ -190,7 +190,7 @@ class TestEvents:
         await desk.advance(301)
         assert (await heard(stream, "workers", "gpu-1"))["dispatches"] is False
 
-    async def test_jobs_that_move_are_told(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_moved_jobs_are_announced(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.submit()
         assert (await heard(stream, "dispatches"))["workers"] == []
         await desk.worker()
@@ -199,7 +199,7 @@ class TestEvents:
         assert (await heard(stream, "workers", "gpu-1"))["dispatches"] is True
 
     @pytest.mark.parametrize("verb", ["cancel", "pause", "priority"])
-    async def test_what_a_user_asks_of_a_job_that_waits_is_told(
+    async def test_actions_on_queued_jobs_are_announced(
         self, desk: OperatorScenario, stream: Stream, verb: str
     ) -> None:
         job = await desk.submit()
@@ -213,7 +213,7 @@ class TestEvents:
             await control.set_priority(job.tenant_id, job.id, 3)
         assert (await heard(stream, "dispatches"))["workers"] == []
 
-    async def test_what_came_of_a_webhook_is_told(
+    async def test_webhook_results_are_announced(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("comfyrelay.services.webhooks.sender._resolve", Mock(side_effect=OSError))
@@ -223,7 +223,7 @@ class TestEvents:
         await desk.api.engine.webhooks.deliveries.run_once()
         await heard(stream, "webhooks")
 
-    async def test_what_changes_all_the_time_is_said_once_in_a_while(
+    async def test_frequent_changes_are_throttled(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words: list[str] = []
@@ -238,7 +238,7 @@ class TestEvents:
                 await asyncio.sleep(0)
         assert words == ["changed:webhooks:%2A", "changed:dispatches:%2A"]
 
-    async def test_what_an_administrator_changes_is_named(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_administrator_changes_are_announced_by_kind(self, desk: OperatorScenario, stream: Stream) -> None:
         await desk.send("PATCH", "/fleets/production/home-clip", {"name": "Home"})
         await heard(stream, "fleets", "production/home-clip")
         await desk.send("PATCH", "/effects/clip", {"name": "Clip"})
@@ -250,18 +250,18 @@ class TestEvents:
         await desk.send("POST", "/reconcile")
         await heard(stream, "reconcile")
 
-    async def test_what_is_refused_changes_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_refused_requests_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
         problem_of(await desk.call("PATCH", "/effects/none", {"name": "x"}), 404)
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
         assert (await heard(stream, "effects", "clip"))["effects"] == ["clip"]
 
-    async def test_what_only_looks_is_not_told_of(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_reads_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
         # a page that hears of it would look again, for ever
         await desk.send("POST", "/workflows/clip/validate")
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
         assert (await heard(stream, "effects", "clip"))["workflows"] == []
 
-    async def test_more_than_can_be_looked_through_is_any(
+    async def test_too_many_changes_are_announced_as_any(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr(live, "MOST_NAMED", 0)
@@ -269,15 +269,15 @@ class TestEvents:
         await desk.worker("gpu-1")
         assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
 
-    async def test_somebody_who_signs_up_is_a_new_tenant(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_sign_up_announces_a_tenant(self, desk: OperatorScenario, stream: Stream) -> None:
         made = await desk.api.engine.accounts.tenancy.create_user(email="eve@example.com")
         await heard(stream, "tenants", made.tenant_id)
 
-    async def test_new_sample_is_told(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_new_sample_is_announced(self, desk: OperatorScenario, stream: Stream) -> None:
         await sample(desk)
         await heard(stream, "samples")
 
-    async def test_many_changes_are_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_many_changes_become_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
         for number in range(300):
             desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
         # of so many none is named
@@ -289,7 +289,7 @@ class TestEvents:
             await desk.worker()
             assert await heard(stream, "workers", "gpu-1") == await heard(second, "workers", "gpu-1")
 
-    async def test_who_is_no_administrator_any_more_hears_no_more(
+    async def test_revoked_administrator_gets_no_more_events(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("comfyrelay.server.http.auth.CHECK_SECONDS", 0.0)
@@ -301,7 +301,7 @@ class TestEvents:
         assert [each for each in await stream.rest() if each.type == "changed"] == []
 
 
-async def test_nobody_else_hears_anything(desk: OperatorScenario) -> None:
+async def test_only_administrators_get_events(desk: OperatorScenario) -> None:
     user = await desk.api.user("eve@example.com")
     problem_of(await user.call("GET", EVENTS), 403)
     problem_of(await desk.api.anybody.call("GET", EVENTS), 401)
@@ -314,7 +314,7 @@ async def test_server_that_stops_ends_its_streams(desk: OperatorScenario) -> Non
         assert await stream.rest() == []
 
 
-def test_what_is_told_is_json_with_every_kind() -> None:
+def test_event_is_json_with_every_kind() -> None:
     told = live.PendingChanges(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
     text = overview._encoded(StreamMessage(what=told))
     assert text.startswith("event: changed\ndata: {")

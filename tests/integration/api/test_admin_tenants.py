@@ -26,7 +26,7 @@ class TestFinding:
         assert found[0]["id"] == desk.user.tenant_id
         assert not any("password" in name for name in found[0])
 
-    async def test_they_are_found_by_a_part_of_the_email(self, desk: OperatorScenario) -> None:
+    async def test_tenants_are_found_by_part_of_the_email(self, desk: OperatorScenario) -> None:
         for email in ("grace@example.org", "a_b@example.org", "acb@example.org"):
             await desk.api.engine.accounts.tenancy.create_user(email=email)
         emails = [each["email"] for each in (await desk.get("/tenants", search="EXAMPLE.org"))["items"]]
@@ -34,7 +34,7 @@ class TestFinding:
         assert len((await desk.get("/tenants", search="a_b"))["items"]) == 1
         assert (await desk.get("/tenants", search="%"))["items"] == []
 
-    async def test_they_come_page_by_page(self, desk: OperatorScenario) -> None:
+    async def test_tenants_are_paginated(self, desk: OperatorScenario) -> None:
         first = await desk.get("/tenants", limit=1)
         second = await desk.get("/tenants", limit=1, cursor=first["next_cursor"])
         assert [each["items"][0]["email"] for each in (first, second)] == ["ada@example.com", "root@example.com"]
@@ -89,7 +89,7 @@ class TestCrediting:
             ({"reference": "a\x00"}, "reference"),
         ],
     )
-    async def test_mistake_is_told_by_its_field(
+    async def test_validation_error_names_the_field(
         self, desk: OperatorScenario, wrong: dict[str, Any], field: str
     ) -> None:
         body = {"amount": 1, "reference": "one", **wrong}
@@ -141,8 +141,8 @@ class TestWaiting:
         assert [each["max_wait_seconds"] for each in (await desk.get("/tenants"))["items"]] == [None, None]
 
     @pytest.mark.parametrize("body", [{}, {"max_wait_seconds": -1}, {"max_wait_seconds": "soon"}, {"name": "Ada"}])
-    async def test_what_is_no_time_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
+    async def test_invalid_time_is_refused(self, desk: OperatorScenario, body: dict[str, Any]) -> None:
         problem_of(await desk.call("PATCH", f"/tenants/{desk.user.tenant_id}", body), 422)
 
-    async def test_nobody_waits_for_a_tenant_that_is_not_there(self, desk: OperatorScenario) -> None:
+    async def test_unknown_tenant_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("PATCH", "/tenants/nobody", {"max_wait_seconds": 1}), 404)

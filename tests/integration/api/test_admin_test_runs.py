@@ -25,7 +25,7 @@ async def tried(desk: OperatorScenario, **body: Any) -> Any:
 
 
 class TestTestRuns:
-    async def test_it_is_a_job_of_the_administrators_own_that_costs_nothing(self, desk: OperatorScenario) -> None:
+    async def test_test_run_is_a_free_job_of_the_administrator(self, desk: OperatorScenario) -> None:
         started = await tried(desk, values={"prompt": "a dog"})
         job = await desk.admin.get(f"/api/ai-jobs/{started['job_id']}")
         assert (job["status"], job["label"]) == ("queued", "Test of clip")
@@ -36,7 +36,7 @@ class TestTestRuns:
         assert desk.admin.user is not None
         assert await desk.api.engine.accounts.ledger.balance(desk.admin.user.tenant_id) == 0
 
-    async def test_worker_that_is_named_gets_it_and_nobody_else(self, desk: OperatorScenario) -> None:
+    async def test_only_the_named_worker_gets_the_test_run(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
         assert started["only_worker"] == "gpu-2"
         with pytest.raises(ValueError, match="not enough values"):
@@ -50,13 +50,13 @@ class TestTestRuns:
         started = await tried(desk, worker_id="gpu-3")
         assert (await worker.post("/api/worker/poll", poll))["job"]["job_id"] == started["job_id"]
 
-    async def test_why_it_waits_is_told_of_that_worker(self, desk: OperatorScenario) -> None:
+    async def test_wait_reason_refers_to_the_named_worker(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
         await desk.api.engine.fleet.workers.set_draining("gpu-2", is_draining=True)
         job = await desk.admin.get(f"/api/ai-jobs/{started['job_id']}")
         assert job["waiting"]["reason"] == "no_worker"
 
-    async def test_one_that_fails_and_is_retried_stays_with_its_worker(self, desk: OperatorScenario) -> None:
+    async def test_retried_test_run_stays_with_its_worker(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
         await desk.fail(await desk.lease("gpu-2"))
         again = await desk.admin.post(f"/api/ai-jobs/{started['job_id']}/retry")
@@ -75,7 +75,7 @@ class TestTestRuns:
             ({"effect_id": 1}, 422),
         ],
     )
-    async def test_what_cannot_be_tried_is_refused(
+    async def test_invalid_test_run_is_refused(
         self, desk: OperatorScenario, body: dict[str, Any], status: int
     ) -> None:
         await desk.api.effect("other")
@@ -90,7 +90,7 @@ class TestTestRuns:
         await create(slug="private", graph=GRAPH, tenant_id=desk.user.tenant_id)
         problem_of(await desk.call("POST", "/workflows/private/test-run", {}), 404)
 
-    async def test_nobody_else_runs_a_workflow_without_its_price(self, desk: OperatorScenario) -> None:
+    async def test_only_administrators_run_without_a_price(self, desk: OperatorScenario) -> None:
         user = await desk.api.user("eve@example.com", tokens=100)
         body = {"workflow_slug": "clip", "idempotency_key": "k"}
         problem_of(await user.call("POST", "/api/ai-jobs", body), 404)
@@ -117,14 +117,14 @@ class TestVersions:
         assert (await desk.get("/workflows/clip/versions", limit=1))["items"][0]["number"] == 3
         assert (await desk.get("/workflows/clip"))["graph"] == GRAPH
 
-    async def test_they_come_page_by_page(self, desk: OperatorScenario) -> None:
+    async def test_versions_are_paginated(self, desk: OperatorScenario) -> None:
         for extension in ("webp", "jpg"):
             await desk.send("PATCH", "/workflows/clip", {"output_extension": extension})
         first = await desk.get("/workflows/clip/versions", limit=2)
         second = await desk.get("/workflows/clip/versions", limit=2, cursor=first["next_cursor"])
         assert [each["number"] for each in (*first["items"], *second["items"])] == [3, 2, 1]
 
-    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
+    async def test_unknown_version_is_404(self, desk: OperatorScenario) -> None:
         problem_of(await desk.call("GET", "/workflows/none/versions"), 404)
         problem_of(await desk.call("GET", "/workflows/clip/versions/9"), 404)
         problem_of(await desk.call("GET", "/workflows/clip/versions/x"), 422)

@@ -31,7 +31,7 @@ async def finish(api: Api, seconds: float) -> tuple[int, str]:
     return leased.dispatch_id, user.tenant_id
 
 
-async def test_usage_is_told_by_fleet_workflow_and_tenant(api: Api) -> None:
+async def test_usage_is_grouped_by_fleet_workflow_and_tenant(api: Api) -> None:
     await api.stop_loops()
     dispatch_id, tenant_id = await finish(api, 50)
     admin = await api.user("boss@example.com", is_admin=True)
@@ -57,7 +57,7 @@ async def test_days_can_be_chosen(api: Api) -> None:
         problem_of(await admin.call("GET", "/api/admin/usage", params=wrong), 422)
 
 
-async def test_only_administrators_are_told(api: Api) -> None:
+async def test_only_administrators_see_usage(api: Api) -> None:
     problem_of(await (await api.user()).call("GET", "/api/admin/usage"), 403)
 
 

@@ -23,7 +23,7 @@ def poll(worker_id: str = "gpu-1") -> dict[str, str]:
 
 
 class TestLooking:
-    async def test_worker_is_told_of_without_its_token(self, desk: OperatorScenario) -> None:
+    async def test_worker_is_shown_without_its_token(self, desk: OperatorScenario) -> None:
         await desk.api.worker(display_name="Desk", instance_type="g4dn", capabilities={"node_types": ["A"]})
         found = await desk.get("/workers/gpu-1")
         assert found["capabilities"] == {"node_types": ["A"]}
@@ -113,7 +113,7 @@ class TestLooking:
         assert (await desk.call("DELETE", "/workers/gpu-1")).status_code == 405
 
     @pytest.mark.parametrize("verb", ["approve", "revoke", "drain", "undrain", "rotate-token"])
-    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario, verb: str) -> None:
+    async def test_unknown_worker_is_404(self, desk: OperatorScenario, verb: str) -> None:
         problem_of(await desk.call("POST", f"/workers/none/{verb}"), 404)
         problem_of(await desk.call("GET", "/workers/none"), 404)
         problem_of(await desk.call("GET", "/workers/none/audit-logs"), 404)
@@ -142,7 +142,7 @@ class TestWhatAWorkerIs:
         "load": 0.5,
     }
 
-    async def test_its_gpus_and_jobs_are_in_the_list_and_on_its_page(self, desk: OperatorScenario) -> None:
+    async def test_gpus_and_jobs_are_in_list_and_details(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         job = await desk.submit()
         leased = (await worker.post("/api/worker/poll", {**poll(), "devices": [self.DEVICE]}))["job"]
@@ -159,13 +159,13 @@ class TestWhatAWorkerIs:
             assert (running["job_id"], running["workflow_slug"], running["progress"]) == (job.id, "clip", progress)
             assert running["tenant_id"] == desk.user.tenant_id
 
-    async def test_one_that_has_only_registered_says_which_gpus_it_has(self, desk: OperatorScenario) -> None:
+    async def test_registered_worker_shows_its_gpus(self, desk: OperatorScenario) -> None:
         comfyui = [{"url": "http://127.0.0.1:8188", "gpus": [{"name": "RTX 3090", "memory_total": 24}]}]
         await desk.api.worker(capabilities={"comfyui": comfyui})
         [listed] = (await desk.get("/workers"))["items"]
         assert [(each["name"], each["memory_total"]) for each in listed["gpus"]] == [("RTX 3090", 24)]
 
-    async def test_what_it_has_loaded_and_what_it_is_kept_from_have_names(self, desk: OperatorScenario) -> None:
+    async def test_warm_and_blocked_workflows_are_shown_by_slug(self, desk: OperatorScenario) -> None:
         worker = await desk.api.worker()
         await desk.submit()
         leased = await desk.lease()
@@ -195,7 +195,7 @@ class TestWhatAWorkerIs:
         await execute(desk.api.engine.databases.central, query)
         assert (await desk.get("/workers/gpu-1"))["registration"]["proof"] == "identity_document"
 
-    async def test_who_decided_is_known_however_much_it_has_done_since(
+    async def test_actor_is_kept_after_many_later_entries(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await desk.worker()
@@ -205,7 +205,7 @@ class TestWhatAWorkerIs:
         found = (await desk.get("/workers/gpu-1"))["registration"]
         assert (found["decision"], found["decided_by"]) == ("approve", "root@example.com")
 
-    async def test_what_it_lacks_and_its_machine_are_shown(self, desk: OperatorScenario) -> None:
+    async def test_missing_requirements_and_machine_are_shown(self, desk: OperatorScenario) -> None:
         await desk.api.worker(capabilities={"node_types": ["A"], "models": []})
         central = desk.api.engine.databases.central
         at = "'2026-01-01 12:00:00.000000'"
@@ -220,7 +220,7 @@ class TestWhatAWorkerIs:
         assert shown["lacks"] == [{"workflow_hash": "h", "workflow_slug": None, "node_types": ["B"], "models": []}]
         assert (shown["machine"]["provider_id"], shown["machine"]["price_per_hour"]) == ("i-1", 0.5)
 
-    async def test_they_are_found_by_a_part_of_the_id_or_the_name(self, desk: OperatorScenario) -> None:
+    async def test_workers_are_found_by_part_of_id_or_name(self, desk: OperatorScenario) -> None:
         await desk.api.worker("rack-1", display_name="Attic")
         await desk.api.worker("rack_2", display_name="Cellar")
         found = [each["worker_id"] for each in (await desk.get("/workers", search="RACK-"))["items"]]
@@ -276,7 +276,7 @@ class TestDeciding:
 
 
 class TestAudit:
-    async def test_what_was_done_is_written_down_with_who_did_it(self, desk: OperatorScenario) -> None:
+    async def test_audit_records_action_and_actor(self, desk: OperatorScenario) -> None:
         await desk.worker()
         for verb in ("drain", "undrain", "revoke", "approve", "rotate-token"):
             await desk.send("POST", f"/workers/gpu-1/{verb}")

@@ -119,7 +119,7 @@ class TestRegistering:
         made = await desk.send("POST", "/workflows", new(graph=graph))
         assert "'example.png'" in made["warnings"][0]
 
-    async def test_what_the_editor_saves_is_explained(self, desk: OperatorScenario) -> None:
+    async def test_editor_file_is_explained(self, desk: OperatorScenario) -> None:
         problem = problem_of(await desk.call("POST", "/workflows", new(graph={"nodes": [], "links": []})), 422)
         assert problem["detail"] == "The workflow has no nodes."
         saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
@@ -143,7 +143,7 @@ class TestRegistering:
             ({"graph": {"1": {"class_type": "A", "inputs": {"text": "a\x00b"}}}}, "graph"),
         ],
     )
-    async def test_mistake_is_told_by_its_field(
+    async def test_validation_error_names_the_field(
         self, desk: OperatorScenario, wrong: dict[str, Any], field: str
     ) -> None:
         problem = problem_of(await desk.call("POST", "/workflows", new(**wrong)), 422)
@@ -162,7 +162,7 @@ class TestRegistering:
         await desk.send("POST", "/workflows", new())
         problem_of(await desk.call("POST", "/workflows", new()), 409)
 
-    async def test_list_goes_on_page_by_page_and_leaves_private_ones_out(self, desk: OperatorScenario) -> None:
+    async def test_list_is_paginated_without_private_workflows(self, desk: OperatorScenario) -> None:
         for slug in ("c", "a", "b"):
             await desk.send("POST", "/workflows", new(slug, is_active=slug != "b"))
         create = desk.api.engine.catalogue.workflows.create
@@ -221,7 +221,7 @@ class TestChanging:
         problem = problem_of(await desk.call("PATCH", "/workflows/clip", {"properties": []}), 422)
         assert "'clip'" in problem["errors"]["properties"]
 
-    async def test_one_that_is_not_there_is_404(self, desk: OperatorScenario) -> None:
+    async def test_unknown_workflow_is_404(self, desk: OperatorScenario) -> None:
         for method, path, body in (
             ("GET", "/workflows/none", None),
             ("PATCH", "/workflows/none", {"name": "x"}),
@@ -249,7 +249,7 @@ class TestDeleting:
         await desk.complete(leased)
         await desk.send("DELETE", "/workflows/clip")
 
-    async def test_its_history_stays_and_its_slug_is_free(self, desk: OperatorScenario) -> None:
+    async def test_deleted_workflow_keeps_history_and_frees_its_slug(self, desk: OperatorScenario) -> None:
         await desk.worker()
         job = await desk.completed()
         await desk.send("DELETE", "/effects/clip")
@@ -334,7 +334,7 @@ class TestValidating:
         assert found["models"] == ["a.safetensors", "b.safetensors"]
         assert found["text"].startswith("No worker has this workflow")
 
-    async def test_many_workers_come_page_by_page(self, desk: OperatorScenario) -> None:
+    async def test_workers_are_paginated(self, desk: OperatorScenario) -> None:
         for number in range(3):
             await desk.worker(f"gpu-{number}")
         first = (await desk.call("POST", "/workflows/clip/validate", params={"limit": 2})).json()["data"]["workers"]
@@ -355,6 +355,6 @@ class TestCarried:
             file_id = await upload(desk.admin, content)
             assert await desk.get(f"/uploads/{file_id}/workflow") == {"graph": graph}
 
-    async def test_nobody_elses_file_is(self, desk: OperatorScenario) -> None:
+    async def test_other_users_file_is_not_read(self, desk: OperatorScenario) -> None:
         file_id = await upload(await desk.api.user("other@example.com"))
         problem_of(await desk.call("GET", f"/uploads/{file_id}/workflow"), 404)

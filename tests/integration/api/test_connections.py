@@ -69,7 +69,7 @@ async def test_headers_that_do_not_arrive_end_their_connection(
     assert (line["too_slow"], line["half_open"]) == (1, 0)
 
 
-async def test_of_too_many_that_have_only_begun_the_oldest_is_closed(
+async def test_oldest_incomplete_request_is_closed_over_the_limit(
     sqlite_backend: SqliteBackend, tmp_path: Path
 ) -> None:
     async with served(sqlite_backend, tmp_path, max_half_open_requests=3) as server:
@@ -105,7 +105,7 @@ async def test_rest_of_a_request_that_was_answered_is_not_waited_for(
         writer.close()
 
 
-async def test_what_was_answered_before_its_body_came_is_closed_also_if_nothing_more_comes(
+async def test_early_answered_connection_is_closed_without_its_body(
     sqlite_backend: SqliteBackend, tmp_path: Path
 ) -> None:
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
@@ -122,7 +122,7 @@ async def test_what_was_answered_before_its_body_came_is_closed_also_if_nothing_
         ("max_unfinished_bodies_per_address", "too_many_bodies_of_one", ["10.0.0.0/8"]),
     ],
 )
-async def test_of_too_many_bodies_that_do_not_end_the_oldest_is_closed(
+async def test_oldest_endless_body_is_closed_over_the_limit(
     sqlite_backend: SqliteBackend, tmp_path: Path, limit: str, why: str, proxies: list[str]
 ) -> None:
     with capture_logs() as lines:
@@ -148,7 +148,7 @@ async def test_proxy_may_bring_more_bodies_than_one_address(sqlite_backend: Sqli
             writer.close()
 
 
-async def test_what_anybody_may_send_is_small_and_comes_at_once(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_anonymous_bodies_are_small_and_fast(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with (
         served(sqlite_backend, tmp_path, anonymous_body_seconds=0.2, payment_webhook_secret="p" * 32) as server,
         httpx.AsyncClient(base_url=server.url) as http,
@@ -163,7 +163,7 @@ async def test_what_anybody_may_send_is_small_and_comes_at_once(sqlite_backend: 
             writer.close()
 
 
-async def test_of_too_many_connections_one_that_only_waits_is_closed(
+async def test_idle_connection_is_closed_over_the_limit(
     sqlite_backend: SqliteBackend, tmp_path: Path
 ) -> None:
     async with served(sqlite_backend, tmp_path, max_connections=3) as server:
@@ -183,7 +183,7 @@ async def test_of_too_many_connections_one_that_only_waits_is_closed(
             writer.close()
 
 
-def test_there_are_fewer_connections_than_the_process_may_open_files() -> None:
+def test_connection_limit_stays_below_the_file_limit() -> None:
     """The soft limit is raised as far as it goes."""
     code = (
         "import resource; from comfyrelay.server.http.connections import limit_to_open_files\n"

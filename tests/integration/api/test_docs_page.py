@@ -24,7 +24,7 @@ async def test_page_needs_nothing_from_elsewhere(api: Api) -> None:
 
 
 @pytest.mark.parametrize("path", ["/docs", "/docs/start.js", "/docs/swagger-ui-bundle.js"])
-async def test_it_may_run_nothing_but_its_own_scripts(api: Api, path: str) -> None:
+async def test_docs_page_runs_only_its_own_scripts(api: Api, path: str) -> None:
     policy = (await api.anybody.call("GET", path)).headers["content-security-policy"]
     assert {"default-src 'none'", "script-src 'self'", "frame-ancestors 'none'"} <= set(policy.split("; "))
 

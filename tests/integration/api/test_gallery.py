@@ -236,7 +236,7 @@ class TestLookingThrough:
         await scenario.mark(second, starred=True)
         assert {each["id"]: each["starred"] for each in await scenario.items()} == {first: False, second: True}
 
-    async def test_days_are_those_of_the_time_zone(self, scenario: Scenario) -> None:
+    async def test_days_follow_the_time_zone(self, scenario: Scenario) -> None:
         await scenario.api.clock.set(datetime(2026, 3, 1, 23, 30, tzinfo=UTC))
         late = await scenario.made()
         await scenario.api.clock.set(datetime(2026, 3, 2, 12, 0, tzinfo=UTC))
@@ -258,7 +258,7 @@ class TestLookingThrough:
             assert problem["errors"].keys() == {"tz"}
         problem_of(await scenario.user.call("GET", "/api/gallery", params={"to": "9999-12-31"}), 422)
 
-    async def test_what_is_about_to_be_removed_is_left_out(self, scenario: Scenario) -> None:
+    async def test_outputs_being_removed_are_hidden(self, scenario: Scenario) -> None:
         kept, going = await scenario.made("kept"), await scenario.made("going")
         collection = await scenario.collection()
         await scenario.mark(kept, going, add_to=collection)
@@ -295,7 +295,7 @@ class TestMarks:
             [item] = await scenario.items()
             assert item["note"] == note
 
-    async def test_many_are_marked_at_once_and_those_that_are_not_there_are_named(self, scenario: Scenario) -> None:
+    async def test_bulk_marking_names_missing_outputs(self, scenario: Scenario) -> None:
         made = [await scenario.made() for _ in range(3)]
         assert await scenario.mark(*made, "nothing", starred=True) == {"changed": 3, "missing": ["nothing"]}
         assert sorted(await scenario.ids(mark="starred")) == sorted(made)
@@ -403,7 +403,7 @@ class TestZips:
         assert zipped.read("Boats- 1-2/a red boat-001.png") == png("blue")
         assert zipped.read("b-same-b-2.txt") == b"said " * 1000
 
-    async def test_what_is_gone_is_named_in_it_and_breaks_nothing(self, scenario: Scenario) -> None:
+    async def test_zip_lists_missing_files(self, scenario: Scenario) -> None:
         kept, lost, deleted = [await scenario.made(label=name) for name in ("kept", "lost", "deleted")]
         [batched] = await scenario.batch("missing.txt", "a")
         url = (await scenario.user.post("/api/gallery/zip", {"ids": [kept, lost, deleted, batched]}))["url"]
@@ -490,7 +490,7 @@ class TestDeleting:
         assert "unfinished job" in refused["detail"]
         assert await scenario.ids() == [one]
 
-    async def test_output_of_which_a_video_was_made_leaves_the_gallery_with_its_job(self, scenario: Scenario) -> None:
+    async def test_output_used_by_a_video_leaves_with_its_job(self, scenario: Scenario) -> None:
         one = await scenario.made()
         await scenario.user.post("/api/videos", {"original_file_id": one})
         [item] = await scenario.items()
@@ -498,7 +498,7 @@ class TestDeleting:
         assert await scenario.ids() == []
 
 
-async def test_another_tenant_sees_and_changes_nothing(scenario: Scenario) -> None:
+async def test_other_tenants_outputs_are_not_found(scenario: Scenario) -> None:
     one, best = await scenario.made(label="secret"), await scenario.collection("mine")
     await scenario.mark(one, note="mine", add_to=best)
     before = await scenario.items()

@@ -56,7 +56,7 @@ class Long:
         await begun
 
 
-async def test_many_that_take_long_keep_neither_others_nor_their_files_waiting(
+async def test_slow_reads_do_not_block_other_requests(
     api: Api, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     await api.effect()
@@ -83,7 +83,7 @@ async def test_many_that_take_long_keep_neither_others_nor_their_files_waiting(
     assert long.most_at_once == 1
 
 
-async def test_turn_ends_with_the_thread_and_not_with_whoever_waited_for_it() -> None:
+async def test_turn_ends_with_its_thread_not_with_its_caller() -> None:
     readers, long = ReaderThreads(), Long()
     left = asyncio.create_task(readers.run("a", long))
     await long.begins()

@@ -47,7 +47,7 @@ def _put(databases: Databases, name: str, database: Database) -> None:
         databases.shards[name] = database
 
 
-async def test_server_that_can_serve_says_so_to_anybody(api: Api) -> None:
+async def test_ready_server_reports_ready_without_authentication(api: Api) -> None:
     assert await api.anybody.get("/healthz") == {"status": "ok"}
     assert await api.anybody.get("/readyz") == {"status": "ok", "problems": {}}
 
@@ -85,7 +85,7 @@ async def test_storage_that_cannot_be_used_is_named_without_saying_where_it_is(
     assert "/secret" not in str(problem)
 
 
-async def test_one_shard_of_several_that_is_down_takes_no_server_away(api: Api, two_shards: Databases) -> None:
+async def test_unreachable_shard_keeps_the_server_ready(api: Api, two_shards: Databases) -> None:
     """It hurts its own tenants only: the others still have theirs."""
     with down(two_shards, "a"):
         checked = await Readiness(two_shards, api.engine.objects).check()
@@ -103,7 +103,7 @@ async def test_one_shard_of_several_that_is_down_takes_no_server_away(api: Api, 
                 assert problem_of(await http.get("/readyz"), 503)["errors"].keys() == {"a", "b"}
 
 
-async def test_whoever_asks_often_costs_no_more(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_frequent_health_checks_are_cached(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     async def check() -> None:

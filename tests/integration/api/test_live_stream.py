@@ -40,7 +40,7 @@ async def told(stream: Stream, job_id: str, status: str) -> Said:
             return said
 
 
-async def test_all_that_happens_to_a_job_is_told(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+async def test_job_changes_are_streamed(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     async with follow_all(user) as stream:
         assert stream.status == 200
         assert stream.headers["Content-Type"].startswith("text/event-stream")
@@ -60,7 +60,7 @@ async def test_all_that_happens_to_a_job_is_told(api: Api, user: Caller, effect:
         assert (await stream.until("changed"))[-1].data == {"jobs": [], "batches": [], "removed": [job["id"]]}
 
 
-async def test_tokens_that_are_paid_for_are_told(api: Api, user: Caller, effect: int) -> None:
+async def test_credits_are_streamed(api: Api, user: Caller, effect: int) -> None:
     assert user.user is not None
     async with follow_all(user) as stream:
         [first] = await stream.until("queue")
@@ -79,7 +79,7 @@ async def test_tokens_that_are_paid_for_are_told(api: Api, user: Caller, effect:
         assert [each.id is None for each in missed] == [True, False, False]
 
 
-async def test_queue_and_progress_are_told(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+async def test_queue_and_progress_are_streamed(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     async with follow_all(user) as stream:
         await stream.until("queue")
         job = await submit(user, effect)
@@ -95,7 +95,7 @@ async def test_queue_and_progress_are_told(api: Api, user: Caller, effect: int, 
         assert said.data == {"jobs": [{"id": job["id"], "progress": {"done": 0.5}, "expected_seconds": None}]}
 
 
-async def test_move_changes_the_order_that_is_told(user: Caller, effect: int) -> None:
+async def test_move_streams_the_new_order(user: Caller, effect: int) -> None:
     first, second = [await submit(user, effect) for _ in range(2)]
     async with follow_all(user) as stream:
         queue = (await stream.until("queue"))[-1].data
@@ -122,7 +122,7 @@ async def test_batch_comes_with_its_items(user: Caller, effect: int) -> None:
             removed |= set((await stream.until("changed"))[-1].data["removed"])
 
 
-async def test_marks_and_collections_are_told_to_every_browser(
+async def test_marks_and_collections_reach_every_browser(
     api: Api, user: Caller, effect: int, worker: Caller
 ) -> None:
     output = (await run(api, user, worker, effect))["outputs"][0]["file_id"]
@@ -148,7 +148,7 @@ async def test_marks_and_collections_are_told_to_every_browser(
     ]
 
 
-async def test_what_was_missed_is_told_to_whoever_comes_back(
+async def test_missed_changes_are_replayed_after_a_reconnect(
     api: Api, user: Caller, effect: int, worker: Caller
 ) -> None:
     async with follow_all(user) as stream:
@@ -168,7 +168,7 @@ async def test_what_was_missed_is_told_to_whoever_comes_back(
         assert again.data == {"jobs": [], "batches": [], "removed": []}
 
 
-async def test_what_cannot_be_told_is_a_reset(
+async def test_unknown_changes_become_a_reset(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with follow_all(user) as stream:
@@ -197,7 +197,7 @@ async def test_quiet_stream_is_kept_open_and_its_place_renewed(user: Caller, mon
         assert int(text.rpartition(" ")[2].split("-")[0]) >= int((first.id or "").split("-")[0])
 
 
-async def test_nobody_hears_of_anybody_else(api: Api, user: Caller, effect: int) -> None:
+async def test_stream_contains_only_the_tenants_changes(api: Api, user: Caller, effect: int) -> None:
     other = await api.user("eve@example.com", tokens=10)
     async with follow_all(other) as stream:
         await stream.until("queue")
@@ -237,7 +237,7 @@ async def test_two_hundred_open_pages_cost_one_load(
     assert api.engine.jobs.live.subscribers == 0
 
 
-async def test_page_that_reads_slowly_is_told_to_begin_anew(
+async def test_slow_reader_gets_a_reset(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(following, "MAX_UNREAD", 3)
@@ -255,7 +255,7 @@ async def test_page_that_reads_slowly_is_told_to_begin_anew(
     await slow.aclose()
 
 
-async def test_what_another_process_changed_is_heard(
+async def test_changes_of_another_process_are_streamed(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await submit(user, effect)
@@ -268,7 +268,7 @@ async def test_what_another_process_changed_is_heard(
 
 
 @pytest.mark.parametrize("which", [0, 1])
-async def test_what_is_read_for_somebody_who_hangs_up_is_read_to_its_end(
+async def test_started_read_finishes_after_a_disconnect(
     api: Api, user: Caller, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
     """A connection whose read is broken off is lost: first where it begins is read, then what was missed."""
@@ -311,7 +311,7 @@ async def test_too_many_pages_of_one_user_are_refused(user: Caller, monkeypatch:
         assert (await user.call("GET", "/api/events")).status_code == 429
 
 
-async def test_who_never_reads_keeps_no_place(api: Api, user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_reader_is_dropped(api: Api, user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "SEND_SECONDS", 0.05)
     hub, sent = api.engine.jobs.live, []
     tenant_id = (await user.get("/api/me"))["tenant_id"]
@@ -341,7 +341,7 @@ async def test_server_that_stops_ends_its_streams(api: Api, user: Caller) -> Non
         assert await stream.rest() == []
 
 
-async def test_stream_ends_after_a_while_so_that_who_calls_is_asked_anew(
+async def test_stream_ends_periodically_to_reauthenticate(
     user: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(route, "LONGEST_SECONDS", -1.0)

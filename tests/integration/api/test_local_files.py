@@ -57,7 +57,7 @@ class TestDownloads:
         assert response.headers["Content-Disposition"] == 'attachment; filename="My cat.png"'
         assert response.headers["Accept-Ranges"] == "bytes"
 
-    async def test_what_it_holds_is_never_run(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_served_file_is_never_executed(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         await objects.put("evil.html", b"<script>alert(1)</script>")
         response = await http.get(await objects.sign_download("evil.html", ttl_seconds=60))
         assert response.headers["X-Content-Type-Options"] == "nosniff"
@@ -92,7 +92,7 @@ class TestDownloads:
         assert response.headers["Content-Range"] == f"bytes */{len(DATA)}"
 
     @pytest.mark.parametrize("asked", ["bytes=0-1,5-6", "bytes=5-2", "bytes=x-", "rows=0-1", "bytes=-", "bytes"])
-    async def test_what_makes_no_sense_gives_the_whole(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
+    async def test_invalid_range_returns_the_whole_file(self, http: httpx.AsyncClient, url: str, asked: str) -> None:
         response = await http.get(url, headers={"Range": asked})
         assert (response.status_code, response.content) == (200, DATA)
 
@@ -102,7 +102,7 @@ class TestDownloads:
         assert (await http.get(url)).content == b""
         assert (await http.get(url, headers={"Range": "bytes=0-"})).status_code == 416
 
-    async def test_what_is_known_is_not_sent_again(self, http: httpx.AsyncClient, url: str) -> None:
+    async def test_unchanged_file_is_not_modified(self, http: httpx.AsyncClient, url: str) -> None:
         headers = (await http.get(url)).headers
         for condition in (
             {"If-None-Match": headers["ETag"]},
@@ -126,7 +126,7 @@ class TestDownloads:
         got = await http.get(url)
         assert same == {name: got.headers[name] for name in same}
 
-    async def test_one_that_is_gone(self, http: httpx.AsyncClient, objects: LocalObjects, url: str) -> None:
+    async def test_missing_file_is_404(self, http: httpx.AsyncClient, objects: LocalObjects, url: str) -> None:
         await objects.remove(PATH)
         problem_of(await http.get(url), 404)
         assert (await http.head(url)).status_code == 404
@@ -157,7 +157,7 @@ class TestPermission:
         upload = await objects.sign_upload(PATH, content_type="image/png", ttl_seconds=60)
         problem_of(await http.get(upload.url), 403)
 
-    async def test_it_ends(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_permission_expires(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         await objects.put(PATH, DATA)
         response = await http.get(await objects.sign_download(PATH, ttl_seconds=-1))
         assert problem_of(response, 403)["detail"] == "This URL has expired."
@@ -170,7 +170,7 @@ class TestPermission:
 
 
 class TestUploads:
-    async def test_what_is_sent_is_there(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_uploaded_file_is_stored(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         upload = await objects.sign_upload(PATH, content_type="image/png", size=len(DATA), ttl_seconds=60)
         response = await http.put(upload.url, content=DATA, headers=upload.headers)
         assert response.status_code == 200
@@ -186,7 +186,7 @@ class TestUploads:
         problem_of(await http.put(upload.url, content=b"abc"), 403)
         assert not await objects.exists(PATH)
 
-    async def test_length_that_is_not_told_is_counted(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
+    async def test_upload_without_length_is_counted(self, http: httpx.AsyncClient, objects: LocalObjects) -> None:
         async def pieces(*all_: bytes) -> AsyncIterator[bytes]:
             for each in all_:
                 yield each
@@ -234,7 +234,7 @@ class TestOtherOrigins:
         sent = await http.put(upload.url, content=b"x", headers={**upload.headers, "Origin": "https://anywhere.test"})
         assert (sent.status_code, sent.headers["Access-Control-Allow-Origin"]) == (200, "*")
 
-    async def test_it_hears_what_is_wrong(self, http: httpx.AsyncClient, url: str) -> None:
+    async def test_cross_origin_page_can_read_errors(self, http: httpx.AsyncClient, url: str) -> None:
         response = await http.get(url.split("?", maxsplit=1)[0], headers={"Origin": "https://anywhere.test"})
         assert (response.status_code, response.headers["Access-Control-Allow-Origin"]) == (403, "*")
 
@@ -247,7 +247,7 @@ class TestOtherOrigins:
         assert (response.headers.get("Access-Control-Allow-Origin") == origin) is allowed
 
 
-async def test_there_are_no_such_urls_when_storage_is_elsewhere(
+async def test_no_local_urls_with_remote_storage(
     sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")

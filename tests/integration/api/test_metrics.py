@@ -93,7 +93,7 @@ async def test_jobs_by_how_they_ended(api: Api) -> None:
     assert ended == {"completed": 1, "failed": 1, "canceled": 1}
 
 
-async def test_no_tenant_is_told_of(api: Api) -> None:
+async def test_metrics_name_no_tenant(api: Api) -> None:
     user = await user_of(api, "private@example.com")
     await api.engine.catalogue.workflows.create(
         slug="my-secret-project", graph={"2": GRAPH["2"]}, tenant_id=user.tenant_id
@@ -179,7 +179,7 @@ async def test_undelivered_webhooks(api: Api, monkeypatch: pytest.MonkeyPatch) -
     assert at(found, "webhook_attempts_total", status="pending") == 1
 
 
-async def test_what_cannot_be_asked_is_said_to_be_down(api: Api) -> None:
+async def test_unreachable_database_is_reported_down(api: Api) -> None:
     await api.stop_loops()
     assert at(await figures(api), "database_up", database="central") == 1
     with down(api.engine.databases, "central"), down(api.engine.databases, "main"):

@@ -70,7 +70,7 @@ async def worker(api: Api) -> Caller:
     return await api.worker()
 
 
-async def test_they_are_sent_once_for_all_workers_that_have_the_same(api: Api, worker: Caller) -> None:
+async def test_equal_node_definitions_are_uploaded_once(api: Api, worker: Caller) -> None:
     packed = await bring(worker, DEFINITIONS)
     for caller in (worker, await api.worker("gpu-2")):
         answer = await caller.post("/api/worker/definitions", {"sha256": packed.sha256})
@@ -104,7 +104,7 @@ async def test_without_any_a_graph_is_described_by_guessing_and_it_is_said(api: 
     assert [each["key"] for each in data_of(answer)["properties"]] == ["empty_image_width"]
 
 
-async def test_choices_are_those_of_all_workers_and_the_newest_defines_a_class(api: Api, worker: Caller) -> None:
+async def test_choices_are_merged_and_the_newest_definition_wins(api: Api, worker: Caller) -> None:
     def with_models(*names: str, **more: Any) -> dict[str, Any]:
         return {**DEFINITIONS, "Load": {"input": {"required": {"ckpt_name": [list(names)]}}, "output": [], **more}}
 
@@ -125,7 +125,7 @@ async def test_fleet_whose_workers_have_left_still_reads_workflows(api: Api, wor
     assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
 
-async def test_what_nobody_has_any_more_is_removed_and_brought_again_when_somebody_has_it(
+async def test_unused_node_definitions_are_removed_and_uploaded_again(
     api: Api, worker: Caller
 ) -> None:
     old = await bring(worker, {})
@@ -137,7 +137,7 @@ async def test_what_nobody_has_any_more_is_removed_and_brought_again_when_somebo
     assert await kept(api) == sorted([path_of(new), path_of(old)])
 
 
-async def test_what_is_lost_from_storage_is_asked_for_again(api: Api, worker: Caller) -> None:
+async def test_lost_node_definitions_are_requested_again(api: Api, worker: Caller) -> None:
     packed = await bring(worker, DEFINITIONS)
     await api.engine.objects.remove(path_of(packed))
     user = await api.user()
@@ -153,7 +153,7 @@ class TestHostile:
         if sha256:
             assert (await put(worker, sha256, b"")).status_code in (404, 422)
 
-    async def test_what_is_not_what_its_hash_says_is_not_kept(self, api: Api, worker: Caller) -> None:
+    async def test_upload_with_wrong_hash_is_refused(self, api: Api, worker: Caller) -> None:
         other = pack({"A": {}})
         problem = problem_of(await put(worker, other.sha256, pack(DEFINITIONS).data), 422)
         assert "hash" in problem["detail"]
@@ -162,7 +162,7 @@ class TestHostile:
         problem_of(await put(worker, other.sha256, json.dumps({"A": {}}).encode()), 422)
         assert await kept(api) == []
 
-    async def test_what_is_too_large_is_not_even_read(self, api: Api, worker: Caller) -> None:
+    async def test_oversized_upload_is_not_read(self, api: Api, worker: Caller) -> None:
         most = api.context.settings.max_large_body_bytes
         assert (await put(worker, "0" * 64, b"\0" * (most + 1))).status_code == 413
 
@@ -175,7 +175,7 @@ class TestHostile:
         api.context.forget_worker("gpu-1")
         problem_of(await put(worker, packed.sha256, packed.data), 403)
 
-    async def test_those_of_a_worker_that_was_revoked_are_not_used(self, api: Api, worker: Caller) -> None:
+    async def test_revoked_workers_definitions_are_ignored(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         await bring(await api.worker("gpu-2"), {})
         await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
@@ -186,7 +186,7 @@ class TestHostile:
         await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
         assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
 
-    async def test_what_another_worker_of_its_fleet_has_too_is_kept(self, api: Api, worker: Caller) -> None:
+    async def test_definitions_shared_with_another_worker_are_kept(self, api: Api, worker: Caller) -> None:
         packed = await bring(worker, DEFINITIONS)
         other = await api.worker("gpu-2")
         await other.post("/api/worker/definitions", {"sha256": packed.sha256})
@@ -195,7 +195,7 @@ class TestHostile:
         assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
     @pytest.mark.parametrize("broken", BROKEN.values(), ids=BROKEN.keys())
-    async def test_what_a_broken_worker_says_is_no_failure_of_the_server(
+    async def test_malformed_definitions_do_not_fail_the_server(
         self, api: Api, worker: Caller, broken: dict[str, Any]
     ) -> None:
         await bring(worker, {name: {**each, **broken} for name, each in DEFINITIONS.items()})
@@ -220,7 +220,7 @@ class TestForAdministrators:
         changed = data_of(await admin.call("PATCH", "/api/admin/workflows/mine", {"graph": SAVED, "properties": []}))
         assert changed["graph"]["1"]["inputs"] == {"width": 64, "height": 48, "batch_size": 1, "color": 255}
 
-    async def test_what_is_given_wins(self, api: Api) -> None:
+    async def test_explicit_values_win(self, api: Api) -> None:
         admin = await api.user(is_admin=True)
         graph = {"1": {"class_type": "EmptyImage", "inputs": {"width": 8}}, "2": _saver("1")}
         body = {"slug": "mine", "graph": graph, "properties": [], "output_extension": "webp"}
@@ -229,7 +229,7 @@ class TestForAdministrators:
 
 
 class TestTheSameAgain:
-    async def test_is_the_workflow_that_is_there_whatever_its_name(self, api: Api, worker: Caller) -> None:
+    async def test_equal_graph_is_the_existing_workflow(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
         first = await user.post("/api/workflows", {"graph": SAVED, "name": "Mine"})
@@ -241,12 +241,12 @@ class TestTheSameAgain:
         other = await (await api.user("eve@example.com")).post("/api/workflows", {"graph": SAVED})
         assert other["slug"] != first["slug"]
 
-    async def test_with_other_values_it_is_another(self, api: Api) -> None:
+    async def test_graph_with_other_values_is_a_new_workflow(self, api: Api) -> None:
         user = await api.user()
         graphs = [{"1": {"class_type": "A", "inputs": {"on": value}}, "2": _saver("1")} for value in (1, True, 2)]
         assert len({(await user.post("/api/workflows", {"graph": each}))["slug"] for each in graphs}) == 3
 
-    async def test_it_has_the_choices_of_now(self, api: Api, worker: Caller) -> None:
+    async def test_existing_workflow_gets_current_choices(self, api: Api, worker: Caller) -> None:
         user = await api.user()
         body = {"graph": {"1": {"class_type": "A", "inputs": {"mode": "x"}}, "2": _saver("1")}}
         first = await user.post("/api/workflows", body)
@@ -317,7 +317,7 @@ class TestWaitingForNodes:
     }
     ANYWAY: ClassVar[dict[str, Any]] = {"graph": RARE, "name": "Mine", "wait_for_missing": True}
 
-    async def test_it_is_refused_with_the_nodes_and_said_that_it_may_wait(self, api: Api, worker: Caller) -> None:
+    async def test_unknown_nodes_are_named_and_waiting_is_offered(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": self.RARE}), 409)
         assert problem["type"] == "urn:comfyrelay:missing_on_workers"
@@ -325,7 +325,7 @@ class TestWaitingForNodes:
         assert "Rare (node 2)" in problem["detail"]
         assert "add it anyway" in problem["detail"]
 
-    async def test_it_is_listed_with_the_reason_and_takes_no_job_yet(self, api: Api, worker: Caller) -> None:
+    async def test_pending_workflow_is_listed_and_takes_no_jobs(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
         answer = await user.call("POST", "/api/workflows", self.ANYWAY)
@@ -342,7 +342,7 @@ class TestWaitingForNodes:
             assert problem["detail"].startswith("Waiting for nodes that no worker has: Rare")
             assert "jobs can be added, once a worker has them" in problem["detail"]
 
-    async def test_it_is_read_when_a_worker_brings_them(self, api: Api, worker: Caller) -> None:
+    async def test_pending_workflow_is_read_when_its_nodes_arrive(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
         user = await api.user()
         slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
@@ -364,7 +364,7 @@ class TestWaitingForNodes:
         again = await user.call("POST", "/api/workflows", {"graph": self.RARE})
         assert (again.status_code, data_of(again)["slug"]) == (200, slug)
 
-    async def test_who_looks_for_them_is_woken_when_they_come(
+    async def test_reader_wakes_when_node_definitions_arrive(
         self, api: Api, worker: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await api.stop_loops()
@@ -385,7 +385,7 @@ class TestWaitingForNodes:
         again = await user.call("POST", "/api/workflows", {**self.ANYWAY, "name": "Other"})
         assert (again.status_code, data_of(again)["slug"]) == (200, first["slug"])
 
-    async def test_what_was_said_of_it_holds_when_it_is_read(self, api: Api, worker: Caller) -> None:
+    async def test_options_of_a_pending_workflow_are_kept(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
         saved = workflow([empty(), node(2, "Rare", [("images", "IMAGE", 1)], values=["{{S}}"])], [(1, 1, 0, 2, 0)])
         mine = {"key": "power", "type": "number", "placeholder": "{{S}}", "default_value": 3}
@@ -398,7 +398,7 @@ class TestWaitingForNodes:
         assert [each["key"] for each in listed["properties"]] == ["power"]
         assert listed["output_extension"] == "webp"
 
-    async def test_it_can_be_renamed_replaced_and_removed_meanwhile(self, api: Api, worker: Caller) -> None:
+    async def test_pending_workflow_can_be_renamed_replaced_and_removed(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
         await bring(worker, DEFINITIONS)
         user, admin = await api.user(), await api.user("root@example.com", is_admin=True)
@@ -419,7 +419,7 @@ class TestWaitingForNodes:
 
     OTHER = workflow([empty(), node(2, "Rarer")])
 
-    async def test_one_that_cannot_be_read_even_so_says_why_and_is_left_alone(self, api: Api, worker: Caller) -> None:
+    async def test_unreadable_pending_workflow_reports_why(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
         user = await api.user()
         slug = (await user.post("/api/workflows", self.ANYWAY))["slug"]
@@ -452,7 +452,7 @@ class TestWaitingForNodes:
 
 
 class TestThePolicyOfTenants:
-    async def test_it_is_held_against_the_graph_that_a_file_of_the_editor_becomes(
+    async def test_policy_applies_to_converted_editor_files(
         self, api: Api, worker: Caller
     ) -> None:
         await bring(worker, {**DEFINITIONS, "PyExec": {"input": {"required": {"code": ["STRING"]}}, "output": []}})
@@ -504,7 +504,7 @@ LONG = "1" * 8000 + "a"
     ],
     ids=["a name", "a text that is used often"],
 )
-async def test_what_an_editors_file_becomes_is_held_to_what_a_graph_is(
+async def test_converted_editor_file_is_validated_as_a_graph(
     api: Api, worker: Caller, saved: dict[str, Any], status: int, words: str
 ) -> None:
     await bring(worker, DEFINITIONS)

@@ -88,7 +88,7 @@ def is_local(scenario: Scenario) -> bool:
     return "/files/" in scenario.job["output_url"]
 
 
-async def test_what_is_uploaded_after_completion_changes_nothing(scenario: Scenario) -> None:
+async def test_upload_after_completion_changes_nothing(scenario: Scenario) -> None:
     assert await scenario.put(png("blue")) == 200
     assert (await scenario.complete(png("blue"))).status_code == 200
     # the upload is gone, and the URL still works
@@ -121,7 +121,7 @@ async def test_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_
         assert [*(await scenario.there()).values()] == ["output"]
 
 
-async def test_what_a_url_can_write_is_never_what_counts(scenario: Scenario) -> None:
+async def test_output_is_never_at_a_writable_url(scenario: Scenario) -> None:
     await scenario.put(png())
     [upload] = await scenario.there()
     await scenario.complete(png())
@@ -208,7 +208,7 @@ async def test_old_holder_that_completes_late_changes_nothing(scenario: Scenario
     assert await scenario.output() == png("blue")
 
 
-async def test_one_that_is_completed_twice_at_once_has_one_output(scenario: Scenario) -> None:
+async def test_concurrent_completions_make_one_output(scenario: Scenario) -> None:
     await scenario.put(png())
     answers = await asyncio.gather(*(scenario.complete(png()) for _ in range(3)))
     assert {each.status_code for each in answers} == {200}

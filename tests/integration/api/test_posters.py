@@ -162,7 +162,7 @@ async def test_input_gets_its_poster_after_it_was_used_and_submitting_waits_for_
     assert (await wall.facts(unused)).poster_url is None
 
 
-async def test_who_accepts_a_job_that_names_files_says_that_there_may_be_something_to_draw(wall: Wall) -> None:
+async def test_submission_with_files_wakes_the_poster_loop(wall: Wall) -> None:
     wakeup, catalogue = wall.api.engine.jobs.pending_posters._wakeup, wall.api.engine.catalogue
     clip = {"key": "clip", "type": "image", "placeholder": "{{INPUT}}", "is_primary_input": True}
     await catalogue.workflows.create(slug="from-a-file", graph=GRAPH, properties=[PROMPT, clip])
@@ -182,7 +182,7 @@ async def test_input_that_is_no_picture_is_looked_at_once(wall: Wall) -> None:
     assert await wall.api.engine.jobs.pending_posters.run_once() == 0
 
 
-async def test_while_storage_is_away_a_poster_waits_and_two_do_not_make_the_same(
+async def test_poster_waits_for_storage_and_is_made_once(
     wall: Wall, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file_id = await _used(wall, png())
@@ -203,7 +203,7 @@ async def test_while_storage_is_away_a_poster_waits_and_two_do_not_make_the_same
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-async def test_one_who_is_killed_between_poster_and_settlement_leaves_nothing_for_ever(
+async def test_orphaned_poster_is_removed_after_a_crash(
     wall: Wall, boundary: Boundary
 ) -> None:
     job = await submit(wall.user, wall.effect_id)
@@ -234,7 +234,7 @@ async def test_one_who_is_killed_between_poster_and_settlement_leaves_nothing_fo
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-async def test_one_who_is_killed_while_an_input_is_drawn_is_followed_by_another(wall: Wall, boundary: Boundary) -> None:
+async def test_input_poster_is_retried_after_a_crash(wall: Wall, boundary: Boundary) -> None:
     file_id = await _used(wall, png())
 
     async def die(step: str, at: Boundary) -> None:
@@ -284,7 +284,7 @@ async def test_file_that_is_removed_while_it_is_drawn_leaves_no_poster(
     assert await wall.there() == set()
 
 
-async def test_what_is_beside_a_file_goes_with_it(wall: Wall) -> None:
+async def test_poster_is_deleted_with_its_file(wall: Wall) -> None:
     job = await wall.made(media_samples.image("PNG", frames=2))
     path = await wall.path(job["outputs"][0]["file_id"])
     there = await wall.there()

@@ -82,12 +82,12 @@ def pass_seconds(monkeypatch: pytest.MonkeyPatch) -> Callable[[float], None]:
     return go_on
 
 
-async def test_nothing_is_asked_of_a_worker_while_nobody_looks(run: Run) -> None:
+async def test_no_previews_are_requested_without_viewers(run: Run) -> None:
     answer = await run.beat()
     assert (answer["preview_url"], answer["preview_seconds"]) == (None, 0.0)
 
 
-async def test_whoever_looks_sees_the_newest_picture(run: Run, fresh: None) -> None:
+async def test_viewer_gets_the_newest_preview(run: Run, fresh: None) -> None:
     assert (await run.look()).status_code == 204
     for colour in ("red", "blue"):
         assert (await run.put(jpeg(colour))).is_success
@@ -118,7 +118,7 @@ async def test_worker_that_knows_nothing_of_previews_hears_nothing_of_them(run: 
     assert answer["preview_url"] is None
 
 
-async def test_heartbeat_that_waits_is_answered_when_somebody_begins_to_look(run: Run) -> None:
+async def test_parked_heartbeat_is_answered_when_a_viewer_arrives(run: Run) -> None:
     waiting = asyncio.create_task(run.beat(wait_seconds=30))
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not run.api.engine.queue.previews._waiting:  # noqa: ASYNC110  (nobody is told of it)
@@ -160,7 +160,7 @@ async def test_picture_of_a_worker_that_died_goes_with_retention(run: Run) -> No
     [b"<script>alert(1)</script>", jpeg()[:3] + b"\0" * 100, jpeg() + b"\0" * MOST_BYTES, b""],
     ids=["markup", "no size", "too large", "nothing"],
 )
-async def test_what_is_no_small_picture_is_shown_to_nobody(run: Run, data: bytes) -> None:
+async def test_invalid_preview_is_not_shown(run: Run, data: bytes) -> None:
     await run.look()
     stored = await run.put(data)
     if isinstance(run.api.engine.objects, LocalObjects):
@@ -180,7 +180,7 @@ async def test_url_for_previews_takes_pictures_only(run: Run) -> None:
     assert await run.stored() == []
 
 
-async def test_nobody_else_sees_it_or_makes_it_be_sent(run: Run) -> None:
+async def test_only_the_owner_can_view_or_request_previews(run: Run) -> None:
     other = await run.api.user("eve@example.com")
     problem_of(await run.look(by=other), 404)
     assert (await run.beat())["preview_url"] is None

@@ -47,7 +47,7 @@ async def readiness(api: Api) -> dict[str, str]:
         return error.errors
 
 
-async def test_database_that_became_read_only_is_503_and_recovers_by_itself(api: Api) -> None:
+async def test_read_only_database_is_503_until_it_recovers(api: Api) -> None:
     await api.stop_loops()
     caller = await api.user()
     shard = api.engine.databases.shards["main"]
@@ -70,7 +70,7 @@ async def test_server_that_is_not_asked_to_change_anything_knows_that_it_could_n
     await set_read_only(api.engine.databases.central, is_read_only=False)
 
 
-async def test_no_value_of_a_row_is_logged_with_an_error_that_nobody_expected(api: Api) -> None:
+async def test_unexpected_database_error_logs_no_row_values(api: Api) -> None:
     await api.stop_loops()
     caller = await api.user()
     await execute(api.engine.databases.shards["main"], "ALTER TABLE webhooks RENAME COLUMN updated_at TO gone")

@@ -75,7 +75,7 @@ async def test_body_is_small_where_no_graph_or_batch_is_sent(api: Api, path: str
 
 
 @pytest.mark.parametrize("path", ["/api/workflows", "/api/batches", "/api/worker/register", "/api/worker/heartbeat"])
-async def test_of_a_large_body_nothing_is_read_before_the_caller_is_known(api: Api, path: str) -> None:
+async def test_large_body_is_not_read_before_authentication(api: Api, path: str) -> None:
     answer = await api.anybody.call("POST", path, content=padded(LARGE * 10), headers=JSON)
     problem_of(answer, 401)
     read: list[int] = []
@@ -195,7 +195,7 @@ async def test_wrong_field_of_a_large_body_is_named_like_that_of_a_small_one(api
 @pytest.mark.parametrize(
     "text", [(b"[" * 900).ljust(50_000), b"{" + b" " * 50_000, b'{"name": "\\ud800"}'.ljust(50_000)]
 )
-async def test_what_is_not_json_is_422(api: Api, text: bytes) -> None:
+async def test_invalid_json_is_422(api: Api, text: bytes) -> None:
     caller = await api.user()
     problem_of(await caller.call("POST", "/api/workflows", content=text, headers=JSON), 422)
 

@@ -127,7 +127,7 @@ async def attic(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> Asy
 
 
 class TestOldVideos:
-    async def test_it_expires_and_its_files_go_in_rows_and_objects(self, attic: Attic) -> None:
+    async def test_old_video_expires_with_its_rows_and_objects(self, attic: Attic) -> None:
         video_id = await attic.processed()
         await attic.advance(29 * DAY)
         assert await attic.tidy() == RetentionResult()
@@ -138,7 +138,7 @@ class TestOldVideos:
         assert shown["status"] == "expired"
         assert (shown["original_file_url"], shown["processed_file_url"]) == (None, None)
 
-    async def test_it_shows_no_file_from_the_moment_it_is_marked(self, attic: Attic) -> None:
+    async def test_expired_video_shows_no_file(self, attic: Attic) -> None:
         video_id = await attic.processed()
         await attic.advance(31 * DAY)
         await attic.api.engine.operations.retention.run_once()
@@ -146,7 +146,7 @@ class TestOldVideos:
         assert (shown["status"], shown["original_file_url"]) == ("expired", None)
         assert len(await attic.objects()) == 2
 
-    async def test_its_job_says_that_it_has_expired_and_one_that_was_deleted_does_not(self, attic: Attic) -> None:
+    async def test_job_of_an_expired_video_says_so(self, attic: Attic) -> None:
         deleted, kept = await attic.processed("deleted.mp4"), await attic.processed("kept.mp4")
         await attic.caller.call("DELETE", f"/api/videos/{deleted}")
 
@@ -162,7 +162,7 @@ class TestOldVideos:
         assert await told() == [(True, 0), (False, 0)]
         assert await told("?expired=true") == [(True, 0)]
 
-    async def test_what_is_made_again_has_a_time_of_its_own(self, attic: Attic) -> None:
+    async def test_new_result_has_its_own_expiry(self, attic: Attic) -> None:
         video_id = await attic.processed()
         [first] = (await attic.caller.get("/api/ai-jobs"))["items"]
         await attic.advance(20 * DAY)
@@ -265,7 +265,7 @@ class TestOldVideos:
             await attic.advance(10_000 * DAY)
             assert await attic.tidy() == RetentionResult()
 
-    async def test_many_are_done_in_portions(self, attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_expiry_runs_in_batches(self, attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("comfyrelay.services.operations.retention.AT_ONCE", 2)
         for number in range(5):
             await attic.video(f"{number}.mp4")
@@ -285,7 +285,7 @@ class TestUnusedUploads:
         assert await attic.tidy() == RetentionResult(unused=1, removed=1)
         assert (await attic.objects(), await attic.rows()) == (set(), set())
 
-    async def test_row_whose_bytes_never_came_is_removed_alike(self, attic: Attic) -> None:
+    async def test_upload_without_bytes_is_removed(self, attic: Attic) -> None:
         await attic.api.engine.accounts.tenancy.add_file(attic.user, path="tenants/x/never.mp4", mime_type="video/mp4")
         await attic.advance(2 * DAY)
         assert await attic.tidy() == RetentionResult(unused=1, removed=1)
@@ -330,7 +330,7 @@ class TestOutputsThatLost:
         assert await attic.objects() & names == {attic.output_of(won).rpartition("/")[2]}
         assert await execute(attic.shard, "SELECT * FROM orphaned_outputs") == []
 
-    async def test_what_a_failed_job_uploaded_is_removed(self, attic: Attic) -> None:
+    async def test_upload_of_a_failed_job_is_removed(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         leased = await attic.lease()
         await attic.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
@@ -347,7 +347,7 @@ class TestOutputsThatLost:
         assert await attic.tidy() == RetentionResult()
         assert len(await attic.objects()) == 3
 
-    async def test_what_comes_after_the_end_is_removed_too(self, attic: Attic) -> None:
+    async def test_upload_after_the_end_is_removed(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         leased = await attic.lease()
         await attic.complete(leased)

@@ -64,17 +64,17 @@ class TestSettingUp:
         assert (await bearer(api, made["token"]).get("/api/admin/fleets"))["items"] == []
         assert (await api.anybody.get("/api/entry"))["needs_setup"] is False
 
-    async def test_it_may_be_typed_as_people_do(self, api: Api) -> None:
+    async def test_setup_code_tolerates_case_and_spaces(self, api: Api) -> None:
         code = await make_code(api)
         assert (await set_up(api, f" {code.lower().replace('-', ' ')} ")).status_code == 201
 
     @pytest.mark.parametrize("code", ["AAAAA-AAAAA-AAAAA-AAAAA", "-", "\u0130"])
-    async def test_nobody_becomes_one_without_it(self, api: Api, code: str) -> None:
+    async def test_first_administrator_needs_the_setup_code(self, api: Api, code: str) -> None:
         await make_code(api)
         problem_of(await set_up(api, code), 403)
         assert (await api.anybody.get("/api/entry"))["needs_setup"] is True
 
-    async def test_it_works_once_and_nobody_is_made_beside_an_administrator(self, api: Api) -> None:
+    async def test_setup_code_works_once_and_only_without_an_administrator(self, api: Api) -> None:
         codes = [await make_code(api), await make_code(api)]
         answers = await asyncio.gather(
             *(set_up(api, code, email=f"root{number}@example.com") for number, code in enumerate(codes))
@@ -83,7 +83,7 @@ class TestSettingUp:
         assert sorted(each.status_code for each in answers) == [201, 409]
         problem_of(await set_up(api, await make_code(api), email="late@example.com"), 409)
 
-    async def test_it_expires(self, api: Api) -> None:
+    async def test_setup_code_expires(self, api: Api) -> None:
         code = await make_code(api)
         await api.clock.set(api.clock.now + timedelta(seconds=SETUP_SECONDS))
         problem_of(await set_up(api, code), 403)
@@ -93,7 +93,7 @@ class TestSettingUp:
         problem_of(await set_up(api, code, password="short"), 422)
         assert (await set_up(api, code)).status_code == 201
 
-    async def test_it_is_limited_by_address(self, api: Api) -> None:
+    async def test_setup_attempts_are_limited_by_address(self, api: Api) -> None:
         for _ in range(10):
             problem_of(await set_up(api, "A"), 403)
         problem_of(await set_up(api, await make_code(api)), 429)
@@ -113,12 +113,12 @@ class TestAccountsByAdministrators:
         await admin.post("/api/admin/users", {"email": "ada@example.com"})
         assert problem_of(await sign_in(api, PASSWORD), 401)["detail"] == "The email or the password is wrong."
 
-    async def test_one_email_has_one_account(self, api: Api, admin: Caller) -> None:
+    async def test_email_is_unique(self, api: Api, admin: Caller) -> None:
         problem_of(await admin.call("POST", "/api/admin/users", {"email": "Admin@example.com"}), 409)
 
 
 class TestResetLinks:
-    async def test_one_works_once(self, api: Api, admin: Caller) -> None:
+    async def test_reset_link_works_once(self, api: Api, admin: Caller) -> None:
         user = await api.user()
         link = await admin.post(f"/api/admin/users/{user.user.id}/reset-link") if user.user else None
         answers = await asyncio.gather(reset(api, link), reset(api, link, "another one of mine"))
@@ -126,7 +126,7 @@ class TestResetLinks:
         problem_of(await reset(api, link), 404)
         problem_of(await sign_in(api, PASSWORD), 401)
 
-    async def test_one_expires(self, api: Api, admin: Caller) -> None:
+    async def test_reset_link_expires(self, api: Api, admin: Caller) -> None:
         link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
         await api.clock.set(api.clock.now + timedelta(seconds=RESET_SECONDS))
         token = link["url"].partition("#")[2]
@@ -154,7 +154,7 @@ class TestResetLinks:
         problem_of(await reset(api, link, "short"), 422)
         assert (await reset(api, link)).is_success
 
-    async def test_it_opens_no_account_that_is_disabled(self, api: Api, admin: Caller) -> None:
+    async def test_reset_link_opens_no_disabled_account(self, api: Api, admin: Caller) -> None:
         link = await admin.post("/api/admin/users", {"email": "ada@example.com"})
         path = f"/api/admin/users/{link['user_id']}"
         data_of(await admin.call("PATCH", path, {"is_disabled": True}))
@@ -162,7 +162,7 @@ class TestResetLinks:
         data_of(await admin.call("PATCH", path, {"is_disabled": False}))
         assert (await reset(api, link)).is_success
 
-    async def test_who_signs_in_with_the_old_password_meanwhile_has_no_session(
+    async def test_password_reset_ends_concurrent_sessions(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         user = await api.user()
@@ -180,7 +180,7 @@ class TestResetLinks:
         monkeypatch.setattr(accounts, "sign_in", slow)
         problem_of(await sign_in(api, PASSWORD), 401)
 
-    async def test_there_is_none_for_nobody(self, api: Api, admin: Caller) -> None:
+    async def test_unknown_account_gets_no_reset_link(self, api: Api, admin: Caller) -> None:
         problem_of(await admin.call("POST", "/api/admin/users/nobody/reset-link"), 404)
 
     async def test_setup_code_sets_no_password(self, api: Api) -> None:
@@ -209,7 +209,7 @@ class TestGuessing:
             text for status, text in seen["ada@example.com"] if status == 401
         }
 
-    async def test_for_whoever_is_unknown_a_password_is_hashed_as_well(
+    async def test_unknown_email_costs_a_password_hash_too(
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await api.user()
@@ -229,7 +229,7 @@ class TestGuessing:
             problem_of(await sign_in(api, "a wrong guess", email), 401)
         assert work == ["verify", "hash", "hash"]
 
-    def test_one_network_of_ipv6_is_one_address(self) -> None:
+    def test_ipv6_network_counts_as_one_address(self) -> None:
         def key(host: str) -> str:
             return address_of(Request({"type": "http", "client": (host, 1)}))
 
@@ -248,7 +248,7 @@ class TestGuessing:
 
 
 class TestStorage:
-    async def test_what_was_tried_is_told_and_a_browser_can_try_too(self, api: Api, admin: Caller) -> None:
+    async def test_storage_check_reports_steps_and_a_browser_test(self, api: Api, admin: Caller) -> None:
         found = await admin.post("/api/admin/storage/check")
         tried = {each["part"]: each["problem"] for each in found["tried"]}
         assert [tried[part] for part in ("write", "read", "remove")] == [None] * 3
@@ -260,7 +260,7 @@ class TestStorage:
         assert await admin.post("/api/admin/storage/check")
         assert (await api.anybody.http.get(found["download_url"])).status_code == 404, "the next check tidies"
 
-    async def test_what_is_wrong_is_said(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_storage_check_reports_the_problem(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
         async def refused(path: str) -> bytes:
             return b"of somebody else"
 
@@ -283,7 +283,7 @@ class TestJoining:
         assert (await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": secret}))["token"]
         problem_of(await admin.call("GET", "/api/admin/fleets/production/nowhere/join-command"), 404)
 
-    async def test_there_is_one_for_windows(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_join_command_exists_for_windows(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
         await api.effect()
         monkeypatch.setattr(join_command, "COMFYUI", "http://o'brien\u2019s $pc`:8188")
         found = await admin.get("/api/admin/fleets/production/home-clip/join-command")

@@ -53,7 +53,7 @@ async def test_no_character_in_a_path_or_a_query_fails_the_server(api: Api, spoi
         ("POST", "/api/presets", {"name": "n", "values": {"a\0b": 1}}, "values"),
     ],
 )
-async def test_it_is_refused_by_the_name_of_its_field(
+async def test_unstorable_value_is_refused_by_field(
     api: Api, method: str, path: str, body: dict[str, Any], field: str
 ) -> None:
     caller = await api.user()

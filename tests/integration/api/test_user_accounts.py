@@ -18,7 +18,7 @@ def bearer(api: Api, token: str) -> Caller:
 
 
 class TestSigningUp:
-    async def test_it_makes_an_account_and_signs_in(self, api: Api) -> None:
+    async def test_sign_up_creates_an_account_and_a_session(self, api: Api) -> None:
         response = await api.anybody.call("POST", "/api/register", {**ADA, "name": "Ada"})
         assert response.status_code == 201
         data = data_of(response)
@@ -42,11 +42,11 @@ class TestSigningUp:
             ({"email": "ada@example.com", "password": PASSWORD, "is_admin": True}, "is_admin"),
         ],
     )
-    async def test_what_is_wrong_is_named(self, api: Api, body: dict[str, object], field: str) -> None:
+    async def test_sign_up_errors_name_the_field(self, api: Api, body: dict[str, object], field: str) -> None:
         response = await api.anybody.call("POST", "/api/register", body)
         assert field in problem_of(response, 422)["errors"]
 
-    async def test_it_can_be_switched_off(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async def test_sign_up_can_be_disabled(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, allow_registration=False) as api:
             problem_of(await api.anybody.call("POST", "/api/register", ADA), 403)
 
@@ -63,7 +63,7 @@ class TestSigningIn:
         response = await api.anybody.call("POST", "/api/login", {"email": email, "password": "wrong password"})
         assert problem_of(response, 401)["detail"] == "The email or the password is wrong."
 
-    async def test_one_address_may_try_ten_times_a_minute(self, api: Api) -> None:
+    async def test_sign_in_allows_ten_attempts_a_minute_per_address(self, api: Api) -> None:
         for _ in range(10):
             problem_of(await api.anybody.call("POST", "/api/login", ADA), 401)
         response = await api.anybody.call("POST", "/api/login", ADA)
@@ -80,7 +80,7 @@ class TestSigningIn:
         assert "Max-Age=0" in response.headers["Set-Cookie"]
         problem_of(await caller.call("GET", "/api/me"), 401)
 
-    async def test_nobody_is_nobody(self, api: Api) -> None:
+    async def test_unknown_user_is_401(self, api: Api) -> None:
         response = await api.anybody.call("GET", "/api/me")
         problem_of(response, 401)
         assert response.headers["WWW-Authenticate"] == "Bearer"
@@ -93,14 +93,14 @@ class TestTheCookie:
         assert cookie[0] == f"comfyrelay_session={data_of(response)['token']}"
         assert set(cookie[1:]) == {"HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={30 * 86400}"}
 
-    async def test_it_is_sent_encrypted_only_where_the_server_is_reached_so(
+    async def test_cookie_is_secure_on_https_only(
         self, sqlite_backend: SqliteBackend, tmp_path: Path
     ) -> None:
         async with open_api(sqlite_backend, tmp_path, public_url="https://relay.test") as api:
             response = await api.anybody.call("POST", "/api/register", ADA)
             assert "Secure" in response.headers["Set-Cookie"].split("; ")
 
-    async def test_it_signs_in(self, api: Api) -> None:
+    async def test_cookie_authenticates(self, api: Api) -> None:
         await api.anybody.post("/api/register", ADA)
         assert (await api.anybody.get("/api/me"))["email"] == "ada@example.com"
 
@@ -115,7 +115,7 @@ class TestTheCookie:
 
 
 class TestTokens:
-    async def test_one_is_shown_once(self, api: Api) -> None:
+    async def test_token_is_shown_once(self, api: Api) -> None:
         user = await api.user()
         response = await user.call("POST", "/api/tokens", {"name": "laptop"})
         assert response.status_code == 201
@@ -125,7 +125,7 @@ class TestTokens:
         assert [each["name"] for each in listed["items"]] == ["laptop", "test"]
         assert issued["token"] not in str(listed)
 
-    async def test_browser_and_the_one_that_asks_are_told_from_others(self, api: Api) -> None:
+    async def test_token_list_marks_sessions_and_the_current_token(self, api: Api) -> None:
         token = (await api.anybody.post("/api/register", ADA))["token"]
         user = bearer(api, token)
         await user.post("/api/tokens", {"name": "laptop"})
@@ -151,19 +151,19 @@ class TestTokens:
         problem_of(await laptop.call("GET", "/api/me"), 401)
         problem_of(await user.call("DELETE", f"/api/tokens/{issued['id']}"), 404)
 
-    async def test_one_expires_when_it_was_meant_to(self, api: Api) -> None:
+    async def test_token_expires(self, api: Api) -> None:
         user = await api.user()
         issued = await user.post("/api/tokens", {"name": "day", "expires_in_days": 1})
         await api.clock.set(api.clock.now.replace(year=2027))
         problem_of(await bearer(api, issued["token"]).call("GET", "/api/me"), 401)
 
-    async def test_nobody_revokes_another_ones(self, api: Api) -> None:
+    async def test_other_users_token_cannot_be_revoked(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         issued = await user.post("/api/tokens", {"name": "laptop"})
         problem_of(await other.call("DELETE", f"/api/tokens/{issued['id']}"), 404)
         assert await bearer(api, issued["token"]).get("/api/me")
 
-    async def test_they_come_in_pages(self, api: Api) -> None:
+    async def test_tokens_are_paginated(self, api: Api) -> None:
         user = await api.user()
         for name in "abc":
             await user.post("/api/tokens", {"name": name})
@@ -175,7 +175,7 @@ class TestTokens:
 
 
 class TestTheWallet:
-    async def test_it_says_what_there_is_and_where_it_came_from(self, api: Api) -> None:
+    async def test_wallet_shows_balance_and_transactions(self, api: Api) -> None:
         user = await api.user(tokens=20)
         job = await submit(user, await api.effect())
         wallet = await user.get("/api/wallet")
@@ -185,7 +185,7 @@ class TestTheWallet:
         assert [each["job_label"] for each in wallet["transactions"]] == [job["label"], None]
         assert wallet["top_up_url"] is None
 
-    async def test_it_says_where_more_can_be_had(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+    async def test_wallet_shows_where_to_buy_tokens(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, top_up_url="https://shop.test/tokens") as api:
             user = await api.user()
             assert (await user.get("/api/wallet"))["top_up_url"] == "https://shop.test/tokens"
@@ -194,7 +194,7 @@ class TestTheWallet:
         with pytest.raises(ValidationError, match="mailto"):
             Settings(top_up_url="javascript:alert(1)")
 
-    async def test_it_comes_in_pages(self, api: Api) -> None:
+    async def test_wallet_transactions_are_paginated(self, api: Api) -> None:
         user = await api.user(tokens=20)
         await submit(user, await api.effect())
         first = await user.get("/api/wallet?limit=1")

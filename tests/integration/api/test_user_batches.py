@@ -41,7 +41,7 @@ class TestSubmitting:
         jobs = (await user.get(f"/api/ai-jobs?batch_id={batch['id']}"))["items"]
         assert sorted(each["item_no"] for each in jobs) == [0, 1, 2]
 
-    async def test_nobody_is_notified_but_by_webhook(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_server_batches_notify_by_webhook_only(self, api: Api, user: Caller, effect: int) -> None:
         urls = ["json://169.254.169.254/latest"]
         body = batch_of(effect, notify_urls=urls)
         assert "notify_urls" in problem_of(await user.call("POST", "/api/batches", body), 422)["errors"]
@@ -80,10 +80,10 @@ class TestSubmitting:
         assert problem_of(response, 422)["required_tokens"] == 105
 
     @pytest.mark.parametrize("items", [[], [{"input_file_id": "a", "video_id": "b"}], [{"x": 1}], "items"])
-    async def test_what_makes_no_sense_is_refused(self, user: Caller, effect: int, items: Any) -> None:
+    async def test_invalid_batch_is_refused(self, user: Caller, effect: int, items: Any) -> None:
         problem_of(await user.call("POST", "/api/batches", {"effect_id": effect, "items": items}), 422)
 
-    async def test_it_counts_as_one_active_job(self, user: Caller, effect: int) -> None:
+    async def test_batch_counts_as_one_active_job(self, user: Caller, effect: int) -> None:
         await user.post("/api/batches", batch_of(effect, 6))
         for _ in range(4):
             await submit(user, effect)
@@ -100,7 +100,7 @@ class TestVerbs:
         assert (canceled["counts"]["canceled"], canceled["progress"]) == (3, 1.0)
         assert (await user.get("/api/wallet"))["balance"] == 100
 
-    async def test_what_failed_is_tried_again_in_the_same_batch(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_failed_items_are_retried_in_the_same_batch(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         batch = await user.post("/api/batches", batch_of(effect))
         await complete(api, worker, await lease(worker))
@@ -117,7 +117,7 @@ class TestVerbs:
         assert (job["batch_id"], job["item_no"]) == (batch["id"], 0)
 
     @pytest.mark.parametrize("verb", ["", "/pause", "/resume", "/cancel", "/retry-failed", "/move"])
-    async def test_another_ones_is_not_there(self, api: Api, user: Caller, effect: int, verb: str) -> None:
+    async def test_other_users_batch_is_404(self, api: Api, user: Caller, effect: int, verb: str) -> None:
         batch = await user.post("/api/batches", batch_of(effect))
         other = await api.user("eve@example.com")
         body = {"to": "top"} if verb == "/move" else None
@@ -128,7 +128,7 @@ class TestVerbs:
         assert await counts(user, batch) == {"queued": 3}
 
 
-async def test_they_come_in_pages_newest_first(user: Caller, effect: int) -> None:
+async def test_batches_are_paginated_newest_first(user: Caller, effect: int) -> None:
     made = [(await user.post("/api/batches", batch_of(effect, n)))["id"] for n in (1, 2, 3)]
     first = await user.get("/api/batches?limit=2")
     second = await user.get(f"/api/batches?limit=2&cursor={first['next_cursor']}")

@@ -47,7 +47,7 @@ async def rich_effect(api: Api, **more: Any) -> int:
 
 
 class TestEffects:
-    async def test_one_shows_its_price_and_the_inputs_that_are_the_users(self, api: Api) -> None:
+    async def test_effect_shows_price_and_user_inputs(self, api: Api) -> None:
         id_ = await rich_effect(api)
         effect = await (await api.user()).get("/api/effects/rich")
         assert (effect["id"], effect["slug"], effect["credits_cost"]) == (id_, "rich", 3)
@@ -66,14 +66,14 @@ class TestEffects:
         for secret in ("secret", "catalogue/", "{{PROMPT}}", "placeholder", "graph"):
             assert secret not in shown
 
-    async def test_one_that_is_switched_off_is_not_there(self, api: Api) -> None:
+    async def test_disabled_effect_is_404(self, api: Api) -> None:
         await rich_effect(api)
         user = await api.user()
         await api.engine.catalogue.workflows.set_active("rich", is_active=False)
         assert (await user.get("/api/effects"))["items"] == []
         problem_of(await user.call("GET", "/api/effects/rich"), 404)
 
-    async def test_they_come_in_pages(self, api: Api) -> None:
+    async def test_effects_are_paginated(self, api: Api) -> None:
         user = await api.user()
         await api.effect("a")
         await api.effect("b")
@@ -104,7 +104,7 @@ class TestWorkflowsOfOnesOwn:
         job = await user.post("/api/ai-jobs", {**body, "input_file_id": await upload(user)})
         assert (job["status"], job["reserved_tokens"], job["effect_id"]) == ("queued", 0, None)
 
-    async def test_it_is_its_owners_alone(self, api: Api) -> None:
+    async def test_own_workflow_is_private(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         slug = (await user.post("/api/workflows", {"graph": GRAPH, "properties": [PROMPT, IMAGE]}))["slug"]
         assert [each["slug"] for each in (await user.get("/api/workflows"))["items"]] == [slug]
@@ -113,7 +113,7 @@ class TestWorkflowsOfOnesOwn:
         problem_of(await other.call("POST", "/api/ai-jobs", body), 404)
         problem_of(await other.call("DELETE", f"/api/workflows/{slug}"), 404)
 
-    async def test_it_can_be_deleted_when_its_jobs_have_ended_and_they_stay_readable(self, api: Api) -> None:
+    async def test_own_workflow_is_deletable_after_its_jobs(self, api: Api) -> None:
         user = await api.user()
         body = {"graph": GRAPH, "properties": [PROMPT, {**IMAGE, "required": False}]}
         slug = (await user.post("/api/workflows", body))["slug"]
@@ -184,7 +184,7 @@ class TestWorkflowsOfOnesOwn:
             {"graph": GRAPH, "properties": [{**PROMPT, "minimum": "x"}]},
         ],
     )
-    async def test_what_cannot_be_run_is_refused(self, api: Api, body: dict[str, Any]) -> None:
+    async def test_invalid_graph_is_refused(self, api: Api, body: dict[str, Any]) -> None:
         problem_of(await (await api.user()).call("POST", "/api/workflows", body), 422)
 
 
@@ -197,7 +197,7 @@ class TestPresets:
         assert made["values"] == values
         problem_of(await user.call("POST", "/api/presets", {"name": "production", "values": {}}), 409)
 
-    async def test_they_are_the_users_alone(self, api: Api) -> None:
+    async def test_presets_are_private(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         made = await user.post("/api/presets", {"name": "mine", "values": {}})
         assert (await other.get("/api/presets"))["items"] == []
@@ -206,7 +206,7 @@ class TestPresets:
         data_of(await user.call("DELETE", f"/api/presets/{made['id']}"))
         assert (await user.get("/api/presets"))["items"] == []
 
-    async def test_what_cannot_be_kept_is_refused(self, api: Api) -> None:
+    async def test_invalid_preset_is_refused(self, api: Api) -> None:
         user = await api.user()
         large = '{"big": "%s"}' % ("x" * 70_000)
         for values in (
@@ -223,7 +223,7 @@ class TestPresets:
             )
             assert "values" in problem_of(response, 422)["errors"], values[:50]
 
-    async def test_they_come_in_pages(self, api: Api) -> None:
+    async def test_effects_are_paginated(self, api: Api) -> None:
         user = await api.user()
         for name in "abc":
             await user.post("/api/presets", {"name": name, "values": {}})

@@ -43,7 +43,7 @@ async def test_job_can_be_followed_to_its_end(api: Api, user: Caller, effect: in
     assert done.data["at"]
 
 
-async def test_one_tenant_does_not_take_the_connections_of_all(
+async def test_event_streams_are_limited_per_tenant(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(views, "MAX_SUBSCRIBERS", 1)
@@ -58,7 +58,7 @@ async def test_one_tenant_does_not_take_the_connections_of_all(
         assert stream.status == 200
 
 
-async def test_what_was_seen_is_not_told_again(api: Api, user: Caller, effect: int, worker: Caller) -> None:
+async def test_seen_events_are_not_repeated(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await run(api, user, worker, effect)
     async with follow(user, job["id"], last_event_id=1) as stream:
         assert [each.type for each in await stream.rest()] == ["job:started", "job:completed"]
@@ -66,7 +66,7 @@ async def test_what_was_seen_is_not_told_again(api: Api, user: Caller, effect: i
         assert [each.id for each in await stream.rest()] == ["1", "2", "3"]
 
 
-async def test_browser_that_has_seen_the_end_is_told_not_to_come_back(
+async def test_finished_stream_stops_reconnects(
     api: Api, user: Caller, effect: int, worker: Caller
 ) -> None:
     job = await run(api, user, worker, effect)
@@ -77,7 +77,7 @@ async def test_browser_that_has_seen_the_end_is_told_not_to_come_back(
     problem_of(response, 422)
 
 
-async def test_progress_is_told_while_it_is_made_and_has_no_number(
+async def test_progress_is_streamed_without_an_event_id(
     api: Api, user: Caller, effect: int, worker: Caller
 ) -> None:
     job = await submit(user, effect)
@@ -92,7 +92,7 @@ async def test_progress_is_told_while_it_is_made_and_has_no_number(
         assert [each.type for each in await stream.rest()] == ["job:failed"]
 
 
-async def test_somebody_who_comes_back_in_the_middle_hears_progress_too(
+async def test_reconnected_client_gets_progress(
     api: Api, user: Caller, effect: int, worker: Caller
 ) -> None:
     job = await submit(user, effect)
@@ -104,7 +104,7 @@ async def test_somebody_who_comes_back_in_the_middle_hears_progress_too(
         assert said.data == {"done": 0.5}
 
 
-async def test_what_another_process_told_is_heard_within_a_second(
+async def test_events_of_another_process_arrive_within_a_second(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = await submit(user, effect)
@@ -116,7 +116,7 @@ async def test_what_another_process_told_is_heard_within_a_second(
         assert [each.type for each in await stream.rest()] == ["job:canceled"]
 
 
-async def test_many_followers_cost_one_statement(
+async def test_many_subscribers_cost_one_statement(
     api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
@@ -152,7 +152,7 @@ async def test_quiet_stream_is_kept_open(user: Caller, effect: int, monkeypatch:
         assert [each.type for each in await stream.rest()] == ["job:canceled"]
 
 
-async def test_who_signed_out_meanwhile_hears_no_more(
+async def test_signed_out_client_gets_no_more_events(
     user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(events, "KEEP_ALIVE_SECONDS", 0.05)
@@ -165,7 +165,7 @@ async def test_who_signed_out_meanwhile_hears_no_more(
         assert await stream.rest() == []
 
 
-async def test_nobody_is_followed_for_somebody_who_hung_up(api: Api, user: Caller, effect: int) -> None:
+async def test_disconnected_client_ends_its_subscription(api: Api, user: Caller, effect: int) -> None:
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
@@ -202,7 +202,7 @@ async def test_shard_that_could_not_be_asked_is_asked_again(
     assert not broken
 
 
-async def test_what_happened_so_far_is_a_list_for_those_who_hear_of_changes_elsewhere(
+async def test_event_history_is_a_list(
     api: Api, user: Caller, effect: int, worker: Caller
 ) -> None:
     job = await run(api, user, worker, effect)

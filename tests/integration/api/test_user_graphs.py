@@ -54,7 +54,7 @@ async def test_value_may_not_bring_what_the_graph_may_not_have(api: Api) -> None
     assert await user.post("/api/ai-jobs", {**body, "input_payload": {"text": "and/or a cat"}})
 
 
-async def test_one_that_was_brought_before_it_was_denied_runs_no_more_jobs(api: Api) -> None:
+async def test_graph_with_a_newly_denied_node_runs_no_more_jobs(api: Api) -> None:
     user = await api.user()
     slug = (await bring(user, graph("Draw", text="a cat")))["slug"]
     assert await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})

@@ -53,7 +53,7 @@ class TestSubmitting:
         assert (job["reserved_tokens"], job["outputs"], job["error"]) == (7, [], None)
         assert (await user.get("/api/wallet"))["balance"] == 93
 
-    async def test_with_reuse_an_equal_job_that_is_done_answers_and_is_marked(
+    async def test_reuse_returns_the_output_of_an_equal_job(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         worker = await api.worker()
@@ -85,7 +85,7 @@ class TestSubmitting:
         response = await user.call("POST", "/api/ai-jobs", other)
         assert problem_of(response, 409)["type"] == "urn:comfyrelay:idempotency_conflict"
 
-    async def test_price_that_was_told_is_charged_or_nothing_is(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_expected_price_is_charged_or_the_job_is_refused(self, api: Api, user: Caller, effect: int) -> None:
         body = {"effect_id": effect, "idempotency_key": "k", "expected_tokens": 7}
         await api.engine.catalogue.effects.change("clip", {"credits_cost": 9})
         problem = problem_of(await user.call("POST", "/api/ai-jobs", body), 409)
@@ -98,7 +98,7 @@ class TestSubmitting:
         again = await user.call("POST", "/api/ai-jobs", {**body, "expected_tokens": 7})
         assert (again.status_code, data_of(again)["id"]) == (200, job["id"])
 
-    async def test_what_runs_once_more_costs_what_is_told_or_nothing(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_rerun_charges_the_expected_price_or_is_refused(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         await run(api, user, worker, effect)
         free = await submit(user, effect, reuse=True)
@@ -119,7 +119,7 @@ class TestSubmitting:
         assert problem_of(response, 422)["required_tokens"] == 7
         assert await ids(poor) == []
 
-    async def test_at_most_five_at_once(self, user: Caller, effect: int) -> None:
+    async def test_active_jobs_are_limited_to_five(self, user: Caller, effect: int) -> None:
         for _ in range(5):
             await submit(user, effect)
         response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, "idempotency_key": "k"})
@@ -141,17 +141,17 @@ class TestSubmitting:
             ({"idempotency_key": "k", "surprise": 1}, "surprise"),
         ],
     )
-    async def test_what_is_wrong_is_named(self, user: Caller, effect: int, body: dict[str, Any], field: str) -> None:
+    async def test_validation_errors_name_the_field(self, user: Caller, effect: int, body: dict[str, Any], field: str) -> None:
         response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, **body})
         assert field in problem_of(response, 422)["errors"]
 
-    async def test_there_is_no_such_effect(self, user: Caller) -> None:
+    async def test_unknown_effect_is_404(self, user: Caller) -> None:
         for id_ in (999, 2**63 - 1):
             body = {"effect_id": id_, "idempotency_key": "k"}
             problem_of(await user.call("POST", "/api/ai-jobs", body), 404)
         problem_of(await user.call("POST", "/api/ai-jobs", {"effect_id": 2**63, "idempotency_key": "k"}), 422)
 
-    async def test_nobody_uses_another_ones_file(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_other_users_file_is_refused(self, api: Api, user: Caller, effect: int) -> None:
         other = await api.user("eve@example.com", tokens=10)
         file = await upload(user)
         body = {"effect_id": effect, "idempotency_key": "k", "input_file_id": file}
@@ -210,7 +210,7 @@ class TestLooking:
         assert seen["error"] == "No such model."
         assert (await user.get("/api/wallet"))["balance"] == 100
 
-    async def test_they_come_newest_first_filtered_and_in_pages(self, user: Caller, effect: int) -> None:
+    async def test_jobs_are_filtered_and_paginated_newest_first(self, user: Caller, effect: int) -> None:
         made = [(await submit(user, effect))["id"] for _ in range(3)]
         await user.post(f"/api/ai-jobs/{made[1]}/cancel")
         assert await ids(user) == made[::-1]
@@ -221,14 +221,14 @@ class TestLooking:
         problem_of(await user.call("GET", "/api/ai-jobs?status=lost"), 422)
 
     @pytest.mark.parametrize("search", ["ZEPP", "zepp", "Über", "100%25", "_of", "ID"])
-    async def test_they_are_found_by_a_part_of_a_label_or_an_id(self, user: Caller, effect: int, search: str) -> None:
+    async def test_jobs_are_found_by_part_of_label_or_id(self, user: Caller, effect: int, search: str) -> None:
         wanted = (await submit(user, effect, label="Über 100% Zeppelins_of"))["id"]
         await submit(user, effect, label="Boats x of 1000")
         given = wanted[-12:].upper() if search == "ID" else search
         assert await ids(user, f"?q={given}") == [wanted]
 
     @pytest.mark.parametrize("search", ["LIGHTHOUSE", "fog%22 at", "100%25"])
-    async def test_they_are_found_by_a_part_of_what_they_run_with(self, api: Api, user: Caller, search: str) -> None:
+    async def test_jobs_are_found_by_part_of_their_inputs(self, api: Api, user: Caller, search: str) -> None:
         properties = [{"key": "prompt", "type": "text", "placeholder": "{{P}}", "user_configurable": True}]
         graph = {"1": {"class_type": "CLIPTextEncode", "inputs": {"text": "{{P}}"}}}
         made = await user.post("/api/workflows", {"graph": graph, "properties": properties})
@@ -264,7 +264,7 @@ class TestLooking:
             ("POST", "/move"),
         ],
     )
-    async def test_another_ones_is_not_there(self, api: Api, user: Caller, effect: int, method: str, path: str) -> None:
+    async def test_other_users_job_is_404(self, api: Api, user: Caller, effect: int, method: str, path: str) -> None:
         job = await submit(user, effect)
         other = await api.user("eve@example.com")
         body = {"to": "top"} if path == "/move" else None
@@ -291,7 +291,7 @@ class TestVerbs:
         await fail(api, worker, leased, "stopped")
         assert (await user.get(f"/api/ai-jobs/{job['id']}"))["status"] == "canceled"
 
-    async def test_what_is_over_cannot_be_canceled(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_ended_job_cannot_be_cancelled(self, api: Api, user: Caller, effect: int) -> None:
         job = await run(api, user, await api.worker(), effect)
         problem_of(await user.call("POST", f"/api/ai-jobs/{job['id']}/cancel"), 409)
 
@@ -333,7 +333,7 @@ class TestDeleting:
         assert [each["type"] for each in wallet["transactions"]] == ["JOB_CONSUME", "JOB_RESERVE", "PAYMENT_CREDIT"]
         assert (await api.engine.operations.reconciler.run()).findings == []
 
-    async def test_what_lost_leases_left_goes_too(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_deletion_removes_outputs_of_lost_leases(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         lost = await lease(worker)
@@ -356,7 +356,7 @@ class TestDeleting:
         await user.post(f"/api/ai-jobs/{following['id']}/cancel")
         data_of(await user.call("DELETE", f"/api/ai-jobs/{job['id']}"))
 
-    async def test_one_in_the_middle_of_a_chain_of_retries(self, user: Caller, effect: int) -> None:
+    async def test_job_inside_a_retry_chain_is_deleted(self, user: Caller, effect: int) -> None:
         first = await submit(user, effect)
         await user.post(f"/api/ai-jobs/{first['id']}/cancel")
         second = await user.post(f"/api/ai-jobs/{first['id']}/retry")
@@ -390,7 +390,7 @@ class TestMany:
         assert (done["matched"], done["changed"], len(done["refused"])) == (6, 3, 3)
         assert "queued" in done["refused"][0]["detail"]
 
-    async def test_many_are_retried_together_in_their_order(
+    async def test_bulk_retry_keeps_the_order(
         self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         made = [(await submit(user, effect))["id"] for _ in range(5)]
@@ -414,7 +414,7 @@ class TestMany:
         assert found.keys() == set(made)
         assert [found[each] for each in made] == sorted(found.values())
 
-    async def test_those_that_cannot_be_retried_are_named_and_the_others_are(self, user: Caller, effect: int) -> None:
+    async def test_bulk_retry_names_refused_jobs(self, user: Caller, effect: int) -> None:
         canceled, queued = [(await submit(user, effect))["id"] for _ in range(2)]
         await user.post(f"/api/ai-jobs/{canceled}/cancel")
         done = await user.post("/api/ai-jobs/bulk", {"ids": [canceled, queued], "action": "retry"})
@@ -422,7 +422,7 @@ class TestMany:
         assert [each["id"] for each in done["refused"]] == [queued]
         assert "this one is queued" in done["refused"][0]["detail"]
 
-    async def test_what_comes_to_fit_after_it_was_counted_is_left_alone(self, user: Caller, effect: int) -> None:
+    async def test_bulk_action_skips_jobs_that_match_later(self, user: Caller, effect: int) -> None:
         made = [(await submit(user, effect))["id"] for _ in range(4)]
         await user.post("/api/ai-jobs/bulk", {"ids": made[:2], "action": "cancel"})
         delete = {"filter": {"status": "canceled"}, "action": "delete"}
@@ -439,14 +439,14 @@ class TestMany:
         assert (await user.post("/api/ai-jobs/bulk", cancel))["changed"] == 1
         assert await ids(user, "?status=queued") == [new]
 
-    async def test_what_was_counted_long_ago_is_counted_again(self, user: Caller, effect: int) -> None:
+    async def test_stale_bulk_count_is_refused(self, user: Caller, effect: int) -> None:
         made = (await submit(user, effect))["id"]
         for old in ("1-1", "999999999999-1"):
             body = {"filter": {"status": "queued"}, "action": "cancel", "as_of": old}
             assert "count them again" in problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 409)["detail"]
         assert await ids(user, "?status=queued") == [made]
 
-    async def test_many_are_deleted_in_few_transactions_and_one_in_use_keeps_no_other(
+    async def test_bulk_delete_skips_jobs_in_use(
         self, api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         worker = await api.worker()
@@ -482,7 +482,7 @@ class TestMany:
             {"action": "cancel", "ids": ["a\u0000"]},
         ],
     )
-    async def test_what_makes_no_sense_is_refused(self, user: Caller, body: dict[str, Any]) -> None:
+    async def test_invalid_bulk_request_is_refused(self, user: Caller, body: dict[str, Any]) -> None:
         problem_of(await user.call("POST", "/api/ai-jobs/bulk", body), 422)
 
 
@@ -494,7 +494,7 @@ async def test_server_may_allow_more_at_once(sqlite_backend: SqliteBackend, tmp_
 
 
 class TestWhatIsSaidOfAJob:
-    async def test_tokens_that_came_back_are_told_however_long_ago_that_was(
+    async def test_refund_is_shown_for_old_jobs(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         worker = await api.worker()
@@ -507,7 +507,7 @@ class TestWhatIsSaidOfAJob:
         assert (await user.get(f"/api/ai-jobs/{lost['id']}"))["refunded_tokens"] == 7
         assert [each["refunded_tokens"] for each in (await user.get("/api/ai-jobs"))["items"]] == [7]
 
-    async def test_what_a_worker_has_only_fetched_waits_with_its_place(
+    async def test_prefetched_job_shows_its_position(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         worker = await api.worker()
@@ -532,7 +532,7 @@ class TestWhatIsSaidOfAJob:
         assert (begun["is_prefetched"], begun["waiting"]) == (False, None)
         assert await ids(user, "?status=running") == [second["id"]]
 
-    async def test_one_that_is_asked_to_stop_says_so_and_then_who_wanted_it(
+    async def test_cancelling_job_shows_the_request_and_its_actor(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         worker = await api.worker()
@@ -549,7 +549,7 @@ class TestWhatIsSaidOfAJob:
         await api.engine.outbox.delivery.idle()
         assert (await user.get(f"/api/ai-jobs/{theirs['id']}"))["canceled_by"] == "administrator"
 
-    async def test_one_that_an_administrator_asked_to_stop_is_canceled_by_them(
+    async def test_administrators_cancel_is_attributed(
         self, api: Api, user: Caller, effect: int
     ) -> None:
         worker = await api.worker()

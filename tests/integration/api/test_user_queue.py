@@ -120,7 +120,7 @@ class TestSections:
                     cursor = f"&cursor={page['next_cursor']}"
                 assert found == wanted, (query, limit)
 
-    async def test_one_that_left_between_two_pages_takes_nobody_with_it(self, user: Caller, effect: int) -> None:
+    async def test_entry_that_leaves_between_pages_hides_no_other(self, user: Caller, effect: int) -> None:
         jobs = [(await submit(user, effect))["id"] for _ in range(4)]
         page = await user.get("/api/queue?limit=2")
         await user.post(f"/api/ai-jobs/{jobs[1]}/cancel")
@@ -129,7 +129,7 @@ class TestSections:
         problem_of(await user.call("GET", "/api/queue?cursor=nonsense"), 422)
         problem_of(await user.call("GET", "/api/queue?cursor=line_x_y"), 422)
 
-    async def test_batch_that_has_ended_tells_the_worst(
+    async def test_ended_batch_shows_its_worst_status(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         many = await batch(user, effect, 2)
@@ -186,7 +186,7 @@ class TestNumbers:
 
 
 class TestFinding:
-    async def test_they_are_found_by_words_and_by_workflow(
+    async def test_entries_are_found_by_text_and_workflow(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         ended = await run(api, user, worker, effect, label="a red boat")
@@ -217,7 +217,7 @@ class TestFinding:
         assert (done["matched"], done["changed"]) == (2, 2)
         assert await ids(user, "?status=waiting") == [cat]
 
-    async def test_nothing_of_anybody_else_is_in_it(self, api: Api, user: Caller, effect: int) -> None:
+    async def test_queue_contains_only_own_entries(self, api: Api, user: Caller, effect: int) -> None:
         other = await api.user("eve@example.com", tokens=10)
         theirs = await batch(user, effect)
         await submit(user, effect)
@@ -227,7 +227,7 @@ class TestFinding:
 
 
 class TestRetried:
-    async def test_job_that_was_retried_names_the_new_one_in_the_list_and_by_itself(
+    async def test_retried_job_names_its_retry(
         self, user: Caller, effect: int
     ) -> None:
         job = (await submit(user, effect))["id"]
@@ -315,7 +315,7 @@ class TestOrder:
         answer = await user.call("POST", f"/api/ai-jobs/{job}/move", {"before": job})
         assert answer.json()["message"].startswith("It is there already")
 
-    async def test_many_are_moved_together_and_keep_their_order(self, user: Caller, effect: int) -> None:
+    async def test_bulk_move_keeps_the_order(self, user: Caller, effect: int) -> None:
         a, b, c, d = [(await submit(user, effect, label=f"{n % 2}-kind"))["id"] for n in range(4)]
         done = await user.post("/api/ai-jobs/bulk", {"action": "move", "to": "top", "filter": {"q": "1-kind"}})
         assert (done["matched"], done["changed"]) == (2, 2)
@@ -410,7 +410,7 @@ class TestShown:
 
 
 class TestClearing:
-    async def test_what_has_ended_is_put_out_of_sight_and_nothing_is_deleted(
+    async def test_clearing_hides_ended_entries_without_deleting(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         done = await run(api, user, worker, effect)
@@ -442,7 +442,7 @@ class TestClearing:
         assert (entry["total"], entry["matched"], entry["counts"]["completed"]) == (2, 2, 1)
         assert sum((await api.engine.jobs.overview.counts(tenant_id)).values()) == 4
 
-    async def test_nothing_of_anybody_else_is_cleared(
+    async def test_clearing_affects_own_entries_only(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         done = await run(api, user, worker, effect)

@@ -95,7 +95,7 @@ class TestUploads:
 
 
 class TestVideos:
-    async def test_one_is_made_of_a_file_that_has_arrived(self, api: Api) -> None:
+    async def test_video_is_created_from_an_uploaded_file(self, api: Api) -> None:
         user = await api.user()
         begun = await user.post("/api/videos/uploads", {**UPLOAD, "size": len(png())})
         body = {"original_file_id": begun["file"]["id"], "title": "My cat"}
@@ -108,12 +108,12 @@ class TestVideos:
         assert (video["status"], video["title"], video["job_id"]) == ("uploaded", "My cat", None)
         assert (await api.anybody.http.get(video["original_file_url"])).content == png()
 
-    async def test_nobody_makes_one_of_another_ones_file(self, api: Api) -> None:
+    async def test_other_users_file_makes_no_video(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         response = await other.call("POST", "/api/videos", {"original_file_id": await upload(user)})
         assert "original_file_id" in problem_of(response, 422)["errors"]
 
-    async def test_it_follows_its_job(self, api: Api) -> None:
+    async def test_video_follows_its_job(self, api: Api) -> None:
         user, effect, worker = await api.user(), await photo_effect(api), await api.worker()
         video = await video_of(user, title="My cat")
         job = await submit(user, effect, video_id=video["id"])
@@ -132,7 +132,7 @@ class TestVideos:
         assert got.content == png("blue")
         assert got.headers["Content-Disposition"].startswith('attachment; filename="My cat-')
 
-    async def test_it_says_what_went_wrong(self, api: Api) -> None:
+    async def test_failed_video_shows_the_error(self, api: Api) -> None:
         user, effect, worker = await api.user(), await photo_effect(api), await api.worker()
         video = await video_of(user)
         await submit(user, effect, video_id=video["id"])
@@ -140,7 +140,7 @@ class TestVideos:
         seen = await user.get(f"/api/videos/{video['id']}")
         assert (seen["status"], seen["error"]) == ("failed", "CUDA is on fire")
 
-    async def test_they_come_in_pages_newest_first(self, api: Api) -> None:
+    async def test_videos_are_paginated_newest_first(self, api: Api) -> None:
         user = await api.user()
         ids = [(await video_of(user))["id"] for _ in range(3)]
         first = await user.get("/api/videos?limit=2")
@@ -148,7 +148,7 @@ class TestVideos:
         assert [each["id"] for each in (*first["items"], *second["items"])] == ids[::-1]
         assert second["next_cursor"] is None
 
-    async def test_another_one_is_not_there(self, api: Api) -> None:
+    async def test_other_users_video_is_404(self, api: Api) -> None:
         user, other = await api.user(), await api.user("eve@example.com")
         video = await video_of(user)
         problem_of(await other.call("GET", f"/api/videos/{video['id']}"), 404)
@@ -157,7 +157,7 @@ class TestVideos:
         assert await user.get(f"/api/videos/{video['id']}")
 
     @pytest.mark.parametrize("id_", ["nothing", "%00", "a b", "x" * 65])
-    async def test_what_is_no_id_is_no_error_of_ours(self, api: Api, id_: str) -> None:
+    async def test_malformed_id_is_a_client_error(self, api: Api, id_: str) -> None:
         response = await (await api.user()).call("GET", f"/api/videos/{id_}")
         assert response.status_code in (404, 422)
 

@@ -105,7 +105,7 @@ async def scenario(
 
 
 class TestWhatIsTold:
-    async def test_completed_job_is_told_with_a_signature(self, scenario: Scenario) -> None:
+    async def test_completed_job_is_delivered_with_a_signature(self, scenario: Scenario) -> None:
         job_id = await scenario.ended()
         assert await scenario.send() == 1
         [(headers, body)] = scenario.receiver.heard
@@ -127,7 +127,7 @@ class TestWhatIsTold:
         assert (delivery["status"], delivery["attempts"], delivery["last_error"]) == ("delivered", 1, None)
         assert delivery["delivered_at"] is not None
 
-    async def test_failed_job_is_told_with_the_users_sentence(self, scenario: Scenario) -> None:
+    async def test_failed_job_is_delivered_with_the_user_error(self, scenario: Scenario) -> None:
         await scenario.submit(webhook_url=scenario.receiver.url)
         await scenario.fail("cannot write /home/comfy/secret.png")
         await scenario.send()
@@ -136,13 +136,13 @@ class TestWhatIsTold:
         assert event["data"]["error"]
         assert "/home" not in scenario.receiver.heard[0][1]
 
-    async def test_canceled_job_is_told_though_it_never_ran(self, scenario: Scenario) -> None:
+    async def test_cancelled_job_is_delivered(self, scenario: Scenario) -> None:
         job_id = await scenario.submit(webhook_url=scenario.receiver.url)
         await scenario.api.engine.queue.control.cancel(scenario.tenant_id, job_id)
         await scenario.send()
         assert json.loads(scenario.receiver.heard[0][1])["type"] == "job.canceled"
 
-    async def test_job_without_a_url_is_told_to_the_tenants_webhook(self, scenario: Scenario) -> None:
+    async def test_tenant_webhook_is_the_default(self, scenario: Scenario) -> None:
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         await scenario.submit()
         await scenario.complete()
@@ -152,13 +152,13 @@ class TestWhatIsTold:
         data_of(await other.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         assert await scenario.send() == 0
 
-    async def test_nobody_is_told_of_a_job_that_names_nobody(self, scenario: Scenario) -> None:
+    async def test_job_without_a_webhook_is_not_delivered(self, scenario: Scenario) -> None:
         job_id = await scenario.submit()
         await scenario.complete()
         assert await scenario.send() == 0
         assert await scenario.deliveries(job_id) == []
 
-    async def test_it_is_told_once_however_often_it_is_said(self, scenario: Scenario) -> None:
+    async def test_job_end_is_delivered_once(self, scenario: Scenario) -> None:
         job_id = await scenario.submit(webhook_url=scenario.receiver.url)
         leased = await scenario._lease()
         for _ in range(3):
@@ -169,7 +169,7 @@ class TestWhatIsTold:
         assert len(scenario.receiver.heard) == len(await scenario.deliveries(job_id)) == 1
 
     @pytest.mark.parametrize("boundary", Boundary)
-    async def test_it_is_told_exactly_if_the_end_is_known(self, scenario: Scenario, boundary: Boundary) -> None:
+    async def test_delivery_commits_with_the_job_end(self, scenario: Scenario, boundary: Boundary) -> None:
         job_id = await scenario.submit(webhook_url=scenario.receiver.url)
         leased = await scenario._lease()
         await scenario.api.engine.outbox.delivery.idle()
@@ -187,7 +187,7 @@ class TestWhatIsTold:
         await scenario.api.engine.outbox.recovery.run_once(grace_seconds=0)
         assert len(await scenario.deliveries(job_id)) == 1
 
-    async def test_server_tells_by_itself(
+    async def test_server_delivers_in_the_background(
         self, backend: SqliteBackend | PostgresBackend, tmp_path: Path, receiver: Receiver
     ) -> None:
         async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
@@ -218,7 +218,7 @@ class TestTryingAgain:
         assert await scenario.send() == 0
         assert len({headers["webhook-id"] for headers, _ in scenario.receiver.heard}) == 1
 
-    async def test_each_attempt_is_signed_anew(self, scenario: Scenario) -> None:
+    async def test_each_attempt_has_a_fresh_signature(self, scenario: Scenario) -> None:
         scenario.receiver.statuses = [503]
         await scenario.ended()
         await scenario.send()
@@ -244,7 +244,7 @@ class TestTryingAgain:
         await scenario.send()
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_receiver_that_does_not_answer_holds_up_nobody_else(self, scenario: Scenario) -> None:
+    async def test_slow_receiver_delays_no_other(self, scenario: Scenario) -> None:
         async with receiving() as other:
             scenario.receiver.free.clear()
             slow = await scenario.ended(key="slow")
@@ -256,7 +256,7 @@ class TestTryingAgain:
         [delivery] = await scenario.deliveries(slow)
         assert (delivery["status"], delivery["last_error"]) == ("pending", "No response within 2 seconds.")
 
-    async def test_what_becomes_due_while_a_receiver_takes_its_time_is_sent(self, scenario: Scenario) -> None:
+    async def test_due_deliveries_are_sent_during_a_slow_one(self, scenario: Scenario) -> None:
         async with receiving() as other:
             scenario.receiver.free.clear()
             await scenario.ended(key="slow")
@@ -289,7 +289,7 @@ class TestTryingAgain:
         await closing
         assert (await scenario.deliveries(job_id))[0]["status"] == "delivered"
 
-    async def test_nobody_there(self, scenario: Scenario) -> None:
+    async def test_unreachable_receiver_is_retried(self, scenario: Scenario) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             url = f"http://127.0.0.1:{taken.getsockname()[1]}/"
         job_id = await scenario.submit(webhook_url=url)
@@ -311,7 +311,7 @@ class TestTryingAgain:
         assert len({headers["webhook-id"] for headers, _ in scenario.receiver.heard}) == 4
         await other.close()
 
-    async def test_what_a_dead_server_was_sending_is_sent_by_another(self, scenario: Scenario) -> None:
+    async def test_delivery_of_a_dead_server_is_taken_over(self, scenario: Scenario) -> None:
         job_id = await scenario.ended()
         shard = scenario.api.engine.databases.shards["main"]
 
@@ -351,7 +351,7 @@ class TestAskingAgain:
         other = await scenario.api.user("other@example.com")
         assert (await other.get("/api/deliveries"))["items"] == []
 
-    async def test_what_has_arrived_is_sent_again_under_its_id(self, scenario: Scenario) -> None:
+    async def test_redelivery_keeps_its_id(self, scenario: Scenario) -> None:
         job_id = await scenario.ended()
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
@@ -364,7 +364,7 @@ class TestAskingAgain:
         # it began anew
         assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
 
-    async def test_what_was_given_up_goes_to_the_url_of_today(self, scenario: Scenario) -> None:
+    async def test_dead_delivery_uses_the_current_url(self, scenario: Scenario) -> None:
         async with receiving() as old:
             old.statuses = [500] * (len(WAITS_SECONDS) + 1)
             data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": old.url}))
@@ -395,7 +395,7 @@ class TestAskingAgain:
         answers = [(await scenario.caller.call("POST", path)).status_code for _ in range(most + 1)]
         assert answers == [200] * most + [429]
 
-    async def test_nobody_sends_those_of_another(self, scenario: Scenario) -> None:
+    async def test_other_tenants_delivery_is_404(self, scenario: Scenario) -> None:
         job_id = await scenario.ended()
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
@@ -435,7 +435,7 @@ class TestWhereTo:
         assert (await scenario.deliveries(job_id))[0]["last_error"] == INTO_PRIVATE
 
     @pytest.mark.parametrize("host", ["localhost", "127.1", "2130706433", "0x7f000001", "[::1]", "[::ffff:127.0.0.1]"])
-    async def test_it_does_not_matter_how_an_address_is_written(self, receiver: Receiver, host: str) -> None:
+    async def test_private_address_is_refused_in_any_notation(self, receiver: Receiver, host: str) -> None:
         url = receiver.url.replace("127.0.0.1", host)
         sent = await WebhookSender(allow_private=False).send(url, "{}", {})
         assert sent.status_code is None
@@ -542,10 +542,10 @@ class TestWhereTo:
     @pytest.mark.parametrize(
         "host", ["example.com", "8.8.8.8", "[2606:4700::1111]", "localhost.example", "127.example"]
     )
-    def test_one_that_is_public_and_a_name_is_not_refused(self, host: str) -> None:
+    def test_public_host_name_is_accepted(self, host: str) -> None:
         assert url_problem(f"https://{host}/hook", allow_private=False) is None
 
-    async def test_one_that_is_not_public_is_refused_before_anything_is_sent(self, api: Api) -> None:
+    async def test_private_address_is_refused_before_sending(self, api: Api) -> None:
         caller, effect_id = await api.user(tokens=100), await api.effect()
         url = "http://127.0.0.1:8080/hook"
         refused = problem_of(await caller.call("PUT", "/api/webhook", {"url": url}), 422)
@@ -580,7 +580,7 @@ class TestTheTenantsWebhook:
         [(headers, body)] = scenario.receiver.heard
         Webhook(await scenario.secret()).verify(body, headers)
 
-    async def test_deleted_it_tells_nobody_any_more(self, scenario: Scenario) -> None:
+    async def test_deleted_webhook_is_not_called(self, scenario: Scenario) -> None:
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         assert (await scenario.caller.call("DELETE", "/api/webhook")).status_code == 204
         assert (await scenario.caller.get("/api/webhook"))["url"] is None

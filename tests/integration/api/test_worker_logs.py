@@ -41,7 +41,7 @@ async def look(desk: OperatorScenario) -> Any:
     return await desk.call("GET", "/workers/gpu-1/logs")
 
 
-async def test_it_is_asked_for_when_somebody_looks_and_shown_when_it_came(
+async def test_log_is_requested_on_view_and_shown_on_arrival(
     desk: OperatorScenario, worker: Caller
 ) -> None:
     assert (await poll(worker))["wants_logs"] is False
@@ -80,7 +80,7 @@ async def test_worker_that_runs_a_job_hears_of_it_with_its_heartbeat(desk: Opera
     assert (answer["wants_logs"], answer["stop"]) == (True, None)
 
 
-async def test_nobody_is_asked_once_nobody_looks(
+async def test_log_is_not_requested_without_viewers(
     desk: OperatorScenario, worker: Caller, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_logs, "WATCHED_SECONDS", 0.0)
@@ -88,7 +88,7 @@ async def test_nobody_is_asked_once_nobody_looks(
     assert (await poll(worker))["wants_logs"] is False
 
 
-async def test_it_is_forgotten_after_a_while_and_with_its_worker(desk: OperatorScenario, worker: Caller) -> None:
+async def test_log_expires_and_is_removed_with_its_worker(desk: OperatorScenario, worker: Caller) -> None:
     await worker.post("/api/worker/logs", {"lines": [LINE]})
     await desk.advance(worker_logs.KEPT_SECONDS + 1)
     await desk.api.engine.operations.retention.run_once()

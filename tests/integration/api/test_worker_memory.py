@@ -4,7 +4,7 @@ from tests.support.api import Api, data_of
 from tests.support.api_calls import lease, lease_of, submit
 
 
-async def test_what_stays_loaded_is_said_with_each_lease(api: Api) -> None:
+async def test_lease_says_which_workflows_stay_loaded(api: Api) -> None:
     admin = await api.user("root@example.com", is_admin=True)
     user, effect = await api.user(tokens=100), await api.effect()
     worker = await api.worker()

@@ -128,7 +128,7 @@ class TestRegister:
         async with api.engine.databases.central.read() as tx:
             assert await workers.get(tx, "gpu-1") is None
 
-    async def test_dry_run_tells_what_the_worker_lacks(self, api: Api) -> None:
+    async def test_dry_run_reports_missing_requirements(self, api: Api) -> None:
         await api.effect()
         has = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": has, "dry_run": True}
@@ -208,14 +208,14 @@ class TestRegister:
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
 
-    async def test_full_fleet_takes_nobody(self, api: Api) -> None:
+    async def test_full_fleet_refuses_registration(self, api: Api) -> None:
         await api.effect()
         await api.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
         body = {"worker_id": "gpu-2", "fleet_slug": "small"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 403)
 
-    async def test_fleet_without_an_active_workflow_takes_nobody(self, api: Api) -> None:
+    async def test_fleet_without_an_active_workflow_refuses_registration(self, api: Api) -> None:
         await api.engine.fleet.fleets.create(slug="empty")
         body = {"worker_id": "w", "fleet_slug": "empty"}
         problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
@@ -287,7 +287,7 @@ class TestPoll:
         job = waiting.result()
         assert job is not None
 
-    async def test_with_a_job_comes_how_many_more_wait_for_this_worker(self, api: Api) -> None:
+    async def test_lease_reports_how_many_more_jobs_wait(self, api: Api) -> None:
         effect_id = await api.effect()
         user = (await api.user(tokens=100)).user
         assert user is not None
@@ -298,7 +298,7 @@ class TestPoll:
         waiting = [(await worker.post("/api/worker/poll", body))["more_waiting"] for _ in range(3)]
         assert waiting == [2, 1, 0]
 
-    async def test_what_a_worker_runs_at_once_by_now_counts_for_everybody_who_asks(self, api: Api) -> None:
+    async def test_polled_concurrency_replaces_the_registered_one(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker(max_concurrency=1)
         for slots in (3, 2):
@@ -340,7 +340,7 @@ class TestPoll:
         worker = await api.worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-2"}), 403)
 
-    async def test_without_a_token_or_with_a_wrong_one_nobody_gets_in(self, api: Api) -> None:
+    async def test_missing_or_wrong_token_is_401(self, api: Api) -> None:
         for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "Basic x"}):
             problem_of(await api.anybody.call("POST", "/api/worker/poll", {"worker_id": "w"}, headers=headers), 401)
 
@@ -383,14 +383,14 @@ class TestPoll:
         assert known is not None
         assert known.capabilities == {"gpus": 1}
 
-    async def test_one_that_left_by_another_server_is_refused_at_its_next_poll(self, api: Api) -> None:
+    async def test_deregistered_worker_is_refused_on_every_server(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker()
         await poll(worker)
         await api.engine.fleet.workers.deregister("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
-    async def test_one_that_leaves_does_not_make_the_others_unknown(self, api: Api) -> None:
+    async def test_deregistration_affects_no_other_worker(self, api: Api) -> None:
         await api.effect()
         leaving, staying = await api.worker("gpu-1"), await api.worker("gpu-2")
         await poll(staying, "gpu-2")
@@ -414,7 +414,7 @@ class TestPoll:
 
 
 class TestHeartbeat:
-    async def test_it_extends_the_lease(self, api: Api) -> None:
+    async def test_heartbeat_extends_the_lease(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -426,7 +426,7 @@ class TestHeartbeat:
         # the URLs are as new as the lease
         assert answer["urls"] is None
 
-    async def test_it_brings_fresh_urls_to_whom_storage_refused_the_old_ones(self, api: Api) -> None:
+    async def test_heartbeat_returns_fresh_urls_on_request(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -442,7 +442,7 @@ class TestHeartbeat:
         body = {**lease_of(job), "logs": ["a\0b"]}
         problem_of(await worker.call("POST", "/api/worker/heartbeat", body), 422)
 
-    async def test_it_brings_fresh_urls_when_the_old_ones_are_not_known_to_be_young(self, api: Api) -> None:
+    async def test_heartbeat_returns_fresh_urls_when_the_age_is_unknown(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -454,7 +454,7 @@ class TestHeartbeat:
         answer = await worker.post("/api/worker/heartbeat", lease_of(job))
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
 
-    async def test_one_that_waits_hears_of_a_cancel(self, api: Api) -> None:
+    async def test_parked_heartbeat_returns_on_cancel(self, api: Api) -> None:
         made = await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -466,7 +466,7 @@ class TestHeartbeat:
             await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
         assert waiting.result()["stop"] == "cancel"
 
-    async def test_one_that_is_about_to_wait_hears_of_a_cancel_at_once(
+    async def test_heartbeat_after_a_cancel_returns_at_once(
         self, api: Api, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         """It has read that it may go on, and does not wait yet. No tick comes to its help here."""
@@ -534,7 +534,7 @@ class TestSettling:
         response = await worker.call("POST", "/api/worker/complete", {**lease_of(job), "output": told})
         assert reason in problem_of(response, 422)["errors"]["output"]
 
-    async def test_where_nothing_can_look_into_media_a_warning_lets_the_output_pass(
+    async def test_output_passes_with_a_warning_without_media_libraries(
         self, sqlite_backend: SqliteBackend, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("comfyrelay.extras.find_spec", lambda _name: None)
@@ -596,7 +596,7 @@ class TestSettling:
         await worker.post("/api/worker/requeue", {**lease_of(job), "reason": "x"})
         problem_of(await worker.call("POST", f"/api/worker/{path}", {**lease_of(job), **more}), 404)
 
-    async def test_another_worker_does_not_speak_for_a_lease(self, api: Api) -> None:
+    async def test_lease_of_another_worker_cannot_be_settled(self, api: Api) -> None:
         await submitted(api)
         worker, other = await api.worker("gpu-1"), await api.worker("gpu-2")
         job = await poll(worker)

@@ -40,7 +40,7 @@ class TestRegistration:
         assert (await api.engine.queue.wait_reasons.of_job(made.user.tenant_id, made.job_id)).reason == "not_waiting"
 
     @pytest.mark.parametrize("other", [{}, {"registration_key": None}, {"registration_key": "another" + KEY}])
-    async def test_another_key_is_refused(self, api: Api, other: dict[str, Any]) -> None:
+    async def test_wrong_registration_key_is_refused(self, api: Api, other: dict[str, Any]) -> None:
         await api.effect()
         worker = await api.worker(registration_key=KEY)
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", **other}
@@ -56,13 +56,13 @@ class TestRegistration:
         assert [(each["protocol"], each["version"]) for each in listed] == [(7, "9.9"), (1, None)]
         assert (await admin.get("/api/admin/workers/new"))["version"] == "9.9"
 
-    async def test_one_that_is_too_old_is_refused_in_words(self, api: Api) -> None:
+    async def test_outdated_worker_is_refused_with_a_message(self, api: Api) -> None:
         await api.effect()
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "protocol": 0}
         refused = problem_of(await api.anybody.call("POST", REGISTER, body, headers=SECRET), 422)
         assert refused["errors"] == {"protocol": TOO_OLD}
 
-    async def test_one_that_has_become_too_old_finishes_what_it_has_and_gets_nothing_new(self, api: Api) -> None:
+    async def test_outdated_worker_finishes_its_jobs_and_gets_no_more(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
         job = await poll(worker)
@@ -95,7 +95,7 @@ class TestPoll:
         refused = await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1", "providers": [1]})
         assert problem_of(refused, 422)["errors"].keys() == {"providers.0"}
 
-    async def test_what_a_worker_says_it_runs_counts(self, api: Api) -> None:
+    async def test_reported_load_counts(self, api: Api) -> None:
         made = await submitted(api)
         worker = await api.worker(max_concurrency=2)
         assert await poll(worker, current_load=2) is None
@@ -115,13 +115,13 @@ class TestPoll:
         assert await poll(worker) is None
         assert await poll(worker, current_load=1, max_concurrency=2) is not None
 
-    async def test_it_may_still_fetch_ahead(self, api: Api) -> None:
+    async def test_full_worker_may_prefetch(self, api: Api) -> None:
         await submitted(api)
         assert await poll(await api.worker(), current_load=1, prefetch=1) is not None
 
 
 class TestHeartbeat:
-    async def test_progress_is_passed_on_as_it_was_told(self, api: Api) -> None:
+    async def test_progress_is_passed_through_unchanged(self, api: Api) -> None:
         made = await submitted(api)
         admin = await api.user("root@example.com", is_admin=True)
         worker = await api.worker()

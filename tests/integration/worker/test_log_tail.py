@@ -16,7 +16,7 @@ from rich.console import Console
 from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
 from comfyrelay.worker.console import WorkerConsole
 from comfyrelay.worker.control import ControlPlane
-from comfyrelay.worker.log_tail import LONGEST_LINE, RecentLines
+from comfyrelay.worker.log_tail import LONGEST_LINE, LogTail
 from tests.support.leases import make_lease
 from tests.support.world import PATIENCE_SECONDS
 
@@ -92,7 +92,7 @@ def test_they_are_those_that_are_shown_with_secrets_hidden(is_terminal: bool) ->
 
 
 def test_only_the_newest_are_kept_and_as_many_as_may_be_sent() -> None:
-    recent = RecentLines()
+    recent = LogTail()
     for number in range(MOST_LOG_LINES + 5):
         recent(None, "info", {"event": f"line {number}"})
     assert len(recent.last()) == MOST_LOG_LINES

@@ -12,7 +12,7 @@ from comfyrelay.comfyui import Attachment, ComfyClient
 from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
 from comfyrelay.errors import InvalidInput, NodeFailed, ServerRefused, ServerUnreachable
 from comfyrelay.simulator import Fail, Refuse, Simulator
-from comfyrelay.worker.comfyui.orphaned_files import Leftovers
+from comfyrelay.worker.comfyui.orphaned_files import OrphanedFiles
 from comfyrelay.worker.comfyui.recovery import MARK
 from comfyrelay.worker.comfyui.servers import Servers
 from comfyrelay.worker.files.run_folders import ComfyFolders
@@ -45,12 +45,12 @@ async def servers(simulator: Simulator) -> AsyncIterator[Servers]:
 
 
 @pytest.fixture
-async def leftovers(simulator: Simulator, state: StateFolder, servers: Servers) -> AsyncIterator[Leftovers]:
-    leftovers = Leftovers(
+async def orphaned_files(simulator: Simulator, state: StateFolder, servers: Servers) -> AsyncIterator[OrphanedFiles]:
+    orphaned_files = OrphanedFiles(
         state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets")
     )
-    yield leftovers
-    await leftovers.close()
+    yield orphaned_files
+    await orphaned_files.close()
 
 
 def previews(simulator: Simulator) -> list[Path]:
@@ -81,54 +81,54 @@ async def until_forgotten(state: StateFolder) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_files_of_our_runs_go(simulator: Simulator, state: StateFolder, leftovers: Leftovers) -> None:
+async def test_files_of_our_runs_go(simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
-    leftovers.add([("comfyui-1", prompt_id)])
+    orphaned_files.add([("comfyui-1", prompt_id)])
     assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
     await until_forgotten(state)
     assert previews(simulator) == []
 
 
-async def test_those_of_others_stay(simulator: Simulator, state: StateFolder, leftovers: Leftovers) -> None:
+async def test_those_of_others_stay(simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles) -> None:
     """A script's prompts are among its runs, and what they make is its user's."""
     prompt_id = await failed_run(simulator)
-    leftovers.add([("comfyui-1", prompt_id)])
+    orphaned_files.add([("comfyui-1", prompt_id)])
     await until_forgotten(state)
     assert len(previews(simulator)) == 1
     async with httpx.AsyncClient() as http:
         assert prompt_id in (await http.get(f"{simulator.url}/history")).json()
 
 
-async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: StateFolder, leftovers: Leftovers) -> None:
-    leftovers.add([("comfy-cloud", "p1"), ("comfyui-1", "../../p2"), ("comfyui-1", "")])
+async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: StateFolder, orphaned_files: OrphanedFiles) -> None:
+    orphaned_files.add([("comfy-cloud", "p1"), ("comfyui-1", "../../p2"), ("comfyui-1", "")])
     assert state.unfinished_runs() == []
 
 
 async def test_server_that_is_gone_from_the_settings_is_not_waited_for(
-    state: StateFolder, leftovers: Leftovers
+    state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
     state.record_unfinished("comfyui-2", "p1")
-    leftovers.recall()
+    orphaned_files.resume()
     assert state.unfinished_runs() == []
 
 
 async def test_server_that_was_taken_away_meanwhile_is_not_waited_for(
-    simulator: Simulator, state: StateFolder, servers: Servers, leftovers: Leftovers
+    simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
     await simulator.stop()
-    leftovers.add([("comfyui-1", prompt_id)])
+    orphaned_files.add([("comfyui-1", prompt_id)])
     await servers.remove("comfyui-1")
     await until_forgotten(state)
 
 
 async def test_server_that_is_away_is_waited_for_by_the_next_process(
-    simulator: Simulator, state: StateFolder, leftovers: Leftovers
+    simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
     await simulator.stop()
-    leftovers.add([("comfyui-1", prompt_id)])
-    await leftovers.close()
+    orphaned_files.add([("comfyui-1", prompt_id)])
+    await orphaned_files.close()
     assert state.unfinished_runs() == [("comfyui-1", prompt_id)]
 
 
@@ -149,8 +149,8 @@ async def beyond(network: Proxy) -> AsyncIterator[Servers]:
     await servers.close()
 
 
-def sweeper(simulator: Simulator, state: StateFolder, servers: Servers) -> Leftovers:
-    return Leftovers(state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets"))
+def sweeper(simulator: Simulator, state: StateFolder, servers: Servers) -> OrphanedFiles:
+    return OrphanedFiles(state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets"))
 
 
 def inputs(simulator: Simulator) -> list[Path]:
@@ -188,31 +188,31 @@ async def until_no_upload(state: StateFolder) -> None:
 async def test_input_that_is_read_when_its_job_is_over_goes(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
-    leftovers = sweeper(simulator, state, beyond)
+    orphaned_files = sweeper(simulator, state, beyond)
     await abandon_upload(network, beyond)
     assert beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
-    leftovers.add_upload("comfyui-1", FOLDER)
+    orphaned_files.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == [("comfyui-1", FOLDER)]
     assert state.unfinished_runs() == []
     network.let_go()
     await until_read(simulator)
     await until_no_upload(state)
     assert inputs(simulator) == []
-    await leftovers.close()
+    await orphaned_files.close()
 
 
 async def test_input_that_is_read_after_its_worker_was_killed_goes(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
     await abandon_upload(network, beyond)
-    leftovers = sweeper(simulator, state, beyond)
-    leftovers.add_upload("comfyui-1", FOLDER)
-    await leftovers.close()
+    orphaned_files = sweeper(simulator, state, beyond)
+    orphaned_files.add_upload("comfyui-1", FOLDER)
+    await orphaned_files.close()
     network.let_go()
     await until_read(simulator)
     assert len(inputs(simulator)) == 1
     following = sweeper(simulator, state, beyond)
-    following.recall()
+    following.resume()
     await until_no_upload(state)
     assert inputs(simulator) == []
     await following.close()
@@ -241,8 +241,8 @@ async def test_input_that_was_never_sent_is_nobodys_to_wait_for(
 
 
 async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state: StateFolder, servers: Servers) -> None:
-    leftovers = Leftovers(state, servers=servers, folders=ComfyFolders(list, asset_folder="assets"))
-    leftovers.add_upload("comfyui-1", FOLDER)
+    orphaned_files = OrphanedFiles(state, servers=servers, folders=ComfyFolders(list, asset_folder="assets"))
+    orphaned_files.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == []
 
 
@@ -250,11 +250,11 @@ async def test_server_that_hangs_for_good_is_not_waited_for_for_ever(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.comfyui.orphaned_files.LONGEST_HANG_SECONDS", 0.1)
-    leftovers = sweeper(simulator, state, beyond)
+    orphaned_files = sweeper(simulator, state, beyond)
     network.hold()
-    leftovers.add_upload("comfyui-1", FOLDER)
+    orphaned_files.add_upload("comfyui-1", FOLDER)
     await until_no_upload(state)
-    await leftovers.close()
+    await orphaned_files.close()
 
 
 async def test_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) -> None:
@@ -264,13 +264,13 @@ async def test_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) 
 
 
 async def test_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
-    simulator: Simulator, state: StateFolder, servers: Servers, leftovers: Leftovers
+    simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
     """What it has read by then goes all the same."""
     await run_with_input(servers)
     state.record_upload("comfyui-2", FOLDER)
-    leftovers.add_upload("comfyui-2", FOLDER)
-    leftovers.add_upload("comfyui-1", "../elsewhere")
-    leftovers.recall()
+    orphaned_files.add_upload("comfyui-2", FOLDER)
+    orphaned_files.add_upload("comfyui-1", "../elsewhere")
+    orphaned_files.resume()
     assert state.unanswered_uploads() == []
     assert inputs(simulator) == []

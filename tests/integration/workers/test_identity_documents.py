@@ -220,7 +220,7 @@ class TestWorker:
         async with Metadata(instance_id=INSTANCE) as metadata:
             metadata.arm(IDENTITY, as_ec2_writes_it(aws().sign(fresh(small))))
             async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
-                assert await registration.enlist({"max_concurrency": 1})
+                assert await registration.register({"max_concurrency": 1})
         assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == [INSTANCE]
 
     async def test_without_a_document_it_says_what_to_do(self, small: Api, tmp_path: Path) -> None:
@@ -228,21 +228,21 @@ class TestWorker:
             Metadata(instance_id=INSTANCE) as metadata,
             self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration,
         ):
-            with pytest.raises(ConfigurationError, match="EC2 gives no identity document here"):
-                await registration.enlist({})
+            with pytest.raises(ConfigurationError, match="this machine has no EC2 identity document"):
+                await registration.register({})
 
     async def test_refusal_is_told_in_the_server_s_words(self, small: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
             metadata.arm(IDENTITY, somebody().sign(fresh(small)))
             async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
                 with pytest.raises(ConfigurationError, match="is not signed by AWS"):
-                    await registration.enlist({})
+                    await registration.register({})
 
     async def test_secret_goes_before_the_document(self, small: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
             given = {"fleet_identity": "aws", "fleet_secret": FLEET_SECRET}
             async with self.joining(small, tmp_path, metadata, **given) as registration:
-                assert await registration.enlist({"max_concurrency": 1})
+                assert await registration.register({"max_concurrency": 1})
             assert metadata.asked[IDENTITY] == 0
 
     def test_one_of_the_two_must_be_there(self, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from comfyrelay.comfyui.client.client import ComfyClient
 from comfyrelay.protocol.desk import CheckVerdict
 from comfyrelay.simulator import Simulator
-from comfyrelay.worker.check import about_comfyui
+from comfyrelay.worker.check import check_comfyui
 from tests.support.graphs import invert
 from tests.support.whole_system import System
 
@@ -24,8 +24,8 @@ async def test_where_all_is_well_nothing_is_changed(system: System) -> None:
     code, text = await system.checked()
     assert code == 0, text
     assert set(marks(text)) == {"ok"}
-    assert "This worker is called gpu-1." in text
-    assert f"{system.folder / 'worker' / 'gpu-1'}, which it makes" in text
+    assert "The name of this worker is gpu-1." in text
+    assert f"It will create {system.folder / 'worker' / 'gpu-1'} for its files." in text
     assert "ComfyUI " + system.simulator.url in text
     assert "workflow plain: It would be assigned." in text
     assert not (system.folder / "worker").exists()
@@ -39,11 +39,11 @@ async def test_what_is_wrong_is_said_and_makes_it_fail(system: System) -> None:
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"fleet_secret": "wrong"}, "FLEET_SECRET must be one of its secrets"),
         ({"fleet_secret": ""}, "FLEET_SECRET is not set"),
-        ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
+        ({"fleet_slug": "none"}, "has no production fleet 'none'"),
         ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
         ({"api_base_url": "http://127.0.0.1:1"}, "The control plane at http://127.0.0.1:1 does not answer"),
         ({"comfyui_base_url": "http://127.0.0.1:1"}, "No server listens at http://127.0.0.1:1"),
-        ({"data_dir": in_the_way}, f"{in_the_way} is no folder that can be written"),
+        ({"data_dir": in_the_way}, f"{in_the_way} is not a writable folder"),
     ]
     for wrong, told in wrongs:
         code, text = await system.checked(variables={"FLEET_SECRET": ""} if "fleet_secret" in wrong else None, **wrong)
@@ -79,7 +79,7 @@ async def test_folders_of_comfyui_that_cannot_be_written_are_named(tmp_path: Pat
         closed = tmp_path / "output"
         closed.chmod(0o500)
         try:
-            found = await about_comfyui(client, folder=tmp_path, setting="FOLDERS")
+            found = await check_comfyui(client, folder=tmp_path, setting="FOLDERS")
         finally:
             closed.chmod(0o700)
     assert found.verdict == CheckVerdict.LACKING

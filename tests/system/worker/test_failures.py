@@ -133,7 +133,7 @@ async def test_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(syste
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     worker = await system.started()
     job = await system.plain(effect)
-    await worker.until_said("worker.comfyui_sick")
+    await worker.until_said("worker.comfyui_gpu_fault")
     await system.until(job, "queued")
     # long enough for whoever would poll
     await system.reconcile()

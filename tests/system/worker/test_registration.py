@@ -34,7 +34,7 @@ async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, 
     state.open()
     control = ControlPlane(system.api.url, worker_id=name)
     own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
-    waiting = asyncio.create_task(Registrar(own, control, state, later_seconds=0.1).enlist({"max_concurrency": 1}))
+    waiting = asyncio.create_task(Registrar(own, control, state, later_seconds=0.1).register({"max_concurrency": 1}))
     try:
         # one by the other worker; twice it was refused
         await system.api.until_asked(REGISTER, 1 + 3)
@@ -42,7 +42,7 @@ async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, 
         first.send(signal.SIGTERM)
         assert await first.ended() == 0
         assert await waiting
-        assert state.kept_token() == control.token != ""
+        assert state.saved_token() == control.token != ""
         assert [each["worker_id"] for each in (await system.admin("GET", "/workers"))["items"]] == [name]
     finally:
         waiting.cancel()
@@ -115,7 +115,7 @@ async def test_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system: 
 async def test_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
     await system.plain_effect()
     wrongs: list[tuple[dict[str, Any], str]] = [
-        ({"fleet_slug": "none"}, "knows no production fleet 'none'"),
+        ({"fleet_slug": "none"}, "has no production fleet 'none'"),
         ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
     ]
     for wrong, told in wrongs:

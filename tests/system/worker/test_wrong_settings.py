@@ -24,7 +24,7 @@ WRONG = {
     "quote": ({"COMFYRELAY_WORKER_COMFYUI_RESTART_COMMAND": 'sh -c "oops'}, "No closing quotation"),
     "proxy": ({"API_BASE_URL": "https://relay.example.com", "HTTPS_PROXY": "foo://x"}, "proxy"),
     "port of the proxy": ({"API_BASE_URL": "https://relay.example.com", "HTTPS_PROXY": "http://x:port"}, "proxy"),
-    "our own": ({"CAPABILITIES": '{"comfyui": "0.7.0", "zone": "attic"}'}, "finds out by itself about comfyui"),
+    "our own": ({"CAPABILITIES": '{"comfyui": "0.7.0", "zone": "attic"}'}, "detects comfyui automatically"),
     "no JSON": ({"CAPABILITIES": "attic"}, "CAPABILITIES"),
 }
 

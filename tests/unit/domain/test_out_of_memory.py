@@ -55,9 +55,9 @@ def test_who_ran_out_beside_other_programs_is_told_so() -> None:
     error.others_bytes = 6 * GIB
     assert too_large_for(error, {}) == (
         "KSampler (3): there was not enough memory, while other programs held 6 GiB of the GPU. "
-        "End what else uses that GPU, or try again when it is done."
+        "Stop the other programs, or try again later."
     )
-    assert runs_again(error).endswith("while other programs held 6 GiB of the GPU: it runs elsewhere.")
+    assert runs_again(error).endswith("while other programs held 6 GiB of the GPU: it runs on another GPU.")
 
 
 def test_who_ran_out_alone_is_told_what_to_do() -> None:

@@ -36,19 +36,19 @@ def test_folder_that_cannot_be_made_is_said_to_be(tmp_path: Path) -> None:
 
 
 def test_token_is_kept(state: StateFolder) -> None:
-    assert state.kept_token() is None
-    state.keep_token("secret")
-    assert again(state).kept_token() == "secret"
+    assert state.saved_token() is None
+    state.save_token("secret")
+    assert again(state).saved_token() == "secret"
     assert (state.folder / "token.json").stat().st_mode & 0o077 == 0
 
 
 def test_forgotten_or_broken_token_is_none(state: StateFolder) -> None:
-    state.keep_token("secret")
+    state.save_token("secret")
     (state.folder / "token.json").write_text("{")
-    assert state.kept_token() is None
-    state.forget_token()
-    state.forget_token()
-    assert state.kept_token() is None
+    assert state.saved_token() is None
+    state.delete_token()
+    state.delete_token()
+    assert state.saved_token() is None
 
 
 def test_leases_are_found_again_with_their_runs_and_output(state: StateFolder) -> None:

@@ -9,10 +9,10 @@ import pytest
 
 from comfyrelay.comfyui.processes import python as pythons
 from comfyrelay.comfyui.processes.installs import Install, InstallKind, SystemFolders, find_installs, resolve_install
-from comfyrelay.comfyui.processes.python import find_python, check_python
+from comfyrelay.comfyui.processes.python import check_python, find_python
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.worker import check
 from comfyrelay.protocol.desk import CheckVerdict
+from comfyrelay.worker import check
 
 PLACES = ("home", "programs", "app-data", "disk")
 
@@ -191,7 +191,7 @@ class TestPython:
     @pytest.mark.parametrize(
         ("body", "verdict", "told"),
         [
-            ("echo 2.9.1", CheckVerdict.FINE, "and torch 2.9.1. ComfyRelay can start it itself: start "),
+            ("echo 2.9.1", CheckVerdict.FINE, "and torch 2.9.1. ComfyRelay can start it: start "),
             (
                 "echo \"No module named 'torch'\" >&2; exit 1",
                 CheckVerdict.LACKING,
@@ -209,6 +209,6 @@ class TestPython:
             monkeypatch.delenv(name, raising=False)
         if body is not None:
             venv(install.code / "venv").write_text(f"#!/bin/sh\n{body}\n")
-        [found] = await check.about_installs(lambda folder: f"start {folder}", python=None, setting="HERE")
+        [found] = await check.check_installs(lambda folder: f"start {folder}", python=None, setting="HERE")
         assert (found.verdict, told in found.text) == (verdict, True), found.text
         assert found.text.endswith(f"start {install.named}")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 from comfyrelay.cli.main import app
 from comfyrelay.comfyui.processes import mps, process, state_files
 from comfyrelay.comfyui.processes.gpus import LocalGpu
-from comfyrelay.comfyui.processes.supervisor import Supervisor, ManagedProcess, ProcessState, Timings
+from comfyrelay.comfyui.processes.supervisor import ManagedProcess, ProcessState, Supervisor, Timings
 from comfyrelay.system.commands import detached
 from comfyrelay.worker.check import check_managed_comfyui
 from tests.support.comfyui_install import FakeInstall
@@ -397,14 +397,14 @@ async def test_check_says_whether_gpus_would_be_shared(
     monkeypatch.setattr("comfyrelay.worker.check.find_gpus", lambda _arguments: GPUS)
     monkeypatch.setattr("comfyrelay.worker.check.check_python", lambda _python: (None, "2.9.0"))
     options = install.options(per_gpu=2, mps="auto")
-    assert (await check_managed_comfyui(care)).text.endswith("on each 2. They share the GPU through NVIDIA MPS.")
+    assert (await check_managed_comfyui(options)).text.endswith("Processes per GPU: 2. They share the GPU through NVIDIA MPS.")
     off = install.options(per_gpu=2, mps="off")
     assert "Without NVIDIA MPS: COMFYRELAY_WORKER_COMFYUI_MPS is off." in (await check_managed_comfyui(off)).text
     control.program.unlink()
     monkeypatch.setattr(mps, "PLACES", ())
     assert (
         f"{mps.PROGRAM}, which comes with NVIDIA's driver, is not installed."
-        in (await check_managed_comfyui(care)).text
+        in (await check_managed_comfyui(options)).text
     )
     assert "MPS" not in (await check_managed_comfyui(install.options(per_gpu=1, mps="auto"))).text
 

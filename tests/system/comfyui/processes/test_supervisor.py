@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from comfyrelay.comfyui.processes import process, state_files
 from comfyrelay.comfyui.processes.gpus import LocalGpu
-from comfyrelay.comfyui.processes.supervisor import Supervisor, ManagedProcess, ProcessState, Timings
+from comfyrelay.comfyui.processes.supervisor import ManagedProcess, ProcessState, Supervisor, Timings
 from comfyrelay.errors import NotFound, NotStarted
 from comfyrelay.system.commands import detached
 from tests.support.comfyui_install import FakeInstall

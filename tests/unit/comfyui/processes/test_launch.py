@@ -9,7 +9,7 @@ from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
 from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.installs import Install, InstallKind, resolve_install
 from comfyrelay.comfyui.processes.launch import ProcessLaunch, empty_folders, launch, link_inputs, make_folders
-from comfyrelay.comfyui.processes.log import KEPT, LAST_LINES, ProcessLog, last_lines_in
+from comfyrelay.comfyui.processes.log import LAST_LINES, ROTATED_FILES, ProcessLog, last_lines_in
 from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import load
@@ -149,7 +149,7 @@ class TestSettings:
     def test_what_is_started_here_has_no_address_of_somebody_elses(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_DIR", "/opt/ComfyUI")
         monkeypatch.setenv("COMFYUI_BASE_URL", "http://127.0.0.1:8188")
-        with pytest.raises(ConfigurationError, match="leave out COMFYUI_BASE_URL"):
+        with pytest.raises(ConfigurationError, match="remove COMFYUI_BASE_URL"):
             load_worker_settings()
 
     def test_key_of_comfy_cloud_does_not_replace_it(self) -> None:
@@ -187,7 +187,7 @@ class TestLog:
         for number in range(50):
             log.write(b"%07d\n" % number * 10)
         files = sorted(tmp_path.iterdir())
-        assert [each.name for each in files] == ["comfyui.log", *(f"comfyui.log.{n}" for n in range(1, KEPT + 1))]
+        assert [each.name for each in files] == ["comfyui.log", *(f"comfyui.log.{n}" for n in range(1, ROTATED_FILES + 1))]
         assert all(each.stat().st_size <= 100 for each in files)
         assert files[0].read_bytes().startswith(b"0000049")
 
