@@ -114,7 +114,7 @@ class TestDeliveries:
         assert again["tenant_email"] == "ada@example.com"
 
     async def test_redelivery_uses_the_current_url(self, desk: OperatorScenario, receiver: Receiver) -> None:
-        put = desk.api.engine.webhooks.endpoints.put
+        put = desk.api.engine.webhooks.endpoints.set_webhook
         await put(desk.user.tenant_id, url="http://127.0.0.1:9/")
         await desk.submit()
         await desk.complete(await desk.lease())

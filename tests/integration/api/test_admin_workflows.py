@@ -318,7 +318,7 @@ class TestValidating:
         assert by_worker["lacking"]["missing_node_types"] == ["CheckpointLoader", "SaveVideo"]
         assert by_worker["lacking"]["missing_models"] == ["model.safetensors"]
         assert "model.safetensors" in by_worker["lacking"]["text"]
-        assert found["text"].startswith("Of 3 workers 1 have everything")
+        assert found["text"].startswith("Of 3 workers, 1 meet all requirements")
 
     async def test_models_that_users_can_choose_are_needed_too(self, desk: OperatorScenario) -> None:
         choice = {

@@ -287,7 +287,7 @@ async def test_of_two_equal_requests_at_once_the_second_leaves_no_file(
     await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
     before = all_outputs(desk)
     both_have_copied = asyncio.Barrier(2)
-    copies = Reuse.copies
+    copies = Reuse.copy_outputs
 
     async def together(self: Reuse, *given: Any, **named: Any) -> Any:
         found = await copies(self, *given, **named)
@@ -296,7 +296,7 @@ async def test_of_two_equal_requests_at_once_the_second_leaves_no_file(
         assert len(all_outputs(desk)) == len(before) + 2
         return found
 
-    monkeypatch.setattr(Reuse, "copies", together)
+    monkeypatch.setattr(Reuse, "copy_outputs", together)
     wish: dict[str, Any] = {"workflow_slug": slug, "idempotency_key": "once", "reuse": True}
 
     async def sent() -> str:

@@ -369,7 +369,7 @@ async def test_script_that_is_no_longer_configured_is_switched_off_and_comes_bac
         assert (await desk.ended(await submit(desk))).status == "completed"
     plain = make_desk(tmp_path / "desk")
     async with plain.open() as (_worker, ready), Client(ready.url) as client, owner_http(ready.url) as http:
-        with pytest.raises(ComfyRelayError, match="switched off"):
+        with pytest.raises(ComfyRelayError, match="disabled"):
             await client.submit(workflow_slug="script", input_payload={"positive": "a cat"})
         assert (await http.get("/api/desk/script")).status_code == 404
         desk = OpenDesk(client=client, ready=ready, desk=plain)

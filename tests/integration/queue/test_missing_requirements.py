@@ -248,7 +248,7 @@ async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
     assert [len(each.node_types) for each in rows] == [MOST_NAMES_KEPT] * 3
     missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
-    assert len(missing.gaps) < 3 * MOST_NAMES_KEPT
+    assert len(missing.items) < 3 * MOST_NAMES_KEPT
 
 
 async def test_worker_is_judged_where_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

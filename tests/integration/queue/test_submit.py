@@ -551,7 +551,7 @@ async def test_effect_that_is_switched_off_is_not_found(world: World) -> None:
 async def test_effect_whose_workflow_is_switched_off_is_refused(world: World) -> None:
     desk = await world.desk()
     await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
-    with pytest.raises(Conflict, match="switched off"):
+    with pytest.raises(Conflict, match="disabled"):
         await desk.submit()
     assert await desk.balance() == 1000
 
