@@ -24,7 +24,7 @@ from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.services.accounts.sign_in import hash_of
+from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.engine import Engine
 
 GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
@@ -49,7 +49,7 @@ class Site:
         """Registered workers, with their tokens."""
         made = [(f"worker-{number}", f"token-{number}") for number in range(count)]
         for name, token in made:
-            await self.engine.fleet.workers.register(worker_id=name, fleet_slug="bench", token_hash=hash_of(token))
+            await self.engine.fleet.workers.register(worker_id=name, fleet_slug="bench", token_hash=hash_secret(token))
         return made
 
 

@@ -9,7 +9,7 @@ from comfyrelay.client import Client
 from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.protocol.desk import TryingOut
-from comfyrelay.settings import Words
+from comfyrelay.settings import CommaSeparated
 from comfyrelay.simulator import Simulator
 from tests.support.chromium import PROMPT_GRAPH
 from tests.support.desk import OpenDesk, make_desk, open_desk
@@ -21,7 +21,7 @@ def usual_place(folder: Path, port: int, *, simulator: bool = False) -> Desk:
     """A desk for which nobody named a ComfyUI: it is looked for where it usually is, which is there."""
 
     class Usual(DeskSettings):
-        comfyui_url: Words = Field([f"http://127.0.0.1:{port}"])
+        comfyui_url: CommaSeparated = Field([f"http://127.0.0.1:{port}"])
 
     desk = make_desk(folder)
     desk.desk = Usual(simulator=simulator)

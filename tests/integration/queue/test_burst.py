@@ -52,10 +52,10 @@ async def test_what_it_should_cost_and_what_it_cost_is_written_to_the_job_once(w
     assert (dispatch.provider, dispatch.cost_micros) == ("cloud", 30 * PRICE)
     assert await world.events(job) == ["job:queued", "job:provider", "job:started", "job:completed"]
     async with world.engine.databases.central.read() as tx:
-        burst = await bursts.of_dispatch(tx, dispatch.id)
-    assert burst is not None
-    assert (burst.cost_micros, burst.ended_at) == (30 * PRICE, world.clock.now)
-    assert burst.seen == {"wait_seconds": 60.0, "cloud_wait_seconds": 0.0, "accepts_seconds": 10.0}
+        record = await bursts.of_dispatch(tx, dispatch.id)
+    assert record is not None
+    assert (record.cost_micros, record.ended_at) == (30 * PRICE, world.clock.now)
+    assert record.seen == {"wait_seconds": 60.0, "cloud_wait_seconds": 0.0, "accepts_seconds": 10.0}
 
 
 async def test_what_runs_here_costs_what_a_second_here_costs(world: World) -> None:

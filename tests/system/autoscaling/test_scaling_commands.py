@@ -99,7 +99,7 @@ async def test_run_scales_until_it_is_stopped_and_lets_go(fleets: Fleets, env: M
 
 
 async def test_what_a_provider_says_is_shown_as_it_is(fleets: Fleets, env: Mapping[str, str]) -> None:
-    fleets.yard.fails = ProviderError("no [/red] and no [bold] ones.")
+    fleets.provider.fails = ProviderError("no [/red] and no [bold] ones.")
     await fleets.submit()
     await fleets.round()
     for word in ("status", "decisions"):
