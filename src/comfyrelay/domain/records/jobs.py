@@ -1,7 +1,7 @@
 """Records of jobs, batches, files and videos."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any, NamedTuple
 
@@ -89,6 +89,36 @@ class NewJobRecord:
     fingerprint: str | None = None
     reused_from: str | None = None
     saved_tokens: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NewDispatch:
+    """A dispatch to enqueue. `from_job` copies all fields that the job has under the same name."""
+
+    tenant_id: str
+    tenant_job_id: str
+    shard: str
+    workflow_id: int
+    workflow_hash: str
+    effect_id: int | None
+    provider: str
+    stage: str
+    priority: int
+    max_attempts: int
+    batch_id: str | None
+    available_at: datetime
+    max_wait_seconds: int | None = None
+    self_hosted_micros_per_second: int | None = None
+    cloud_micros_per_second: int | None = None
+    only_worker: str | None = None
+
+    @classmethod
+    def from_job(cls, job: JobRecord, **other: Any) -> "NewDispatch":
+        copied = {name: getattr(job, name) for name in _COPIED}
+        return cls(**copied, tenant_job_id=job.id, **other)
+
+
+_COPIED = tuple(each.name for each in fields(NewDispatch) if each.name in JobRecord.__dataclass_fields__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

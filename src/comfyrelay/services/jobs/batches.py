@@ -7,14 +7,20 @@ from datetime import datetime
 
 from comfyrelay.domain.bulk import MOST_ITEMS
 from comfyrelay.domain.ids import digest, new_id
-from comfyrelay.domain.queue.states import JobStatus, Stage
+from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
 from comfyrelay.domain.records.jobs import BatchRecord, JobRecord, NewJobRecord
 from comfyrelay.errors import Conflict, IdempotencyConflict, InvalidInput, NotFound, TooLarge
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission import rerun
 from comfyrelay.services.jobs.submission.accept import Acceptance, AcceptedJobs
-from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, check_texts, wait_limit
+from comfyrelay.services.jobs.submission.requests import (
+    ItemRequest,
+    JobRequest,
+    SubmissionRequest,
+    check_texts,
+    wait_limit,
+)
 from comfyrelay.services.jobs.submission.resolve import Resolver, Target
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.paging import Listed, listed
@@ -25,22 +31,10 @@ from comfyrelay.store.tenant.library import media
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BatchRequest:
-    tenant_id: str
-    user_id: str
-    idempotency_key: str
+class BatchRequest(SubmissionRequest):
     items: Sequence[ItemRequest]
     label: str | None = None
-    effect_id: int | None = None
-    workflow_slug: str | None = None
-    priority: int = 0
-    webhook_url: str | None = None
     notify_urls: Sequence[str] = field(default=(), repr=False)
-    stage: Stage | None = None
-    max_wait_seconds: int | None = None
-    wait_for_missing: bool = False
-    shows_workers: bool = False
-    reuse: bool = False
     # identifies equal requests with the same key; by default computed from the other fields
     request_digest: str | None = None
 
@@ -355,18 +349,5 @@ def _digest(request: BatchRequest) -> str:
 
 
 def _job_request(request: BatchRequest, item: ItemRequest, number: int) -> JobRequest:
-    return JobRequest(
-        tenant_id=request.tenant_id,
-        user_id=request.user_id,
-        idempotency_key=f"batch:{request.idempotency_key}:{number}",
-        effect_id=request.effect_id,
-        workflow_slug=request.workflow_slug,
-        item=item,
-        priority=request.priority,
-        webhook_url=request.webhook_url,
-        stage=request.stage,
-        max_wait_seconds=request.max_wait_seconds,
-        wait_for_missing=request.wait_for_missing,
-        shows_workers=request.shows_workers,
-        reuse=request.reuse,
-    )
+    key = f"batch:{request.idempotency_key}:{number}"
+    return JobRequest(**{**request.shared_fields(), "idempotency_key": key}, item=item)

@@ -11,7 +11,7 @@ import structlog
 
 from comfyrelay.domain.queue.states import JobEventType, JobStatus
 from comfyrelay.domain.queue.updates import JobUpdate
-from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.domain.records.jobs import JobRecord, NewDispatch
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.applier import UpdateApplier
@@ -20,7 +20,6 @@ from comfyrelay.store import outbox
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.catalogue import Priced
 from comfyrelay.store.central.queue import dispatches
-from comfyrelay.store.central.queue.dispatches import NewDispatch
 from comfyrelay.store.database import Tx
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
@@ -188,21 +187,9 @@ def _refusal(shard: str, orphaned: Sequence[JobRecord]) -> OutboxEntry:
 
 
 def new_dispatch(shard: str, job: JobRecord, priced: Priced) -> NewDispatch:
-    return NewDispatch(
-        tenant_id=job.tenant_id,
-        tenant_job_id=job.id,
+    return NewDispatch.from_job(
+        job,
         shard=shard,
-        workflow_id=job.workflow_id,
-        workflow_hash=job.workflow_hash,
-        effect_id=job.effect_id,
-        provider=job.provider,
-        stage=job.stage,
-        priority=job.priority,
-        max_attempts=job.max_attempts,
-        batch_id=job.batch_id,
-        available_at=job.available_at,
-        max_wait_seconds=job.max_wait_seconds,
-        only_worker=job.only_worker,
         self_hosted_micros_per_second=priced.self_hosted_micros_per_second,
         cloud_micros_per_second=priced.cloud_micros_per_second,
     )

@@ -1,7 +1,7 @@
 """Job requests and the checks that need no database."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from comfyrelay.domain.ids import digest
@@ -13,6 +13,7 @@ from comfyrelay.text import is_storable
 
 # Prefixes of keys that the engine creates.
 RESERVED_KEYS = ("batch:", "retry:")
+_KEPT = ("tenant_id", "user_id", "idempotency_key", "webhook_url", "max_wait_seconds", "only_worker")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,17 +29,15 @@ class ItemRequest:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class JobRequest:
-    """A request to run an effect, or one of the user's workflows, with inputs."""
+class SubmissionRequest:
+    """The fields that requests for jobs and batches share."""
 
     tenant_id: str
     user_id: str
     idempotency_key: str
     effect_id: int | None = None
     workflow_slug: str | None = None
-    item: ItemRequest = field(default_factory=ItemRequest)
     priority: int = 0
-    delay_seconds: float = 0.0
     webhook_url: str | None = None
     # default: the server's stage
     stage: Stage | None = None
@@ -49,13 +48,29 @@ class JobRequest:
     wait_for_missing: bool = False
     # error messages may name workers
     shows_workers: bool = False
+    # a copy of an equal job's output is accepted
+    reuse: bool = False
+
+    def shared_fields(self) -> dict[str, Any]:
+        return {each.name: getattr(self, each.name) for each in fields(SubmissionRequest)}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobRequest(SubmissionRequest):
+    """A request to run an effect, or one of the user's workflows, with inputs."""
+
+    item: ItemRequest = field(default_factory=ItemRequest)
+    delay_seconds: float = 0.0
+    # The fields below do not take part in the digest.
     # a test run: needs no effect and costs nothing
     is_test: bool = False
     only_worker: str | None = None
-    # a copy of an equal job's output is accepted
-    reuse: bool = False
     # the price that the user saw
     expected_tokens: int | None = None
+
+    def job_fields(self) -> dict[str, Any]:
+        """The fields that the job record has under the same name."""
+        return {name: getattr(self, name) for name in _KEPT}
 
     def digest(self) -> str:
         return digest(

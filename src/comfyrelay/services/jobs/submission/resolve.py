@@ -277,9 +277,8 @@ class Resolver:
         item, defaults = request.item, self._defaults
         values, primary, payload = self._payload(item, target, found)
         return NewJobRecord(
+            **request.job_fields(),
             id=new_id(),
-            tenant_id=request.tenant_id,
-            user_id=request.user_id,
             effect_id=target.effect.id if target.effect else None,
             workflow_id=target.workflow.id,
             workflow_hash=target.hasher.hash(payload.values),
@@ -287,7 +286,6 @@ class Resolver:
             stage=request.stage or defaults.stage,
             priority=defaults.clamp_priority(request.priority),
             max_attempts=defaults.max_attempts,
-            idempotency_key=request.idempotency_key,
             request_digest=request_digest,
             input_payload=payload.to_json(),
             reserved_tokens=target.cost,
@@ -297,9 +295,6 @@ class Resolver:
             label=item.label or default_label(target.name if batch_id is None else None, primary, values),
             video_id=item.video_id,
             input_file_id=primary.id if primary else None,
-            webhook_url=request.webhook_url,
-            max_wait_seconds=request.max_wait_seconds,
-            only_worker=request.only_worker,
             # scripts are not reproducible
             fingerprint=fingerprint(payload, found.files.values())
             if target.workflow.kind == WorkflowKind.GRAPH

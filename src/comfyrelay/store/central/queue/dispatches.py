@@ -30,6 +30,7 @@ from comfyrelay.domain.queue.lifecycle import UNLEASED, Dispatch, Transition
 from comfyrelay.domain.queue.ordering import Place
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
+from comfyrelay.domain.records.jobs import NewDispatch
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers, workflow_blocks, workflow_durations
 from comfyrelay.store.database import Tx
@@ -85,26 +86,6 @@ _LEASE = (
     "lease_expires_at",
     "is_prefetch",
 )
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NewDispatch:
-    tenant_id: str
-    tenant_job_id: str
-    shard: str
-    workflow_id: int
-    workflow_hash: str
-    effect_id: int | None
-    provider: str
-    stage: str
-    priority: int
-    max_attempts: int
-    batch_id: str | None
-    available_at: datetime
-    max_wait_seconds: int | None = None
-    self_hosted_micros_per_second: int | None = None
-    cloud_micros_per_second: int | None = None
-    only_worker: str | None = None
 
 
 _NEW = tuple(name for name in NewDispatch.__dataclass_fields__ if name != "available_at")
