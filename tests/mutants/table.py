@@ -108,7 +108,7 @@ MUTANTS = (
         old="       AND q.workflow_id IN (SELECT value FROM json_each(:workflow_ids))\n",
         new="       AND (SELECT count(*) FROM json_each(:workflow_ids)) >= 0\n",
         tests=f"{QUEUE}/test_leasing.py",
-        only="sqlite and workflow_they_are_not_assigned",
+        only="sqlite and job_of_an_unassigned_workflow",
     ),
     Mutant(
         name="the workflow filter is dropped (PostgreSQL)",
@@ -116,7 +116,7 @@ MUTANTS = (
         old="                   AND q.workflow_id = CAST(workflow.id AS bigint)\n",
         new="",
         tests=f"{QUEUE}/test_leasing.py",
-        only="postgresql and workflow_they_are_not_assigned",
+        only="postgresql and job_of_an_unassigned_workflow",
     ),
     Mutant(
         name="tokens are reserved without the wallet's lock",
@@ -172,7 +172,7 @@ MUTANTS = (
         old="retention.write_stray(tx, strays, after_seconds=self._stray_seconds)",
         new="retention.write_stray(tx, strays[:0], after_seconds=self._stray_seconds)",
         tests=f"{QUEUE}/test_reuse.py",
-        only="sqlite and nobody_stands_for",
+        only="sqlite and orphaned_copy_is_removed",
     ),
     Mutant(
         name="what ran out of memory goes back to a larger GPU for ever",
@@ -180,7 +180,7 @@ MUTANTS = (
         old="has_moved=dispatch.ran_out_bytes is not None",
         new="has_moved=False",
         tests=f"{QUEUE}/test_out_of_memory.py",
-        only="sqlite and does_so_once",
+        only="sqlite and second_out_of_memory",
     ),
     Mutant(
         name="a GPU that is too small gets the workflow again",
@@ -257,7 +257,7 @@ MUTANTS = (
         old="    if dispatch.is_terminal or dispatch.cancel_requested_at is not None:\n        return None\n",
         new="    if dispatch.cancel_requested_at is not None:\n        return None\n",
         tests=f"{QUEUE}/test_job_control.py",
-        only="sqlite and completed_cannot_be_canceled",
+        only="sqlite and completed_job_cannot_be_cancelled",
     ),
     Mutant(
         name="an output is not copied before it counts",
@@ -314,7 +314,7 @@ MUTANTS = (
         old="q.workflow_hash IN (SELECT value FROM json_each(:lacking))",
         new="q.workflow_hash IN (SELECT '' FROM json_each(:lacking))",
         tests=f"{QUEUE}/test_missing_requirements.py",
-        only="sqlite and not_given_to_whoever_lacks",
+        only="sqlite and not_leased_to_a_worker_with_missing",
     ),
     Mutant(
         name="what a worker does not report counts as missing",
@@ -322,7 +322,7 @@ MUTANTS = (
         old="if each.fit is Fit.UNABLE}",
         new="if each.fit is not Fit.ABLE}",
         tests=f"{QUEUE}/test_missing_requirements.py",
-        only="sqlite and does_not_say",
+        only="sqlite and accepted_unless_every_worker",
     ),
     Mutant(
         name="a worker that changes is not held against what waits",
@@ -330,7 +330,7 @@ MUTANTS = (
         old="                await write_missing(tx, worker.worker_id, capabilities, held)\n",
         new="                pass\n",
         tests=f"{QUEUE}/test_missing_requirements.py",
-        only="sqlite and gets_what_it_lacked",
+        only="sqlite and gains_the_missing_requirement",
     ),
     Mutant(
         name="needs are forgotten while jobs wait for them",
@@ -338,7 +338,7 @@ MUTANTS = (
         old="gone = [each for each in await tx.scalars(old) if each not in unfinished]",
         new="gone = [each for each in await tx.scalars(old) if unfinished is not None]",
         tests=f"{QUEUE}/test_missing_requirements.py",
-        only="sqlite and forgotten_and_learned_again",
+        only="sqlite and deleted_and_recreated",
     ),
     Mutant(
         name="items with other nodes and models are held, too",
@@ -346,7 +346,7 @@ MUTANTS = (
         old="if dispatch.workflow_hash != workflow_hash:",
         new="if not workflow_hash:",
         tests=f"{QUEUE}/test_held_batches.py",
-        only="sqlite and other_models_go_on",
+        only="sqlite and other_batches_and_models",
     ),
     Mutant(
         name="the value of one item holds a batch that runs",
@@ -362,7 +362,7 @@ MUTANTS = (
         old="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]",
         new="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes and not held]",
         tests=f"{QUEUE}/test_held_batches.py",
-        only="sqlite and one_resume_runs",
+        only="sqlite and resume_runs_the_held",
     ),
     Mutant(
         name="burst: the limit of money is forgotten",
@@ -386,7 +386,7 @@ MUTANTS = (
         old="        await bursts.lock(tx)\n",
         new="",
         tests=f"{QUEUE}/test_burst.py",
-        only="whoever_is_spending",
+        only="concurrent_bursts",
     ),
     Mutant(
         name="burst: a job goes again and again",

@@ -159,7 +159,7 @@ async def test_batches_are_leased_in_the_order_in_which_they_came(world: World) 
     assert await prompts(desk, desk.worker, 10) == ["first 0", "first 1", "first 2", "item 0", "item 1", "item 2"]
 
 
-async def test_batch_tells_how_far_it_is(world: World) -> None:
+async def test_batch_reports_its_progress(world: World) -> None:
     desk = await world.desk(concurrency=3)
     batch = await submit_batch(world, desk.user, desk.effect, 4, label="A folder")
     assert (batch.label, batch.total, batch.progress) == ("A folder", 4, 0.0)
@@ -171,7 +171,7 @@ async def test_batch_tells_how_far_it_is(world: World) -> None:
     assert (batch.total, batch.done, batch.progress) == (4, 2, 0.5)
 
 
-async def test_one_bad_item_refuses_the_whole_batch_and_is_named(world: World) -> None:
+async def test_invalid_item_refuses_the_whole_batch_and_is_named(world: World) -> None:
     desk = await world.desk()
     items = [ItemRequest(), ItemRequest(), ItemRequest(input_payload={"prompt": 7, "seed": 1})]
     with pytest.raises(InvalidInput, match="Item 2") as refused:
@@ -279,7 +279,7 @@ async def test_paused_batch_lets_what_runs_finish_and_begins_nothing_new(world: 
     assert (await state(desk, batch)).counts == {"completed": 1, "paused": 2}
 
 
-async def test_resumed_batch_goes_on_where_it_was(world: World) -> None:
+async def test_resumed_batch_continues_where_it_stopped(world: World) -> None:
     desk = await world.desk(concurrency=3)
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
@@ -409,7 +409,7 @@ async def test_retrying_what_failed_makes_new_jobs_for_that_only(world: World) -
     assert await prompts(desk, desk.worker, 4) == ["item 3", "item 1", "item 2"]
 
 
-async def test_what_failed_is_retried_once_however_often_it_is_asked_for(world: World) -> None:
+async def test_concurrent_retries_retry_a_failed_item_once(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 1)
     leased = await world.lease(desk.worker)
@@ -438,7 +438,7 @@ async def test_newest_try_of_an_item_is_the_one_that_counts(world: World) -> Non
     assert await desk.balance() == 990
 
 
-async def test_what_was_canceled_is_not_retried_with_what_failed(world: World) -> None:
+async def test_cancelled_items_are_not_retried(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 2)
     await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)

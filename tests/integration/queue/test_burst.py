@@ -38,7 +38,7 @@ async def test_jobs_beyond_the_wait_they_accept_go_to_the_cloud_and_the_others_s
     assert await burst.look() == []
 
 
-async def test_what_it_should_cost_and_what_it_cost_is_written_to_the_job_once(world: World) -> None:
+async def test_estimated_and_actual_cost_are_written_to_the_job_once(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -58,7 +58,7 @@ async def test_what_it_should_cost_and_what_it_cost_is_written_to_the_job_once(w
     assert record.seen == {"wait_seconds": 60.0, "cloud_wait_seconds": 0.0, "accepts_seconds": 10.0}
 
 
-async def test_what_runs_here_costs_what_a_second_here_costs(world: World) -> None:
+async def test_local_run_costs_the_local_price_per_second(world: World) -> None:
     burst = await burst_scenario(world)
     await world.advance(20)
     await world.complete(burst.running)
@@ -94,7 +94,7 @@ async def test_limit_of_the_server_holds_for_all_workflows_together(
         assert await burst.providers(jobs) == ["cloud", "self_hosted"]
 
 
-async def test_nothing_bursts_where_nobody_set_a_limit(world: World) -> None:
+async def test_no_job_bursts_without_a_wait_limit(world: World) -> None:
     burst = await burst_scenario(world, limit=None)
     [job] = await burst.submit(max_wait_seconds=0)
     assert await burst.look() == []
@@ -107,7 +107,7 @@ async def test_nothing_bursts_that_accepts_any_wait(world: World) -> None:
     assert await burst.look() == []
 
 
-async def test_of_effect_tenant_and_job_the_strictest_counts(world: World) -> None:
+async def test_strictest_limit_of_effect_tenant_and_job_applies(world: World) -> None:
     burst = await burst_scenario(world, max_wait_seconds=200)
     [first] = await burst.submit(max_wait_seconds=100)
     [second] = await burst.submit(max_wait_seconds=5000)
@@ -129,7 +129,7 @@ async def test_without_a_worker_for_the_cloud_a_job_stays_and_says_so(world: Wor
     assert "no worker that speaks to Comfy Cloud has this workflow" in await burst.why(job)
 
 
-async def test_job_in_the_cloud_that_nobody_is_left_for_comes_back_for_good(world: World) -> None:
+async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -193,7 +193,7 @@ async def test_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected
         assert (await bursts.spent(tx))[burst.workflow.id] >= EXPECTED
 
 
-async def test_what_is_canceled_before_it_runs_gives_its_money_back(world: World) -> None:
+async def test_cancelling_a_burst_job_before_it_runs_releases_its_budget(world: World) -> None:
     burst = await burst_scenario(world, limit=EXPECTED)
     first, second = await burst.submit(2, max_wait_seconds=10)
     await burst.look()
@@ -204,7 +204,7 @@ async def test_what_is_canceled_before_it_runs_gives_its_money_back(world: World
     assert (await world.job(first)).cost_micros == 0
 
 
-async def test_what_is_given_back_without_having_begun_costs_nothing_and_stays_there(world: World) -> None:
+async def test_requeued_cloud_job_costs_nothing_and_stays_in_the_cloud(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -249,7 +249,7 @@ async def test_machine_that_could_be_ordered_is_waited_for(world: World) -> None
 
 
 @pytest.mark.parametrize("scaling", [{"max_machines": 1}, {"cost_per_hour": 0.5}, {"is_paused": True}])
-async def test_machine_that_nobody_may_order_is_not_waited_for(world: World, scaling: dict[str, float]) -> None:
+async def test_job_does_not_wait_for_a_machine_that_cannot_be_ordered(world: World, scaling: dict[str, float]) -> None:
     """One is there, which drains; one that speaks to the cloud does not count."""
     burst = await burst_scenario(world)
     await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
@@ -270,7 +270,7 @@ async def test_slow_machine_that_could_be_ordered_takes_longer_for_what_is_ahead
 
 
 @pytest.mark.parametrize(("speed", "provider"), [(1.0, "self_hosted"), (0.5, "cloud")])
-async def test_what_a_slow_worker_runs_is_in_the_way_for_longer(world: World, speed: float, provider: str) -> None:
+async def test_jobs_on_a_slow_worker_lengthen_the_expected_wait(world: World, speed: float, provider: str) -> None:
     burst = await burst_scenario(world)
     await make_machines(world, speed=speed, scaling={"max_machines": 1})
     await world.engine.databases.central.run(
@@ -306,7 +306,7 @@ async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) 
     assert (await burst.providers(jobs)).count("cloud") == 1
 
 
-async def test_who_spends_waits_for_whoever_is_spending(postgres_backend: PostgresBackend, tmp_path: Path) -> None:
+async def test_concurrent_bursts_are_serialized(postgres_backend: PostgresBackend, tmp_path: Path) -> None:
     async with open_world(postgres_backend, tmp_path) as world:
         burst = await burst_scenario(world)
         await burst.submit(max_wait_seconds=10)
@@ -371,7 +371,7 @@ async def test_workflow_that_may_run_anywhere_needs_a_price(world: World) -> Non
     assert changed.workflow.may_run_at == "cloud"
 
 
-async def test_what_a_workflow_of_the_cloud_alone_runs_never_comes_back(world: World) -> None:
+async def test_job_of_a_cloud_only_workflow_never_returns(world: World) -> None:
     workflow = await world.workflow(provider=Provider.CLOUD, cloud_micros_per_second=PRICE)
     effect, user = await world.effect(workflow), await world.user()
     await world.fleet(workflow)

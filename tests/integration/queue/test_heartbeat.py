@@ -68,7 +68,7 @@ class TestExtension:
         assert (after.version, after.epoch, after.attempts) == (before.version, before.epoch, before.attempts)
         assert await world.events(job) == ["job:queued", "job:started"]
 
-    async def test_many_leases_are_answered_each_for_itself(self, world: World) -> None:
+    async def test_each_lease_of_a_heartbeat_batch_gets_its_own_answer(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         await submit_many(world, desk.user, desk.effect, 3)
         kept, ended, asked = await world.leases(desk.worker, 3)
@@ -80,7 +80,7 @@ class TestExtension:
 
 
 class TestProgress:
-    async def test_it_is_stored(self, world: World, desk: Desk) -> None:
+    async def test_progress_is_stored(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await beat(world, leased, progress={"step": 3, "of": 20, "node": "KSampler"})
         assert await progress(world) == {"step": 3, "of": 20, "node": "KSampler"}
@@ -91,7 +91,7 @@ class TestProgress:
         await beat(world, leased)
         assert await progress(world) == {"step": 3}
 
-    async def test_of_two_heartbeats_at_once_the_later_progress_counts(self, world: World, desk: Desk) -> None:
+    async def test_later_progress_of_two_concurrent_heartbeats_wins(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         beats = [heartbeat(leased, progress={"step": 1}), heartbeat(leased, progress={"step": 2}), heartbeat(leased)]
         answers = await world.engine.queue.heartbeats.beat_many(beats)
@@ -105,7 +105,7 @@ class TestProgress:
         assert await world.lease(desk.worker) is not None
         assert await progress(world) is None
 
-    async def test_letters_that_no_database_takes_spoil_nobody_s_heartbeat(self, world: World, desk: Desk) -> None:
+    async def test_unstorable_characters_do_not_fail_a_heartbeat(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await beat(world, leased, progress={"node": "a\x00b"}, logs=["half \ud800"])
         assert await progress(world) == {"node": "a\ufffdb"}

@@ -74,7 +74,7 @@ async def test_model_that_cannot_be_read_holds_the_rest_although_it_could_before
     assert (await state(desk, batch)).counts == {"completed": 1, "failed": 1, "paused": 2}
 
 
-async def test_one_resume_runs_the_rest_and_what_failed(world: World) -> None:
+async def test_resume_runs_the_held_and_the_failed_items(world: World) -> None:
     desk, batch = await held(world, concurrency=10)
     assert await resume(desk, batch) == 4
     found = await state(desk, batch)
@@ -84,7 +84,7 @@ async def test_one_resume_runs_the_rest_and_what_failed(world: World) -> None:
     assert (await state(desk, batch)).counts == {"completed": 4}
 
 
-async def test_if_it_is_not_mended_one_more_item_fails_and_no_more(world: World) -> None:
+async def test_resume_without_a_fix_fails_only_one_more_item(world: World) -> None:
     desk, batch = await held(world)
     await resume(desk, batch)
     await fail_next(world, desk.worker)
@@ -92,7 +92,7 @@ async def test_if_it_is_not_mended_one_more_item_fails_and_no_more(world: World)
     assert (found.counts, found.held) == ({"failed": 1, "paused": 3}, HELD)
 
 
-async def test_tokens_of_what_failed_are_refunded_and_those_of_what_is_held_stay_reserved(world: World) -> None:
+async def test_failed_items_are_refunded_and_held_items_stay_reserved(world: World) -> None:
     desk, batch = await held(world, tokens=40)
     assert await desk.balance() == 10
     other = await desk.submit()
@@ -109,7 +109,7 @@ async def test_tokens_of_what_failed_are_refunded_and_those_of_what_is_held_stay
     assert await desk.balance() == 40
 
 
-async def test_what_runs_at_that_moment_may_finish_or_fail_and_holds_nothing_anew(world: World) -> None:
+async def test_running_items_finish_and_do_not_hold_the_batch_again(world: World) -> None:
     desk = await world.desk(concurrency=4)
     batch = await submit_batch(world, desk.user, desk.effect, 6)
     first, second, third, fourth = await world.leases(desk.worker, 4)
@@ -168,14 +168,14 @@ async def test_failure_of_one_item_alone_holds_nothing(world: World, code: str |
     assert (found.counts, found.held) == ({"failed": 1, "queued": 2}, None)
 
 
-async def test_as_long_as_another_worker_may_try_nothing_is_held(world: World) -> None:
+async def test_batch_is_not_held_while_another_worker_can_try(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     await fail_next(world, desk.worker, fault=Fault.WORKER)
     assert (await state(desk, batch)).counts == {"queued": 3}
 
 
-async def test_other_batches_and_items_with_other_models_go_on(world: World) -> None:
+async def test_other_batches_and_models_keep_running(world: World) -> None:
     choice = {"key": "model", "type": "text", "placeholder": "{{MODEL}}", "user_configurable": True}
     graph = {**GRAPH, "1": {"class_type": "CheckpointLoader", "inputs": {"ckpt_name": "{{MODEL}}"}}}
     desk = await world.desk(workflow=await world.workflow(graph=graph, properties=[PROMPT, choice]))
@@ -187,7 +187,7 @@ async def test_other_batches_and_items_with_other_models_go_on(world: World) -> 
     assert (await state(desk, other)).counts == {"queued": 1}
 
 
-async def test_job_by_itself_holds_nothing(world: World) -> None:
+async def test_single_job_holds_no_batch(world: World) -> None:
     desk = await world.desk()
     await desk.submit()
     other = await desk.submit()
@@ -195,7 +195,7 @@ async def test_job_by_itself_holds_nothing(world: World) -> None:
     assert (await world.job(other)).status == "queued"
 
 
-async def test_batch_of_which_nothing_is_left_is_not_held(world: World) -> None:
+async def test_batch_without_waiting_items_is_not_held(world: World) -> None:
     desk, batch = await held(world, items=1)
     found = await state(desk, batch)
     assert (found.counts, found.held) == ({"failed": 1}, None)
@@ -211,7 +211,7 @@ async def test_resuming_all_that_is_paused_runs_what_failed_too(world: World) ->
     assert (found.counts, found.held) == ({"queued": 4}, None)
 
 
-async def test_later_failure_for_another_reason_is_the_one_that_is_told(world: World) -> None:
+async def test_latest_failure_is_the_reported_hold_reason(world: World) -> None:
     desk, batch = await held(world)
     await world.engine.queue.control.resume_batch(desk.user.tenant_id, batch.id)
     await world.advance(10)

@@ -57,17 +57,17 @@ class TestAWaitingHeartbeatIsWoken:
             await act
             assert await wakeup.wait(PATIENCE_SECONDS)
 
-    async def test_by_a_cancel(self, world: World, desk: Desk) -> None:
+    async def test_cancel_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await self.woken_by(world, leased, cancel(world, job))
         assert await stop_request(world, leased) == "cancel"
 
-    async def test_by_a_pause(self, world: World, desk: Desk) -> None:
+    async def test_pause_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await self.woken_by(world, leased, pause(world, job, PauseMode.NOW))
         assert await stop_request(world, leased) == "pause"
 
-    async def test_by_its_batch_being_canceled(self, world: World, desk: Desk) -> None:
+    async def test_cancelling_the_batch_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         batch = await submit_batch(world, desk.user, desk.effect, 1)
         leased = await world.lease(desk.worker)
         assert leased is not None
@@ -75,7 +75,9 @@ class TestAWaitingHeartbeatIsWoken:
         await self.woken_by(world, leased, canceling)
         assert await stop_request(world, leased) == "cancel"
 
-    async def test_by_its_worker_being_drained_before_it_begins(self, world: World, desk: Desk) -> None:
+    async def test_draining_the_worker_before_the_start_wakes_a_waiting_heartbeat(
+        self, world: World, desk: Desk
+    ) -> None:
         await desk.leased()
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
@@ -84,7 +86,7 @@ class TestAWaitingHeartbeatIsWoken:
         await self.woken_by(world, ahead, draining)
         assert await stop_request(world, ahead) == "release"
 
-    async def test_by_its_worker_being_revoked(self, world: World, desk: Desk) -> None:
+    async def test_revoking_the_worker_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         revoking = world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
         await self.woken_by(world, leased, revoking)
@@ -258,7 +260,7 @@ async def test_asking_a_leased_job_to_stop_twice_is_fine(world: World) -> None:
     assert await world.events(job) == ["job:queued", "job:started", "job:cancel_requested", "job:canceled"]
 
 
-async def test_what_is_completed_cannot_be_canceled(world: World) -> None:
+async def test_completed_job_cannot_be_cancelled(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.complete(leased)
@@ -267,7 +269,7 @@ async def test_what_is_completed_cannot_be_canceled(world: World) -> None:
     assert await world.transactions(job) == CONSUMED
 
 
-async def test_what_has_failed_cannot_be_canceled(world: World) -> None:
+async def test_failed_job_cannot_be_cancelled(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.fail(leased)
@@ -380,7 +382,7 @@ async def test_pausing_twice_is_fine(world: World) -> None:
     assert await world.events(job) == ["job:queued", "job:paused"]
 
 
-async def test_what_has_ended_cannot_be_paused_or_resumed(world: World) -> None:
+async def test_finished_job_cannot_be_paused_or_resumed(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.complete(leased)
@@ -490,7 +492,7 @@ async def test_move_never_leaves_its_priority(world: World) -> None:
     assert await queue_order(desk) == [urgent.id, jobs[1].id, jobs[0].id]
 
 
-async def test_move_changes_nobody_elses_place(world: World) -> None:
+async def test_move_keeps_the_order_of_other_users(world: World) -> None:
     desk = await world.desk()
     other = await world.user()
     queue = []
@@ -566,7 +568,7 @@ async def test_cancel_that_crashed_half_way_is_finished_by_the_relay(world: Worl
 # whose job it is
 
 
-async def test_another_tenants_job_is_not_found(world: World) -> None:
+async def test_job_of_another_tenant_is_not_found(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     control, other = world.engine.queue.control, await world.user()
@@ -584,7 +586,7 @@ async def test_another_tenants_job_is_not_found(world: World) -> None:
     assert await status(world, job) == ("queued", "queued")
 
 
-async def test_another_tenants_batch_is_not_found(world: World) -> None:
+async def test_batch_of_another_tenant_is_not_found(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect)
     control, other = world.engine.queue.control, await world.user()

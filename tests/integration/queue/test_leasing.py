@@ -61,18 +61,18 @@ class TestOneWorkerAlone:
     async def other(self, world: World, desk: Desk) -> str:
         return await world.worker(desk.fleet)
 
-    async def test_it_goes_to_nobody_else_whoever_is_free(self, world: World, desk: Desk, other: str) -> None:
+    async def test_pinned_job_goes_only_to_its_worker(self, world: World, desk: Desk, other: str) -> None:
         job = await desk.submit(only_worker=other)
         assert await job_id(world, desk.worker) is None
         assert await job_id(world, other) == job.id
 
-    async def test_it_takes_its_turn_among_the_rest(self, world: World, desk: Desk, other: str) -> None:
+    async def test_pinned_job_keeps_its_place_in_the_queue(self, world: World, desk: Desk, other: str) -> None:
         first, chosen, urgent = await desk.submit(), await desk.submit(only_worker=other), await desk.submit(priority=5)
         assert await job_id(world, other) == urgent.id
         assert await job_id(world, desk.worker) == first.id
         assert (await world.dispatch(chosen)).status == "queued"
 
-    async def test_it_stands_in_nobody_elses_way(self, world: World, desk: Desk, other: str) -> None:
+    async def test_pinned_jobs_do_not_block_other_jobs(self, world: World, desk: Desk, other: str) -> None:
         await world.engine.accounts.tenancy.set_limits(desk.user.tenant_id, {"max_active_jobs": 100})
         for _ in range(40):
             await desk.submit(only_worker=other, priority=9)
@@ -97,7 +97,7 @@ class TestOneWorkerAlone:
         assert await job_id(world, desk.worker) is None
         assert await job_id(world, other) == job.id
 
-    async def test_it_is_recovered_for_the_same_worker(self, world: World, desk: Desk, other: str) -> None:
+    async def test_recovered_job_stays_pinned_to_its_worker(self, world: World, desk: Desk, other: str) -> None:
         job = await desk.submit(only_worker=other)
         await execute(world.engine.databases.central, "DELETE FROM ai_job_dispatches")
         shard = await world.engine.databases.shard_of(job.tenant_id)
@@ -111,18 +111,18 @@ class TestEntitlement:
         job = await desk.submit()
         assert await job_id(world, desk.worker) == job.id
 
-    async def test_nobody_gets_a_job_of_a_workflow_they_are_not_assigned(self, world: World, desk: Desk) -> None:
+    async def test_worker_gets_no_job_of_an_unassigned_workflow(self, world: World, desk: Desk) -> None:
         other = await world.worker(await world.fleet(await world.workflow()))
         await desk.submit()
         assert await world.lease(other) is None
 
-    async def test_nobody_gets_a_job_of_a_provider_they_do_not_have(self, world: World, desk: Desk) -> None:
+    async def test_worker_gets_no_job_of_another_provider(self, world: World, desk: Desk) -> None:
         await desk.submit()
         assert await world.lease(desk.worker, providers=[Provider.CLOUD]) is None
         assert await world.lease(desk.worker, providers=[]) is None
         assert await world.lease(desk.worker, providers=[Provider.CLOUD, Provider.SELF_HOSTED]) is not None
 
-    async def test_nobody_gets_a_job_of_another_stage(self, world: World, desk: Desk) -> None:
+    async def test_worker_gets_no_job_of_another_stage(self, world: World, desk: Desk) -> None:
         fleet = await world.fleet(desk.workflow, stage=Stage.STAGING)
         staging = await world.worker(fleet, stage=Stage.STAGING)
         job = await desk.submit(stage=Stage.STAGING)
@@ -134,7 +134,7 @@ class TestEntitlement:
         await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[])
         assert await world.lease(desk.worker) is None
 
-    async def test_nobody_gets_a_job_of_a_workflow_that_is_switched_off(self, world: World, desk: Desk) -> None:
+    async def test_job_of_a_disabled_workflow_is_not_leased(self, world: World, desk: Desk) -> None:
         await desk.submit()
         await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=False)
         assert await world.lease(desk.worker) is None
@@ -185,12 +185,12 @@ class TestEntitlement:
         await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
         assert await world.lease(desk.worker) is not None
 
-    async def test_nobody_gets_a_paused_job(self, world: World, desk: Desk) -> None:
+    async def test_paused_job_is_not_leased(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.NOW)
         assert await world.lease(desk.worker) is None
 
-    async def test_nobody_gets_a_job_before_its_time(self, world: World, desk: Desk) -> None:
+    async def test_delayed_job_is_not_leased_early(self, world: World, desk: Desk) -> None:
         await desk.submit(delay_seconds=60)
         await world.advance(59.999)
         assert await world.lease(desk.worker) is None
@@ -256,7 +256,7 @@ class TestLease:
         assert leased.output_path.startswith(prefix)
         assert leased.output_path.endswith(".mp4")
 
-    async def test_leased_job_is_processing_and_nobody_else_s(self, world: World, desk: Desk) -> None:
+    async def test_leased_job_is_processing_and_not_leased_again(self, world: World, desk: Desk) -> None:
         job, _ = await desk.leased()
         other = await world.worker(desk.fleet)
         assert await world.lease(other) is None
@@ -305,14 +305,14 @@ class TestRequestId:
         rows = await execute(world.engine.databases.central, "SELECT status FROM ai_job_dispatches")
         assert [row.status for row in rows].count("leased") == 1
 
-    async def test_one_request_id_sent_to_two_servers_at_once_makes_one_lease(self, world: World) -> None:
+    async def test_request_id_sent_to_two_servers_at_once_makes_one_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
         polls = [world.engine.queue.leasing.lease(request(desk.worker, request_id="r")) for _ in range(8)]
         found = await asyncio.gather(*polls)
         assert len({each.lease_token for leased in found for each in leased}) == 1
 
-    async def test_repeat_beside_the_first_poll_still_gets_the_living_lease(self, world: World) -> None:
+    async def test_repeat_concurrent_with_the_first_poll_gets_the_active_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
         await submit_many(world, desk.user, desk.effect, 4)
         first = await world.lease(desk.worker, request_id="r")
@@ -349,7 +349,7 @@ class TestCapacity:
         answers = await world.engine.queue.leasing.lease_many([request(desk.worker), request(desk.worker)])
         assert [len(job_ids(each)) for each in answers] == [1, 0]
 
-    async def test_many_workers_in_one_call_get_different_jobs(self, world: World, desk: Desk) -> None:
+    async def test_workers_of_one_call_get_different_jobs(self, world: World, desk: Desk) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(5)]
         jobs = await submit_many(world, desk.user, desk.effect, 5)
         answers = await world.engine.queue.leasing.lease_many([request(each) for each in workers])
@@ -390,7 +390,7 @@ class TestPrefetch:
         assert await stop_request(world, ahead) == "release"
         assert await stop_request(world, running) is None
 
-    async def test_it_is_recalled_for_a_worker_that_is_idle(self, world: World, desk: Desk) -> None:
+    async def test_prefetch_is_recalled_for_an_idle_worker(self, world: World, desk: Desk) -> None:
         ahead = await self.held_for(world, desk, seconds=6)
         idle = await world.worker(desk.fleet)
         assert await self.recalled(world, idle) == 1
@@ -402,16 +402,16 @@ class TestPrefetch:
         assert again is not None
         assert (again.dispatch_id, again.dispatch.attempts) == (ahead.dispatch_id, 1)
 
-    async def test_it_is_recalled_from_a_worker_that_is_drained(self, world: World, desk: Desk) -> None:
+    async def test_prefetch_is_recalled_from_a_draining_worker(self, world: World, desk: Desk) -> None:
         ahead = await self.held_for(world, desk, seconds=1)
         await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
         assert await stop_request(world, ahead) == "release"
 
-    async def test_it_is_not_recalled_when_it_has_just_come(self, world: World, desk: Desk) -> None:
+    async def test_recent_prefetch_is_not_recalled(self, world: World, desk: Desk) -> None:
         await self.held_for(world, desk, seconds=1)
         assert await self.recalled(world, await world.worker(desk.fleet)) == 0
 
-    async def test_it_is_not_recalled_for_a_worker_that_could_not_run_it(self, world: World, desk: Desk) -> None:
+    async def test_prefetch_is_not_recalled_for_a_worker_that_cannot_run_it(self, world: World, desk: Desk) -> None:
         ahead = await self.held_for(world, desk, seconds=6)
         blocked, draining, busy = [await world.worker(desk.fleet) for _ in range(3)]
         elsewhere = await world.worker(await world.fleet(await world.workflow()))
@@ -498,17 +498,17 @@ class TestWarmPreference:
         await warm.submit_warm()
         assert await job_id(warm.world, warm.worker) == cold[0]
 
-    async def test_it_looks_32_rows_ahead(self, warm: WarmDesk) -> None:
+    async def test_warm_preference_looks_32_rows_ahead(self, warm: WarmDesk) -> None:
         await warm.submit_cold(32)
         job = await warm.submit_warm()
         assert await warm.next() == job
 
-    async def test_it_looks_no_further_than_32_rows(self, warm: WarmDesk) -> None:
+    async def test_warm_preference_stops_after_32_rows(self, warm: WarmDesk) -> None:
         cold = await warm.submit_cold(33)
         await warm.submit_warm()
         assert await warm.next() == cold[0]
 
-    async def test_it_never_crosses_a_priority(self, warm: WarmDesk) -> None:
+    async def test_warm_preference_stays_within_a_priority(self, warm: WarmDesk) -> None:
         await warm.submit_warm(priority=0)
         cold = await warm.submit_cold(1, priority=1)
         assert await warm.next() == cold[0]
@@ -580,7 +580,7 @@ class TestShardDown:
         assert (dispatch.status, dispatch.attempts, dispatch.deferrals) == ("queued", 0, 1)
         assert dispatch.available_at == START + timedelta(seconds=5)
 
-    async def test_it_waits_longer_each_time_and_goes_on_when_the_shard_is_back(self, world: World, two: Desk) -> None:
+    async def test_job_backs_off_and_resumes_when_its_shard_is_back(self, world: World, two: Desk) -> None:
         job = await two.submit()
         waits = []
         async with shard_down(world, "a"):
@@ -597,7 +597,7 @@ class TestShardDown:
         await world.relay()
         assert (await world.job(job)).status == "processing"
 
-    async def test_jobs_of_other_shards_go_on(self, world: World, two: Desk) -> None:
+    async def test_jobs_of_other_shards_keep_running(self, world: World, two: Desk) -> None:
         await two.submit()
         other = await world.submit(world.users[1], two.effect)
         async with shard_down(world, "a"):

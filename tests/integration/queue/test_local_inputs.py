@@ -37,7 +37,7 @@ async def test_each_is_copied_and_known_by_its_name(world: World, user: User, tm
     assert sorted(await stored(world)) == sorted(each.name.encode() for each in sources)
 
 
-async def test_one_that_is_too_large_is_refused_before_any_is_copied(world: World, user: User, tmp_path: Path) -> None:
+async def test_oversized_input_is_refused_before_any_is_copied(world: World, user: User, tmp_path: Path) -> None:
     large = tmp_path / "large.png"
     with large.open("wb") as file:
         file.truncate(world.engine.settings.max_upload_bytes + 1)
@@ -47,7 +47,7 @@ async def test_one_that_is_too_large_is_refused_before_any_is_copied(world: Worl
     assert await known(world, user) == {}
 
 
-async def test_when_one_cannot_be_read_the_others_are_not_left_behind(world: World, user: User, tmp_path: Path) -> None:
+async def test_unreadable_input_leaves_no_other_copies(world: World, user: User, tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
     for unreadable in ("folder.png", "gone.png"):
         with pytest.raises(InvalidInput) as refused:

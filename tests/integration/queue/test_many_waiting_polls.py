@@ -97,21 +97,21 @@ class TestAmongMany:
         await desk.submit()
         assert await first(waiting[1:]) is waiting[1]
 
-    async def test_for_one_job_only_a_few_are_asked_for(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_single_job_wakes_only_a_few_polls(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await crowd(world, desk.fleet))
         world.engine.queue.leasing.take_pollers()
         await desk.submit()
         await first(waiting)
         assert 0 < len(world.engine.queue.leasing.take_pollers()) <= FEW + 1
 
-    async def test_for_many_jobs_all_are_served(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_five_jobs_serve_five_polls(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await crowd(world, desk.fleet))
         jobs = [await desk.submit() for _ in range(5)]
         async with asyncio.timeout(LONG):
             found = await asyncio.gather(*waiting[:5])
         assert [each.dispatch.tenant_job_id for (each,) in found] == [each.id for each in jobs]
 
-    async def test_only_those_are_asked_for_that_may_run_it(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_only_polls_that_can_run_the_job_are_woken(self, world: World, desk: Desk, polls: Polls) -> None:
         other = await world.fleet(await world.workflow())
         waiting = await park(polls, await crowd(world, other))
         mine = await park(polls, [desk.worker])
@@ -131,7 +131,7 @@ class TestAmongMany:
         await desk.submit()
         assert await first([*waiting, *warm]) is warm[0]
 
-    async def test_one_that_drains_or_is_full_is_passed_by(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_draining_or_full_worker_is_skipped(self, world: World, desk: Desk, polls: Polls) -> None:
         await desk.leased()
         full, workers = desk.worker, await crowd(world, desk.fleet)
         waiting = await park(polls, [full, *workers])
@@ -139,9 +139,7 @@ class TestAmongMany:
         await desk.submit()
         assert await first(waiting) is waiting[2]
 
-    async def test_when_the_first_ones_are_blocked_others_are_asked_for(
-        self, world: World, desk: Desk, polls: Polls
-    ) -> None:
+    async def test_blocked_workers_are_skipped_for_later_polls(self, world: World, desk: Desk, polls: Polls) -> None:
         job, leased = await desk.leased()
         await world.complete(leased)
         workers = await crowd(world, desk.fleet)
@@ -150,9 +148,7 @@ class TestAmongMany:
         await desk.submit()
         assert await first(waiting) is waiting[-1]
 
-    async def test_what_nobody_can_take_is_not_asked_about_at_every_hint(
-        self, world: World, desk: Desk, polls: Polls
-    ) -> None:
+    async def test_unplaceable_job_is_not_retried_at_every_wakeup(self, world: World, desk: Desk, polls: Polls) -> None:
         job, leased = await desk.leased()
         await world.complete(leased)
         workers = await crowd(world, desk.fleet)
@@ -169,16 +165,14 @@ class TestAmongMany:
 
 
 class TestPrefetch:
-    async def test_whoever_is_idle_goes_before_a_prefetch(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_idle_worker_goes_before_a_prefetch(self, world: World, desk: Desk, polls: Polls) -> None:
         await desk.leased()
         busy = await park(polls, [desk.worker], prefetch=1)
         waiting = await park(polls, await crowd(world, desk.fleet))
         await desk.submit()
         assert await first([*busy, *waiting]) is waiting[0]
 
-    async def test_when_nobody_idle_may_run_it_a_worker_prefetches_it(
-        self, world: World, desk: Desk, polls: Polls
-    ) -> None:
+    async def test_job_is_prefetched_if_no_idle_worker_can_run_it(self, world: World, desk: Desk, polls: Polls) -> None:
         await desk.leased()
         busy = await park(polls, [desk.worker], prefetch=1)
         waiting = await park(polls, await crowd(world, await world.fleet(await world.workflow())))
@@ -186,9 +180,7 @@ class TestPrefetch:
         assert await first([*busy, *waiting]) is busy[0]
         assert busy[0].result()[0].dispatch.is_prefetch
 
-    async def test_poll_that_comes_later_prefetches_what_nobody_could_take(
-        self, world: World, desk: Desk, polls: Polls
-    ) -> None:
+    async def test_later_poll_prefetches_an_unplaced_job(self, world: World, desk: Desk, polls: Polls) -> None:
         await desk.leased()
         await park(polls, await crowd(world, await world.fleet(await world.workflow())))
         await desk.submit()
@@ -199,7 +191,9 @@ class TestPrefetch:
 
 
 class TestTick:
-    async def test_with_every_notification_lost_a_job_is_leased(self, world: World, desk: Desk, ticking: Polls) -> None:
+    async def test_job_is_leased_although_every_notification_is_lost(
+        self, world: World, desk: Desk, ticking: Polls
+    ) -> None:
         waiting = await park(ticking, await crowd(world, desk.fleet))
         await desk.submit()
         assert await first(waiting) is waiting[0]
@@ -245,7 +239,7 @@ async def test_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, d
 class TestPollsThatFollow:
     """A worker whose poll was not answered waiting again at once: the new poll looks together with others."""
 
-    async def test_it_does_not_look_for_itself(self, world: World, desk: Desk) -> None:
+    async def test_repeated_poll_makes_no_query_for_itself(self, world: World, desk: Desk) -> None:
         request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
         polls = Polls(
             world.engine.queue.leasing,
@@ -264,7 +258,7 @@ class TestPollsThatFollow:
         assert leased.dispatch.tenant_job_id == job.id
         await polls.stop()
 
-    async def test_its_request_id_is_looked_up_after_a_few_ticks(
+    async def test_request_id_of_a_repeated_poll_is_looked_up_after_a_few_ticks(
         self, world: World, desk: Desk, ticking: Polls
     ) -> None:
         request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"], request_id="r")
@@ -325,7 +319,7 @@ async def test_job_for_one_worker_alone_is_brought_to_it(world: World, desk: Des
     assert [each.dispatch.tenant_job_id for each in served.result()] == [job.id]
 
 
-async def test_jobs_for_one_who_is_not_there_keep_nobody_from_others(world: World, desk: Desk, polls: Polls) -> None:
+async def test_jobs_pinned_to_an_absent_worker_do_not_block_other_jobs(world: World, desk: Desk, polls: Polls) -> None:
     waiting = await park(polls, await crowd(world, desk.fleet))
     await world.engine.accounts.tenancy.set_limits(desk.user.tenant_id, {"max_active_jobs": 100})
     for _ in range(40):

@@ -73,7 +73,7 @@ async def refusal(desk: Desk, **values: Any) -> MissingOnWorkers:
     return refused.value
 
 
-async def test_what_nobody_has_is_refused_with_everything_that_is_missing(world: World) -> None:
+async def test_job_no_worker_can_run_is_refused_with_all_missing_requirements(world: World) -> None:
     desk = await a_desk(world, {"node_types": ["Prompt"], "models": []})
     error = await refusal(desk)
     assert error.detail.startswith("The worker is missing the nodes CheckpointLoader, SaveVideo and the model " + MODEL)
@@ -86,9 +86,7 @@ async def test_what_nobody_has_is_refused_with_everything_that_is_missing(world:
 
 
 @pytest.mark.parametrize("shows_workers", [False, True])
-async def test_who_has_what_is_told_in_numbers_and_by_name_to_those_who_may_know(
-    world: World, shows_workers: bool
-) -> None:
+async def test_worker_names_are_shown_only_to_callers_that_may_see_them(world: World, shows_workers: bool) -> None:
     desk = await a_desk(world, NO_SAVER, NO_MODEL)
     error = await refusal(desk, shows_workers=shows_workers)
     assert [(each["name"], each["workers"], each["on"]) for each in error.missing] == [
@@ -104,7 +102,7 @@ async def test_who_has_what_is_told_in_numbers_and_by_name_to_those_who_may_know
     [[], [{}], [NO_SAVER, {}], [NO_SAVER, ALL], [{"node_types": NODES}]],
     ids=["nobody", "silent", "one silent", "one able", "silent about models"],
 )
-async def test_with_nobody_to_ask_or_somebody_who_does_not_say_or_somebody_able_it_is_accepted(
+async def test_job_is_accepted_unless_every_worker_is_known_to_lack_something(
     world: World, reports: Sequence[dict[str, Any]]
 ) -> None:
     desk = await a_desk(world, *reports)
@@ -121,7 +119,7 @@ async def test_only_workers_that_could_be_given_the_job_count(world: World) -> N
     assert [(each["name"], each["on"]) for each in error.missing] == [("SaveVideo", [])]
 
 
-async def test_job_that_may_wait_is_not_given_to_whoever_lacks_what_it_needs(world: World) -> None:
+async def test_waiting_job_is_not_leased_to_a_worker_with_missing_requirements(world: World) -> None:
     desk = await a_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     assert await world.lease("gpu-1") is None
@@ -129,7 +127,7 @@ async def test_job_that_may_wait_is_not_given_to_whoever_lacks_what_it_needs(wor
     assert (waiting.reason, waiting.text) == (Reason.MISSING, "Waiting for a worker with the node SaveVideo.")
 
 
-async def test_it_runs_by_itself_where_a_worker_comes_that_has_everything(world: World) -> None:
+async def test_waiting_job_runs_when_a_worker_with_everything_registers(world: World) -> None:
     desk = await a_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     await worker(world, desk.fleet, ALL, name="gpu-2")
@@ -140,7 +138,7 @@ async def test_it_runs_by_itself_where_a_worker_comes_that_has_everything(world:
     assert await world.complete(leased) == "completed"
 
 
-async def test_it_runs_by_itself_where_a_worker_gets_what_it_lacked(world: World) -> None:
+async def test_waiting_job_runs_when_a_worker_gains_the_missing_requirement(world: World) -> None:
     desk = await a_desk(world, NO_SAVER)
     await world.submit(desk.user, desk.effect, wait_for_missing=True)
     await change(world, "gpu-1", NO_MODEL)
@@ -156,7 +154,7 @@ async def test_worker_that_loses_a_node_gets_no_more_jobs_that_need_it(world: Wo
     assert await world.lease("gpu-1") is None
 
 
-async def test_of_two_workers_only_the_one_that_is_able_is_given_the_job(world: World) -> None:
+async def test_only_the_worker_with_all_requirements_gets_the_job(world: World) -> None:
     desk = await a_desk(world, NO_SAVER, ALL)
     await world.submit(desk.user, desk.effect)
     assert await world.lease("gpu-1") is None
@@ -223,7 +221,7 @@ async def test_same_request_may_be_sent_again_to_wait(world: World) -> None:
     assert (await world.submit(desk.user, desk.effect, key="one")).id == job.id
 
 
-async def test_what_a_workflow_lacks_is_told_when_it_is_added(world: World) -> None:
+async def test_adding_a_workflow_reports_its_missing_requirements(world: World) -> None:
     desk = await a_desk(world, NO_SAVER, **WITH_CHOICE)
     missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
@@ -234,7 +232,7 @@ async def test_what_a_workflow_lacks_is_told_when_it_is_added(world: World) -> N
     assert await needs(world) == 0
 
 
-async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
+async def test_list_of_missing_names_is_truncated(world: World) -> None:
     graph = {**GRAPH, **{f"x{n}": {"class_type": f"Node{n:04}", "inputs": {}} for n in range(500)}}
     able = {"node_types": [*NODES, "Node0000", "Node0400"], "models": [MODEL]}
     desk = await a_desk(world, NO_SAVER, able, graph=graph)
@@ -251,7 +249,7 @@ async def test_of_thousands_of_names_some_are_kept(world: World) -> None:
     assert len(missing.items) < 3 * MOST_NAMES_KEPT
 
 
-async def test_worker_is_judged_where_nobody_waits_for_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_requirements_are_checked_off_the_event_loop(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     desk = await a_desk(world, NO_SAVER)
     await refusal(desk)
     judge, threads = ReportedCapabilities.fitness, []
@@ -272,7 +270,7 @@ async def needs(world: World) -> int:
         return len((await tx.execute(select(central.workflow_requirements))).all())
 
 
-async def test_what_no_job_needs_any_more_is_forgotten_and_learned_again(world: World) -> None:
+async def test_unused_requirements_are_deleted_and_recreated_on_use(world: World) -> None:
     desk = await a_desk(world, NO_SAVER)
     job = await world.submit(desk.user, desk.effect, wait_for_missing=True)
     await world.advance(UNUSED_SECONDS + 1)
@@ -283,7 +281,7 @@ async def test_what_no_job_needs_any_more_is_forgotten_and_learned_again(world: 
     await refusal(desk)
 
 
-async def test_what_was_used_lately_is_kept(world: World) -> None:
+async def test_recently_used_requirements_are_kept(world: World) -> None:
     desk = await a_desk(world, NO_SAVER)
     await refusal(desk)
     await world.advance(UNUSED_SECONDS + 1)

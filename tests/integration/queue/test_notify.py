@@ -86,7 +86,7 @@ class TestParkedPolls:
         assert await poll(polls, desk.worker, wait_seconds=0.05) == []
         assert polls.parked == 0
 
-    async def test_many_parked_polls_share_what_comes(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_parked_polls_share_incoming_jobs(self, world: World, desk: Desk, polls: Polls) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(8)]
         waiting = [poll(polls, each) for each in workers]
         await parked(polls, 8)
@@ -95,7 +95,7 @@ class TestParkedPolls:
         assert sorted(each.dispatch.tenant_job_id for leased in found for each in leased) == sorted(j.id for j in jobs)
         assert all(len(leased) == 1 for leased in found)
 
-    async def test_one_job_wakes_many_and_serves_one(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_single_job_serves_one_parked_poll(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = [poll(polls, await world.worker(desk.fleet)) for _ in range(3)]
         await parked(polls, 3)
         await desk.submit()
@@ -138,7 +138,7 @@ class TestParkedPolls:
         with pytest.raises(Forbidden):
             await waiting
 
-    async def test_with_every_notification_lost_the_tick_still_serves(self, world: World, desk: Desk) -> None:
+    async def test_tick_serves_parked_polls_although_every_notification_is_lost(self, world: World, desk: Desk) -> None:
         polls = Polls(
             world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.05
         )

@@ -38,7 +38,7 @@ async def large(world: World, desk: Desk) -> str:
     return worker
 
 
-async def test_it_goes_back_to_the_queue_and_only_a_larger_gpu_gets_it(world: World, desk: Desk, large: str) -> None:
+async def test_out_of_memory_job_is_requeued_for_a_larger_gpu(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
     assert await runs_out(world, desk.worker, 8) == "queued"
     found = await world.dispatch(job)
@@ -54,9 +54,7 @@ async def test_it_goes_back_to_the_queue_and_only_a_larger_gpu_gets_it(world: Wo
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
 
-async def test_it_does_so_once_and_then_it_is_the_jobs_failure_and_costs_nothing(
-    world: World, desk: Desk, large: str
-) -> None:
+async def test_second_out_of_memory_fails_the_job_and_refunds_it(world: World, desk: Desk, large: str) -> None:
     largest = await world.worker(desk.fleet)
     await has_gpu(world, largest, 80)
     job = await desk.submit()
@@ -100,9 +98,7 @@ async def test_later_jobs_of_the_workflow_are_not_given_to_such_a_gpu_while_a_la
 
 
 @pytest.mark.parametrize("gone", ["silent", "draining", "blocked"])
-async def test_when_no_larger_gpu_is_there_any_more_it_is_tried_all_the_same(
-    world: World, desk: Desk, large: str, gone: str
-) -> None:
+async def test_job_is_tried_again_if_no_larger_gpu_is_left(world: World, desk: Desk, large: str, gone: str) -> None:
     """Nothing waits for a machine that may never come back."""
     await desk.submit()
     await runs_out(world, desk.worker, 8)
@@ -140,7 +136,7 @@ async def test_worker_that_is_not_assigned_the_workflow_is_no_larger_gpu(world: 
     assert await runs_out(world, desk.worker, 8) == "failed"
 
 
-async def test_another_workflow_of_the_same_graph_stays_with_the_gpu_if_no_larger_one_serves_it(
+async def test_workflow_with_the_same_graph_and_no_larger_gpu_keeps_its_gpu(
     world: World, desk: Desk, large: str
 ) -> None:
     """The larger GPU is there for the first one alone, so the second must not wait for it."""
@@ -159,9 +155,7 @@ async def test_another_workflow_of_the_same_graph_stays_with_the_gpu_if_no_large
     assert await world.lease(large) is not None
 
 
-async def test_what_is_to_run_on_one_worker_does_not_wait_for_a_larger_one(
-    world: World, desk: Desk, large: str
-) -> None:
+async def test_pinned_job_does_not_wait_for_a_larger_gpu(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit(only_worker=desk.worker)
     assert await runs_out(world, desk.worker, 8) == "failed"
     assert (await world.job(job)).error_message == TEXT
@@ -195,7 +189,7 @@ async def test_machine_that_is_starting_is_waited_for(world: World, desk: Desk) 
     assert await world.lease(desk.worker) is not None
 
 
-async def test_who_waits_for_a_larger_gpu_is_told_so(world: World, desk: Desk, large: str) -> None:
+async def test_wait_reason_names_the_larger_gpu(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
     await runs_out(world, desk.worker, 8)
     waiting = await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
@@ -206,16 +200,14 @@ async def test_who_waits_for_a_larger_gpu_is_told_so(world: World, desk: Desk, l
     assert waiting.workers == 1
 
 
-async def test_worker_that_had_not_told_of_its_gpu_is_known_by_its_failure(
-    world: World, desk: Desk, large: str
-) -> None:
+async def test_gpu_size_is_learned_from_an_out_of_memory_failure(world: World, desk: Desk, large: str) -> None:
     silent = await world.worker(desk.fleet)
     await desk.submit()
     await runs_out(world, silent, 8)
     assert await world.lease(silent) is None
 
 
-async def test_what_was_learnt_is_believed_for_a_week(world: World, desk: Desk, large: str) -> None:
+async def test_learned_memory_limit_expires_after_a_week(world: World, desk: Desk, large: str) -> None:
     await desk.submit()
     await runs_out(world, desk.worker, 8)
     await world.advance(6 * 86_400)

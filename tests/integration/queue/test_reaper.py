@@ -30,7 +30,7 @@ async def test_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world:
 
 
 @pytest.mark.parametrize("attempts", [1, 3])
-async def test_lease_that_nobody_waits_for_lives_until_the_exact_end_of_the_grace(
+async def test_uncontended_lease_lives_until_the_exact_end_of_the_grace(
     world: World, desk: Desk, attempts: int
 ) -> None:
     job, _ = await desk.leased()
@@ -76,14 +76,14 @@ class TestLate:
         with pytest.raises(LeaseLost):
             await world.complete(leased)
 
-    async def test_one_that_waits_ends_one(self, world: World) -> None:
+    async def test_waiting_poll_reaps_one_late_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         await submit_many(world, desk.user, desk.effect, 3)
         assert len(await world.leases(desk.worker, 3)) == 3
         await world.advance(900)
         assert await reap_for(world, await world.worker(desk.fleet)) == 1
 
-    async def test_its_own_holder_waits_for_something_else(self, world: World) -> None:
+    async def test_poll_of_the_lease_holder_does_not_reap_its_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
         _, leased = await desk.leased()
         await world.advance(900)
@@ -91,7 +91,9 @@ class TestLate:
         assert await world.complete(leased) == "completed"
 
     @pytest.mark.parametrize("other", ["busy", "busy by its own account", "draining", "another fleet", "cloud only"])
-    async def test_who_cannot_run_it_does_not_end_it(self, world: World, desk: Desk, other: str) -> None:
+    async def test_poll_that_cannot_run_the_job_does_not_reap_its_lease(
+        self, world: World, desk: Desk, other: str
+    ) -> None:
         _, leased = await desk.leased()
         fleet = await world.fleet(await world.workflow()) if other == "another fleet" else desk.fleet
         worker = await world.worker(fleet)
@@ -106,14 +108,14 @@ class TestLate:
         assert await reap_for(world, worker, providers=providers, current_load=load) == 0
         assert await world.complete(leased) == "completed"
 
-    async def test_on_the_last_attempt_nobody_could_run_it(self, world: World, desk: Desk) -> None:
+    async def test_late_lease_of_the_last_attempt_is_not_reaped_early(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await execute(world.engine.databases.central, "UPDATE ai_job_dispatches SET max_attempts = 1")
         await world.advance(1799)
         assert await reap_for(world, await world.worker(desk.fleet)) == 0
         assert await world.complete(leased) == "completed"
 
-    async def test_nobody_runs_one_that_is_to_be_paused(self, world: World, desk: Desk) -> None:
+    async def test_late_lease_with_a_pause_request_is_not_reaped_early(self, world: World, desk: Desk) -> None:
         job, _ = await desk.leased()
         await world.engine.queue.control.pause(job.tenant_id, job.id, mode=PauseMode.AFTER)
         await world.advance(1799)

@@ -97,7 +97,7 @@ async def test_without_reuse_it_runs(world: World, desk: Desk) -> None:
 
 
 @pytest.mark.parametrize("other", ["prompt", "graph", "tenant"])
-async def test_what_is_not_equal_runs(world: World, desk: Desk, other: str) -> None:
+async def test_job_of_another_prompt_graph_or_user_runs(world: World, desk: Desk, other: str) -> None:
     await done(world, desk)
     user, effect = desk.user, desk.effect
     values: dict[str, Any] = {}
@@ -112,7 +112,7 @@ async def test_what_is_not_equal_runs(world: World, desk: Desk, other: str) -> N
     assert (job.status, job.reused_from) == ("queued", None)
 
 
-async def test_what_was_made_at_another_stage_answers_nobody(world: World, desk: Desk) -> None:
+async def test_result_of_another_stage_is_not_reused(world: World, desk: Desk) -> None:
     fleet = await world.fleet(desk.workflow, stage=Stage.STAGING)
     elsewhere = replace(desk, worker=await world.worker(fleet, stage=Stage.STAGING))
     tried = await done(world, elsewhere, stage=Stage.STAGING)
@@ -149,7 +149,7 @@ async def test_input_that_has_not_arrived_is_equal_to_nothing(world: World) -> N
 
 
 @pytest.mark.parametrize("how", ["removed", "lost"])
-async def test_output_that_is_gone_answers_nobody(world: World, desk: Desk, how: str) -> None:
+async def test_result_with_deleted_output_is_not_reused(world: World, desk: Desk, how: str) -> None:
     first = await done(world, desk)
     file = await output_of(world, first)
     assert file is not None
@@ -179,7 +179,7 @@ async def test_equal_jobs_at_the_same_time_are_each_answered(world: World, desk:
     assert await desk.balance() == 990
 
 
-async def test_one_key_is_one_job_also_when_it_is_sent_twice_at_once(world: World, desk: Desk) -> None:
+async def test_key_sent_twice_at_once_makes_one_job(world: World, desk: Desk) -> None:
     await done(world, desk)
     one, two = await asyncio.gather(*(desk.submit(reuse=True, key="once") for _ in range(2)))
     again = await desk.submit(key="once")
@@ -194,14 +194,14 @@ async def test_equal_jobs_that_both_wait_both_run(world: World, desk: Desk) -> N
     assert [await world.transactions(each) for each in (one, two)] == [{"JOB_RESERVE": -10, "JOB_CONSUME": 0}] * 2
 
 
-async def test_it_needs_no_tokens(world: World) -> None:
+async def test_reused_job_needs_no_tokens(world: World) -> None:
     desk = await world.desk(tokens=10)
     await done(world, desk)
     assert await desk.balance() == 0
     assert (await desk.submit(reuse=True)).status == "completed"
 
 
-async def test_it_does_not_count_as_active(world: World) -> None:
+async def test_reused_job_does_not_count_as_active(world: World) -> None:
     desk = await world.desk(concurrency=10)
     known, new = {"prompt": "known"}, {"prompt": "new"}
     await done(world, desk, input_payload=known)
@@ -216,7 +216,7 @@ async def test_it_does_not_count_as_active(world: World) -> None:
         await desk.submit(reuse=True, input_payload=new)
 
 
-async def test_to_run_it_again_costs_what_it_costs(world: World, desk: Desk) -> None:
+async def test_rerun_of_a_reused_job_costs_its_full_price(world: World, desk: Desk) -> None:
     await done(world, desk)
     job = await desk.submit(reuse=True)
     again = await world.engine.jobs.submit.run_again(job.tenant_id, job.id)
@@ -224,7 +224,7 @@ async def test_to_run_it_again_costs_what_it_costs(world: World, desk: Desk) -> 
     assert await desk.balance() == 980
 
 
-async def test_of_a_batch_those_that_are_done_are_answered_and_the_rest_runs(world: World, desk: Desk) -> None:
+async def test_batch_reuses_finished_items_and_runs_the_rest(world: World, desk: Desk) -> None:
     await done(world, desk, input_payload={"prompt": "item 1"})
     batch = await submit_batch(world, desk.user, desk.effect, 3, reuse=True)
     assert batch.counts == {"completed": 1, "queued": 2}
@@ -232,7 +232,7 @@ async def test_of_a_batch_those_that_are_done_are_answered_and_the_rest_runs(wor
     assert len(await world.leases(desk.worker, 5)) == 2
 
 
-async def test_batch_of_which_all_is_done_ends_at_once(world: World, desk: Desk) -> None:
+async def test_batch_with_only_reused_items_completes_at_once(world: World, desk: Desk) -> None:
     await done(world, desk, input_payload={"prompt": "same"})
     items = [ItemRequest(input_payload={"prompt": "same"})] * 3
     batch = await submit_batch(world, desk.user, desk.effect, items, reuse=True)
@@ -240,7 +240,7 @@ async def test_batch_of_which_all_is_done_ends_at_once(world: World, desk: Desk)
     assert await _count(world, desk, tenant.outbox) == 0
 
 
-async def test_its_video_and_its_webhook_follow_as_with_any_job(world: World, desk: Desk) -> None:
+async def test_reused_job_updates_its_video_and_calls_its_webhook(world: World, desk: Desk) -> None:
     await done(world, desk)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     job = await desk.submit(reuse=True, video_id=video, webhook_url="https://example.com/hook")
@@ -250,7 +250,7 @@ async def test_its_video_and_its_webhook_follow_as_with_any_job(world: World, de
     assert await _count(world, desk, tenant.outputs) == 2
 
 
-async def test_copy_that_nobody_stands_for_is_removed(world: World, desk: Desk) -> None:
+async def test_orphaned_copy_is_removed(world: World, desk: Desk) -> None:
     """As after a crash between the copy and the job."""
     await done(world, desk)
     crashed = world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.BEFORE_COMMIT)

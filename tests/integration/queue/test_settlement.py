@@ -162,7 +162,7 @@ class TestComplete:
         assert (await world.dispatch(job)).duration_seconds == 30
 
     @pytest.mark.parametrize("verb", list(Verb))
-    async def test_what_is_told_of_a_run_is_kept_however_it_ended(self, world: World, desk: Desk, verb: Verb) -> None:
+    async def test_run_details_are_kept_for_every_outcome(self, world: World, desk: Desk, verb: Verb) -> None:
         job, leased = await desk.leased()
         about = {"argv": ["python", "it's.py", "🐈"], "exit_code": 143}
         await world.engine.queue.settle.report(
@@ -248,7 +248,7 @@ class TestFail:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
         assert [each.outcome for each in await world.attempts(job)] == ["failed"] * 3
 
-    async def test_interruption_costs_no_attempt_and_blocks_nobody(self, world: World, desk: Desk) -> None:
+    async def test_interruption_costs_no_attempt_and_blocks_no_worker(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         assert await world.fail(leased, fault=Fault.INTERRUPTED, error="spot") == "queued"
         again = await world.lease(desk.worker)
@@ -277,9 +277,7 @@ class TestFail:
         video = await world.video(desk.user, video_id)
         assert (video.status, video.processing_details) == ("failed", {"error": "no frames in in.mp4"})
 
-    async def test_bytes_that_no_database_stores_do_not_keep_a_failure_from_being_told(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_unstorable_characters_do_not_prevent_a_failure_report(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         assert await world.fail(leased, error="bad \x00 byte, \ud800 half a entry, \\u0000 as text") == "failed"
         found = await world.job(job)
@@ -288,7 +286,7 @@ class TestFail:
 
 
 class TestRequeue:
-    async def test_it_gives_the_attempt_back_and_says_why(self, world: World, desk: Desk) -> None:
+    async def test_requeue_returns_the_attempt_and_records_the_reason(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         assert await world.requeue(leased, "spot_interruption") == "queued"
         dispatch = await world.dispatch(job)
@@ -364,7 +362,7 @@ class TestStaleLease:
                 await say(world, replace(leased, dispatch=leased.dispatch._replace(id=dispatch_id)))
         assert await snapshot(world, desk, job) == before
 
-    async def test_another_worker_with_the_right_token_changes_nothing(
+    async def test_report_of_another_worker_with_the_right_token_is_refused(
         self, world: World, desk: Desk, say: Say
     ) -> None:
         job, leased = await desk.leased()
@@ -376,7 +374,7 @@ class TestStaleLease:
 
 
 class TestRepeats:
-    async def test_repeated_complete_is_answered_alike_and_has_one_effect(self, world: World, desk: Desk) -> None:
+    async def test_repeated_complete_gets_the_same_answer_and_has_one_effect(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.complete(leased)
         before = await snapshot(world, desk, job)
@@ -385,7 +383,7 @@ class TestRepeats:
         assert len(await files(world, job)) == 1
 
     @pytest.mark.parametrize(("fault", "status"), [(Fault.JOB, "failed"), (Fault.WORKER, "queued")])
-    async def test_repeated_fail_is_answered_alike_and_has_one_effect(
+    async def test_repeated_fail_gets_the_same_answer_and_has_one_effect(
         self, world: World, desk: Desk, fault: Fault, status: str
     ) -> None:
         job, leased = await desk.leased()
@@ -394,7 +392,7 @@ class TestRepeats:
         assert await world.fail(leased, fault=fault) == status
         assert await snapshot(world, desk, job) == before
 
-    async def test_fail_is_answered_alike_even_after_the_job_was_leased_again(self, world: World, desk: Desk) -> None:
+    async def test_repeated_fail_gets_the_same_answer_after_the_next_lease(self, world: World, desk: Desk) -> None:
         other = await world.worker(desk.fleet)
         job, leased = await desk.leased()
         await world.fail(leased, fault=Fault.WORKER)
@@ -429,9 +427,7 @@ class TestRepeats:
         with pytest.raises(LeaseLost):
             await world.requeue(leased)
 
-    async def test_in_one_batch_the_first_word_counts_and_its_repeats_are_answered(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_first_report_of_a_batch_wins_and_its_repeats_are_answered(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
 
         def report(verb: Verb, worker: str | None = None) -> Report:
@@ -531,9 +527,7 @@ class TestLetters:
         assert (await world.job(job)).completed_at == START
         assert await world.entries() == []
 
-    async def test_while_the_shard_is_down_a_complete_is_accepted_and_the_tenant_follows_later(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_complete_is_accepted_while_the_shard_is_down(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         async with shard_down(world, await world.engine.databases.shard_name_of(job.tenant_id)):
             assert await world.complete(leased) == "completed"
@@ -546,7 +540,7 @@ class TestLetters:
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
         assert await world.entries() == []
 
-    async def test_what_was_delivered_leaves_the_outbox(self, world: World, desk: Desk) -> None:
+    async def test_delivered_letter_leaves_the_outbox(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.complete(leased)
         await world.settled()
@@ -571,7 +565,7 @@ async def test_completes_that_arrive_together_share_their_transactions_and_are_a
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
 
-async def test_one_bad_report_among_many_spoils_nobody_else_s(world: World) -> None:
+async def test_invalid_report_does_not_fail_the_others_of_its_batch(world: World) -> None:
     desk = await world.desk(concurrency=2)
     await submit_many(world, desk.user, desk.effect, 2)
     good, ended = await world.leases(desk.worker, 2)

@@ -113,7 +113,7 @@ def request_for(user: User, **values: Any) -> JobRequest:
 # the values of properties
 
 
-async def test_property_nobody_sets_has_the_workflows_default(world: World) -> None:
+async def test_unset_property_has_the_workflow_default(world: World) -> None:
     leased = await run(await make_desk(world, PROMPT, STRENGTH))
     assert leased.graph["2"]["inputs"] == {"text": "a cat", "strength": 0.5, "model": ["1", 0]}
 
@@ -123,7 +123,7 @@ async def test_effects_override_beats_the_workflows_default(world: World) -> Non
     assert leased.graph["2"]["inputs"]["strength"] == 0.9
 
 
-async def test_what_the_user_sends_beats_the_effects_override(world: World) -> None:
+async def test_user_input_wins_over_the_effect_override(world: World) -> None:
     desk = await make_desk(world, PROMPT, STRENGTH, overrides={"strength": 0.9})
     leased = await run(desk, input_payload={"strength": 0.1})
     assert leased.graph["2"]["inputs"]["strength"] == 0.1
@@ -139,7 +139,7 @@ async def test_value_of_the_wrong_type_is_refused_by_its_key(world: World) -> No
     }
 
 
-async def test_unknown_input_is_refused_with_the_names_of_those_there_are(world: World) -> None:
+async def test_unknown_input_is_refused_with_the_list_of_known_inputs(world: World) -> None:
     desk = await make_desk(world, PROMPT, STRENGTH)
     errors = await refusal(desk, input_payload={"promt": "a dog"})
     assert errors == {"promt": "Unknown input. Available inputs: prompt, strength."}
@@ -167,7 +167,7 @@ async def test_number_too_large_to_be_one_is_refused(world: World) -> None:
     assert await refusal(desk, input_payload={"strength": 10**400}) == {"strength": "This must be a number."}
 
 
-async def test_a_64_bit_seed_arrives_exactly(world: World) -> None:
+async def test_seed_of_64_bits_arrives_exactly(world: World) -> None:
     desk = await make_desk(world, {**STRENGTH, "minimum": None, "maximum": None})
     leased = await run(desk, input_payload={"strength": 2**64 - 1})
     assert leased.graph["2"]["inputs"]["strength"] == 2**64 - 1
@@ -199,7 +199,7 @@ async def test_seed_that_the_effect_fixes_stays(world: World) -> None:
     assert seed_in(await run(await make_desk(world, SEED, overrides={"seed": 3}))) == 3
 
 
-async def test_job_has_one_seed_whatever_is_sent_again_and_whichever_attempt_it_is(world: World) -> None:
+async def test_job_keeps_its_seed_across_repeats_and_attempts(world: World) -> None:
     desk = await make_desk(world, SEED)
     views = world.engine.jobs.views
     job, same = await asyncio.gather(*(desk.submit(key="once") for _ in range(2)))
@@ -311,7 +311,7 @@ async def test_primary_input_must_be_of_its_media_type(world: World) -> None:
 
 
 @pytest.mark.parametrize("same_shard", [True, False])
-async def test_another_tenants_file_or_video_is_as_good_as_none(world: World, same_shard: bool) -> None:
+async def test_file_or_video_of_another_tenant_is_not_found(world: World, same_shard: bool) -> None:
     desk = await make_desk(world, PROMPT, LOGO, {**VIDEO, "required": False})
     shard = (await world.engine.databases.shard_of(desk.user.tenant_id)).name
     other = await world.user(shard=shard if same_shard else {"a": "b", "b": "a"}[shard])
@@ -476,7 +476,7 @@ async def test_jobs_that_have_ended_do_not_count_as_active(world: World) -> None
         await desk.submit()
 
 
-async def test_one_users_jobs_do_not_count_for_another(world: World) -> None:
+async def test_active_job_limit_counts_each_user_separately(world: World) -> None:
     desk = await world.desk()
     for _ in range(5):
         await desk.submit()
@@ -588,7 +588,7 @@ async def test_text_that_stands_in_a_graph_often_may_not_fill_the_memory(world: 
     await world.engine.jobs.submit.submit(request_for(user, workflow_slug="own", item=item))
 
 
-async def test_another_tenants_own_workflow_is_not_found(world: World) -> None:
+async def test_private_workflow_of_another_tenant_is_not_found(world: World) -> None:
     owner, other = await world.user(), await world.user()
     await world.workflow("own", tenant_id=owner.tenant_id)
     with pytest.raises(NotFound):

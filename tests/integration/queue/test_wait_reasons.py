@@ -145,7 +145,7 @@ async def test_higher_priority_and_other_workflows_of_the_same_workers_are_ahead
     assert (await why(world, job)).position == 3
 
 
-async def test_what_is_delayed_or_paused_is_not_ahead(world: World) -> None:
+async def test_delayed_and_paused_jobs_are_not_ahead(world: World) -> None:
     desk = await world.desk()
     await keep_busy(desk)
     await desk.submit(delay_seconds=60)
@@ -155,7 +155,7 @@ async def test_what_is_delayed_or_paused_is_not_ahead(world: World) -> None:
     assert (await why(world, await desk.submit())).position == 1
 
 
-async def test_item_of_a_batch_counts_those_before_it(world: World) -> None:
+async def test_batch_item_counts_the_items_before_it(world: World) -> None:
     desk = await world.desk(concurrency=1)
     await keep_busy(desk)
     await submit_batch(world, desk.user, desk.effect, 20)
@@ -227,7 +227,7 @@ async def test_job_that_is_only_fetched_is_next_after_what_its_worker_runs(world
     assert waiting.text == "Position 1. Its worker is busy. Expected to start in about 40 s."
 
 
-async def test_another_tenants_job_is_not_found(world: World) -> None:
+async def test_job_of_another_tenant_is_not_found(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     other = await world.user()

@@ -41,7 +41,7 @@ class TestTimeline:
         await desk.submit()
         await fail_on(world, desk.worker)
 
-    async def test_at_0_s_the_block_is_recorded_with_its_end(self, world: World, desk: Desk) -> None:
+    async def test_block_is_recorded_with_its_end(self, world: World, desk: Desk) -> None:
         async with world.engine.databases.central.read() as tx:
             entries = {entry.event: entry for entry in (await audit.page(tx, worker_id=desk.worker))[0]}
         data = entries[BLOCKED_EVENT].data
@@ -50,7 +50,7 @@ class TestTimeline:
         assert data["workflow_hash"]
 
     @pytest.mark.parametrize("seconds", [0, 5, 30, 59.999])
-    async def test_while_it_lasts_the_worker_is_skipped_and_another_gets_the_job(
+    async def test_blocked_worker_is_skipped_and_another_gets_the_job(
         self, world: World, desk: Desk, other: str, seconds: float
     ) -> None:
         await world.advance(seconds)
@@ -64,9 +64,7 @@ class TestTimeline:
         assert not await gets_a_job(world, desk.worker)
         assert await gets_a_job(world, other)
 
-    async def test_at_exactly_60_s_the_worker_is_free_again_and_that_is_recorded(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_block_ends_after_exactly_60_seconds_and_that_is_recorded(self, world: World, desk: Desk) -> None:
         await world.advance(60)
         assert await gets_a_job(world, desk.worker)
         assert (await world.audit(desk.worker))[-3:] == [BLOCKED_EVENT, UNBLOCKED_EVENT, "lease"]
@@ -77,7 +75,7 @@ class TestTimeline:
         await world.lease(desk.worker)
         assert (await world.audit(desk.worker)).count(UNBLOCKED_EVENT) == 1
 
-    async def test_another_failure_after_it_blocks_again(self, world: World, desk: Desk, other: str) -> None:
+    async def test_failure_after_a_block_blocks_again(self, world: World, desk: Desk, other: str) -> None:
         await world.advance(60)
         await fail_on(world, desk.worker)
         await world.advance(59.999)
@@ -86,7 +84,7 @@ class TestTimeline:
         assert await gets_a_job(world, desk.worker)
 
 
-async def test_job_s_own_fault_blocks_nobody(world: World, desk: Desk) -> None:
+async def test_job_fault_blocks_no_worker(world: World, desk: Desk) -> None:
     await desk.submit()
     await fail_on(world, desk.worker, Fault.JOB)
     await desk.submit()
@@ -94,7 +92,7 @@ async def test_job_s_own_fault_blocks_nobody(world: World, desk: Desk) -> None:
     assert BLOCKED_EVENT not in await world.audit(desk.worker)
 
 
-async def test_interruption_blocks_nobody(world: World, desk: Desk) -> None:
+async def test_interruption_blocks_no_worker(world: World, desk: Desk) -> None:
     await desk.submit()
     await fail_on(world, desk.worker, Fault.INTERRUPTED)
     assert await gets_a_job(world, desk.worker)
@@ -106,7 +104,7 @@ async def test_silent_worker_is_not_blocked_for_its_expired_lease(world: World, 
     assert await gets_a_job(world, desk.worker)
 
 
-async def test_another_workflow_on_the_same_worker_is_not_blocked(world: World) -> None:
+async def test_block_does_not_cover_other_workflows_of_the_worker(world: World) -> None:
     first, second = await world.workflow(graph=graph_of("one")), await world.workflow(graph=graph_of("two"))
     worker = await world.worker(await world.fleet(first, second))
     user = await world.user()
