@@ -16,7 +16,7 @@ from comfyrelay.cli.target import DataDir, with_data_dir
 from comfyrelay.errors import NotFound
 
 if TYPE_CHECKING:
-    from comfyrelay.comfyui.processes.state_files import ProcessNote
+    from comfyrelay.comfyui.processes.state_files import ProcessRecord
 
 comfyui_app = typer.Typer(no_args_is_help=True, help="The ComfyUI processes that ComfyRelay starts on this machine.")
 out = Console()
@@ -35,7 +35,7 @@ def list_(
     found = _found(data_dir)
     if as_json:
         rows = [
-            {**asdict(note), "state": note.state_now, "processes": [pid for pid, _ in note.living], "log": str(log)}
+            {**asdict(note), "state": note.state_now, "processes": [pid for pid, _ in note.alive], "log": str(log)}
             for note, log in found
         ]
         out.print_json(json.dumps(rows))
@@ -75,7 +75,7 @@ def logs(
             places[path] = _print_since(path, place)
 
 
-def _found(data_dir: Path | None) -> list[tuple[ProcessNote, Path]]:
+def _found(data_dir: Path | None) -> list[tuple[ProcessRecord, Path]]:
     from comfyrelay.comfyui.processes import state_files
     from comfyrelay.settings import load_settings
     from comfyrelay.worker.settings import load_worker_settings

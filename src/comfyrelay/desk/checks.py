@@ -22,7 +22,7 @@ from comfyrelay.settings import Settings
 from comfyrelay.system.command_lines import quoted
 from comfyrelay.system.disks import free_bytes
 from comfyrelay.system.platform import describe
-from comfyrelay.worker.check import ANSWERS, about_care, about_comfyui, about_installs
+from comfyrelay.worker.check import RESPONDS, check_comfyui, check_installs, check_managed_comfyui
 
 GIB = 1024**3
 # Free space: below the first limit nothing works, below the second large outputs may not fit.
@@ -37,8 +37,8 @@ async def examine_own(
     yield about_python()
     for finding in about_folder(settings.data_dir, str(os.getpid())):
         yield finding
-    if desk.care is not None:
-        yield await about_care(desk.care)
+    if desk.managed is not None:
+        yield await check_managed_comfyui(desk.managed)
     desk = desk.model_copy(update={"comfyui_url": list(in_use)})
     async for finding in about_comfyuis(settings, desk, list(in_use)):
         yield finding
@@ -53,8 +53,8 @@ async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[
     abouts = [await _about_comfyui(url, desk, folder=kept.get(url)) for url in urls]
     for finding in abouts:
         yield finding
-    if desk.care is None and not any(each.text.startswith(ANSWERS) for each in abouts):
-        found = await about_installs(
+    if desk.managed is None and not any(each.text.startswith(RESPONDS) for each in abouts):
+        found = await check_installs(
             lambda folder: f"comfyrelay up --comfyui {quoted(folder)}",
             python=desk.comfyui_python,
             setting=f"{DESK_PREFIX}COMFYUI_PYTHON",
@@ -99,7 +99,7 @@ async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -
     place = desk.comfyui_url.index(url)
     folder = desk.comfyui_folders[place] if place < len(desk.comfyui_folders) else folder
     async with ComfyClient(url) as client:
-        found = await about_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
+        found = await check_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
     if found.verdict is CheckVerdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
         text = f"{found.text} Jobs wait for it. Is it elsewhere? Name it: --comfyui-url."
         return lacking(found.about, text)

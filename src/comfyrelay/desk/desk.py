@@ -84,9 +84,9 @@ class Desk:
         """Yield the task of the worker, which ends when the worker has deregistered."""
         settings = single_user_settings(self.settings)
         password = load_password(settings, self.desk.allowed_hosts)
-        if (care := self.desk.care) is not None:
+        if (managed := self.desk.managed) is not None:
             # report an unusable ComfyUI folder before anything starts
-            care.resolved()
+            managed.resolve()
         async with AsyncExitStack() as opened:
             opened.callback(open_data_folder(settings.data_dir).release)
             write_sample(self.input_folder)

@@ -28,7 +28,7 @@ from comfyrelay.protocol.desk import CheckResult, TryingOut
 from comfyrelay.services.databases import Databases
 from comfyrelay.settings import Settings, config_path, load_settings
 from comfyrelay.system.folder_lock import FolderLock
-from comfyrelay.worker.check import about_care
+from comfyrelay.worker.check import check_managed_comfyui
 
 ANSWER_SECONDS = 5.0
 
@@ -61,9 +61,9 @@ async def examine() -> AsyncIterator[CheckResult]:
     if in_use:
         # possibly from its command line, which no setting shows
         desk = desk.model_copy(update={"comfyui_url": in_use})
-    if desk.care is not None:
-        yield await about_care(desk.care)
-    urls = desk.comfyui_url if desk.care is None or in_use else []
+    if desk.managed is not None:
+        yield await check_managed_comfyui(desk.managed)
+    urls = desk.comfyui_url if desk.managed is None or in_use else []
     async for finding in about_comfyuis(settings, desk, urls):
         yield finding
     if script is not None:

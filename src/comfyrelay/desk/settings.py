@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
-from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.settings import CommaSeparated, Count, CountOrZero, SecondsOrZero, load, split_commas
 
 ENV_PREFIX = "COMFYRELAY_DESK_"
@@ -23,7 +23,7 @@ def _host(name: str) -> str:
 Hosts = Annotated[list[Annotated[str, AfterValidator(_host)]], NoDecode, BeforeValidator(split_commas)]
 
 
-class DeskSettings(CareSettings):
+class DeskSettings(ManagedSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
     comfyui_url: CommaSeparated = Field(

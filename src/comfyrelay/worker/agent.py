@@ -13,9 +13,9 @@ from comfyrelay.protocol.progress import Phase
 from comfyrelay.worker.capacity import Capacity, capacity_for, most_on_gpu, times_for
 from comfyrelay.worker.comfyui.capabilities import Capabilities
 from comfyrelay.worker.comfyui.devices import Devices
-from comfyrelay.worker.comfyui.managed import KeptServers
+from comfyrelay.worker.comfyui.managed import ManagedServers
 from comfyrelay.worker.comfyui.node_definitions import NodeDefinitionSender
-from comfyrelay.worker.comfyui.orphaned_files import Leftovers
+from comfyrelay.worker.comfyui.orphaned_files import OrphanedFiles
 from comfyrelay.worker.comfyui.packing import Packer
 from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS, Servers, WrapServer
 from comfyrelay.worker.control import ControlPlane
@@ -96,13 +96,13 @@ class Agent:
         self._typical = Typical()
         self._group: ScalingGroup | None = None
         self._protection: Protection | None = None
-        self._leftovers: Leftovers | None = None
+        self._orphaned_files: OrphanedFiles | None = None
         self._poller: Poller | None = None
         self._online = asyncio.Event()
         self._slots = 0
         self._servers = Servers(settings, on_change=self._on_servers_change, wrap_server=wrap_server)
         # managed ComfyUI processes, while the worker runs
-        self._kept: KeptServers | None = None
+        self._managed: ManagedServers | None = None
         self._packer: Packer | None = None
         self._definitions: NodeDefinitionSender | None = None
         self._devices: Devices | None = None
@@ -131,7 +131,7 @@ class Agent:
     @property
     def gpus(self) -> GpuInventory | None:
         """GPUs on which it could start more managed ComfyUI processes."""
-        return self._kept
+        return self._managed
 
     @property
     def comfyui_urls(self) -> list[str]:
@@ -169,8 +169,8 @@ class Agent:
             await self._live(this, state)
         finally:
             await self._servers.close()
-            if self._kept is not None:
-                await self._kept.close()
+            if self._managed is not None:
+                await self._managed.close()
             if self._protection is not None:
                 await self._protection.close()
             state.close()
@@ -203,8 +203,8 @@ class Agent:
             for task in (notified, working, *self._works.values()):
                 task.cancel()
             await asyncio.gather(notified, working, *self._works.values(), return_exceptions=True)
-            if self._leftovers is not None:
-                await self._leftovers.close()
+            if self._orphaned_files is not None:
+                await self._orphaned_files.close()
             await transfers.close()
             await control.close()
 
@@ -218,15 +218,15 @@ class Agent:
     ) -> None:
         registration.require_settings()
         await self._servers.open()
-        if self._kept is not None:
-            await self._kept.open()
-            if self._kept.is_counted_by_itself:
+        if self._managed is not None:
+            await self._managed.open()
+            if self._managed.is_automatic:
                 self._packer = Packer(
-                    self._kept,
+                    self._managed,
                     self._servers.pool,
-                    most=most_on_gpu(self._settings.max_concurrency, gpus=len(self._kept.gpus())),
+                    most=most_on_gpu(self._settings.max_concurrency, gpus=len(self._managed.gpus())),
                     more_waiting=self._more_waiting,
-                    taken=self._kept.taken,
+                    taken=self._managed.largest_process_bytes,
                 )
         details = {
             "capacity_type": this.capacity_type,
@@ -244,7 +244,7 @@ class Agent:
                 is_at_work = any(each.lease.stop is not LeaseStop.LOST for each in self._works)
                 # more servers may have started since
                 now = {"max_concurrency": self._servers.at_once, "capabilities": capabilities}
-                if await registration.enlist({**details, **now}, is_at_work=is_at_work):
+                if await registration.register({**details, **now}, is_at_work=is_at_work):
                     # sent now because the first poll need not carry megabytes
                     self._capabilities.mark_sent(capabilities)
                     self._bring_definitions()
@@ -252,7 +252,7 @@ class Agent:
         self._protect()
         self._definitions = NodeDefinitionSender(control, self._servers)
         tools = self._tools(control, state, transfers)
-        registration.recall()
+        registration.load_token()
         self._register = register
         await self._some_server(registration, before_waiting=lambda: self._settle_after_kill(state, tools))
         await self._capabilities.refresh()
@@ -329,8 +329,8 @@ class Agent:
 
         cache = AssetCache(state.assets, max_bytes=self._settings.asset_cache_bytes, on_removed=on_removed)
         folders.keep_assets(cache.names)
-        self._leftovers = Leftovers(state, servers=self._servers, folders=folders)
-        self._leftovers.recall()
+        self._orphaned_files = OrphanedFiles(state, servers=self._servers, folders=folders)
+        self._orphaned_files.resume()
         self._metrics.watch(
             cache=cache,
             control=control,
@@ -345,7 +345,7 @@ class Agent:
             transfers=transfers,
             inputs=Inputs(transfers, cache, folder=state.work, asset_folder=assets),
             folders=folders,
-            leftovers=self._leftovers,
+            orphaned_files=self._orphaned_files,
             typical=self._typical,
             metrics=self._metrics,
             settings=self._settings,
@@ -358,18 +358,18 @@ class Agent:
         )
 
     def _keep(self, state: StateFolder) -> None:
-        if (care := self._settings.care) is not None:
-            self._kept = KeptServers(care, self._servers, folder=state.folder, held=lambda: self.held)
+        if (options := self._settings.managed) is not None:
+            self._managed = ManagedServers(options, self._servers, folder=state.folder, held=lambda: self.held)
 
     def _why_so_many(self, gpu: str) -> str | None:
-        told = self._packer.decided.get(gpu) if self._packer is not None else None
-        return told.reason if told is not None else None
+        status = self._packer.decided.get(gpu) if self._packer is not None else None
+        return status.reason if status is not None else None
 
     def _comfyui_folders(self) -> list[Path]:
         if not self._settings.tidy_comfyui:
             return []
-        if self._kept is not None:
-            return self._kept.folders()
+        if self._managed is not None:
+            return self._managed.folders()
         places = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
         return [each for each in places if each is not None]
 
@@ -458,13 +458,13 @@ class Agent:
         except TimeoutError:
             where = [*(each.url for each in self._servers.own), *(each.url for each in self._servers.cloud)]
             # the supervisor already logs the start of a managed ComfyUI
-            log_line = log.warning if self._kept is None else log.info
+            log_line = log.warning if self._managed is None else log.info
             log_line("worker.waiting_for_comfyui", servers=where)
             # the wait may be long, so report a refused registration now
             await registration.check_settings({"max_concurrency": self._servers.at_once})
             # leases of an earlier process must not look as if they were running
             await before_waiting()
-            await registration.sign_off()
+            await registration.deregister_earlier()
             await self._online.wait()
 
     def _find_group(self, this: HostIdentity) -> None:

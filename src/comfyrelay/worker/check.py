@@ -14,8 +14,8 @@ from comfyrelay.comfyui.graphs.preflight import installed_models
 from comfyrelay.comfyui.processes import mps
 from comfyrelay.comfyui.processes.gpus import find_gpus
 from comfyrelay.comfyui.processes.installs import Install, find_installs
-from comfyrelay.comfyui.processes.options import Care
-from comfyrelay.comfyui.processes.python import python_of, try_python
+from comfyrelay.comfyui.processes.options import ManagedOptions
+from comfyrelay.comfyui.processes.python import check_python, find_python
 from comfyrelay.errors import ComfyRelayError
 from comfyrelay.extras import install_line, is_installed
 from comfyrelay.protocol.desk import CheckResult, CheckVerdict
@@ -30,8 +30,8 @@ from comfyrelay.worker.registration import Registrar, explain, missing_in
 from comfyrelay.worker.settings import ENV_PREFIX, WorkerSettings
 from comfyrelay.worker.state import StateFolder
 
-# Prefix of the result for a ComfyUI that answers.
-ANSWERS = "It answers"
+# Prefix of the result for a ComfyUI that responds.
+RESPONDS = "It responds"
 
 
 async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
@@ -40,35 +40,35 @@ async def check(settings: WorkerSettings) -> AsyncIterator[CheckResult]:
     servers = Servers(settings, on_change=lambda: None)
     try:
         this = await machine(settings, imds)
-        yield _about_machine(this, settings)
-        yield _about_folder(settings, this)
+        yield _check_machine(this, settings)
+        yield _check_folder(settings, this)
         if missing := missing_in(settings):
             yield CheckResult(verdict=CheckVerdict.BROKEN, about="settings", text=" ".join(missing))
-        if (care := settings.care) is not None:
-            yield await about_care(care)
-        elif servers.own and not await _is_any_there(servers):
-            found = await about_installs(
+        if (options := settings.managed) is not None:
+            yield await check_managed_comfyui(options)
+        elif servers.own and not await _any_responds(servers):
+            found = await check_installs(
                 lambda folder: setting_line(f"{ENV_PREFIX}COMFYUI_DIR", folder),
                 python=settings.comfyui_python,
                 setting=f"{ENV_PREFIX}COMFYUI_PYTHON",
             )
-            for finding in found:
-                yield finding
+            for result in found:
+                yield result
         for client, named in zip(servers.own, settings.comfyui_base_url, strict=False):
-            yield await about_comfyui(
+            yield await check_comfyui(
                 client, folder=settings.folder_of(named), setting="COMFYRELAY_WORKER_COMFYUI_FOLDERS"
             )
         for cloud in servers.cloud:
-            yield await _about_cloud(cloud)
-        async for finding in _about_control(settings, this, servers, imds):
-            yield finding
+            yield await _check_cloud(cloud)
+        async for result in _check_control_plane(settings, this, servers, imds):
+            yield result
     finally:
         await servers.close()
         if imds is not None:
             await imds.close()
 
 
-async def _is_any_there(servers: Servers) -> bool:
+async def _any_responds(servers: Servers) -> bool:
     for client in servers.own:
         with suppress(ComfyRelayError):
             await client.check()
@@ -76,77 +76,77 @@ async def _is_any_there(servers: Servers) -> bool:
     return False
 
 
-async def about_care(care: Care) -> CheckResult:
+async def check_managed_comfyui(options: ManagedOptions) -> CheckResult:
     """Check whether the managed ComfyUI could start, without starting it."""
-    about = f"ComfyUI {care.folder}"
+    about = f"ComfyUI {options.folder}"
     try:
-        install, python = await asyncio.to_thread(care.resolved)
+        install, python = await asyncio.to_thread(options.resolve)
     except ComfyRelayError as error:
         return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
-    trouble, torch = await asyncio.to_thread(try_python, python)
+    trouble, torch = await asyncio.to_thread(check_python, python)
     what = f"{install.kind.value.capitalize()}, version {install.version or 'unknown'}, with {python}"
     if trouble is not None:
-        text = f"{what}, which cannot run it: {trouble} Name another with {care.setting}COMFYUI_PYTHON."
+        text = f"{what}, which cannot run it: {trouble} Set another Python with {options.setting}COMFYUI_PYTHON."
         return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=text)
-    gpus = await asyncio.to_thread(find_gpus, care.arguments)
+    gpus = await asyncio.to_thread(find_gpus, options.arguments)
     names = ", ".join(each.name or "one unnamed GPU" for each in gpus)
-    count = "as many as help" if care.per_gpu == "auto" else str(care.per_gpu)
-    text = f"{what} and torch {torch}. It is started on: {names}; on each {count}."
-    if (sharing := await asyncio.to_thread(mps.plan, care, gpus)) is not None:
+    count = "automatic" if options.per_gpu == "auto" else str(options.per_gpu)
+    text = f"{what} and torch {torch}. GPUs: {names}. Processes per GPU: {count}."
+    if (sharing := await asyncio.to_thread(mps.plan, options, gpus)) is not None:
         text = f"{text} {sharing.why}"
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
-async def about_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckResult]:
+async def check_installs(line: Callable[[str], str], *, python: Path | None, setting: str) -> list[CheckResult]:
     """List ComfyUI installations on this machine that ComfyRelay could manage.
 
     `line` returns the command that starts one; `python` is the interpreter chosen for it, `setting` the setting that
     names one.
     """
     found = await asyncio.to_thread(find_installs)
-    return list(await asyncio.gather(*(_about_install(each, line, python=python, setting=setting) for each in found)))
+    return list(await asyncio.gather(*(_check_install(each, line, python=python, setting=setting) for each in found)))
 
 
-async def _about_install(
+async def _check_install(
     install: Install, line: Callable[[str], str], *, python: Path | None, setting: str
 ) -> CheckResult:
     about = f"ComfyUI {install.named}"
-    what = f"A {install.kind.value} is here, version {install.version or 'unknown'}"
+    what = f"Found a {install.kind.value}, version {install.version or 'unknown'}"
     start = line(str(install.named))
     try:
-        python = await asyncio.to_thread(python_of, install, given=python, setting=setting)
+        python = await asyncio.to_thread(find_python, install, given=python, setting=setting)
     except ComfyRelayError as error:
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{what}. {error.detail} Then: {start}")
-    trouble, torch = await asyncio.to_thread(try_python, python)
+    trouble, torch = await asyncio.to_thread(check_python, python)
     if trouble is not None:
-        text = f"{what}, with {python}, which cannot run it: {trouble} Name another with {setting}, then: {start}"
+        text = f"{what}, with {python}, which cannot run it: {trouble} Set another Python with {setting}, then: {start}"
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
-    text = f"{what}, with {python} and torch {torch}. ComfyRelay can start it itself: {start}"
+    text = f"{what}, with {python} and torch {torch}. ComfyRelay can start it: {start}"
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
-def _about_machine(this: HostIdentity, settings: WorkerSettings) -> CheckResult:
-    name = f"This worker is called {this.worker_id}."
+def _check_machine(this: HostIdentity, settings: WorkerSettings) -> CheckResult:
+    name = f"The name of this worker is {this.worker_id}."
     if this.instance_id is None:
         if settings.asg_name:
-            text = f"{name} ASG_NAME is set, but this is not an EC2 instance: nothing will be protected."
+            text = f"{name} ASG_NAME is set, but this is not an EC2 instance, so it has no scale-in protection."
             return CheckResult(verdict=CheckVerdict.LACKING, about="machine", text=text)
         return CheckResult(
-            verdict=CheckVerdict.FINE, about="machine", text=f"{name} It is not on EC2: there are no Spot notices."
+            verdict=CheckVerdict.FINE, about="machine", text=f"{name} It is not on EC2, so there are no Spot notices."
         )
     if settings.asg_name and not is_installed("aws"):
-        text = f"{name} ASG_NAME is set, but protecting it needs more than the base install: {install_line('aws')}"
+        text = f"{name} ASG_NAME is set, but scale-in protection needs an extra: {install_line('aws')}"
         return CheckResult(verdict=CheckVerdict.BROKEN, about="machine", text=text)
     kind = f"{this.capacity_type or 'EC2'} instance"
-    guarded = f" It is protected in {settings.asg_name} while it works." if settings.asg_name else ""
+    guarded = f" It is protected from scale-in of {settings.asg_name} while it runs jobs." if settings.asg_name else ""
     return CheckResult(
         verdict=CheckVerdict.FINE,
         about="machine",
-        text=f"{name} It is a {kind}: Spot notices are watched for.{guarded}",
+        text=f"{name} It is a {kind}: it watches for Spot notices.{guarded}",
     )
 
 
-def _about_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
+def _check_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
     folder = settings.data_dir / this.folder_name
     # the folder or its nearest existing parent; an unreadable folder counts as missing
     place = next(each for each in (folder, *folder.parents) if os.path.exists(each))  # noqa: PTH110
@@ -155,17 +155,17 @@ def _about_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
             return CheckResult(
                 verdict=CheckVerdict.LACKING, about="folder", text=f"A worker is running in {folder} now."
             )
-        why = None if _is_writable(place) else f"{place} is no folder that can be written"
+        why = None if _is_writable(place) else f"{place} is not a writable folder"
     except OSError as error:
         why = error.strerror
     if why is not None:
         text = f"{folder} cannot be used: {why}. Choose another with COMFYRELAY_WORKER_DATA_DIR."
         return CheckResult(verdict=CheckVerdict.BROKEN, about="folder", text=text)
-    text = f"Its files are in {folder}." if place == folder else f"Its files will be in {folder}, which it makes."
+    text = f"Its files are in {folder}." if place == folder else f"It will create {folder} for its files."
     return CheckResult(verdict=CheckVerdict.FINE, about="folder", text=text)
 
 
-async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> CheckResult:
+async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: str) -> CheckResult:
     """Check one ComfyUI. `folder` contains its `input` and `output`, if known; `setting` is the setting for it."""
     about = f"ComfyUI {client.url}"
     try:
@@ -176,21 +176,21 @@ async def about_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
         return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
     system, devices = stats.get("system") or {}, stats.get("devices") or []
     gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device reported"
-    has = f"{len(info)} kinds of nodes, {len(installed_models(info))} models"
-    text = f"{ANSWERS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
+    has = f"{len(info)} node classes, {len(installed_models(info))} models"
+    text = f"{RESPONDS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
-        more = f"Its folders are not configured, so what jobs leave in them stays ({setting})."
+        more = f"Its folders are not configured ({setting}), so job files are not deleted."
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
     if not (folder / "output").is_dir():
         more = f"But {folder} has no folder `output`: check {setting}."
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
-    if closed := [str(each) for each in _emptied(folder) if each.is_dir() and not _is_writable(each)]:
-        more = f"But what jobs leave stays: this user cannot write in {', '.join(closed)}."
+    if closed := [str(each) for each in _cleaned_folders(folder) if each.is_dir() and not _is_writable(each)]:
+        more = f"But job files are not deleted: this user cannot write to {', '.join(closed)}."
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
-def _emptied(folder: Path) -> list[Path]:
+def _cleaned_folders(folder: Path) -> list[Path]:
     """Folders in which the worker deletes files of finished jobs."""
     kinds = [folder / kind for kind in ("input", "output", "temp")]
     return [*kinds, *(each / UPLOAD_FOLDER for each in kinds)]
@@ -200,23 +200,25 @@ def _is_writable(folder: Path) -> bool:
     return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
 
 
-async def _about_cloud(client: CloudClient) -> CheckResult:
+async def _check_cloud(client: CloudClient) -> CheckResult:
     about = f"Comfy Cloud {client.url}"
     try:
         await client.check()
     except ComfyRelayError as error:
         return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
-    return CheckResult(verdict=CheckVerdict.FINE, about=about, text=f"It takes the key. Runs at once: {client.slots}.")
+    return CheckResult(
+        verdict=CheckVerdict.FINE, about=about, text=f"It accepts the key. Simultaneous runs: {client.slots}."
+    )
 
 
-async def _about_control(
+async def _check_control_plane(
     settings: WorkerSettings, this: HostIdentity, servers: Servers, imds: Imds | None
 ) -> AsyncIterator[CheckResult]:
     control = ControlPlane(settings.api_base_url, worker_id=this.worker_id)
     about = f"control plane {control.url}"
     try:
         await control.check()
-        yield CheckResult(verdict=CheckVerdict.FINE, about=about, text="It answers.")
+        yield CheckResult(verdict=CheckVerdict.FINE, about=about, text="It responds.")
         if missing_in(settings):
             return
         capabilities = Capabilities(servers, settings.capabilities)
@@ -227,22 +229,22 @@ async def _about_control(
             "max_concurrency": servers.at_once,
             "capabilities": capabilities.current,
         }
-        registered = await registration.try_out(details)
+        registered = await registration.dry_run(details)
     except ComfyRelayError as error:
         is_guess = "api_base_url" not in settings.model_fields_set
-        wakeup = " API_BASE_URL is not set: name the server that this worker is for." if is_guess else ""
-        yield CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{wakeup}")
+        advice = " API_BASE_URL is not set: set it to the address of the server." if is_guess else ""
+        yield CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=f"{explain(error, settings, control)}{advice}")
         return
     finally:
         await control.close()
     for slug in registered.workflows_assigned:
-        yield _about_workflow(slug, registered.lacking.get(slug, []))
+        yield _check_workflow(slug, registered.lacking.get(slug, []))
 
 
-def _about_workflow(slug: str, lacking: list[str]) -> CheckResult:
+def _check_workflow(slug: str, missing: list[str]) -> CheckResult:
     about = f"workflow {slug}"
-    if lacking:
-        text = f"It would be assigned, but its jobs would fail here. Missing: {', '.join(lacking)}."
+    if missing:
+        text = f"It would be assigned, but its jobs would fail here. Missing: {', '.join(missing)}."
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text="It would be assigned.")
 

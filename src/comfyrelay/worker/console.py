@@ -27,7 +27,7 @@ from comfyrelay.logs import PROCESSORS, log_as_json, minimum
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.text import printable
 from comfyrelay.worker.lease import Lease
-from comfyrelay.worker.log_tail import RecentLines
+from comfyrelay.worker.log_tail import LogTail
 
 WIDE = 80
 MOST_SHOWN = 4
@@ -66,7 +66,7 @@ class WorkerConsole:
         self._shows_jobs = shows_jobs
         # ignore FORCE_COLOR: a live table is useless in a log file
         self._console = console or Console(stderr=True, force_terminal=sys.stderr.isatty())
-        self.recent = RecentLines()
+        self.recent = LogTail()
         self._before: dict[str, Any] = {}
         self._live: Live | None = None
         self._held: tuple[Lease, ...] | None = None

@@ -101,13 +101,13 @@ class ControlPlane:
         """Register this worker. `proof` are the headers that authenticate it to the fleet."""
         return await self._join(proof, details, Registered)
 
-    async def try_to_register(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> WouldRegister:
+    async def check_registration(self, proof: Mapping[str, str], details: Mapping[str, Any]) -> WouldRegister:
         """Check whether this worker could register."""
         return await self._join(proof, {**details, "dry_run": True}, WouldRegister)
 
-    async def poll(self, wish: Mapping[str, Any]) -> Lease | None:
+    async def poll(self, request: Mapping[str, Any]) -> Lease | None:
         """Poll for a job. Repeating a `request_id` returns the same lease, so a lost answer loses no job."""
-        body = checked(PollRequest, worker_id=self.worker_id, **wish, **self._about_devices())
+        body = checked(PollRequest, worker_id=self.worker_id, **request, **self._about_devices())
         answer = await self._call("poll", body, PollAnswer, waits=body.wait_seconds)
         self._send_lines_soon(answer.wants_logs)
         job = answer.job
@@ -280,7 +280,7 @@ class ControlPlane:
         return ControlPlaneUnreachable(f"The control plane at {self.url} does not answer ({type(error).__name__}).")
 
 
-async def patiently(
+async def retry_until_reachable(
     call: Callable[[], Awaitable[T]],
     *,
     first_pause_seconds: float = 0.5,

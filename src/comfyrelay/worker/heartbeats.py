@@ -131,10 +131,10 @@ class HeartbeatLoop:
     def _is_over(self) -> bool:
         return self._lease.stop is LeaseStop.LOST
 
-    async def _beat(self, **told: Any) -> None:
+    async def _beat(self, **state: Any) -> None:
         loop = asyncio.get_running_loop()
         sent_at = loop.time()
-        stop = await self._control.heartbeat(self._lease, **told)
+        stop = await self._control.heartbeat(self._lease, **state)
         self.answered_at, self.sent_at = loop.time(), max(self.sent_at, sent_at)
         if stop is None:
             return

@@ -49,10 +49,10 @@ from comfyrelay.errors import (
 from comfyrelay.protocol.base import checked
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.protocol.worker import RunReport
-from comfyrelay.worker.comfyui.orphaned_files import Leftovers
+from comfyrelay.worker.comfyui.orphaned_files import OrphanedFiles
 from comfyrelay.worker.comfyui.out_of_memory import runs_again, too_large_for
-from comfyrelay.worker.comfyui.servers import Ran, Servers
-from comfyrelay.worker.control import ControlPlane, patiently
+from comfyrelay.worker.comfyui.servers import RunHistory, Servers
+from comfyrelay.worker.control import ControlPlane, retry_until_reachable
 from comfyrelay.worker.estimate import Typical
 from comfyrelay.worker.files.inputs import Inputs, job_folder
 from comfyrelay.worker.files.outputs import CollectedOutput, collect, collect_more, others
@@ -92,7 +92,7 @@ class Tools:
     transfers: Transfers
     inputs: Inputs
     folders: ComfyFolders
-    leftovers: Leftovers
+    orphaned_files: OrphanedFiles
     typical: Typical
     metrics: WorkerMetrics
     settings: WorkerSettings
@@ -120,7 +120,7 @@ class Work:
             tools.control, lease, interval_seconds=tools.settings.heartbeat_interval_seconds
         )
         self._previews = PreviewUploader(lease, tools.transfers)
-        self._ran = Ran()
+        self._history = RunHistory()
         # runs that another component stops and cleans up
         self._handed_over: set[tuple[str, str]] = set()
         # the output as saved in the state folder
@@ -131,14 +131,14 @@ class Work:
         # runs of an earlier process, while no server is reachable
         self._runs_to_stop: Sequence[tuple[str, str]] | None = None
         self._began_at: float | None = None
-        self._ran_seconds: float | None = None
+        self._history_seconds: float | None = None
         self._outcome = "lost"
 
     @property
     def running_seconds(self) -> float:
         """How long it ran, or has been running so far."""
-        if self._ran_seconds is not None or self._began_at is None:
-            return self._ran_seconds or 0.0
+        if self._history_seconds is not None or self._began_at is None:
+            return self._history_seconds or 0.0
         return asyncio.get_running_loop().time() - self._began_at
 
     async def run(self) -> str:
@@ -150,7 +150,7 @@ class Work:
         self._was_killed = True
         # it waited in ComfyUI's queue and had not started
         self._was_behind = bool(held.runs) and held.lease.began_after_seconds is None
-        self._ran.runs.extend(held.runs)
+        self._history.runs.extend(held.runs)
         self._output = held.output
         collected = _recalled(held.output)
         self._may_have_sent = collected is None and self.lease.provider == "self_hosted"
@@ -165,7 +165,7 @@ class Work:
         """Stop runs of a lease that was settled while no server was reachable."""
         if self._tools.servers.is_away:
             return self._outcome
-        self._ran.runs.extend(held.runs)
+        self._history.runs.extend(held.runs)
         await self._stop_runs(held)
         self._clean_server()
         self._tools.state.forget(self.lease)
@@ -174,8 +174,8 @@ class Work:
     async def _stop_runs(self, held: HeldLease) -> None:
         """Stop them in any case: none may run in parallel with a new attempt."""
         found = await self._tools.servers.unfinished_runs(held)
-        self._ran.runs.extend(each for each in found if each not in held.runs)
-        await self._tools.servers.stop(self._ran.runs)
+        self._history.runs.extend(each for each in found if each not in held.runs)
+        await self._tools.servers.stop(self._history.runs)
 
     async def _while_held(self, work: Coroutine[Any, Any, None]) -> str:
         """Run `work` while heartbeats keep the lease alive, then clean up."""
@@ -198,11 +198,11 @@ class Work:
             self._clean_server()
             self._tools.inputs.clean(self.lease)
             if not is_cut_off:
-                self._let_go()
+                self._release()
         self._tools.metrics.ended(self._outcome)
         return self._outcome
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         if self._runs_to_stop is None:
             self._tools.state.forget(self.lease)
         else:
@@ -235,7 +235,7 @@ class Work:
         if collected is not None:
             self._move(Phase.STORING)
             await self._store(collected, prompt_id=self._prompt_id)
-        elif not self._ran.runs or killed_jobs == "requeue" or self._was_behind:
+        elif not self._history.runs or killed_jobs == "requeue" or self._was_behind:
             await self._requeue("worker_restart")
         else:
             # a job that kills its worker must run out of attempts
@@ -275,7 +275,7 @@ class Work:
             return await self._run(graph, attachments)
         except OutputGone:
             # everything was cached, but the file of the earlier run is gone: run again without the cache
-            comfyui = tools.servers.find(self._ran.client_id)
+            comfyui = tools.servers.find(self._history.client_id)
             if comfyui is None:
                 raise
             await comfyui.free()
@@ -289,7 +289,7 @@ class Work:
                 lease,
                 graph,
                 attachments,
-                ran=self._ran,
+                history=self._history,
                 on_event=self._on_event,
                 on_move=self._wait_for_server,
                 usual_seconds=tools.typical.run_seconds(lease.workflow_hash),
@@ -298,11 +298,11 @@ class Work:
         self._note_run()
         self._move(Phase.STORING)
         self._heartbeats.progress(1.0)
-        assert self._ran.server is not None
+        assert self._history.server is not None
         place = tools.state.folder_of(lease) / f"output.{lease.payload.output_extension}"
-        collected = await collect(self._ran.server, result, lease, place)
+        collected = await collect(self._history.server, result, lease, place)
         if tools.on_output is not None:
-            more, left_out = await collect_more(self._ran.server, result, lease, place.parent)
+            more, left_out = await collect_more(self._history.server, result, lease, place.parent)
             collected = replace(collected, more=more)
             if left_out:
                 self._heartbeats.log(f"{left_out} more files of the run are not kept: too many, or too large.")
@@ -315,13 +315,13 @@ class Work:
         return collected
 
     def _save_output(self) -> None:
-        self._tools.state.note(self.lease, runs=self._ran.runs, output=self._output)
+        self._tools.state.note(self.lease, runs=self._history.runs, output=self._output)
 
     async def _check_graph(self) -> None:
         """Check the graph against the policy. A graph without an effect is the tenant's own."""
         lease = self.lease
         servers = self._tools.servers
-        info = await servers.definitions(lease.provider)
+        info = await servers.node_definitions(lease.provider)
         if not info and lease.provider != "cloud":
             # with no fault of the worker, the job would be leased to it again at once
             fault = Fault.WORKER if servers.online(lease.provider) else Fault.INTERRUPTED
@@ -393,7 +393,7 @@ class Work:
         # deliver its output.
         output = self._output if why is LeaseStop.DRAINING else None
         with suppress(OSError):
-            self._tools.state.note(self.lease, runs=self._ran.runs if output else (), output=output)
+            self._tools.state.note(self.lease, runs=self._history.runs if output else (), output=output)
         reason = {LeaseStop.RELEASE: "released", LeaseStop.DRAINING: self.drain_reason}.get(why, why.value)
         await self._requeue(reason)
 
@@ -450,7 +450,7 @@ class Work:
                 next_log = now + LOG_SECONDS
                 log.warning("worker.not_settled_yet", **self._names, why=error.detail)
 
-        await patiently(verdict, on_pause=on_pause)
+        await retry_until_reachable(verdict, on_pause=on_pause)
 
     def _on_event(self, event: PoolJobEvent) -> None:
         lease = self.lease
@@ -499,19 +499,19 @@ class Work:
 
     def _wait_for_server(self) -> None:
         """Mark the job as waiting again: it needs another run."""
-        self._began_at = self._ran_seconds = self.lease.began_at = self.lease.server = None
+        self._began_at = self._history_seconds = self.lease.began_at = self.lease.server = None
         self.lease.node_title = ""
         self._move(Phase.WAITING)
         self._heartbeats.progress(0.0)
 
     def _note_runs(self) -> None:
         try:
-            self._tools.state.note(self.lease, runs=self._ran.runs)
+            self._tools.state.note(self.lease, runs=self._history.runs)
         except OSError as error:
             log.warning("worker.not_written_down", **self._names, why=str(error))
 
     def _note_run(self) -> None:
-        seconds = self._ran_seconds = self.running_seconds
+        seconds = self._history_seconds = self.running_seconds
         self._tools.typical.ran(self.lease.workflow_hash, seconds)
         self._tools.metrics.ran(seconds)
 
@@ -535,7 +535,7 @@ class Work:
 
     @property
     def _prompt_id(self) -> str:
-        return self._ran.prompt_ids[-1] if self._ran.runs else ""
+        return self._history.prompt_ids[-1] if self._history.runs else ""
 
     @property
     def _names(self) -> dict[str, Any]:
@@ -548,15 +548,15 @@ class Work:
 
     def _clean_server(self) -> None:
         # on every server: inputs may also be left where a run was refused
-        result = self._ran.result
-        self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._ran.prompt_ids)
+        result = self._history.result
+        self._tools.folders.remove(lease=self.lease, result=result, prompt_ids=self._history.prompt_ids)
         folder = job_folder(self.lease)
         for client_id, server in self._tools.servers.named.items():
             if server.pop_unanswered_upload(folder) or self._may_have_sent:
-                self._tools.leftovers.add_upload(client_id, folder)
+                self._tools.orphaned_files.add_upload(client_id, folder)
         self._may_have_sent = False
-        unfinished = {run for run in self._ran.runs if result is None or run[1] != result.prompt_id}
-        self._tools.leftovers.add(unfinished - self._handed_over)
+        unfinished = {run for run in self._history.runs if result is None or run[1] != result.prompt_id}
+        self._tools.orphaned_files.add(unfinished - self._handed_over)
         self._handed_over |= unfinished
 
 

@@ -11,7 +11,7 @@ from comfyrelay.text import storable
 LONGEST_LINE = 4000
 
 
-class RecentLines:
+class LogTail:
     """A structlog processor behind the one that hides secrets."""
 
     def __init__(self) -> None:

@@ -98,7 +98,7 @@ class Poller:
                 pause = error.retry_after_seconds
             except ControlPlaneUnreachable as error:
                 if not retries.failures:
-                    log.warning("worker.control_plane_away", why=error.detail)
+                    log.warning("worker.control_plane_unreachable", why=error.detail)
                 pause = retries.next_delay()
             except ComfyRelayError as error:
                 log.error("worker.poll_refused", why=error.detail)
@@ -124,7 +124,7 @@ class Poller:
         """Poll once. Returns false if the answer was empty and came too soon for a long poll."""
         loop = asyncio.get_running_loop()
         asked_at = loop.time()
-        wish: dict[str, Any] = {
+        request: dict[str, Any] = {
             "providers": capacity.providers,
             "max_concurrency": capacity.max_concurrency,
             "prefetch": capacity.prefetch,
@@ -133,12 +133,12 @@ class Poller:
             "request_id": self._request_id,
             "warm_workflow_hashes": self._servers.warm_hashes(),
         }
-        if (news := self._capabilities.news) is not None:
-            wish["capabilities"] = news
-        polling = asyncio.create_task(self._control.poll(wish))
+        if (changes := self._capabilities.changes) is not None:
+            request["capabilities"] = changes
+        polling = asyncio.create_task(self._control.poll(request))
         self._asking_since = self._asking_since or asked_at
         try:
-            if not await self._answered(polling, capacity, news or self._capabilities.sent):
+            if not await self._answered(polling, capacity, changes or self._capabilities.sent):
                 self._was_cut_off = True
                 return True
         finally:
@@ -148,8 +148,8 @@ class Poller:
         self._asking_since = None
         lease = polling.result()
         self._more_waiting = lease.more_waiting if lease is not None else 0
-        if news is not None:
-            self._capabilities.mark_sent(news)
+        if changes is not None:
+            self._capabilities.mark_sent(changes)
         self._request_id = str(uuid4())
         was_cut_off, self._was_cut_off = self._was_cut_off, False
         if lease is not None:
@@ -158,7 +158,7 @@ class Poller:
         return loop.time() - asked_at >= SOONEST_SECONDS or was_cut_off
 
     async def _answered(
-        self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, told: Mapping[str, Any] | None
+        self, polling: "asyncio.Task[Lease | None]", capacity: Capacity, sent: Mapping[str, Any] | None
     ) -> bool:
         """Wait for the answer. Returns false if the poll is outdated: capacity or capabilities have changed."""
         while not polling.done():
@@ -166,7 +166,7 @@ class Poller:
             await asyncio.wait({polling, waking}, return_when=asyncio.FIRST_COMPLETED)
             waking.cancel()
             self._changed.clear()
-            if not polling.done() and (self._capabilities.is_equipped_unlike(told) or self._is_outdated(capacity)):
+            if not polling.done() and (self._capabilities.has_changed_since(sent) or self._is_outdated(capacity)):
                 return False
         return True
 

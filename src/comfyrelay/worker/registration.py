@@ -17,7 +17,7 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.protocol.worker import PROTOCOL, Registered, WouldRegister
-from comfyrelay.worker.control import ControlPlane, patiently
+from comfyrelay.worker.control import ControlPlane, retry_until_reachable
 from comfyrelay.worker.host.imds import Imds
 from comfyrelay.worker.settings import WorkerSettings
 from comfyrelay.worker.state import StateFolder
@@ -46,26 +46,26 @@ class Registrar:
         self._control = control
         self._state = state
 
-    def recall(self) -> bool:
+    def load_token(self) -> bool:
         """Use the saved token, if any, to settle what was left behind."""
-        kept = self._state.kept_token()
-        if kept is not None:
-            self._control.token = kept
-        return kept is not None
+        token = self._state.saved_token()
+        if token is not None:
+            self._control.token = token
+        return token is not None
 
-    async def enlist(self, details: Mapping[str, Any], *, is_at_work: bool = False) -> bool:
+    async def register(self, details: Mapping[str, Any], *, is_at_work: bool = False) -> bool:
         """Register. Returns false if this worker is revoked.
 
         Waits where waiting can help and raises `ConfigurationError` where only the operator can. Leases of an earlier
         process are requeued, unless it `is_at_work` on some.
         """
-        if not await self.sign_off():
+        if not await self.deregister_earlier():
             return False
-        registered = await patiently(lambda: self._register(details), on_pause=_log_once())
+        registered = await retry_until_reachable(lambda: self._register(details), on_pause=_log_once())
         if registered.leases and not is_at_work:
             # of an earlier process whose token is lost
-            await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
-            registered = await patiently(lambda: self._register(details), on_pause=_log_once())
+            await retry_until_reachable(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
+            registered = await retry_until_reachable(lambda: self._register(details), on_pause=_log_once())
         log.info(
             "worker.registered",
             worker_id=self._control.worker_id,
@@ -75,12 +75,12 @@ class Registrar:
         )
         return True
 
-    async def sign_off(self) -> bool:
+    async def deregister_earlier(self) -> bool:
         """Requeue leases that an earlier process did not record. Returns false if this worker is revoked."""
         if not self._control.token:
             return True
         try:
-            await patiently(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
+            await retry_until_reachable(lambda: self._control.deregister(reason="restart"), on_pause=_log_once())
         except Forbidden as error:
             # revoked; keep the token in case an administrator restores the worker
             log.warning("worker.forbidden", why=error.detail)
@@ -88,12 +88,12 @@ class Registrar:
         except (Unauthorized, NotFound):
             pass
         self._control.token = ""
-        self._state.forget_token()
+        self._state.delete_token()
         return True
 
     async def leave(self, reason: str) -> None:
         await self._control.deregister(reason=reason)
-        self._state.forget_token()
+        self._state.delete_token()
 
     def require_settings(self) -> None:
         """Raise `ConfigurationError` for missing settings before waiting for any server."""
@@ -103,7 +103,7 @@ class Registrar:
     async def check_settings(self, details: Mapping[str, Any]) -> None:
         """Raise `ConfigurationError` for an unknown secret or fleet. Ignores an unreachable control plane."""
         try:
-            await self.try_out(details)
+            await self.dry_run(details)
         except (Unauthorized, NotFound) as error:
             raise ConfigurationError(explain(error, self._settings, self._control)) from None
         except ConfigurationError:
@@ -111,9 +111,9 @@ class Registrar:
         except ComfyRelayError:
             return
 
-    async def try_out(self, details: Mapping[str, Any]) -> WouldRegister:
+    async def dry_run(self, details: Mapping[str, Any]) -> WouldRegister:
         """Check what registering would return, without registering."""
-        return await self._control.try_to_register(await self._proof(), self._details(details))
+        return await self._control.check_registration(await self._proof(), self._details(details))
 
     async def _register(self, details: Mapping[str, Any]) -> Registered:
         logged = None
@@ -129,18 +129,15 @@ class Registrar:
             await asyncio.sleep(self._later_seconds)
 
     async def _send(self, details: Mapping[str, Any]) -> Registered:
-        """Register once, shielded from cancellation:
-
-        without the token in the answer this process could not deregister.
-        """
+        """Register once, shielded from cancellation: without the returned token this process could not deregister."""
         proof = await self._proof()
         call = asyncio.ensure_future(self._control.register(proof, {**details, **self._key()}))
         try:
-            return self._keep_token(await asyncio.shield(call))
+            return self._save_token(await asyncio.shield(call))
         except asyncio.CancelledError:
             with suppress(ComfyRelayError, TimeoutError):
                 async with asyncio.timeout(CUT_OFF_SECONDS):
-                    self._keep_token(await call)
+                    self._save_token(await call)
             raise
 
     def _key(self) -> dict[str, str]:
@@ -148,15 +145,15 @@ class Registrar:
             return {"registration_key": self._state.registration_key()}
         except OSError as error:
             # an unsaved key would be useless
-            log.error("worker.key_not_kept", why=str(error))
+            log.error("worker.key_not_saved", why=str(error))
             return {}
 
-    def _keep_token(self, registered: Registered) -> Registered:
+    def _save_token(self, registered: Registered) -> Registered:
         self._control.token = registered.token
         try:
-            self._state.keep_token(registered.token)
+            self._state.save_token(registered.token)
         except OSError as error:
-            log.error("worker.token_not_kept", why=str(error))
+            log.error("worker.token_not_saved", why=str(error))
         return registered
 
     async def _proof(self) -> dict[str, str]:
@@ -167,7 +164,7 @@ class Registrar:
         signed = await self._imds.identity() if self._imds is not None else None
         if signed is None:
             raise ConfigurationError(
-                "FLEET_IDENTITY=aws, and EC2 gives no identity document here: let instance metadata be on, or set "
+                "FLEET_IDENTITY=aws, but this machine has no EC2 identity document: enable instance metadata, or set "
                 "FLEET_SECRET."
             )
         return {"X-Instance-Identity": signed}
@@ -189,11 +186,10 @@ def missing_in(settings: WorkerSettings) -> list[str]:
     missing = []
     if not settings.fleet_secret and settings.fleet_identity is None:
         missing.append(
-            "FLEET_SECRET is not set: it is what a worker joins its fleet with. On EC2, FLEET_IDENTITY=aws does it "
-            "without one."
+            "FLEET_SECRET is not set: a worker needs it to join its fleet. On EC2, FLEET_IDENTITY=aws replaces it."
         )
     if not settings.fleet_slug:
-        missing.append("FLEET_SLUG is not set: name the fleet that this worker joins.")
+        missing.append("FLEET_SLUG is not set: set the fleet that this worker joins.")
     return missing
 
 
@@ -204,15 +200,15 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: ControlPl
         case Unauthorized():
             with_secret = f"the fleet secret: FLEET_SECRET must be one of its secrets for {settings.fleet_stage}."
             with_document = f"the identity of this instance: {error.detail}"
-            return f"{control.url} does not take {with_secret if settings.fleet_secret else with_document}"
+            return f"{control.url} does not accept {with_secret if settings.fleet_secret else with_document}"
         case NotFound():
-            return f"{control.url} knows no {fleet}: check FLEET_SLUG and FLEET_STAGE, or make the fleet first."
+            return f"{control.url} has no {fleet}: check FLEET_SLUG and FLEET_STAGE, or create the fleet first."
         case Forbidden():
             return f"{error.detail} Raise its limit, or wait until a worker leaves."
         case Conflict():
             return (
                 f"{error.detail} Another worker has the name {control.worker_id!r}: set another WORKER_ID. If it was "
-                "this one, whose folder is lost, it is let in when nothing has been heard of it for a while."
+                "this one and its data folder is lost, it can register again once the old one counts as lost."
             )
         case InvalidInput():
             return " ".join([error.detail, *error.errors.values()])
@@ -223,9 +219,9 @@ def explain(error: ComfyRelayError, settings: WorkerSettings, control: ControlPl
 def _log_once() -> Callable[[ComfyRelayError, float], None]:
     logged: set[str] = set()
 
-    def note(error: ComfyRelayError, _seconds: float) -> None:
+    def log_pause(error: ComfyRelayError, _seconds: float) -> None:
         if error.detail not in logged:
             logged.add(error.detail)
-            log.warning("worker.control_plane_away", why=error.detail)
+            log.warning("worker.control_plane_unreachable", why=error.detail)
 
-    return note
+    return log_pause

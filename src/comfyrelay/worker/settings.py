@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
-from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.settings import (
     CommaSeparated,
     Count,
@@ -51,7 +51,7 @@ Provider = Literal["self_hosted", "cloud"]
 PreviewMethod = Literal["auto", "latent2rgb", "taesd", "none", "default"]
 
 
-class WorkerSettings(CareSettings):
+class WorkerSettings(ManagedSettings):
     model_config = SettingsConfigDict(env_prefix=ENV_PREFIX)
 
     api_base_url: str = Field("http://127.0.0.1:8420", description="address of the control plane")
@@ -64,103 +64,106 @@ class WorkerSettings(CareSettings):
     worker_id: str | None = Field(
         None, description="name of the worker, unique in all fleets; from the EC2 instance or the host name"
     )
-    display_name: str | None = Field(None, description="how pages call the worker")
+    display_name: str | None = Field(None, description="name of the worker in the web app")
     workflow_slugs: CommaSeparated = Field(
-        [], description="comma-separated: only these of the fleet's workflows; all if empty"
+        [], description="comma-separated: only these workflows of the fleet; all if empty"
     )
 
     comfy_providers: Annotated[list[Provider], NoDecode, BeforeValidator(split_commas)] = Field(
-        [], description="comma-separated: `self_hosted`, `cloud`; from what else is set if empty"
+        [], description="comma-separated: `self_hosted`, `cloud`; if empty, derived from the other settings"
     )
     comfyui_base_url: CommaSeparated = Field(
         ["http://127.0.0.1:8188"], description="comma-separated: addresses of ComfyUI, one for each GPU"
     )
     comfyui_gpus: CommaSeparated = Field(
         [],
-        description="comma-separated, where several of those addresses run on one GPU: a name for the GPU of each, or "
-        "one for all; jobs share it only where its memory holds them",
+        description="comma-separated, if several addresses run on one GPU: the GPU name of each address, or one name "
+        "for all; jobs share a GPU only if its memory is large enough",
     )
     comfyui_folders: Annotated[list[Path], NoDecode, BeforeValidator(split_commas)] = Field(
         [],
-        description="comma-separated: the folders with ComfyUI's `input` and `output`, one for each address or one for "
-        "all; a job's files are removed from them",
+        description="comma-separated: folders with ComfyUI's `input` and `output`, one for each address or one for "
+        "all; the worker deletes job files from them",
     )
     tidy_comfyui: bool = Field(
         True,
-        description="whether jobs are removed from ComfyUI's history, and their files from `comfyui_folders`, once the "
-        "worker has what they made",
+        description="delete jobs from ComfyUI's history, and their files from `comfyui_folders`, once the worker has "
+        "their outputs",
     )
     comfyui_restart_command: str | None = Field(
         None, description="command that restarts a ComfyUI; its address is in `COMFYUI_URL`"
     )
-    comfy_cloud_api_key: str | None = Field(None, repr=False, description="key of Comfy Cloud")
+    comfy_cloud_api_key: str | None = Field(None, repr=False, description="API key for Comfy Cloud")
     comfy_cloud_base_url: str = Field("https://cloud.comfy.org", description="address of Comfy Cloud")
-    comfy_cloud_concurrency: Count = Field(1, description="runs that the plan at Comfy Cloud allows at once")
+    comfy_cloud_concurrency: Count = Field(1, description="simultaneous runs that the Comfy Cloud plan allows")
 
     preview_method: PreviewMethod = Field(
         "auto",
-        description="how ComfyUI makes previews while a job runs: `auto` (none for one that takes less than 3 s, "
-        "unless somebody watches), `latent2rgb`, `taesd`, `none`, or `default`: as it was started",
+        description="how ComfyUI makes previews while a job runs: `auto` (none if the job takes less than 3 s and no "
+        "user watches it), `latent2rgb`, `taesd`, `none`, or `default` (as ComfyUI was started)",
     )
 
-    max_concurrency: Count | None = Field(None, description="jobs at once; as many as the servers take when not set")
+    max_concurrency: Count | None = Field(
+        None, description="simultaneous jobs; if not set, the number that the servers can run"
+    )
     prefetch: CountOrZero = Field(
-        1, description="jobs whose inputs are fetched while others run; for each ComfyUI, while jobs take 10 s at most"
+        1, description="jobs whose inputs are downloaded while others run; per ComfyUI if jobs take at most 10 s"
     )
     upload_behind: CountOrZero = Field(
         1,
-        description="jobs whose outputs are uploaded while others run; for each ComfyUI, while jobs take 10 s at most",
+        description="jobs whose outputs are uploaded while others run; per ComfyUI if jobs take at most 10 s",
     )
     poll_wait_seconds: Annotated[float, Field(ge=0, le=30)] = Field(30, description="how long a poll waits for a job")
     heartbeat_interval_seconds: Seconds = Field(30, description="how often a lease is extended")
-    run_timeout_seconds: Seconds = Field(3600, description="longest that a run may take")
-    node_timeout_seconds: Seconds = Field(300, description="longest that a run may show no progress")
+    run_timeout_seconds: Seconds = Field(3600, description="maximum duration of a run")
+    node_timeout_seconds: Seconds = Field(300, description="maximum time without progress in a run")
     verdict_timeout_seconds: Seconds = Field(
         3600,
-        description="how long the end of a job is told again to a control plane that takes its heartbeats, but answers "
-        "that with an error; then the lease is left to expire",
+        description="how long to retry reporting a job's result to a control plane that accepts heartbeats but "
+        "rejects the report with an error; after that the lease expires",
     )
-    capabilities: dict[str, Any] = Field({}, description="JSON object: more to tell about this worker")
+    capabilities: dict[str, Any] = Field({}, description="JSON object: additional capabilities of this worker")
 
     graph_policy: GraphPolicyMode = Field(
         "deny",
-        description="which nodes graphs of tenants may have here: `deny`: none known as dangerous; `allow`: only those "
-        "of `graph_allowed_nodes`; `off`: all",
+        description="nodes that tenants' graphs may contain: `deny`: all except known dangerous ones; `allow`: only "
+        "`graph_allowed_nodes`; `off`: all",
     )
     graph_denied_nodes: CommaSeparated = Field(
-        [], description="comma-separated: node classes that they may not have either"
+        [], description="comma-separated: additional node classes that graphs may not contain"
     )
-    graph_allowed_nodes: CommaSeparated = Field([], description="comma-separated: node classes that they may have")
+    graph_allowed_nodes: CommaSeparated = Field([], description="comma-separated: node classes that graphs may contain")
     is_only_worker: bool = Field(
-        False, description="whether there is no other: a job that lacks a node or model here fails, and is not retried"
+        False, description="whether this is the only worker: a job with a missing node or model fails without retries"
     )
     killed_jobs: Literal["retry", "fail", "requeue"] = Field(
         "retry",
-        description="what is reported of a job that ran when the worker was killed: `retry` (an attempt is used up), "
-        "`fail`, or `requeue`",
+        description="what the worker reports for a job that was running when the worker was killed: `retry` (uses up "
+        "an attempt), `fail`, or `requeue`",
     )
     data_dir: Path = Field(
         default_factory=lambda: data_folder() / "worker",
-        description="folder for the token, files under way and kept assets",
+        description="folder for the token, files in transfer and cached assets",
     )
     asset_cache_bytes: CountOrZero = Field(
-        10 * 1024**3, description="most bytes of effect assets that are kept, here and in each of `comfyui_folders`"
+        10 * 1024**3, description="maximum size of cached effect assets, here and in each of `comfyui_folders`"
     )
 
     shutdown_seconds: SecondsOrZero = Field(30, description="time to finish a job after SIGTERM or Ctrl-C")
     termination_seconds: SecondsOrZero = Field(
-        110, description="time to finish a job when the Auto Scaling group ends the instance"
+        110, description="time to finish a job when the Auto Scaling group terminates the instance"
     )
     metadata_url: str = Field(
-        "http://169.254.169.254", description="EC2 instance metadata, where Spot notices are; `off`: do not look"
+        "http://169.254.169.254",
+        description="address of the EC2 instance metadata, which has Spot notices; `off`: do not check",
     )
-    metadata_interval_seconds: Seconds = Field(5, description="how often notices are looked for")
-    asg_name: str | None = Field(None, description="Auto Scaling group in which a working instance is protected")
+    metadata_interval_seconds: Seconds = Field(5, description="how often to check for notices")
+    asg_name: str | None = Field(None, description="Auto Scaling group that protects the instance while it runs jobs")
     asg_lifecycle_hook: str | None = Field(
-        None, description="termination lifecycle hook of that group, which is completed once the worker has left"
+        None, description="termination lifecycle hook of that group, completed after the worker deregisters"
     )
     capacity_type: str | None = Field(None, description="`spot` or `on_demand`; from the EC2 instance")
-    instance_type: str | None = Field(None, description="kind of machine; from the EC2 instance")
+    instance_type: str | None = Field(None, description="machine type; from the EC2 instance")
 
     @field_validator("data_dir")
     @classmethod
@@ -169,45 +172,45 @@ class WorkerSettings(CareSettings):
 
     @field_validator("api_base_url")
     @classmethod
-    def _address(cls, url: str) -> str:
+    def _check_base_url(cls, url: str) -> str:
         if not url.startswith(("http://", "https://")):
-            raise ValueError("write the address with http:// or https:// in front")
+            raise ValueError("the address must start with http:// or https://")
         _check_address(url)
         return url.rstrip("/")
 
     @field_validator("metadata_url")
     @classmethod
-    def _address_or_off(cls, url: str) -> str:
+    def _check_metadata_url(cls, url: str) -> str:
         if url not in NO_METADATA:
             _check_address(url)
         return url
 
     @field_validator("comfyui_restart_command")
     @classmethod
-    def _words(cls, command: str | None) -> str | None:
+    def _check_command(cls, command: str | None) -> str | None:
         try:
             split(command or "")
         except ValueError as error:
-            raise ValueError(f"it is no command that can be read ({error})") from None
+            raise ValueError(f"invalid command line ({error})") from None
         return command
 
     @field_validator("capabilities")
     @classmethod
-    def _not_our_own(cls, given: dict[str, Any]) -> dict[str, Any]:
+    def _check_names(cls, given: dict[str, Any]) -> dict[str, Any]:
         if taken := sorted(OWN_CAPABILITIES & given.keys()):
-            raise ValueError(f"a worker finds out by itself about {', '.join(taken)}; use other names")
+            raise ValueError(f"a worker detects {', '.join(taken)} automatically; use other names")
         return given
 
     @model_validator(mode="after")
-    def _fitting(self) -> Self:
+    def _check_consistency(self) -> Self:
         if self.comfyui_dir is not None:
-            self._check_care()
+            self._check_managed()
         elif "self_hosted" in self.providers and not self.comfyui_base_url:
-            raise ValueError("COMFYUI_BASE_URL is empty: name a ComfyUI, or set COMFY_PROVIDERS=cloud")
+            raise ValueError("COMFYUI_BASE_URL is empty: set an address, or COMFY_PROVIDERS=cloud")
         if "cloud" in self.providers and not self.comfy_cloud_api_key:
-            raise ValueError("COMFY_CLOUD_API_KEY is not set, and COMFY_PROVIDERS names cloud")
+            raise ValueError("COMFY_PROVIDERS contains cloud, but COMFY_CLOUD_API_KEY is not set")
         if self.asg_lifecycle_hook and not self.asg_name:
-            raise ValueError(f"{ENV_PREFIX}ASG_LIFECYCLE_HOOK is set: name its group in ASG_NAME")
+            raise ValueError(f"{ENV_PREFIX}ASG_LIFECYCLE_HOOK needs its group in ASG_NAME")
         if len(self.comfyui_gpus) not in (0, 1, len(self.comfyui_base_url)):
             raise ValueError(f"{ENV_PREFIX}COMFYUI_GPUS must name one GPU, or one for each address in COMFYUI_BASE_URL")
         if len(self.comfyui_folders) not in (0, 1, len(self.comfyui_base_url)):
@@ -216,7 +219,7 @@ class WorkerSettings(CareSettings):
             )
         return self
 
-    def _check_care(self) -> None:
+    def _check_managed(self) -> None:
         """Reject settings that conflict with a managed ComfyUI, whose addresses and folders we choose."""
         others = {
             "COMFYUI_BASE_URL": "comfyui_base_url" in self.model_fields_set,
@@ -226,10 +229,12 @@ class WorkerSettings(CareSettings):
         }
         if set_too := [name for name, is_set in others.items() if is_set]:
             raise ValueError(
-                f"{ENV_PREFIX}COMFYUI_DIR is set, so ComfyRelay starts ComfyUI itself: leave out {', '.join(set_too)}"
+                f"{ENV_PREFIX}COMFYUI_DIR is set, so ComfyRelay starts ComfyUI itself: remove {', '.join(set_too)}"
             )
         if "self_hosted" not in self.providers:
-            raise ValueError(f"{ENV_PREFIX}COMFYUI_DIR is set: add self_hosted to COMFY_PROVIDERS, or leave it out")
+            raise ValueError(
+                f"{ENV_PREFIX}COMFYUI_DIR is set: add self_hosted to COMFY_PROVIDERS, or remove COMFY_PROVIDERS"
+            )
 
     @property
     def providers(self) -> list[Provider]:
@@ -276,11 +281,11 @@ def _check_address(url: str) -> None:
     """
     try:
         parts = urlsplit(url)
-        is_one = bool(parts.hostname and httpx.URL(url).host) and parts.port != 0
+        is_valid = bool(parts.hostname and httpx.URL(url).host) and parts.port != 0
     except (ValueError, httpx.InvalidURL):
-        is_one = False
-    if not is_one:
-        raise ValueError("it is not an address: write it like http://192.168.1.10:8420")
+        is_valid = False
+    if not is_valid:
+        raise ValueError("not a valid address: use the form http://192.168.1.10:8420")
 
 
 def load_worker_settings() -> WorkerSettings:

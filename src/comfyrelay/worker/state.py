@@ -92,7 +92,7 @@ class StateFolder:
     def close(self) -> None:
         self._lock.release()
 
-    def kept_token(self) -> str | None:
+    def saved_token(self) -> str | None:
         """The saved token."""
         return _read(self._token, "token")
 
@@ -107,10 +107,10 @@ class StateFolder:
         _write(self._key, json.dumps({"key": key}))
         return key
 
-    def keep_token(self, token: str) -> None:
+    def save_token(self, token: str) -> None:
         _write(self._token, json.dumps({"token": token}))
 
-    def forget_token(self) -> None:
+    def delete_token(self) -> None:
         files.remove(self._token, missing_ok=True)
 
     def folder_of(self, lease: Lease) -> Path:

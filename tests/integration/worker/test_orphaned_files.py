@@ -99,7 +99,9 @@ async def test_those_of_others_stay(simulator: Simulator, state: StateFolder, or
         assert prompt_id in (await http.get(f"{simulator.url}/history")).json()
 
 
-async def test_what_is_no_run_of_a_server_here_is_not_written_down(state: StateFolder, orphaned_files: OrphanedFiles) -> None:
+async def test_what_is_no_run_of_a_server_here_is_not_written_down(
+    state: StateFolder, orphaned_files: OrphanedFiles
+) -> None:
     orphaned_files.add([("comfy-cloud", "p1"), ("comfyui-1", "../../p2"), ("comfyui-1", "")])
     assert state.unfinished_runs() == []
 
@@ -150,7 +152,9 @@ async def beyond(network: Proxy) -> AsyncIterator[Servers]:
 
 
 def sweeper(simulator: Simulator, state: StateFolder, servers: Servers) -> OrphanedFiles:
-    return OrphanedFiles(state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets"))
+    return OrphanedFiles(
+        state, servers=servers, folders=ComfyFolders(lambda: [simulator.folder], asset_folder="assets")
+    )
 
 
 def inputs(simulator: Simulator) -> list[Path]:

@@ -1,20 +1,19 @@
-"""What a ComfyUI, and so its custom nodes, get to see of our environment."""
+"""Environment variables that ComfyUI and its custom nodes may see."""
 
 import os
 from collections.abc import Mapping
 
 from comfyrelay.settings import ENV_PREFIX
 
-# plain names of secrets that workers know
+# Secrets of the worker whose names lack our prefix.
 SECRET_NAMES = frozenset({"COMFY_CLOUD_API_KEY", "FLEET_SECRET"})
 
 
-def without_ours(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Without our own, which hold the fleet's secret and the key of Comfy Cloud: ComfyUI would hand them to its custom
-    nodes."""
+def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Remove our own variables: they hold the fleet secret and the Comfy Cloud key, which custom nodes must not see."""
     return {
         name: value
         for name, value in environment.items()
-        # ours are read in any case
+        # Our settings ignore case.
         if name not in SECRET_NAMES and not name.upper().startswith(ENV_PREFIX)
     }

@@ -1,4 +1,4 @@
-"""The GPUs of this machine, and what runs on them: all that deciding how many on one GPU needs to know."""
+"""GPUs and their ComfyUI processes, as the packing algorithm sees them."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ class GpuProcesses:
     key: str
     name: str | None
     memory_bytes: int | None
-    # base URLs that are up or starting
+    # Base URLs of running or starting processes.
     processes: tuple[str, ...]
 
 
@@ -18,10 +18,13 @@ class GpuInventory(Protocol):
     def gpus(self) -> Sequence[GpuProcesses]: ...
 
     async def add(self, gpu_key: str) -> str:
-        """Start one more on this GPU and return its base URL once it answers; `ComfyRelayError` with the reason when
-        it does not."""
+        """Start another process on this GPU and return its base URL once it responds; raise `ComfyRelayError` if it
+        does not."""
         ...
 
     async def remove(self, gpu_key: str, url: str) -> None:
-        """Let what runs there finish, then stop it, wherever it is by then; `NotFound` where there is none."""
+        """Let the process finish its runs, then stop it, even if its address has changed by then.
+
+        Raises `NotFound` if it does not exist.
+        """
         ...

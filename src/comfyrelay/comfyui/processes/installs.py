@@ -1,4 +1,4 @@
-"""Where people have ComfyUI: what a folder that somebody names holds, and where to look when nobody names one."""
+"""Find ComfyUI installs: resolve a folder the user names, or search the usual places."""
 
 import json
 import os
@@ -11,9 +11,9 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.platform import pick
 
-# Where its code lies below a folder that people call their ComfyUI: `app` is Pinokio's.
+# Where the code lies below a folder that users call their ComfyUI; `app` is Pinokio's.
 _BELOW = ("", "ComfyUI", "app", "app/ComfyUI")
-# Folders of packages that hold one, with their ways to name it.
+# Usual install folders.
 _PATTERNS = (
     "ComfyUI",
     "comfyui",
@@ -41,9 +41,9 @@ class InstallKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Install:
-    """`named` is the folder as its user knows it, `code` the one with `main.py`.
+    """`named` is the folder as the user knows it, `code` the one with `main.py`.
 
-    The desktop app keeps models and custom nodes apart from its code, in `base`, with `extra_models` beside its own
+    The desktop app keeps models and custom nodes in `base`, separate from its code, and `extra_models` next to its
     settings.
     """
 
@@ -55,7 +55,7 @@ class Install:
 
     @property
     def data(self) -> Path:
-        """Where its models, custom nodes and input files are."""
+        """Folder of models, custom nodes and input files."""
         return self.base or self.code
 
     @property
@@ -67,7 +67,7 @@ class Install:
         return found[1] if found else None
 
     def has_option(self, name: str) -> bool:
-        """Whether this version knows an option of its command line: what it does not know, it refuses to start with."""
+        """Whether this version supports a command-line option. ComfyUI does not start with unknown options."""
         try:
             return f'"{name}"' in (self.code / "comfy" / "cli_args.py").read_text("utf-8")
         except (OSError, ValueError):
@@ -76,12 +76,12 @@ class Install:
 
 @dataclass(frozen=True, kw_only=True)
 class SystemFolders:
-    """Where this system keeps things: a user's folders, programs, and what programs know of each user."""
+    """Usual folders of this operating system."""
 
     home: Path
     programs: tuple[Path, ...]
     app_data: Path
-    # roots of disks, where portable builds are unpacked
+    # Disk roots and folders where portable builds are unpacked.
     roots: tuple[Path, ...] = ()
 
     @classmethod
@@ -115,24 +115,25 @@ class SystemFolders:
         )
 
 
-def install_at(folder: Path, places: SystemFolders | None = None) -> Install:
-    """The ComfyUI that is meant by a folder; `ConfigurationError` says what to name instead."""
+def resolve_install(folder: Path, places: SystemFolders | None = None) -> Install:
+    """Return the ComfyUI in a folder. `ConfigurationError` says which folder to name instead."""
     folder = folder.expanduser().absolute()
     folder = folder.parent if folder.name == "main.py" else folder
     if not folder.is_dir():
-        raise ConfigurationError(f"There is no folder {folder}. Name the folder of your ComfyUI, with `main.py` in it.")
+        raise ConfigurationError(
+            f"The folder {folder} does not exist. Name the folder of your ComfyUI, with `main.py` in it."
+        )
     found = _with_code(folder) or _desktop(places or SystemFolders.here(), base=folder)
     if found is None:
         raise ConfigurationError(
-            f"There is no ComfyUI in {folder}: `main.py` and the folder `comfy` beside it are neither there nor in a "
-            "folder ComfyUI below. "
-            "`comfyrelay doctor` lists those that it finds on this machine."
+            f"No ComfyUI found in {folder}: neither it nor its subfolder ComfyUI contains `main.py` and "
+            "`comfy`. `comfyrelay doctor` lists the installs on this machine."
         )
     return found
 
 
 def find_installs(places: SystemFolders | None = None) -> list[Install]:
-    """Those of this user, without looking through whole disks: each once, the likeliest first."""
+    """Find this user's installs without searching whole disks, without duplicates, the likeliest first."""
     places = places or SystemFolders.here()
     found: dict[Path, Install] = {}
     for each in _candidates(places):
@@ -155,7 +156,7 @@ def _matching(root: Path, pattern: str) -> list[Path]:
     try:
         return sorted(each for each in root.glob(pattern) if each.is_dir())
     except OSError:
-        # of somebody else, or a drive without a disk
+        # No permission, or a drive without a disk.
         return []
 
 
@@ -168,7 +169,7 @@ def _with_code(folder: Path) -> Install | None:
 
 
 def _is_code(folder: Path) -> bool:
-    """Many programs have a `main.py`."""
+    """Many programs have a `main.py`, so check for ComfyUI's own files, too."""
     try:
         return (folder / "main.py").is_file() and (
             (folder / "comfy").is_dir() or (folder / "comfyui_version.py").is_file()
@@ -186,7 +187,7 @@ def _kind(folder: Path, code: Path) -> InstallKind:
 
 
 def _desktop(places: SystemFolders, *, base: Path | None = None) -> Install | None:
-    """The desktop app; with `base`, only if that is the folder that its user chose for it."""
+    """Find the desktop app; with `base`, only if that is the folder its user chose."""
     own = places.app_data / "ComfyUI"
     chosen = _chosen_base(own / "config.json")
     code = next((each / "ComfyUI" for each in places.programs if _is_code(each / "ComfyUI")), None)

@@ -1,4 +1,4 @@
-"""What a ComfyUI says, kept: in a file that does not grow without end, and its last lines at hand."""
+"""Write the output of a ComfyUI process to a rotated log file and keep its last lines in memory."""
 
 import re
 from collections import deque
@@ -11,25 +11,25 @@ from comfyrelay.system import files
 
 NAME = "comfyui.log"
 MOST_BYTES = 8 * 1024**2
-# Older ones, `comfyui.log.1` the newest of them.
-KEPT = 3
+# Number of rotated files; `comfyui.log.1` is the newest.
+ROTATED_FILES = 3
 LAST_LINES = 60
-_ENDS = re.compile(rb"(\r\n|\r|\n)")
+_LINE_END = re.compile(rb"(\r\n|\r|\n)")
 _LONGEST_LINE = 2000
 
 
 class ProcessLog:
-    """A disk that is full costs lines of the file, and never the process whose lines they are."""
+    """Log of one process. A full disk loses lines of the file, but never stops the process."""
 
     def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = monotonic) -> None:
         self.path = path
-        self.spoke_at = clock()
+        self.last_output_at = clock()
         self._most_bytes = most_bytes
         self._clock = clock
-        # each with the time at which it was said
+        # Each line with the time it was printed.
         self._lines: deque[tuple[float, str]] = deque(maxlen=LAST_LINES)
         self._rest = b""
-        self._is_written_over = False
+        self._is_overwritten = False
 
     @property
     def last_lines(self) -> list[str]:
@@ -37,14 +37,14 @@ class ProcessLog:
 
     @property
     def timed_lines(self) -> list[tuple[float, str]]:
-        """The last lines, each with the time at which it was said."""
-        return [*self._lines, *([(self.spoke_at, _readable(self._rest))] if self._rest.strip() else [])]
+        """The last lines, each with the time it was printed."""
+        return [*self._lines, *([(self.last_output_at, _readable(self._rest))] if self._rest.strip() else [])]
 
-    def begin(self, line: str) -> None:
-        """Another life begins: what was said before is not its."""
+    def start(self, line: str) -> None:
+        """Start the log of a new process: earlier lines are not its own."""
         self._lines.clear()
         self._rest = b""
-        self.spoke_at = self._clock()
+        self.last_output_at = self._clock()
         self._append(f"--- {line}\n".encode())
 
     def write(self, piece: bytes) -> None:
@@ -52,19 +52,19 @@ class ProcessLog:
         self._append(piece)
 
     def _keep_lines(self, piece: bytes) -> None:
-        self.spoke_at = self._clock()
-        *parts, self._rest = _ENDS.split(self._rest + piece)
+        self.last_output_at = self._clock()
+        *parts, self._rest = _LINE_END.split(self._rest + piece)
         for line, end in zip(parts[::2], parts[1::2], strict=True):
-            self._take(line, end)
+            self._add_line(line, end)
         self._rest = self._rest[-_LONGEST_LINE:]
 
-    def _take(self, line: bytes, end: bytes) -> None:
+    def _add_line(self, line: bytes, end: bytes) -> None:
         if line.strip():
-            if self._is_written_over and self._lines:
+            if self._is_overwritten and self._lines:
                 self._lines.pop()
-            self._lines.append((self.spoke_at, _readable(line)))
-        # as progress bars do
-        self._is_written_over = end == b"\r"
+            self._lines.append((self.last_output_at, _readable(line)))
+        # Progress bars overwrite their line.
+        self._is_overwritten = end == b"\r"
 
     def _append(self, piece: bytes) -> None:
         with suppress(OSError):
@@ -74,14 +74,17 @@ class ProcessLog:
                 file.write(piece)
 
     def _rotate(self) -> None:
-        places = [self.path, *(self.path.with_name(f"{self.path.name}.{number}") for number in range(1, KEPT + 1))]
+        places = [
+            self.path,
+            *(self.path.with_name(f"{self.path.name}.{number}") for number in range(1, ROTATED_FILES + 1)),
+        ]
         for older, newer in zip(reversed(places), reversed(places[:-1]), strict=False):
             if newer.is_file():
                 files.replace(newer, older)
 
 
 def last_lines_in(path: Path) -> list[str]:
-    """What was said last, for those that only look; nothing where there is no such file."""
+    """Return the last lines of a log file, or nothing if it does not exist."""
     log = ProcessLog(path)
     with suppress(OSError), path.open("rb") as file:
         file.seek(max(path.stat().st_size - LAST_LINES * _LONGEST_LINE, 0))

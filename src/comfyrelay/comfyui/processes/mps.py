@@ -1,4 +1,4 @@
-"""Has processes share an NVIDIA GPU through CUDA MPS where that is possible, and does without where it fails."""
+"""Share NVIDIA GPUs between processes through CUDA MPS where possible, and run without it where MPS fails."""
 
 import asyncio
 import json
@@ -9,17 +9,17 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import structlog
 
-from comfyrelay.comfyui.processes.environment import without_ours
-from comfyrelay.comfyui.processes.gpus import LocalGpu, of_each_nvidia
+from comfyrelay.comfyui.processes.environment import child_environment
+from comfyrelay.comfyui.processes.gpus import LocalGpu, query_nvidia_gpus
 from comfyrelay.comfyui.processes.log import ProcessLog
-from comfyrelay.comfyui.processes.options import Care
+from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.system import atomic
 from comfyrelay.system.commands import detached
 from comfyrelay.system.commands.process_group import Child
@@ -33,66 +33,69 @@ PLACES = ("/usr/bin", "/usr/local/nvidia/bin")
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 NVIDIA = "CUDA_VISIBLE_DEVICES"
-# Where CUDA looks for it when nobody says otherwise.
+# Where CUDA looks for MPS by default.
 USUAL_PIPES = Path("/tmp/nvidia-mps")
-# In the folder of a keeper: what it logs, and what is written down of it.
+# Log and state file, in the supervisor's folder.
 FOLDER = "mps"
 FILE = "daemon.json"
 LOG_NAME = "mps.log"
-# Volta: before it, clients share one address space.
-LEAST_CAPABILITY = (7, 0)
+# Volta. Before it, clients share one address space.
+MIN_CAPABILITY = (7, 0)
 START_SECONDS = 20.0
-ASK_SECONDS = 10.0
+COMMAND_SECONDS = 10.0
 GRACE_SECONDS = 5.0
-LOOK_SECONDS = 0.05
-# UNIX sockets are made in its folder, and their paths have 108 bytes at most.
+POLL_SECONDS = 0.05
+# UNIX sockets are created in this folder, and their paths are limited to 108 bytes.
 LONGEST_PATH = 64
 _PREFIX = "comfyrelay-mps-"
-# As CUDA says it, by name, by number, or in words.
-_BLAMED = re.compile(r"cudaErrorMps|CUDA_ERROR_MPS|\bMPS (?:client|server|control)\b|\b[Ee]rror:? (?:80[5-9]|810)\b")
-# What is a fault of one and reported to all on the GPU, and what a server says until the last of them has ended.
+# How CUDA reports MPS errors: by name, number or text.
+_MPS_ERROR = re.compile(r"cudaErrorMps|CUDA_ERROR_MPS|\bMPS (?:client|server|control)\b|\b[Ee]rror:? (?:80[5-9]|810)\b")
+# A fault of one process that CUDA reports to every process on the GPU, and the server's response until the last of them
+# has exited.
 _FAULT = re.compile(
     r"illegal memory access|illegal instruction|misaligned address|unspecified launch failure|device-side assert"
     r"|cudaErrorMpsServerNotReady|CUDA_ERROR_MPS_SERVER_NOT_READY|MPS server is not ready|\b[Ee]rror:? 807\b"
 )
-# So many of them in so long are enough: without MPS each would have been the fault of one alone.
+# After this number of faults within this time MPS is disabled: without it, each fault would affect one process only.
 MOST_FAULTS = 3
 FAULTS_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class MpsPlan:
-    """`program` is to be started, if any is; `is_used` is whether processes run under MPS then."""
+    """`program` is the daemon to start, if any. `is_used` says whether processes run under MPS."""
 
     why: str
     is_used: bool = False
     program: Path | None = None
 
 
-def plan(care: Care, gpus: Sequence[LocalGpu], environment: Mapping[str, str] = os.environ) -> MpsPlan | None:
-    """Whether what runs on these GPUs shares them through MPS, in a sentence; nothing where MPS is out of question."""
-    if care.per_gpu == 1 or not IS_LINUX or not all(NVIDIA in gpu.variables for gpu in gpus):
+def plan(
+    options: ManagedOptions, gpus: Sequence[LocalGpu], environment: Mapping[str, str] = os.environ
+) -> MpsPlan | None:
+    """Decide whether processes on these GPUs use MPS. Returns `None` where MPS does not apply."""
+    if options.per_gpu == 1 or not IS_LINUX or not all(NVIDIA in gpu.variables for gpu in gpus):
         return None
-    if care.mps == "off":
-        return MpsPlan(why=f"Without NVIDIA MPS: {care.setting}COMFYUI_MPS is off.")
+    if options.mps == "off":
+        return MpsPlan(why=f"Without NVIDIA MPS: {options.setting}COMFYUI_MPS is off.")
     if environment.get(PIPES):
-        return MpsPlan(why=f"They share it through the NVIDIA MPS of {PIPES}.", is_used=True)
+        return MpsPlan(why=f"They share the GPU through the NVIDIA MPS of {PIPES}.", is_used=True)
     if _is_running_at(USUAL_PIPES):
-        return MpsPlan(why=f"They share it through the NVIDIA MPS that runs at {USUAL_PIPES}.", is_used=True)
-    return _plan_of_ours({gpu.key for gpu in gpus}, environment)
+        return MpsPlan(why=f"They share the GPU through the NVIDIA MPS at {USUAL_PIPES}.", is_used=True)
+    return _plan_own_daemon({gpu.key for gpu in gpus}, environment)
 
 
-def _plan_of_ours(keys: set[str], environment: Mapping[str, str]) -> MpsPlan:
+def _plan_own_daemon(keys: set[str], environment: Mapping[str, str]) -> MpsPlan:
     found = shutil.which(PROGRAM, path=os.pathsep.join([environment.get("PATH", os.defpath), *PLACES]))
     if found is None:
         return MpsPlan(why=f"Without NVIDIA MPS: {PROGRAM}, which comes with NVIDIA's driver, is not installed.")
     if not all(key.startswith("GPU-") for key in keys):
         return MpsPlan(
-            why="Without NVIDIA MPS: its daemon must know the GPUs. Name them in CUDA_VISIBLE_DEVICES by their UUIDs."
+            why="Without NVIDIA MPS: the daemon needs the UUIDs of the GPUs. Set them in CUDA_VISIBLE_DEVICES."
         )
     if old := _too_old(keys):
-        return MpsPlan(why=f"Without NVIDIA MPS: it shares GPUs of the Volta generation and later, not {old}.")
-    return MpsPlan(why="They share it through NVIDIA MPS.", is_used=True, program=Path(found))
+        return MpsPlan(why=f"Without NVIDIA MPS: it needs GPUs of the Volta generation or later, not {old}.")
+    return MpsPlan(why="They share the GPU through NVIDIA MPS.", is_used=True, program=Path(found))
 
 
 def _is_running_at(pipes: Path) -> bool:
@@ -108,63 +111,65 @@ def _too_old(keys: set[str]) -> str | None:
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
         return uuid.decode() if isinstance(uuid, bytes) else str(uuid), (major, minor)
 
-    old = [found for key, found in of_each_nvidia(capability) if key in keys and found < LEAST_CAPABILITY]
+    old = [found for key, found in query_nvidia_gpus(capability) if key in keys and found < MIN_CAPABILITY]
     return f"compute capability {old[0][0]}.{old[0][1]}" if old else None
 
 
 @dataclass(frozen=True, kw_only=True)
-class MpsNote:
-    """What is written down: `why` for those that only look, the rest for our next life."""
+class MpsRecord:
+    """State file: `why` is for readers, the rest for our next start."""
 
     why: str
     pipes: str | None = None
-    # by process id, with when each was started
+    # Process id -> start time.
     processes: Mapping[str, float] = field(default_factory=dict)
 
 
-def read(folder: Path) -> MpsNote | None:
-    """What was written down in a keeper's folder."""
+def read(folder: Path) -> MpsRecord | None:
+    """Read the state file in a supervisor's folder."""
     try:
-        return MpsNote(**json.loads((folder / FOLDER / FILE).read_text("utf-8")))
+        return MpsRecord(**json.loads((folder / FOLDER / FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def end_earlier(folder: Path) -> None:
-    """End the daemon that an earlier life of this keeper has left, where even its launcher was killed."""
-    note = read(folder)
-    for pid, started in ((int(pid), at) for pid, at in (note.processes if note is not None else {}).items()):
+def stop_orphaned_daemon(folder: Path) -> None:
+    """Stop the daemon of an earlier start whose launcher was killed too."""
+    record = read(folder)
+    for pid, started in ((int(pid), at) for pid, at in (record.processes if record is not None else {}).items()):
         if detached.is_process(pid=pid, started=started):
-            log.warning("comfyui.mps_left_behind", pid=pid)
-            # one that stays keeps nobody from starting another elsewhere
+            log.warning("comfyui.mps_orphan_found", pid=pid)
+            # A daemon that keeps running does not prevent another one.
             detached.end(pid=pid, started=started, seconds=GRACE_SECONDS)
-    if note is not None and note.pipes is not None and Path(note.pipes).name.startswith(_PREFIX):
-        _remove(Path(note.pipes))
-    _remove(folder / FOLDER)
+    if record is not None and record.pipes is not None and Path(record.pipes).name.startswith(_PREFIX):
+        _remove_folder(Path(record.pipes))
+    _remove_folder(folder / FOLDER)
 
 
 class Mps:
-    """The control daemon of one keeper. `restart` is handed who under it is to be started anew, and why."""
+    """The MPS control daemon of one supervisor. `restart` is called with the processes to restart and the reason."""
 
-    def __init__(self, care: Care, folder: Path, *, restart: Callable[[Collection[str], str], None]) -> None:
-        self._care = care
+    def __init__(
+        self, options: ManagedOptions, folder: Path, *, restart: Callable[[Collection[str], str], None]
+    ) -> None:
+        self._options = options
         self._folder = folder / FOLDER
         self._restart = restart
         self._plan: MpsPlan | None = None
         self._daemon: _Daemon | None = None
         self._watching: asyncio.Task[None] | None = None
-        self._left: str | None = None
+        self._disabled_reason: str | None = None
         self._has_served = False
-        # who runs under it, on which GPU, and who came to an early end under it and is tried without
-        self._joined: dict[str, str] = {}
-        self._apart: set[str] = set()
-        # whose GPU has had a fault: the server takes nobody new before they have ended
+        # Process -> GPU of all processes under MPS, and the processes that exited early under it and run without.
+        self._clients: dict[str, str] = {}
+        self._without_mps: set[str] = set()
+        # Processes on a GPU that had a fault: the server accepts no new client until they have exited.
         self._faulty: set[str] = set()
         self._faults: list[float] = []
-        self._parted = asyncio.Event()
+        self._changed = asyncio.Event()
 
     async def open(self, gpus: Sequence[LocalGpu]) -> None:
-        self._plan = await asyncio.to_thread(plan, self._care, gpus)
+        self._plan = await asyncio.to_thread(plan, self._options, gpus)
         if self._plan is None:
             return
         why = self._plan.why
@@ -173,113 +178,115 @@ class Mps:
                 await asyncio.to_thread(self._folder.mkdir, mode=0o700, parents=True, exist_ok=True)
                 self._daemon = await _Daemon.start(self._plan.program, gpus, logs=self._folder)
             except (OSError, _NotStarted) as error:
-                self._left = why = f"Without NVIDIA MPS: it could not be started ({error})."
+                self._disabled_reason = why = f"Without NVIDIA MPS: it could not be started ({error})."
                 log.warning("comfyui.mps_failed", why=str(error))
             else:
                 self._watching = asyncio.create_task(self._watch(self._daemon))
-                log.info("comfyui.mps", pipes=str(self._daemon.pipes))
-        self._note(why)
+                log.info("comfyui.mps_started", pipes=str(self._daemon.pipes))
+        self._write_record(why)
 
     async def close(self) -> None:
-        """To be called when all that ran under it have ended."""
-        self._joined.clear()
-        await self._end_daemon()
+        """Stop the daemon. Call this after all processes under it have exited."""
+        self._clients.clear()
+        await self._stop_daemon()
         if self._plan is not None:
-            self._note(self._left or self._plan.why)
+            self._write_record(self._disabled_reason or self._plan.why)
 
-    def has(self, name: str) -> bool:
+    def is_under_mps(self, name: str) -> bool:
         """Whether this process runs under MPS, ours or the operator's."""
-        return name in self._joined or (self._plan is not None and self._plan.is_used and self._plan.program is None)
+        return name in self._clients or (self._plan is not None and self._plan.is_used and self._plan.program is None)
 
     async def join(self, name: str, gpu_key: str) -> dict[str, str]:
-        """What a process that starts now is to have in its environment."""
-        while self._faulty and self._left is None:
-            self._parted.clear()
-            await self._parted.wait()
-        if self._daemon is None or self._left is not None or name in self._apart:
+        """Return the environment variables for a process that starts now."""
+        while self._faulty and self._disabled_reason is None:
+            self._changed.clear()
+            await self._changed.wait()
+        if self._daemon is None or self._disabled_reason is not None or name in self._without_mps:
             return {}
-        self._joined[name] = gpu_key
+        self._clients[name] = gpu_key
         return {PIPES: str(self._daemon.pipes), LOGS: str(self._folder)}
 
-    def came_up(self, name: str) -> None:
-        if name in self._joined and self._left is None:
+    def mark_up(self, name: str) -> None:
+        if name in self._clients and self._disabled_reason is None:
             self._has_served = True
-            # its server was started by its first client
-            self._note(self._plan.why if self._plan is not None else "")
+            # The first client starts the MPS server, so the process ids have changed.
+            self._write_record(self._plan.why if self._plan is not None else "")
 
-    async def part(self, name: str, *, lines: Sequence[str], is_early: bool) -> bool:
-        """A process has ended, with these last lines; whether MPS is why, and it is to be started again at once."""
-        if name not in self._joined:
-            # it does no better without
-            self._apart.discard(name)
+    async def leave(self, name: str, *, lines: Sequence[str], is_early: bool) -> bool:
+        """Handle the exit of a process. Return whether MPS caused it and the process must restart at once."""
+        if name not in self._clients:
+            # It failed without MPS as well.
+            self._without_mps.discard(name)
             return False
         is_known = name in self._faulty
-        gpu_key = self._joined[name]
-        await self._remove(name)
-        if self._left is None and not is_known:
-            self._judge(name, gpu_key, lines, is_early=is_early)
-            await self._end_unused()
-        return self._left is not None or is_known or bool(_find(_FAULT, lines))
+        gpu_key = self._clients[name]
+        await self._detach(name)
+        if self._disabled_reason is None and not is_known:
+            self._handle_exit(name, gpu_key, lines, is_early=is_early)
+            await self._stop_if_unused()
+        return self._disabled_reason is not None or is_known or bool(_find(_FAULT, lines))
 
-    async def forget(self, name: str) -> None:
-        """A process has ended that was asked to."""
-        self._apart.discard(name)
-        await self._remove(name)
+    async def remove(self, name: str) -> None:
+        """Handle the exit of a process that was stopped on request."""
+        self._without_mps.discard(name)
+        await self._detach(name)
 
-    async def _remove(self, name: str) -> None:
-        self._joined.pop(name, None)
+    async def _detach(self, name: str) -> None:
+        self._clients.pop(name, None)
         self._faulty.discard(name)
-        self._parted.set()
-        await self._end_unused()
+        self._changed.set()
+        await self._stop_if_unused()
 
-    def _judge(self, name: str, gpu_key: str, lines: Sequence[str], *, is_early: bool) -> None:
-        """What the end of one means for all."""
+    def _handle_exit(self, name: str, gpu_key: str, lines: Sequence[str], *, is_early: bool) -> None:
+        """Decide what the exit of one process means for all others."""
         if (fault := _find(_FAULT, lines)) is not None:
             self._faults = [at for at in self._faults if at > monotonic() - FAULTS_SECONDS] + [monotonic()]
             if len(self._faults) >= MOST_FAULTS:
-                self._leave(f"there were {MOST_FAULTS} faults of a GPU, and each is one of all that share it")
+                self._disable(f"{MOST_FAULTS} GPU faults affected all processes that share the GPU")
                 return
-            self._faulty |= {each for each, key in self._joined.items() if key == gpu_key}
-            log.warning("comfyui.mps_fault", name=name, why=fault, started_again=sorted(self._faulty))
-            self._restart(self._faulty, f"{name}, which shares its GPU through NVIDIA MPS, had a fault of the GPU.")
-        elif (blamed := _find(_BLAMED, lines)) is not None:
-            self._leave(f"{name} said: {blamed}")
+            self._faulty |= {client for client, key in self._clients.items() if key == gpu_key}
+            log.warning("comfyui.mps_fault", name=name, why=fault, restarting=sorted(self._faulty))
+            self._restart(self._faulty, f"{name}, which shares its GPU through NVIDIA MPS, had a GPU fault.")
+        elif (mps_error := _find(_MPS_ERROR, lines)) is not None:
+            self._disable(f"{name} reported: {mps_error}")
         elif is_early and not self._has_served:
-            self._leave(f"{name}, the first under it, did not come up")
+            self._disable(f"{name}, the first process under it, did not start")
         elif is_early:
-            self._apart.add(name)
+            self._without_mps.add(name)
 
-    def _leave(self, why: str) -> None:
-        self._left = f"Without NVIDIA MPS: it was left ({why})."
-        log.warning("comfyui.mps_left", why=why)
-        self._note(self._left)
-        self._parted.set()
-        self._restart(self._joined, f"It is started again without NVIDIA MPS: {why}.")
+    def _disable(self, why: str) -> None:
+        self._disabled_reason = f"Without NVIDIA MPS: it was disabled ({why})."
+        log.warning("comfyui.mps_disabled", why=why)
+        self._write_record(self._disabled_reason)
+        self._changed.set()
+        self._restart(self._clients, f"It restarts without NVIDIA MPS: {why}.")
 
     async def _watch(self, daemon: "_Daemon") -> None:
         await asyncio.shield(daemon.ended)
-        if self._left is None:
-            self._leave(f"its daemon {daemon.how_it_ended}")
+        if self._disabled_reason is None:
+            self._disable(f"its daemon {daemon.exit_description}")
 
-    async def _end_unused(self) -> None:
-        if self._left is not None and not self._joined:
-            await self._end_daemon()
+    async def _stop_if_unused(self) -> None:
+        if self._disabled_reason is not None and not self._clients:
+            await self._stop_daemon()
 
-    async def _end_daemon(self) -> None:
+    async def _stop_daemon(self) -> None:
         daemon, self._daemon = self._daemon, None
         if self._watching is not None:
             self._watching.cancel()
         if daemon is not None:
-            await daemon.end()
-            self._note(self._left or "")
+            await daemon.stop()
+            self._write_record(self._disabled_reason or "")
 
-    def _note(self, why: str) -> None:
-        """A full disk does not stop anybody."""
+    def _write_record(self, why: str) -> None:
+        """Write the state file; a full disk is ignored."""
         daemon = self._daemon
-        note = MpsNote(why=why) if daemon is None else MpsNote(why=why, pipes=str(daemon.pipes), processes=daemon.pids)
+        record = MpsRecord(why=why)
+        if daemon is not None:
+            record = replace(record, pipes=str(daemon.pipes), processes=daemon.pids)
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            atomic.write(self._folder / FILE, json.dumps(asdict(note)).encode(), mode=0o600)
+            atomic.write(self._folder / FILE, json.dumps(asdict(record)).encode(), mode=0o600)
 
 
 def _find(pattern: re.Pattern[str], lines: Sequence[str]) -> str | None:
@@ -291,7 +298,7 @@ class _NotStarted(Exception):
 
 
 class _Daemon:
-    """NVIDIA's control daemon, not as a daemon but under our launcher, which ends it however we end."""
+    """NVIDIA's control daemon, run in the foreground under our launcher, which stops it even if we are killed."""
 
     def __init__(
         self, child: Child, program: Path, pipes: Path, environment: Mapping[str, str], log: ProcessLog
@@ -307,10 +314,10 @@ class _Daemon:
     async def start(cls, program: Path, gpus: Sequence[LocalGpu], *, logs: Path) -> "_Daemon":
         pipes = await asyncio.to_thread(_private_folder)
         environment = {
-            **without_ours(),
+            **child_environment(),
             PIPES: str(pipes),
             LOGS: str(logs),
-            # by their identities, so that they mean the same to it and to its clients
+            # By UUID, so that the daemon and its clients mean the same GPUs.
             NVIDIA: ",".join(gpu.variables[NVIDIA] for gpu in gpus),
         }
         try:
@@ -318,54 +325,54 @@ class _Daemon:
                 [str(program), "-f"], folder=logs, environment=environment, grace_seconds=GRACE_SECONDS
             )
         except OSError:
-            _remove(pipes)
+            _remove_folder(pipes)
             raise
-        made = cls(child, program, pipes, environment, ProcessLog(logs / LOG_NAME))
+        daemon = cls(child, program, pipes, environment, ProcessLog(logs / LOG_NAME))
         try:
-            await made._until_ready()
+            await daemon._wait_until_ready()
         except BaseException:
-            await made.end()
+            await daemon.stop()
             raise
-        return made
+        return daemon
 
     @property
     def pids(self) -> dict[str, float]:
-        """Of all that must be gone when this is over, with when each was started."""
+        """Start time by process id, of all processes that must be gone when the daemon stops."""
         own = self._child.pid
         return {str(pid): at for pid, at in {own: detached.started_at(own), **detached.descendants(own)}.items() if at}
 
     @property
-    def how_it_ended(self) -> str:
-        return "; ".join([f"ended with exit code {self._child.exit_code}", *self._log.last_lines[-3:]])
+    def exit_description(self) -> str:
+        return "; ".join([f"exited with code {self._child.exit_code}", *self._log.last_lines[-3:]])
 
-    async def end(self) -> None:
-        """As NVIDIA has it ended, then firmly; returns when it is gone."""
+    async def stop(self) -> None:
+        """Ask the daemon to quit, then terminate it, and wait until it is gone."""
         if not self.ended.done():
-            await asyncio.to_thread(self._ask, "quit")
+            await asyncio.to_thread(self._send_command, "quit")
         self._child.let_go()
-        await asyncio.wait({self.ended}, timeout=2 * GRACE_SECONDS + ASK_SECONDS)
-        await asyncio.to_thread(_remove, self.pipes)
+        await asyncio.wait({self.ended}, timeout=2 * GRACE_SECONDS + COMMAND_SECONDS)
+        await asyncio.to_thread(_remove_folder, self.pipes)
 
-    async def _until_ready(self) -> None:
+    async def _wait_until_ready(self) -> None:
         try:
             async with asyncio.timeout(START_SECONDS):
                 while not self.ended.done():
-                    if await asyncio.to_thread(self._ask, "get_server_list"):
+                    if await asyncio.to_thread(self._send_command, "get_server_list"):
                         return
-                    await asyncio.wait({self.ended}, timeout=LOOK_SECONDS)
+                    await asyncio.wait({self.ended}, timeout=POLL_SECONDS)
         except TimeoutError:
-            raise _NotStarted(f"it did not answer within {START_SECONDS:.0f} s") from None
-        raise _NotStarted(f"it {self.how_it_ended}")
+            raise _NotStarted(f"it did not respond within {START_SECONDS:.0f} s") from None
+        raise _NotStarted(f"it {self.exit_description}")
 
-    def _ask(self, command: str) -> bool:
-        """Whether the daemon has heard a command."""
+    def _send_command(self, command: str) -> bool:
+        """Whether the daemon accepted a command."""
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 [str(self._program)],
                 input=f"{command}\n".encode(),
                 capture_output=True,
                 env=dict(self._environment),
-                timeout=ASK_SECONDS,
+                timeout=COMMAND_SECONDS,
                 check=True,
             )
             return True
@@ -378,14 +385,14 @@ class _Daemon:
 
 
 def _private_folder() -> Path:
-    """For this user alone, and with a short path."""
-    made = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    if len(os.fsencode(made)) <= LONGEST_PATH:
-        return made
-    made.rmdir()
+    """Create a folder for this user only, with a short path."""
+    folder = Path(tempfile.mkdtemp(prefix=_PREFIX))
+    if len(os.fsencode(folder)) <= LONGEST_PATH:
+        return folder
+    folder.rmdir()
     return Path(tempfile.mkdtemp(prefix=_PREFIX, dir="/tmp"))
 
 
-def _remove(folder: Path) -> None:
+def _remove_folder(folder: Path) -> None:
     with suppress(OSError):
         remove_tree(folder)

@@ -1,4 +1,4 @@
-"""What somebody may choose of the ComfyUI that ComfyRelay starts; the worker's settings and the desk's share it."""
+"""Settings of managed ComfyUI processes, shared by the worker and the desk."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,29 +7,29 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode
 
-from comfyrelay.comfyui.processes.installs import Install, install_at
+from comfyrelay.comfyui.processes.installs import Install, resolve_install
 from comfyrelay.comfyui.processes.launch import check_arguments
-from comfyrelay.comfyui.processes.python import python_of
+from comfyrelay.comfyui.processes.python import find_python
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import ArgumentsOnly
 from comfyrelay.system.command_lines import split
 
 
-def _words(value: object) -> object:
-    """A command line in the environment, a list in the file."""
+def _split_arguments(value: object) -> object:
+    """Accept a command line from the environment or a list from the settings file."""
     if not isinstance(value, str):
         return value
     try:
         return split(value)
     except ValueError as error:
-        raise ValueError(f"they are no arguments that can be read ({error})") from None
+        raise ValueError(f"invalid command line ({error})") from None
 
 
 def _count_or_auto(value: object) -> object:
     return int(value) if isinstance(value, str) and value.isdecimal() else value
 
 
-def _checked(arguments: list[str]) -> list[str]:
+def _check_arguments(arguments: list[str]) -> list[str]:
     try:
         check_arguments(arguments)
     except ConfigurationError as error:
@@ -41,13 +41,13 @@ PerGpu = Annotated[Annotated[int, Field(ge=1, le=16)] | Literal["auto"], BeforeV
 
 
 @dataclass(frozen=True, kw_only=True)
-class Care:
-    """`setting` is the beginning of the names of the settings that these come from."""
+class ManagedOptions:
+    """Options of managed ComfyUI processes. `setting` is the prefix of the settings they come from."""
 
     folder: Path
     python: Path | None = None
     arguments: tuple[str, ...] = ()
-    # on each GPU; "auto" begins with one
+    # Per GPU; "auto" starts with one.
     per_gpu: int | Literal["auto"] = "auto"
     mps: Literal["auto", "off"] = "auto"
     setting: str = "COMFYRELAY_WORKER_"
@@ -56,38 +56,38 @@ class Care:
     def first_count(self) -> int:
         return self.per_gpu if isinstance(self.per_gpu, int) else 1
 
-    def resolved(self) -> tuple[Install, Path]:
-        """Which ComfyUI, and which Python; `ConfigurationError` says what to change."""
-        install = install_at(self.folder)
-        return install, python_of(install, given=self.python, setting=f"{self.setting}COMFYUI_PYTHON")
+    def resolve(self) -> tuple[Install, Path]:
+        """Return the ComfyUI and its Python. `ConfigurationError` says what to change."""
+        install = resolve_install(self.folder)
+        return install, find_python(install, given=self.python, setting=f"{self.setting}COMFYUI_PYTHON")
 
 
-class CareSettings(ArgumentsOnly):
+class ManagedSettings(ArgumentsOnly):
     comfyui_dir: Path | None = Field(
         None,
-        description="folder of a ComfyUI that ComfyRelay starts itself, watches over and stops; then no address is "
-        "needed",
+        description="folder of a ComfyUI that ComfyRelay starts, supervises and stops; replaces the address of a "
+        "running one",
     )
     comfyui_python: Path | None = Field(
-        None, description="Python that starts it, or its environment's folder; its own venv, .venv, … when not set"
+        None, description="Python that starts it, or the folder of its environment; by default its own venv, .venv, …"
     )
-    comfyui_args: Annotated[list[str], NoDecode, BeforeValidator(_words), AfterValidator(_checked)] = Field(
-        [], description="more arguments that it is started with, such as `--lowvram`"
-    )
+    comfyui_args: Annotated[
+        list[str], NoDecode, BeforeValidator(_split_arguments), AfterValidator(_check_arguments)
+    ] = Field([], description="additional command-line arguments, such as `--lowvram`")
     per_gpu: PerGpu = Field(
-        "auto", description="how many of it run on each GPU: a number, or `auto`: begins with one and adds what helps"
+        "auto", description="processes on each GPU: a number, or `auto` to start with one and add more while that helps"
     )
     comfyui_mps: Literal["auto", "off"] = Field(
         "auto",
-        description="`auto`: several of it on one NVIDIA GPU share it through CUDA MPS where that works; `off`: never",
+        description="`auto`: processes share an NVIDIA GPU through CUDA MPS where possible; `off`: never",
     )
 
     @property
-    def care(self) -> Care | None:
-        """What is to be started here, if anything is."""
+    def managed(self) -> ManagedOptions | None:
+        """Options of the ComfyUI to start, or `None` if none is configured."""
         if self.comfyui_dir is None:
             return None
-        return Care(
+        return ManagedOptions(
             folder=self.comfyui_dir,
             python=self.comfyui_python,
             arguments=tuple(self.comfyui_args),

@@ -1,4 +1,4 @@
-"""Which Python runs a ComfyUI: the one that its packages were installed for."""
+"""Find the Python that a ComfyUI's packages were installed for."""
 
 import os
 import subprocess
@@ -11,15 +11,18 @@ from comfyrelay.comfyui.processes.installs import Install, InstallKind
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.platform import pick
 
-TRY_SECONDS = 60.0
-# As virtual environments are called beside ComfyUI; `env` is Pinokio's, `conda_env` some installers'.
+CHECK_SECONDS = 60.0
+# Usual names of virtual environments next to ComfyUI; `env` is Pinokio's, `conda_env` that of some installers.
 _ENVIRONMENTS = ("venv", ".venv", "env", "conda_env", "installer_files/env")
 
 
-def python_of(
+def find_python(
     install: Install, *, given: Path | None = None, setting: str = "", variables: Mapping[str, str] = os.environ
 ) -> Path:
-    """The Python to start it with; `ConfigurationError` where there is none. `setting` is where to name one."""
+    """Return the Python that starts this ComfyUI.
+
+    Raises `ConfigurationError` if none is found; `setting` names the setting.
+    """
     if given is not None:
         return _named(given.expanduser().absolute(), setting)
     broken = None
@@ -28,10 +31,10 @@ def python_of(
             return python
         broken = broken or folder
     if broken is not None:
-        # another one would lack what was installed there, and fail later with less to go by
+        # Another Python would miss these packages and fail later with a less helpful error.
         raise ConfigurationError(
-            f"The Python environment {broken} of ComfyUI cannot be used: its python is missing, or leads nowhere. Make "
-            f"it anew and install ComfyUI's requirements.txt there, or name another Python with {setting}."
+            f"The Python environment {broken} of ComfyUI cannot be used: its python is missing or a broken link. "
+            f"Recreate it and install ComfyUI's requirements.txt there, or name another Python with {setting}."
         )
     if (active := _active(variables)) is not None:
         return active
@@ -39,26 +42,26 @@ def python_of(
         return Path(sys.executable)
     raise ConfigurationError(
         f"No Python was found for the ComfyUI in {install.named}: it has no folder venv or .venv, and this Python has "
-        f"no torch. Name the Python that you start it with: {setting}."
+        f"no torch. Set {setting} to the Python that you start it with."
     )
 
 
-def try_python(python: Path) -> tuple[str | None, str]:
-    """Why this Python cannot run a ComfyUI, if that is so, and which torch it has."""
+def check_python(python: Path) -> tuple[str | None, str]:
+    """Return why this Python cannot run ComfyUI, or `None`, and its torch version."""
     command = (str(python), "-c", "import torch; print(torch.__version__)")
     try:
-        done = subprocess.run(command, capture_output=True, timeout=TRY_SECONDS, check=False, text=True)
+        done = subprocess.run(command, capture_output=True, timeout=CHECK_SECONDS, check=False, text=True)
     except OSError as error:
-        return f"it cannot be run ({error.strerror}).", ""
+        return f"it does not run ({error.strerror}).", ""
     except subprocess.TimeoutExpired:
-        return f"it did not import torch within {TRY_SECONDS:.0f} s.", ""
+        return f"it did not import torch within {CHECK_SECONDS:.0f} s.", ""
     if done.returncode:
-        return f"{(done.stderr.strip().splitlines() or ['it fails without a word'])[-1]}.", ""
+        return f"{(done.stderr.strip().splitlines() or ['it fails without output'])[-1]}.", ""
     return None, done.stdout.strip()
 
 
 def python_in(environment: Path) -> Path | None:
-    """The Python of a virtual environment, a conda environment or the portable build's folder."""
+    """Return the Python of a virtual environment, a conda environment or the portable build's folder."""
     names = pick(
         windows=("Scripts/python.exe", "python.exe"),
         macos=("bin/python", "bin/python3"),
@@ -68,7 +71,7 @@ def python_in(environment: Path) -> Path | None:
 
 
 def _environments(install: Install) -> Iterator[Path]:
-    """Those that are there, with a Python or without."""
+    """Yield existing environments, even without a Python."""
     if install.kind is InstallKind.PORTABLE:
         yield install.code.parent / "python_embeded"
     places = dict.fromkeys((install.data, install.code, install.named, install.code.parent))
@@ -83,7 +86,7 @@ def _is_conda(folder: Path) -> bool:
 
 
 def _active(variables: Mapping[str, str]) -> Path | None:
-    """Of the environment that this was started in, unless it is our own and knows no torch."""
+    """Return the Python of the active environment, unless it has no torch, like ours."""
     for name in ("VIRTUAL_ENV", "CONDA_PREFIX"):
         folder = Path(variables.get(name) or "-")
         if folder.is_dir() and (python := python_in(folder)) is not None and _has_torch(folder):
@@ -100,4 +103,6 @@ def _named(path: Path, setting: str) -> Path:
         return python
     if path.is_file() and os.access(path, os.X_OK):
         return path
-    raise ConfigurationError(f"{setting} is {path}, which is no Python: name its program, or its environment's folder.")
+    raise ConfigurationError(
+        f"{setting} is {path}, which is not a Python: name its executable or the folder of its environment."
+    )

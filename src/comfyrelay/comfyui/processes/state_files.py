@@ -1,4 +1,4 @@
-"""What is written down of each process: for those that only look, and for the next life of whoever started it."""
+"""State file of each managed process, for the CLI and for the next start of its supervisor."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,52 +10,52 @@ from comfyrelay.system import atomic
 from comfyrelay.system.commands import detached
 
 FILE = "process.json"
-# In the folder of a worker.
+# Below a worker's data folder.
 FOLDER = "comfyui"
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProcessNote:
+class ProcessRecord:
     name: str
     url: str
     gpu: str
     state: str
     reason: str | None
     restarts: int
-    # who must be gone before another may begin here, by process id, with when each was started
+    # Process id -> start time, of processes that must be gone before another may start here.
     processes: Mapping[str, float]
-    # whether it shares its GPU through NVIDIA MPS
+    # Whether it shares its GPU through NVIDIA MPS.
     mps: bool = False
 
     @property
     def state_now(self) -> str:
-        """What was written down last, unless whoever wrote it is gone."""
+        """The recorded state, or "gone" if its processes have died."""
         return self.state if self.is_alive or self.state in ("waiting", "given up", "stopped") else "gone"
 
     @property
     def is_alive(self) -> bool:
-        return bool(self.living)
+        return bool(self.alive)
 
     @property
-    def living(self) -> Sequence[tuple[int, float]]:
+    def alive(self) -> Sequence[tuple[int, float]]:
         known = [(int(pid), started) for pid, started in self.processes.items()]
         return [(pid, started) for pid, started in known if detached.is_process(pid=pid, started=started)]
 
 
-def write(folder: Path, note: ProcessNote) -> None:
-    atomic.write(folder / FILE, json.dumps(asdict(note)).encode(), mode=0o600)
+def write(folder: Path, record: ProcessRecord) -> None:
+    atomic.write(folder / FILE, json.dumps(asdict(record)).encode(), mode=0o600)
 
 
-def read(folder: Path) -> ProcessNote | None:
+def read(folder: Path) -> ProcessRecord | None:
     try:
-        return ProcessNote(**json.loads((folder / FILE).read_text("utf-8")))
+        return ProcessRecord(**json.loads((folder / FILE).read_text("utf-8")))
     except (OSError, ValueError, TypeError):
         return None
 
 
-def find(*roots: Path) -> Iterator[tuple[ProcessNote, Path]]:
-    """All that workers below these folders have written down, with their logs."""
+def find(*roots: Path) -> Iterator[tuple[ProcessRecord, Path]]:
+    """Yield the records of all workers below these folders, with their log files."""
     for root in dict.fromkeys(roots):
         for path in sorted(root.glob(f"*/{FOLDER}/*/{FILE}")):
-            if (note := read(path.parent)) is not None:
-                yield note, path.parent / LOG_NAME
+            if (record := read(path.parent)) is not None:
+                yield record, path.parent / LOG_NAME

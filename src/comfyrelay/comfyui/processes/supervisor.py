@@ -1,4 +1,4 @@
-"""Keeps ComfyUI processes running on the GPUs of this machine: starts, watches, restarts and stops them."""
+"""Start, watch, restart and stop ComfyUI processes on the GPUs of this machine."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -13,11 +13,11 @@ import structlog
 from comfyrelay.comfyui.processes import mps, state_files
 from comfyrelay.comfyui.processes.gpu_processes import GpuProcesses
 from comfyrelay.comfyui.processes.gpus import LocalGpu, find_gpus
-from comfyrelay.comfyui.processes.launch import empty_folders, launch, lend_inputs, make_folders
+from comfyrelay.comfyui.processes.launch import empty_folders, launch, link_inputs, make_folders
 from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
 from comfyrelay.comfyui.processes.log import ProcessLog
-from comfyrelay.comfyui.processes.options import Care
-from comfyrelay.comfyui.processes.process import GRACE_SECONDS, ManagedProcess
+from comfyrelay.comfyui.processes.options import ManagedOptions
+from comfyrelay.comfyui.processes.process import GRACE_SECONDS, ComfyProcess
 from comfyrelay.errors import ConfigurationError, NotFound, NotStarted
 from comfyrelay.http_client import free_port
 from comfyrelay.retry import Backoff, Retries
@@ -25,23 +25,23 @@ from comfyrelay.system.commands import detached
 
 log = structlog.get_logger(__name__)
 
-# As many of its last lines are told as the reason of its end.
-TOLD_LINES = 20
+# Number of log lines reported with an exit.
+REPORTED_LINES = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timings:
-    look_seconds: float = 0.5
-    # how often one that is up is asked, and after how long without an answer, and without a word, it counts as stuck
+    poll_seconds: float = 0.5
+    # How often a running process is checked, and how long it may neither respond nor print before it counts as stuck.
     check_seconds: float = 10.0
     silent_seconds: float = 120.0
-    # the same while it starts: custom nodes may install things, and say so
+    # The same limit during startup: custom nodes may install packages, which prints lines.
     start_silent_seconds: float = 300.0
     first_pause_seconds: float = 1.0
     longest_pause_seconds: float = 60.0
-    # who was up for so long begins anew with short pauses
+    # Uptime after which the restart backoff resets.
     steady_seconds: float = 60.0
-    # so many starts in a row that never came up are enough for a while
+    # Consecutive failed starts before a long pause.
     failed_starts: int = 3
     given_up_seconds: float = 300.0
 
@@ -49,29 +49,29 @@ class Timings:
 class ProcessState(StrEnum):
     STARTING = "starting"
     UP = "up"
-    # until the next try
+    # Until the next start.
     WAITING = "waiting"
     GIVEN_UP = "given up"
     STOPPED = "stopped"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Ending:
-    """How a process ended that nobody had asked to."""
+class ProcessExit:
+    """An unrequested exit of a process."""
 
     at: float
     reason: str
-    # each with the time at which it was said
-    said: Sequence[tuple[float, str]]
+    # Each line with the time it was printed.
+    lines: Sequence[tuple[float, str]]
 
     def lines_since(self, began: float) -> list[str]:
-        """What it said last of a run that began then: before that it spoke of somebody else's."""
-        return [line for at, line in self.said if at >= began]
+        """The last lines since a run began. Earlier lines belong to other runs."""
+        return [line for at, line in self.lines if at >= began]
 
 
 @dataclass(kw_only=True, eq=False)
-class KeptProcess:
-    """A place for one process, which keeps over restarts its name, GPU and folder, and its port if that is free."""
+class ManagedProcess:
+    """A supervised ComfyUI. It keeps its name, GPU and folder over restarts, and its port if that is free."""
 
     name: str
     gpu: LocalGpu
@@ -82,20 +82,20 @@ class KeptProcess:
     reason: str | None = None
     starts: int = 0
     has_come_up: bool = False
-    last_ending: Ending | None = None
-    # somebody wants it to be started anew, and why
-    wanted_anew: str | None = None
-    # its process and what that has started, by process id, with when each was started
-    family: Mapping[int, float] = field(default_factory=dict)
-    # files of its user that it cannot find
-    not_lent: set[str] = field(default_factory=set)
-    first_outcome: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    last_exit: ProcessExit | None = None
+    # Why a restart was requested, if one was.
+    restart_reason: str | None = None
+    # Process id -> start time, of the process and its descendants.
+    process_tree: Mapping[int, float] = field(default_factory=dict)
+    # Files of the user's input folder that could not be linked.
+    unlinked_inputs: set[str] = field(default_factory=set)
+    first_start: "asyncio.Future[None]" = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     task: "asyncio.Task[None] | None" = None
 
     @property
-    def why_away(self) -> str | None:
-        """Why it cannot be used now, in words for whoever runs this machine."""
+    def unavailable_reason(self) -> str | None:
+        """Why this ComfyUI cannot be used now, as a sentence for the operator."""
         match self.state:
             case ProcessState.UP:
                 return None
@@ -105,319 +105,339 @@ class KeptProcess:
                 return self.reason
 
 
-class Keeper:
-    """`on_url` hears of each process that is given another address, before it is started there."""
+class Supervisor:
+    """Keep ComfyUI processes running.
+
+    `on_url` is called with each process that gets a new address, before it starts there.
+    """
 
     def __init__(
         self,
-        care: Care,
+        options: ManagedOptions,
         *,
         folder: Path,
-        on_url: Callable[[KeptProcess], None] = lambda _kept: None,
+        on_url: Callable[[ManagedProcess], None] = lambda _managed: None,
         gpus: Sequence[LocalGpu] | None = None,
         timings: Timings | None = None,
     ) -> None:
-        self._care = care
+        self._options = options
         self._folder = folder
         self._on_url = on_url
         self._gpus = gpus
         self._timings = timings or Timings()
-        self._kept: dict[str, KeptProcess] = {}
-        self._install, self._python = care.resolved()
-        self._mps = mps.Mps(care, folder, restart=self._restart_for_mps)
+        self._processes: dict[str, ManagedProcess] = {}
+        self._install, self._python = options.resolve()
+        self._mps = mps.Mps(options, folder, restart=self._restart_for_mps)
 
     async def open(self) -> None:
-        """End what an earlier life has left, and begin to start as many as are wanted on each GPU."""
-        await asyncio.to_thread(self._end_earlier)
+        """Stop orphaned processes and start the configured number on each GPU."""
+        await asyncio.to_thread(self._stop_orphans)
         if self._gpus is None:
-            self._gpus = await asyncio.to_thread(find_gpus, self._care.arguments)
+            self._gpus = await asyncio.to_thread(find_gpus, self._options.arguments)
         await self._mps.open(self._gpus)
         for gpu in self._gpus:
-            for _ in range(self._care.first_count):
-                self._begin(gpu)
+            for _ in range(self._options.first_count):
+                self._create(gpu)
 
     async def close(self) -> None:
-        """Stop all of them; returns when none is left."""
-        await asyncio.gather(*(self._end(each) for each in self.kept))
+        """Stop all processes and wait until they are gone."""
+        await asyncio.gather(*(self._stop(managed) for managed in self.processes))
         await self._mps.close()
 
     @property
-    def kept(self) -> Sequence[KeptProcess]:
-        return tuple(self._kept.values())
+    def processes(self) -> Sequence[ManagedProcess]:
+        return tuple(self._processes.values())
 
-    def find(self, name: str) -> KeptProcess | None:
-        return self._kept.get(name)
+    def find(self, name: str) -> ManagedProcess | None:
+        return self._processes.get(name)
 
     def gpus(self) -> Sequence[GpuProcesses]:
-        """Each GPU with the addresses of those on it that are up or starting."""
+        """Each GPU with the addresses of its running or starting processes."""
         counted = (ProcessState.UP, ProcessState.STARTING, ProcessState.WAITING)
         return [
             GpuProcesses(
                 key=gpu.key,
                 name=gpu.name,
                 memory_bytes=gpu.memory_bytes,
-                processes=tuple(kept.url for kept in self.kept if kept.gpu is gpu and kept.state in counted),
+                processes=tuple(
+                    managed.url for managed in self.processes if managed.gpu is gpu and managed.state in counted
+                ),
             )
             for gpu in self._gpus or ()
         ]
 
-    async def add(self, gpu_key: str) -> KeptProcess:
-        """Start one more on a GPU, and return once it answers; `NotStarted` says why it does not."""
-        kept = self._begin(self._gpu(gpu_key))
+    async def add(self, gpu_key: str) -> ManagedProcess:
+        """Start another process on a GPU and wait until it responds.
+
+        Raises `NotStarted` with the reason if it does not.
+        """
+        managed = self._create(self._find_gpu(gpu_key))
         try:
-            await asyncio.shield(kept.first_outcome)
+            await asyncio.shield(managed.first_start)
         except BaseException:
-            await self._end(kept)
+            await self._stop(managed)
             raise
-        return kept
+        return managed
 
     async def remove(self, name: str) -> None:
-        """Stop one, at once."""
-        if (kept := self.find(name)) is not None:
-            await self._end(kept)
+        """Stop a process immediately."""
+        if (managed := self.find(name)) is not None:
+            await self._stop(managed)
 
     def restart(self, name: str, why: str) -> None:
-        """Its GPU is in a bad state, or a run of it is stuck: it is started anew, unless it is starting already."""
-        kept = self.find(name)
-        # not by its state: a job may have found it before we have
-        if kept is not None and kept.has_come_up:
-            kept.wanted_anew = why
-            kept.changed.set()
+        """Restart a process whose GPU is in a bad state or whose run is stuck, unless it is already starting."""
+        managed = self.find(name)
+        # Not by its state: a job may have reached it before our own check.
+        if managed is not None and managed.has_come_up:
+            managed.restart_reason = why
+            managed.changed.set()
 
-    async def run_begins(self, name: str) -> None:
-        """Somebody has reached it, maybe before we have: if it dies now it comes back at the same address, so that who
-        waits there is told how it ended."""
-        if (kept := self.find(name)) is not None:
-            kept.has_come_up = True
-            await self._lend_inputs(kept)
+    async def mark_run_started(self, name: str) -> None:
+        """A run started on this process, possibly before our own check.
 
-    async def _lend_inputs(self, kept: KeptProcess) -> None:
-        """Let it find what its user has put into ComfyUI's own input folder since."""
-        left = await asyncio.to_thread(lend_inputs, self._install.data / "input", kept.folder / "input")
-        if set(left) - kept.not_lent:
-            log.warning("comfyui.inputs_not_lent", name=kept.name, files=left[:TOLD_LINES], count=len(left))
-        kept.not_lent = set(left)
+        If it dies now, it restarts at the same address, so that the waiting run learns how it exited.
+        """
+        if (managed := self.find(name)) is not None:
+            managed.has_come_up = True
+            await self._link_inputs(managed)
 
-    async def ending_of(self, name: str, *, since: float, seconds: float) -> Ending | None:
-        """How it ended after `since`, if it does within so long: who notices first waits for the other."""
-        kept = self.find(name)
+    async def _link_inputs(self, managed: ManagedProcess) -> None:
+        """Link files that the user has added to ComfyUI's own input folder."""
+        missing = await asyncio.to_thread(link_inputs, self._install.data / "input", managed.folder / "input")
+        if set(missing) - managed.unlinked_inputs:
+            log.warning(
+                "comfyui.inputs_not_linked", name=managed.name, files=missing[:REPORTED_LINES], count=len(missing)
+            )
+        managed.unlinked_inputs = set(missing)
+
+    async def wait_for_exit(self, name: str, *, since: float, seconds: float) -> ProcessExit | None:
+        """Wait up to `seconds` for an exit after `since`: the run may notice the exit before the supervisor does."""
+        managed = self.find(name)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
-                while kept is not None:
-                    if kept.last_ending is not None and kept.last_ending.at >= since:
-                        return kept.last_ending
-                    await asyncio.sleep(self._timings.look_seconds / 10)
+                while managed is not None:
+                    if managed.last_exit is not None and managed.last_exit.at >= since:
+                        return managed.last_exit
+                    await asyncio.sleep(self._timings.poll_seconds / 10)
         return None
 
-    def _gpu(self, key: str) -> LocalGpu:
-        found = next((each for each in self._gpus or () if each.key == key), None)
+    def _find_gpu(self, key: str) -> LocalGpu:
+        found = next((gpu for gpu in self._gpus or () if gpu.key == key), None)
         if found is None:
             raise NotFound(f"This machine has no GPU {key}.")
         return found
 
-    def _begin(self, gpu: LocalGpu) -> KeptProcess:
-        number = next(number for number in range(1, len(self._kept) + 2) if f"comfyui-{number}" not in self._kept)
+    def _create(self, gpu: LocalGpu) -> ManagedProcess:
+        number = next(
+            number for number in range(1, len(self._processes) + 2) if f"comfyui-{number}" not in self._processes
+        )
         name = f"comfyui-{number}"
         folder = self._folder / name
-        kept = KeptProcess(name=name, gpu=gpu, folder=folder, log=ProcessLog(folder / LOG_NAME))
-        # nobody need wait for it
-        kept.first_outcome.add_done_callback(lambda done: done.cancelled() or done.exception())
-        self._kept[name] = kept
-        self._take_port(kept)
-        kept.task = asyncio.create_task(self._keep(kept))
-        return kept
+        managed = ManagedProcess(name=name, gpu=gpu, folder=folder, log=ProcessLog(folder / LOG_NAME))
+        # Mark the exception as retrieved: not every caller waits for the first start.
+        managed.first_start.add_done_callback(lambda done: done.cancelled() or done.exception())
+        self._processes[name] = managed
+        self._assign_port(managed)
+        managed.task = asyncio.create_task(self._supervise(managed))
+        return managed
 
-    async def _end(self, kept: KeptProcess) -> None:
-        if kept.task is not None:
-            kept.task.cancel()
-            await asyncio.gather(kept.task, return_exceptions=True)
-        await self._mps.forget(kept.name)
-        self._move(kept, ProcessState.STOPPED)
-        kept.first_outcome.cancel()
-        self._kept.pop(kept.name, None)
+    async def _stop(self, managed: ManagedProcess) -> None:
+        if managed.task is not None:
+            managed.task.cancel()
+            await asyncio.gather(managed.task, return_exceptions=True)
+        await self._mps.remove(managed.name)
+        self._set_state(managed, ProcessState.STOPPED)
+        managed.first_start.cancel()
+        self._processes.pop(managed.name, None)
 
-    async def _keep(self, kept: KeptProcess) -> None:
-        """Until canceled: start, watch, and start again."""
+    async def _supervise(self, managed: ManagedProcess) -> None:
+        """Start, watch and restart one process until canceled."""
         timings = self._timings
         failed_starts = 0
-        # without jitter: nothing else on this machine restarts at the same time
+        # No jitter: nothing else on this machine restarts at the same time.
         retries = Retries(
             Backoff(
                 first_seconds=timings.first_pause_seconds, longest_seconds=timings.longest_pause_seconds, jitter=0.0
             )
         )
         while True:
-            self._move(kept, ProcessState.STARTING, kept.reason)
+            self._set_state(managed, ProcessState.STARTING, managed.reason)
             began = monotonic()
-            process: ManagedProcess | None = None
+            process: ComfyProcess | None = None
             try:
-                process = await self._start(kept)
-                self._note(kept, await process.family())
-                reason = await self._until_up(kept, process)
+                process = await self._start_process(managed)
+                self._write_state(managed, await process.refresh_tree())
+                reason = await self._wait_until_up(managed, process)
                 came_up = reason is None
                 if came_up:
                     began = monotonic()
                     failed_starts = 0
-                    self._mps.came_up(kept.name)
-                    self._move(kept, ProcessState.UP)
-                    if not kept.first_outcome.done():
-                        kept.first_outcome.set_result(None)
-                    reason = await self._until_down(kept, process)
+                    self._mps.mark_up(managed.name)
+                    self._set_state(managed, ProcessState.UP)
+                    if not managed.first_start.done():
+                        managed.first_start.set_result(None)
+                    reason = await self._wait_until_down(managed, process)
             except NotStarted as error:
                 came_up, reason = False, error.detail
             except OSError as error:
-                came_up, reason = False, f"ComfyUI's folder {kept.folder} cannot be used: {error.strerror}."
+                came_up, reason = False, f"ComfyUI's folder {managed.folder} cannot be used: {error.strerror}."
             except Exception as error:
-                log.exception("comfyui.broke", name=kept.name)
-                came_up, reason = False, f"ComfyUI could not be watched ({type(error).__name__})."
+                log.exception("comfyui.supervision_failed", name=managed.name)
+                came_up, reason = False, f"Supervising ComfyUI failed ({type(error).__name__})."
             finally:
                 if process is not None:
                     await process.stop()
             is_early = process is not None and (not came_up or monotonic() - began < timings.steady_seconds)
-            if await self._ended_for_mps(kept, str(reason), is_early=is_early and kept.wanted_anew is None):
+            if await self._exited_because_of_mps(
+                managed, str(reason), is_early=is_early and managed.restart_reason is None
+            ):
                 continue
             failed_starts += not came_up
             if came_up and monotonic() - began >= timings.steady_seconds:
                 retries.reset()
             await self._pause(
-                kept, str(reason), retries.next_delay(), is_given_up=failed_starts >= timings.failed_starts
+                managed, str(reason), retries.next_delay(), is_given_up=failed_starts >= timings.failed_starts
             )
 
-    async def _ended_for_mps(self, kept: KeptProcess, reason: str, *, is_early: bool) -> bool:
-        """Whether MPS is why it ended, so that it is started again at once: that counts as nobody's failure."""
-        if not await self._mps.part(kept.name, lines=kept.log.last_lines, is_early=is_early):
+    async def _exited_because_of_mps(self, managed: ManagedProcess, reason: str, *, is_early: bool) -> bool:
+        """Whether MPS caused the exit. The process then restarts at once, and the exit does not count as a failure."""
+        if not await self._mps.leave(managed.name, lines=managed.log.last_lines, is_early=is_early):
             return False
-        kept.last_ending = Ending(at=monotonic(), reason=reason, said=kept.log.timed_lines[-TOLD_LINES:])
-        kept.reason = reason
+        managed.last_exit = ProcessExit(at=monotonic(), reason=reason, lines=managed.log.timed_lines[-REPORTED_LINES:])
+        managed.reason = reason
         return True
 
     def _restart_for_mps(self, names: Collection[str], why: str) -> None:
-        """Also those that are starting, once they are up."""
-        for each in self.kept:
-            if each.name in names:
-                each.wanted_anew = why
-                each.changed.set()
+        """Restart these processes. Those still starting restart once they are up."""
+        for managed in self.processes:
+            if managed.name in names:
+                managed.restart_reason = why
+                managed.changed.set()
 
-    async def _start(self, kept: KeptProcess) -> ManagedProcess:
-        await asyncio.to_thread(make_folders, kept.folder)
-        await self._lend_inputs(kept)
-        sharing = await self._mps.join(kept.name, kept.gpu.key)
-        if kept.starts:
-            self._take_port(kept)
-        kept.starts += 1
-        kept.wanted_anew = None
-        kept.changed.clear()
-        made = launch(
+    async def _start_process(self, managed: ManagedProcess) -> ComfyProcess:
+        await asyncio.to_thread(make_folders, managed.folder)
+        await self._link_inputs(managed)
+        sharing = await self._mps.join(managed.name, managed.gpu.key)
+        if managed.starts:
+            self._assign_port(managed)
+        managed.starts += 1
+        managed.restart_reason = None
+        managed.changed.clear()
+        launched = launch(
             self._install,
             python=self._python,
-            arguments=self._care.arguments,
-            gpu=kept.gpu,
-            folder=kept.folder,
-            port=int(kept.url.rpartition(":")[2]),
+            arguments=self._options.arguments,
+            gpu=managed.gpu,
+            folder=managed.folder,
+            port=int(managed.url.rpartition(":")[2]),
         )
-        made.environment.update(sharing)
-        log.info("comfyui.starting", name=kept.name, url=kept.url, gpu=kept.gpu.name or kept.gpu.key)
-        return await ManagedProcess.start(made, kept.log)
+        launched.environment.update(sharing)
+        log.info("comfyui.starting", name=managed.name, url=managed.url, gpu=managed.gpu.name or managed.gpu.key)
+        return await ComfyProcess.start(launched, managed.log)
 
-    async def _until_up(self, kept: KeptProcess, process: ManagedProcess) -> str | None:
-        """Why it does not come up; nothing when it has."""
-        while not process.ended.done():
-            is_up = await process.answers()
-            self._note(kept, await process.family())
+    async def _wait_until_up(self, managed: ManagedProcess, process: ComfyProcess) -> str | None:
+        """Wait until the process responds. Return the reason if it does not, else `None`."""
+        while not process.exited.done():
+            is_up = await process.responds()
+            self._write_state(managed, await process.refresh_tree())
             if is_up:
                 return None
-            if monotonic() - process.log.spoke_at > self._timings.start_silent_seconds:
-                return "ComfyUI did not answer, and said nothing for too long while it started."
-            await asyncio.wait({process.ended}, timeout=self._timings.look_seconds)
-        return f"ComfyUI ended while it started ({process.how_it_ended})."
+            if monotonic() - process.log.last_output_at > self._timings.start_silent_seconds:
+                return "ComfyUI neither responded nor printed anything for too long during startup."
+            await asyncio.wait({process.exited}, timeout=self._timings.poll_seconds)
+        return f"ComfyUI exited during startup ({process.exit_description})."
 
-    async def _until_down(self, kept: KeptProcess, process: ManagedProcess) -> str:
-        """Wait until it has ended, is stuck, or is wanted anew; returns why."""
-        heard_at = monotonic()
-        while not process.ended.done():
-            asked = asyncio.create_task(kept.changed.wait())
+    async def _wait_until_down(self, managed: ManagedProcess, process: ComfyProcess) -> str:
+        """Wait until the process exits, is stuck or must restart. Return the reason."""
+        responded_at = monotonic()
+        while not process.exited.done():
+            restart_requested = asyncio.create_task(managed.changed.wait())
             try:
                 await asyncio.wait(
-                    {process.ended, asked},
+                    {process.exited, restart_requested},
                     timeout=self._timings.check_seconds,
                     return_when=asyncio.FIRST_COMPLETED,
                 )
             finally:
-                asked.cancel()
-            if kept.wanted_anew is not None and not process.ended.done():
-                return kept.wanted_anew
-            if not process.ended.done() and await process.answers():
-                heard_at = monotonic()
-            if not process.ended.done():
-                self._note(kept, await process.family())
-            # one that prints its progress works, however busy it is
-            silent = monotonic() - max(heard_at, process.log.spoke_at)
-            if not process.ended.done() and silent > self._timings.silent_seconds:
-                return f"ComfyUI has not answered for {silent:.0f} s."
-        return f"ComfyUI ended ({process.how_it_ended})."
+                restart_requested.cancel()
+            if managed.restart_reason is not None and not process.exited.done():
+                return managed.restart_reason
+            if not process.exited.done() and await process.responds():
+                responded_at = monotonic()
+            if not process.exited.done():
+                self._write_state(managed, await process.refresh_tree())
+            # A process that prints progress is working, however busy it is.
+            silent = monotonic() - max(responded_at, process.log.last_output_at)
+            if not process.exited.done() and silent > self._timings.silent_seconds:
+                return f"ComfyUI has not responded for {silent:.0f} s."
+        return f"ComfyUI exited ({process.exit_description})."
 
-    async def _pause(self, kept: KeptProcess, reason: str, seconds: float, *, is_given_up: bool) -> None:
-        lines = kept.log.last_lines[-TOLD_LINES:]
-        kept.last_ending = Ending(at=monotonic(), reason=reason, said=kept.log.timed_lines[-TOLD_LINES:])
-        told = f"{reason} Its last lines: {' | '.join(lines[-3:])}" if lines else reason
-        if not kept.first_outcome.done():
-            kept.first_outcome.set_exception(NotStarted(told, raw="\n".join(lines)))
+    async def _pause(self, managed: ManagedProcess, reason: str, seconds: float, *, is_given_up: bool) -> None:
+        lines = managed.log.last_lines[-REPORTED_LINES:]
+        managed.last_exit = ProcessExit(at=monotonic(), reason=reason, lines=managed.log.timed_lines[-REPORTED_LINES:])
+        explained = f"{reason} Its last lines: {' | '.join(lines[-3:])}" if lines else reason
+        if not managed.first_start.done():
+            managed.first_start.set_exception(NotStarted(explained, raw="\n".join(lines)))
         if is_given_up:
             seconds = self._timings.given_up_seconds
-            log.error("comfyui.given_up", name=kept.name, why=reason, last_lines=lines, again_seconds=seconds)
-            more = f"It did not come up {self._timings.failed_starts} times, and is tried again in {seconds:.0f} s."
-            self._move(
-                kept, ProcessState.GIVEN_UP, f"{told} {more} All of its log: comfyrelay comfyui logs {kept.name}"
+            log.error("comfyui.given_up", name=managed.name, why=reason, last_lines=lines, retry_seconds=seconds)
+            more = f"It failed to start {self._timings.failed_starts} times. The next attempt is in {seconds:.0f} s."
+            self._set_state(
+                managed, ProcessState.GIVEN_UP, f"{explained} {more} Full log: comfyrelay comfyui logs {managed.name}"
             )
         else:
-            log.warning("comfyui.ended", name=kept.name, why=reason, last_lines=lines, again_seconds=seconds)
-            self._move(kept, ProcessState.WAITING, told)
+            log.warning("comfyui.exited", name=managed.name, why=reason, last_lines=lines, retry_seconds=seconds)
+            self._set_state(managed, ProcessState.WAITING, explained)
         await asyncio.sleep(seconds)
 
-    def _take_port(self, kept: KeptProcess) -> None:
-        """The same again if it came up there; else somebody may have it who keeps it from coming up."""
-        port = free_port(int(kept.url.rpartition(":")[2]) if kept.has_come_up else 0)
-        kept.has_come_up = False
+    def _assign_port(self, managed: ManagedProcess) -> None:
+        """Assign a port: the same one if the process came up there. Otherwise another program may be using it."""
+        port = free_port(int(managed.url.rpartition(":")[2]) if managed.has_come_up else 0)
+        managed.has_come_up = False
         url = f"http://127.0.0.1:{port}"
-        if url != kept.url:
-            kept.url = url
-            self._on_url(kept)
+        if url != managed.url:
+            managed.url = url
+            self._on_url(managed)
 
-    def _move(self, kept: KeptProcess, state: ProcessState, reason: str | None = None) -> None:
-        kept.state, kept.reason = state, reason
+    def _set_state(self, managed: ManagedProcess, state: ProcessState, reason: str | None = None) -> None:
+        managed.state, managed.reason = state, reason
         if state is ProcessState.UP:
-            kept.has_come_up = True
-            log.info("comfyui.up", name=kept.name, url=kept.url)
-        self._note(kept, {})
+            managed.has_come_up = True
+            log.info("comfyui.up", name=managed.name, url=managed.url)
+        self._write_state(managed, {})
 
-    def _note(self, kept: KeptProcess, family: Mapping[int, float]) -> None:
-        """Written down for who only looks, and for our next life; a full disk does not stop anybody. Who was noted
-        before stays so until they are gone."""
-        kept.family = family or kept.family
-        known = state_files.read(kept.folder)
-        living = known.living if known is not None else ()
-        note = state_files.ProcessNote(
-            name=kept.name,
-            url=kept.url,
-            gpu=kept.gpu.name or kept.gpu.key,
-            state=kept.state.value,
-            reason=kept.reason,
-            restarts=max(kept.starts - 1, 0),
-            processes={str(pid): started for pid, started in (*living, *family.items())},
-            mps=self._mps.has(kept.name),
+    def _write_state(self, managed: ManagedProcess, process_tree: Mapping[int, float]) -> None:
+        """Write the state for readers and for our next start; a full disk is ignored.
+
+        Processes recorded earlier stay recorded until they have exited.
+        """
+        managed.process_tree = process_tree or managed.process_tree
+        known = state_files.read(managed.folder)
+        alive = known.alive if known is not None else ()
+        record = state_files.ProcessRecord(
+            name=managed.name,
+            url=managed.url,
+            gpu=managed.gpu.name or managed.gpu.key,
+            state=managed.state.value,
+            reason=managed.reason,
+            restarts=max(managed.starts - 1, 0),
+            processes={str(pid): started for pid, started in (*alive, *process_tree.items())},
+            mps=self._mps.is_under_mps(managed.name),
         )
-        if note != known:
+        if record != known:
             with suppress(OSError):
-                state_files.write(kept.folder, note)
+                state_files.write(managed.folder, record)
 
-    def _end_earlier(self) -> None:
-        """What an earlier life has left: processes, where even their launcher was killed, and files."""
+    def _stop_orphans(self) -> None:
+        """Stop processes of an earlier start whose launcher was killed too, and remove their files."""
         for folder in sorted(self._folder.glob("comfyui-*")):
-            note = state_files.read(folder)
-            for pid, started in note.living if note is not None else ():
-                log.warning("comfyui.left_behind", name=folder.name, pid=pid)
+            record = state_files.read(folder)
+            for pid, started in record.alive if record is not None else ():
+                log.warning("comfyui.orphan_found", name=folder.name, pid=pid)
                 if not detached.end(pid=pid, started=started, seconds=GRACE_SECONDS):
-                    raise ConfigurationError(f"Process {pid} of an earlier ComfyUI cannot be ended: end it by hand.")
+                    raise ConfigurationError(
+                        f"Process {pid} of an earlier ComfyUI cannot be stopped: stop it manually."
+                    )
             with suppress(OSError):
                 empty_folders(folder)
-        mps.end_earlier(self._folder)
+        mps.stop_orphaned_daemon(self._folder)

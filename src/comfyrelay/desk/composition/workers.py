@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from comfyrelay.comfyui.client.client import ComfyClient
-from comfyrelay.comfyui.processes.options import CareSettings
+from comfyrelay.comfyui.processes.options import ManagedSettings
 from comfyrelay.desk.batches.run_files import about_run
 from comfyrelay.desk.composition.first_start import FLEET
 from comfyrelay.desk.composition.simulator import SIMULATOR
@@ -80,7 +80,7 @@ class DeskWorkers:
     @property
     def configured_urls(self) -> list[str]:
         """The URLs of ComfyUI, unless the desk starts it."""
-        return self._desk.comfyui_url if self._desk.care is None else []
+        return self._desk.comfyui_url if self._desk.managed is None else []
 
     @property
     def comfyui_urls(self) -> list[str]:
@@ -143,9 +143,9 @@ class DeskWorkers:
     @property
     def _comfyui_options(self) -> dict[str, Any]:
         desk = self._desk
-        if desk.care is None:
+        if desk.managed is None:
             return {"comfyui_base_url": desk.comfyui_url, "comfyui_folders": desk.comfyui_folders}
-        return {name: getattr(desk, name) for name in CareSettings.model_fields}
+        return {name: getattr(desk, name) for name in ManagedSettings.model_fields}
 
     def _worker_settings(self, secret: str, **options: Any) -> WorkerSettings:
         settings, desk = self._settings, self._desk

@@ -62,13 +62,13 @@ class Capabilities:
             await asyncio.sleep(self._min_refresh_seconds)
 
     @property
-    def news(self) -> dict[str, Any] | None:
+    def changes(self) -> dict[str, Any] | None:
         """Changed capabilities for the next poll, or `None`."""
         return self.current if differ(self._sent, self.current) else None
 
-    def is_equipped_unlike(self, told: Mapping[str, Any] | None) -> bool:
-        """Whether nodes or models have changed since `told`: jobs may be waiting for them."""
-        return told is not None and any(told.get(name) != self.current.get(name) for name in ("node_types", "models"))
+    def has_changed_since(self, sent: Mapping[str, Any] | None) -> bool:
+        """Whether nodes or models have changed since `sent`: jobs may be waiting for them."""
+        return sent is not None and any(sent.get(name) != self.current.get(name) for name in ("node_types", "models"))
 
     @property
     def sent(self) -> Mapping[str, Any] | None:

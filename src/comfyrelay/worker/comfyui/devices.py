@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 import structlog
 
 from comfyrelay.comfyui.client.client import ComfyClient
-from comfyrelay.comfyui.processes.gpus import name_of, of_each_nvidia
+from comfyrelay.comfyui.processes.gpus import name_of, query_nvidia_gpus
 from comfyrelay.errors import ComfyError
 from comfyrelay.http_client import is_loopback
 from comfyrelay.protocol.base import checked
@@ -78,7 +78,7 @@ class Devices:
         self.current = [*found, *cloud]
 
     async def _device(self, name: str, client: ComfyClient, gpus: Sequence[DriverGpu]) -> Device:
-        away = self._servers.why_away(name)
+        away = self._servers.unavailable_reason(name)
         if away is not None:
             return checked(Device, server=name, away=away[:1000])
         stats: Mapping[str, Any] = {}
@@ -136,7 +136,7 @@ def _same(name: str, memory_taken: int, gpus: Sequence[DriverGpu]) -> DriverGpu 
 
 def gpus_here() -> list[DriverGpu]:
     """GPUs that NVML lists."""
-    return of_each_nvidia(_gpu)
+    return query_nvidia_gpus(_gpu)
 
 
 def _gpu(nvml: Any, handle: Any) -> DriverGpu:

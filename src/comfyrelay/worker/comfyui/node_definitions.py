@@ -10,7 +10,7 @@ from comfyrelay.comfyui.graphs.node_definitions import PackedDefinitions, merge,
 from comfyrelay.errors import ComfyError, ComfyRelayError, NotFound, Unauthorized
 from comfyrelay.wakeup import Wakeup
 from comfyrelay.worker.comfyui.servers import Servers
-from comfyrelay.worker.control import ControlPlane, patiently
+from comfyrelay.worker.control import ControlPlane, retry_until_reachable
 
 log = structlog.get_logger(__name__)
 
@@ -47,9 +47,9 @@ class NodeDefinitionSender:
         if not found:
             return
         packed: PackedDefinitions = await asyncio.to_thread(lambda: pack(merge(found)))
-        if not await patiently(lambda: self._control.has_definitions(packed.sha256)):
+        if not await retry_until_reachable(lambda: self._control.has_definitions(packed.sha256)):
             data = await asyncio.to_thread(lambda: packed.data)
-            await patiently(lambda: self._control.send_definitions(packed.sha256, data))
+            await retry_until_reachable(lambda: self._control.send_definitions(packed.sha256, data))
             log.info("worker.definitions_sent", sha256=packed.sha256, size=len(data))
 
     async def _gathered(self) -> list[Mapping[str, Any]]:

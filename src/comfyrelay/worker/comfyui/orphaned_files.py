@@ -32,7 +32,7 @@ LONGEST_HANG_SECONDS = 3600.0
 _NAME = re.compile(r"[A-Za-z0-9_-]{1,100}")
 
 
-class Leftovers:
+class OrphanedFiles:
     """Tracks runs and uploads that may still write files.
 
     ComfyUI checks for an interrupt only between nodes and steps, so a save node may write its files afterwards. They
@@ -47,7 +47,7 @@ class Leftovers:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._uploads: dict[tuple[str, str], asyncio.Task[None]] = {}
 
-    def recall(self) -> None:
+    def resume(self) -> None:
         """Resume what an earlier process recorded."""
         unfinished = self._state.unfinished_runs()
         self.add(unfinished)
@@ -98,7 +98,7 @@ class Leftovers:
 
     async def _sweep(self, server: RecoveringClient, prompt_id: str) -> None:
         # without the server only the folder names are known
-        files = await _patiently(lambda: _files_of(server, prompt_id), otherwise=())
+        files = await _retry_until_found(lambda: _files_of(server, prompt_id), otherwise=())
         self._folders.remove_made([prompt_id], files)
         self._state.forget_unfinished(prompt_id)
         del self._tasks[prompt_id]
@@ -106,14 +106,14 @@ class Leftovers:
     async def _sweep_upload(self, server: RecoveringClient, client_id: str, folder: str) -> None:
         with suppress(TimeoutError):
             async with asyncio.timeout(LONGEST_HANG_SECONDS):
-                await _patiently(server.prompts, otherwise=None)
+                await _retry_until_found(server.prompts, otherwise=None)
         await asyncio.sleep(READ_SECONDS)
         self._folders.remove_inputs(folder)
         self._state.forget_upload(client_id, folder)
         del self._uploads[client_id, folder]
 
 
-async def _patiently(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
+async def _retry_until_found(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
     """Repeat a request until a server answers; `otherwise` is the result for a removed server."""
     retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
     while True:
@@ -130,4 +130,4 @@ async def _patiently(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) ->
 
 async def _files_of(server: RecoveringClient, prompt_id: str) -> Sequence[OutputFile] | None:
     """Files of a run that only the server knows about, or `None` while it is running."""
-    return None if prompt_id in await server.prompts() else await server.forget(prompt_id)
+    return None if prompt_id in await server.prompts() else await server.delete_finished_run(prompt_id)

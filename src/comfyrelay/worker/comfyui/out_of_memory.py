@@ -11,9 +11,9 @@ from comfyrelay.errors import OutOfMemory
 def too_large_for(error: OutOfMemory, graph: Graph) -> str:
     """Explain an out-of-memory error on a GPU that the job had to itself."""
     if error.others_bytes:
-        held = f"other programs held {in_gib(error.others_bytes)} of the gpu"
-        return f"{error.detail}, while {held}. End what else uses that GPU, or try again when it is done."
-    size = f"with the {in_gib(error.gpu_bytes)} of the GPU to itself" if error.gpu_bytes else "alone on its gpu"
+        held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
+        return f"{error.detail}, while {held}. Stop the other programs, or try again later."
+    size = f"with the {in_gib(error.gpu_bytes)} of the GPU to itself" if error.gpu_bytes else "alone on its GPU"
     what = " with ".join(each for each in (_dimensions(graph), _largest_models(graph)) if each)
     about = f" ({what})" if what else ""
     return (
@@ -25,8 +25,9 @@ def too_large_for(error: OutOfMemory, graph: Graph) -> str:
 def runs_again(error: OutOfMemory) -> str:
     """A line for the job's log."""
     if error.others_bytes:
-        return f"{error.detail}, while other programs held {in_gib(error.others_bytes)} of the GPU: it runs elsewhere."
-    return f"{error.detail}: it runs again, {'on a larger gpu' if error.gpu_bytes else 'alone on its gpu'}."
+        held = f"other programs held {in_gib(error.others_bytes)} of the GPU"
+        return f"{error.detail}, while {held}: it runs on another GPU."
+    return f"{error.detail}: it runs again, {'on a larger GPU' if error.gpu_bytes else 'alone on its GPU'}."
 
 
 def _dimensions(graph: Graph) -> str:
@@ -40,7 +41,7 @@ def _dimensions(graph: Graph) -> str:
     if not found:
         return ""
     _, inputs = max(found, key=lambda each: each[0])
-    many = {"length": "frames", "batch_size": "at once"}
+    many = {"length": "frames", "batch_size": "per batch"}
     more = [
         f", {count} {word}" for name, word in many.items() if isinstance(count := inputs.get(name), int) and count > 1
     ]

@@ -19,7 +19,7 @@ from comfyrelay.comfyui.pool import (
 )
 from comfyrelay.comfyui.pool.gpu_memory import Memory
 from comfyrelay.comfyui.processes.gpu_processes import GpuInventory, GpuProcesses
-from comfyrelay.comfyui.processes.gpus import of_each_nvidia
+from comfyrelay.comfyui.processes.gpus import query_nvidia_gpus
 from comfyrelay.domain.packing import (
     CompletedRun,
     GpuObservation,
@@ -170,14 +170,14 @@ class Packer:
         watched = self._watched[gpu.key]
         found = await asyncio.gather(*(self._pool.measure_memory(name) for name in self._here(gpu)))
         self._pool.memory.note_foreign(gpu.key, found)
-        told = [each for each in found if each is not None]
+        known = [each for each in found if each is not None]
         watched.note_load(load)
         if watched.removing is not None:
             return
         # read again: the calls above took time
         gpu = next((each for each in self._gpus.gpus() if each.key == gpu.key), gpu)
         here = self._here(gpu)
-        seen = self._seen(gpu, watched, here, memory=told[-1] if told else None)
+        seen = self._seen(gpu, watched, here, memory=known[-1] if known else None)
         if room is not None:
             free, copy = room
             # processes starting on other GPUs have not allocated theirs yet
@@ -321,7 +321,7 @@ class Packer:
 
 def loads_here() -> dict[str, float]:
     """Load of each GPU from 0 to 1, by its id; empty if NVML is unavailable."""
-    return dict(of_each_nvidia(_load))
+    return dict(query_nvidia_gpus(_load))
 
 
 def _load(nvml: Any, handle: Any) -> tuple[str, float]:

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import structlog
 
-from comfyrelay.comfyui.processes.environment import without_ours
+from comfyrelay.comfyui.processes.environment import child_environment
 from comfyrelay.errors import ComfyError
 from comfyrelay.retry import Backoff, Retries
 from comfyrelay.worker.comfyui.recovery import RecoveringClient
@@ -38,7 +38,7 @@ class Restarts:
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _heal(self, client: RecoveringClient) -> None:
-        if not client.is_sick and await _is_well_within(client, self._wait_seconds):
+        if not client.has_gpu_fault and await _is_well_within(client, self._wait_seconds):
             return
         client.is_restarting = True
         retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
@@ -51,7 +51,7 @@ class Restarts:
         try:
             process = await asyncio.create_subprocess_exec(
                 *self._command,
-                env={**without_ours(), "COMFYUI_URL": client.url},
+                env={**child_environment(), "COMFYUI_URL": client.url},
                 stdin=DEVNULL,
                 stdout=DEVNULL,
                 stderr=DEVNULL,

@@ -30,7 +30,7 @@ from comfyrelay.comfyui.runs.history import Prompt
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault
 from comfyrelay.system.command_lines import split
-from comfyrelay.worker.comfyui.recovery import MARK, ProcessEndings, RecoveringClient
+from comfyrelay.worker.comfyui.recovery import MARK, ProcessExits, RecoveringClient
 from comfyrelay.worker.comfyui.restarts import Restarts
 from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.settings import WorkerSettings
@@ -59,10 +59,10 @@ class JobServer(ComfyServer, Protocol):
         """Prompt ids that run, wait or have ended there for a lease of an earlier process."""
 
 
-class OwnProcesses(Protocol):
+class ManagedProcesses(Protocol):
     """Managed ComfyUI processes, by name."""
 
-    def why_away(self, name: str) -> str | None: ...
+    def unavailable_reason(self, name: str) -> str | None: ...
 
     def restart(self, name: str, why: str) -> None: ...
 
@@ -72,7 +72,7 @@ WrapServer = Callable[[JobServer], JobServer]
 
 
 @dataclass(kw_only=True)
-class Ran:
+class RunHistory:
     """Where a job ran and its result, filled in while it runs, for the cleanup."""
 
     # server and prompt id of each attempt
@@ -102,18 +102,18 @@ class Servers:
         self._preview_method = settings.preview_method
         self._restarts = Restarts(split(settings.comfyui_restart_command or ""))
         self._wrap_server = wrap_server
-        self._is_tidied = settings.tidy_comfyui
+        self._deletes_history = settings.tidy_comfyui
         # managed servers
-        self._kept: OwnProcesses | None = None
+        self._managed: ManagedProcesses | None = None
         timeouts = self._timeouts = RunTimeouts(
             run_seconds=settings.run_timeout_seconds, node_seconds=settings.node_timeout_seconds
         )
         self._own: dict[str, RecoveringClient] = {}
         self._cloud: dict[str, CloudClient] = {}
-        if "self_hosted" in settings.providers and settings.care is None:
+        if "self_hosted" in settings.providers and settings.managed is None:
             # not the addresses: they may contain a password, and users read their job logs
             self._own = {
-                f"comfyui-{number}": RecoveringClient(url, timeouts=timeouts, is_tidied=settings.tidy_comfyui)
+                f"comfyui-{number}": RecoveringClient(url, timeouts=timeouts, deletes_history=settings.tidy_comfyui)
                 for number, url in enumerate(settings.comfyui_base_url, start=1)
             }
         if "cloud" in settings.providers:
@@ -153,13 +153,13 @@ class Servers:
     def _wrapped(self, client: RecoveringClient) -> JobServer:
         return self._wrap_server(client) if self._wrap_server is not None else client
 
-    def keep(self, kept: "OwnProcesses") -> None:
+    def set_managed(self, managed: "ManagedProcesses") -> None:
         """Enable managed servers."""
-        self._kept = kept
+        self._managed = managed
 
-    def add(self, name: str, url: str, *, endings: ProcessEndings, gpu: str) -> None:
+    def add(self, name: str, url: str, *, exits: ProcessExits, gpu: str) -> None:
         """Add a managed server on this GPU."""
-        client = RecoveringClient(url, timeouts=self._timeouts, is_tidied=self._is_tidied, endings=endings)
+        client = RecoveringClient(url, timeouts=self._timeouts, deletes_history=self._deletes_history, exits=exits)
         self._own[name] = client
         self._job_servers[name] = self._members["self_hosted"][name] = self._wrapped(client)
         self.pool.add_server(self._job_servers[name], name=name, gpu=gpu, comfyui=client)
@@ -209,11 +209,11 @@ class Servers:
     def cloud_slots(self) -> list[tuple[str, int]]:
         return [(name, each.slots) for name, each in self._cloud.items()]
 
-    def why_away(self, name: str) -> str | None:
+    def unavailable_reason(self, name: str) -> str | None:
         """Why a ComfyUI server is unusable, if it is."""
-        if self._kept is not None and (why := self._kept.why_away(name)) is not None:
+        if self._managed is not None and (why := self._managed.unavailable_reason(name)) is not None:
             return why
-        return _why_away(self._own[name].url, self._reasons[name]) if name in self._reasons else None
+        return _unavailable_sentence(self._own[name].url, self._reasons[name]) if name in self._reasons else None
 
     def find(self, client_id: str | None) -> RecoveringClient | None:
         """A ComfyUI server by name."""
@@ -255,7 +255,7 @@ class Servers:
     @property
     def away(self) -> list[str]:
         """For each unusable ComfyUI server, a sentence that says why."""
-        return [why for name in self._own if (why := self.why_away(name)) is not None]
+        return [why for name in self._own if (why := self.unavailable_reason(name)) is not None]
 
     def slots(self, provider: str) -> int:
         """How many jobs can run there at once now."""
@@ -274,7 +274,7 @@ class Servers:
         for client in self._own.values():
             client.forget_uploads()
 
-    async def definitions(self, provider: str) -> dict[str, Any]:
+    async def node_definitions(self, provider: str) -> dict[str, Any]:
         """Node definitions of all reachable servers; a job may run on any of them."""
         found: dict[str, Any] = {}
         for name in self.online(provider):
@@ -288,7 +288,7 @@ class Servers:
         graph: Graph,
         attachments: Iterable[Attachment],
         *,
-        ran: Ran,
+        history: RunHistory,
         on_event: Callable[[PoolJobEvent], None],
         on_move: Callable[[], None],
         usual_seconds: float | None = None,
@@ -317,15 +317,15 @@ class Servers:
             if lease.provider == "self_hosted"
             else lease.payload.extra_data,
         )
-        listening = asyncio.create_task(_listen(job, lease, ran, on_event, on_move))
+        listening = asyncio.create_task(_listen(job, lease, history, on_event, on_move))
         try:
-            ran.result = await job
-            return ran.result
+            history.result = await job
+            return history.result
         finally:
             # interrupts a run if this was cancelled; otherwise it has ended
             await asyncio.shield(asyncio.ensure_future(job.cancel(wait=False)))
             await asyncio.gather(listening, return_exceptions=True)
-            ran.client_id, ran.server = job.client_id, job.server
+            history.client_id, history.server = job.client_id, job.server
 
     def _previews(self, lease: Lease, usual_seconds: float | None) -> dict[str, str]:
         """Preview method for one run: ComfyUI may have been started without previews."""
@@ -352,13 +352,10 @@ class Servers:
                     await server.cancel(prompt_id)
 
     def _is_expected(self, name: str) -> bool:
-        """Whether an unreachable server is a managed one that is starting, stopping or removed:
-
-        the supervisor reports those.
-        """
-        if self._kept is None or name not in self._own:
+        """Whether the server is managed and starting, stopping or removed, which the supervisor reports."""
+        if self._managed is None or name not in self._own:
             return False
-        return name not in self._job_servers or self._kept.why_away(name) is not None
+        return name not in self._job_servers or self._managed.unavailable_reason(name) is not None
 
     def _changed(self, event: ClientStateChanged) -> None:
         name, state = event.client_id, event.state
@@ -371,31 +368,35 @@ class Servers:
         if self._states.get(name) is not state:
             self._states[name] = state
             url = self._own[name].url if name in self._own else name
-            is_news = state is ClientState.OFFLINE and not self._is_expected(name)
-            log_line = log.warning if is_news else log.info
+            is_unexpected = state is ClientState.OFFLINE and not self._is_expected(name)
+            log_line = log.warning if is_unexpected else log.info
             log_line("worker.comfyui", server=url, state=state.value, reason=event.reason)
-        if state is ClientState.OFFLINE and name in self._own and self._kept is not None:
-            if self._own[name].is_sick:
-                self._kept.restart(name, "The GPU was in a bad state.")
+        if state is ClientState.OFFLINE and name in self._own and self._managed is not None:
+            if self._own[name].has_gpu_fault:
+                self._managed.restart(name, "The GPU was in a bad state.")
         elif state is ClientState.OFFLINE and name in self._own:
             self._restarts.restart_unless_back(self._own[name])
         self._on_change()
 
 
-def _why_away(url: str, reason: str | None) -> str:
-    reason = reason or "It does not answer."
+def _unavailable_sentence(url: str, reason: str | None) -> str:
+    reason = reason or "It does not respond."
     return reason if url in reason else f"ComfyUI at {url} cannot be used: {reason}"
 
 
 async def _listen(
-    job: PoolJob, lease: Lease, ran: Ran, on_event: Callable[[PoolJobEvent], None], on_move: Callable[[], None]
+    job: PoolJob,
+    lease: Lease,
+    history: RunHistory,
+    on_event: Callable[[PoolJobEvent], None],
+    on_move: Callable[[], None],
 ) -> None:
     async for event in job.events():
         # a fast server reports the start before it has answered the submission
         if isinstance(event, JobAccepted | JobStarted) and event.client_id:
             run = (event.client_id, event.prompt_id)
-            if run not in ran.runs:
-                ran.runs.append(run)
+            if run not in history.runs:
+                history.runs.append(run)
         elif isinstance(event, JobRetrying):
             log.info("worker.job_moves", dispatch_id=lease.dispatch_id, why=event.error.detail)
             on_move()

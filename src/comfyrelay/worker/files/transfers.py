@@ -95,7 +95,7 @@ class Transfers:
 
         try:
             await asyncio.to_thread(to.parent.mkdir, parents=True, exist_ok=True)
-            return await self._patiently(once, refresh, what="The input could not be fetched")
+            return await self._retry(once, refresh, what="The input could not be fetched")
         except OSError as error:
             raise TransferFailed(f"The input cannot be written on the worker: {error.strerror or error}.") from error
 
@@ -116,7 +116,7 @@ class Transfers:
                 raise await _failure(response, what="The output could not be stored")
 
         try:
-            await self._patiently(once, refresh, what="The output could not be stored", is_upload=True)
+            await self._retry(once, refresh, what="The output could not be stored", is_upload=True)
         except OSError as error:
             raise TransferFailed(f"The output cannot be read on the worker: {error.strerror or error}.") from error
 
@@ -132,7 +132,7 @@ class Transfers:
         if not response.is_success:
             raise TransferFailed(f"It could not be stored: storage answered with {response.status_code}.")
 
-    async def _patiently(
+    async def _retry(
         self,
         once: Callable[[], Awaitable[T]],
         refresh: Callable[[], Awaitable[None]],

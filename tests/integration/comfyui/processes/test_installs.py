@@ -197,7 +197,7 @@ class TestPython:
                 CheckVerdict.LACKING,
                 "cannot run it: No module named 'torch'.",
             ),
-            (None, CheckVerdict.LACKING, "Name the Python that you start it with: HERE."),
+            (None, CheckVerdict.LACKING, "Set HERE to the Python that you start it with."),
         ],
     )
     async def test_who_looks_for_one_is_told_with_which_python_it_runs_and_whether_that_can(

@@ -397,7 +397,8 @@ async def test_check_says_whether_gpus_would_be_shared(
     monkeypatch.setattr("comfyrelay.worker.check.find_gpus", lambda _arguments: GPUS)
     monkeypatch.setattr("comfyrelay.worker.check.check_python", lambda _python: (None, "2.9.0"))
     options = install.options(per_gpu=2, mps="auto")
-    assert (await check_managed_comfyui(options)).text.endswith("Processes per GPU: 2. They share the GPU through NVIDIA MPS.")
+    text = (await check_managed_comfyui(options)).text
+    assert text.endswith("Processes per GPU: 2. They share the GPU through NVIDIA MPS.")
     off = install.options(per_gpu=2, mps="off")
     assert "Without NVIDIA MPS: COMFYRELAY_WORKER_COMFYUI_MPS is off." in (await check_managed_comfyui(off)).text
     control.program.unlink()

@@ -96,7 +96,7 @@ def test_where_links_are_not_allowed_folders_and_files_are_lent_all_the_same(
     monkeypatch.setattr(Path, "symlink_to", refuse)
     if not has_hard_links:
         monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr(launch, "MOST_COPIED_BYTES", 15)
+    monkeypatch.setattr("comfyrelay.comfyui.processes.launch.MOST_COPIED_BYTES", 15)
     own, lent = tmp_path / "input", tmp_path / "one" / "input"
     make_folders(tmp_path / "one")
     for name in ("face.png", "film.mp4", "3d/model.glb"):
@@ -171,13 +171,13 @@ class TestLog:
         assert log.last_lines[-1] == "no end yet"
         log.write(b"\n" + b"".join(b"line %d\n" % number for number in range(200)))
         assert (len(log.last_lines), log.last_lines[-1]) == (LAST_LINES, "line 199")
-        log.begin("python main.py")
+        log.start("python main.py")
         assert log.last_lines == []
 
     def test_who_only_looks_sees_the_same(self, tmp_path: Path) -> None:
         log = ProcessLog(tmp_path / "comfyui.log")
         assert last_lines_in(log.path) == []
-        log.begin("python main.py")
+        log.start("python main.py")
         log.write(b"x" * 400_000 + b"\n 50%|##\r100%|####\n" + b"".join(b"line %d\n" % n for n in range(58)))
         assert last_lines_in(log.path) == log.last_lines
         assert last_lines_in(log.path)[1:3] == ["100%|####", "line 0"]
@@ -187,7 +187,8 @@ class TestLog:
         for number in range(50):
             log.write(b"%07d\n" % number * 10)
         files = sorted(tmp_path.iterdir())
-        assert [each.name for each in files] == ["comfyui.log", *(f"comfyui.log.{n}" for n in range(1, ROTATED_FILES + 1))]
+        rotated = [f"comfyui.log.{number}" for number in range(1, ROTATED_FILES + 1)]
+        assert [each.name for each in files] == ["comfyui.log", *rotated]
         assert all(each.stat().st_size <= 100 for each in files)
         assert files[0].read_bytes().startswith(b"0000049")
 
