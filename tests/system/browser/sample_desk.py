@@ -1,4 +1,4 @@
-"""A desk with something to look at: pictures, clips, batches, failures, and what waits, with the texts given."""
+"""A desk with sample content: pictures, clips, batches, failures and waiting jobs, with the given texts."""
 
 import asyncio
 import io
@@ -19,7 +19,7 @@ LASTING = ("completed", "failed", "canceled")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Texts:
-    """What people write, and what machines say."""
+    """Texts that users write and programs report."""
 
     batch: str
     labels: Sequence[str]
@@ -32,7 +32,7 @@ class Texts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Filled:
-    """The ids of what is there."""
+    """The ids of the sample content."""
 
     workflow: str
     done: str
@@ -97,7 +97,7 @@ class Filling:
             await self.ended(each["id"])
 
     async def fill(self, texts: Texts, *, graph: dict[str, Any] | None = None) -> Filled:
-        """Something of each kind; the first of what waits is held by a node that never ends."""
+        """Add content of each kind. The first waiting job is blocked by a node that never finishes."""
         workflow = "text-to-image"
         if graph is not None:
             workflow = (await self.call("POST", "/api/workflows", {"graph": graph, "name": texts.workflow}))["slug"]
@@ -124,7 +124,7 @@ class Filling:
 
 
 def picture(number: int, width: int = 640, height: int = 480) -> bytes:
-    """A sky, hills and a sun, which differ by their number."""
+    """A sky, hills and a sun that vary with `number`."""
     image = Image.new("RGB", (width, height))
     draw = ImageDraw.Draw(image)
     tint = (number * 53) % 160

@@ -1,6 +1,6 @@
-"""A server in use, to be looked at: effects with pictures, videos of a user, machines, fleets, eight days of figures.
+"""A server with sample content: effects with pictures, a user's videos, machines, fleets and eight days of statistics.
 
-Machines that exist in the database only stand beside two real workers: nobody has forty GPUs for a photograph.
+Two workers are real. The other machines exist only in the database.
 """
 
 import asyncio
@@ -36,7 +36,7 @@ MINUTES = 8 * 24 * 60
 
 
 async def fill(system: System) -> dict[str, str]:
-    """The addresses of its pages, by name."""
+    """Return the addresses of the pages by name."""
     effects = await _offer(system)
     await start_workers(system)
     shown = await _work(system, effects)
@@ -64,7 +64,7 @@ async def _offer(system: System) -> dict[str, int]:
 
 
 async def _work(system: System, effects: Mapping[str, int]) -> dict[str, str]:
-    """What a user has made in a week: most of it went well."""
+    """A user's week of jobs, most of them successful."""
     labels = ("Lighthouse", "Paper boat", "Tram at dusk", "Fox on the ice", "Market", "Greenhouse", "Kite", "Dunes")
     jobs = []
     for number, label in enumerate(labels):
@@ -129,7 +129,7 @@ async def _machines(central: Database) -> None:
 
 
 async def _figures(central: Database) -> None:
-    """A service with days and nights, and one bad evening."""
+    """Load that varies with day and night, and one bad evening."""
     rows = []
     for ago in range(MINUTES):
         day = 0.5 + 0.5 * math.cos(ago / (24 * 60) * math.tau - 0.5)

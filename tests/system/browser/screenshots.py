@@ -1,9 +1,9 @@
-"""Pictures of every page, at the width of a desk and of a phone, in both themes.
+"""Take screenshots of every page, on desktop and phone, in both themes.
 
-    python -m tests.system.browser.screenshots FOLDER desk|server [words that the name of a page has]
+python -m tests.system.browser.screenshots FOLDER desk|server [parts of page names]
 
-The desk is filled with varied media, batches, failures, and something that runs and waits; the server with effects, the
-videos of a user, machines and what was counted of them, and another one is set up.
+The desk has varied media, batches, failures, and running and waiting jobs. The server has effects, a user's videos,
+machines and their statistics. A second server is used for the setup pages.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ ERROR = "mat1 and mat2 shapes cannot be multiplied (77x2048 and 768x320)"
 
 
 async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
-    """What somebody has after a day of work; the addresses of pages that show one thing of it."""
+    """Add a day of work and return the addresses of the detail pages."""
     files = [
         await filling.upload(f"{name}.png", picture(number, *SHAPES[number % len(SHAPES)]))
         for number, name in enumerate(NAMES)
@@ -77,7 +77,7 @@ async def fill(filling: Filling, simulator: Simulator) -> dict[str, str]:
     made = (await filling.call("GET", "/api/gallery?limit=60"))["items"]
     await filling.call("POST", "/api/gallery/marks", {"ids": [each["id"] for each in made[::5]], "starred": True})
     await filling.call("POST", "/api/presets", {"name": "Widescreen", "values": {"workflow_slug": "text-to-image"}})
-    # and the evening's work, which is under way
+    # still in progress
     simulator.misbehave(Slow(class_type="KSampler", seconds=3600, steps=30, previews=True))
     await filling.submit_batch("text-to-image", "Night scenes, second pass", stills[:12])
     await filling.submit("image-to-clip", "Closing shot", input_file_id=files[3])
@@ -107,7 +107,7 @@ class Camera:
     names: list[str] = field(default_factory=list)
 
     async def take(self, context: BrowserContext, pages: Mapping[str, str], kind: str) -> None:
-        """A picture of each of these pages, in this folder."""
+        """Screenshot each page into this folder."""
         for name, path in pages.items():
             if self.words and not any(each in name for each in self.words):
                 continue
@@ -128,7 +128,7 @@ KINDS = [(screen, theme) for screen in (DESKTOP, PHONE) for theme in THEMES]
 
 
 async def take_desk(camera: Camera, chromium: Browser, place: Path) -> None:
-    # clients find the desk by what it notes there, and no desk of this machine's own is disturbed
+    # Clients read the desk's address from this folder. Other desks on this machine stay untouched.
     os.environ["XDG_STATE_HOME"] = f"{place}/state"
     async with Simulator() as simulator:
         desk = make_desk(place / "data", finish_seconds=0, comfyui_url=[simulator.url])
@@ -160,7 +160,7 @@ async def take_server(camera: Camera, chromium: Browser, place: Path) -> None:
 
 
 async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
-    """Each step as somebody comes to it, on one screen and in one theme after the other."""
+    """Screenshot each setup step, one screen and theme after the other."""
     if camera.words and "setup" not in camera.words:
         return
     for number, (screen, theme) in enumerate(KINDS):
@@ -176,7 +176,7 @@ async def take_setup(camera: Camera, chromium: Browser, place: Path) -> None:
                 steps = count(1)
 
                 async def come_to(step: str, page: Page = page, steps: Iterator[int] = steps) -> None:
-                    await settled(page, heard)  # noqa: B023 - it is called before the next begins
+                    await settled(page, heard)  # noqa: B023 - called before the next iteration
                     await camera.shoot(page, f"setup-{next(steps)}-{step}-{screen.name}-{theme}")  # noqa: B023
 
                 await set_up(page, lambda command: started_by(command, system).start(), come_to)

@@ -1,5 +1,7 @@
-"""How the gallery scrolls with 20,000 outputs: `python -m tests.system.browser.scrolling`. Frames that took longer than 50 ms are
-counted; the outputs have no files, only rows, and what stands in for their posters is drawn by the browser."""
+"""Measure how the gallery scrolls with 20,000 outputs: `python -m tests.system.browser.scrolling`.
+
+Counts frames longer than 50 ms. The outputs are rows without files; the browser draws placeholder posters.
+"""
 
 import asyncio
 import sqlite3
@@ -23,7 +25,7 @@ _JOBS = "tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status
 _MORE = "request_digest, input_payload, reserved_tokens, available_at, created_at, completed_at"
 _FILES = "tenant_id, user_id, disk, mime_type, size, created_at, used_at"
 _MADE = "tenant_id, item_no, workflow_id, kind, label, texts"
-# All like the first, in other shapes, one each minute before it.
+# Copies of the first output in other shapes, one per minute before it.
 _FILL = (
     f"INSERT INTO ai_jobs (id, idempotency_key, {_JOBS}, {_MORE}) {_NUMBERS} "
     f"SELECT printf('many-%05d', n), 'k' || n, {_JOBS}, {_MORE} FROM c, (SELECT * FROM ai_jobs LIMIT 1)",

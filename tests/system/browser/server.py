@@ -1,4 +1,4 @@
-"""A server as its users have it: over PostgreSQL and S3, with workers where a test wants them, in a real browser."""
+"""A server over PostgreSQL and S3, with optional workers, in a real browser."""
 
 import asyncio
 import json
@@ -22,7 +22,7 @@ from tests.support.world import PostgresBackend
 
 __all__ = ["Who", "open_as", "open_server", "open_visitor", "sign_in", "start_workers", "started_by", "url_of"]
 
-# `admin` and `user` are those whom the system was made with; others are made by `system.admin`.
+# `admin` and `user` come with the system; create other accounts with `system.admin`.
 Who = Literal["admin", "user"]
 _numbers = count()
 
@@ -37,7 +37,7 @@ async def open_server(
     simulators: int = 2,
     is_empty: bool = False,
 ) -> AsyncIterator[System]:
-    """One with an administrator, a user with tokens and an empty fleet, unless it is empty itself."""
+    """A server with an administrator, a user with tokens and an empty fleet, or nothing if `is_empty`."""
     async with backend.databases(["main"]) as (central, shards, _clock):
         databases = {"DATABASE_URL": central, "SHARDS": json.dumps(shards)}
         s3 = (s3_server, f"s3://{BUCKET}/web/{next(_numbers)}")
@@ -48,7 +48,7 @@ async def open_server(
 
 
 async def start_workers(system: System) -> None:
-    """One for each simulator for ComfyUI, registered: `gpu-1`, `gpu-2`."""
+    """Register one worker per ComfyUI simulator: `gpu-1`, `gpu-2`."""
     await asyncio.gather(
         *(
             system.started(f"gpu-{number}", simulators=[simulator], data_dir=str(system.folder / f"worker-{number}"))
@@ -58,7 +58,7 @@ async def start_workers(system: System) -> None:
 
 
 def started_by(command: str, system: System, name: str = "first") -> Service:
-    """What the page says to type, typed on a machine whose ComfyUI is at another port."""
+    """Run the command that the page shows, on a machine whose ComfyUI uses another port."""
     words = shlex.split(command)
     variables = dict(each.split("=", 1) for each in words if "=" in each)
     assert [each for each in words if "=" not in each] == ["comfyrelay", "worker"]
@@ -82,7 +82,7 @@ def url_of(system: System) -> str:
 async def open_visitor(
     chromium: Browser, system: System, *, theme: Theme = "dark", screen: Screen = DESKTOP, url: str | None = None
 ) -> AsyncIterator[BrowserContext]:
-    """A browser of its own, in which nobody is signed in; the server has another `url` where something is before it."""
+    """A separate browser context without a session. Pass `url` if a proxy is in front of the server."""
     context = await chromium.new_context(
         base_url=url or url_of(system),
         color_scheme=theme,
@@ -103,7 +103,7 @@ async def open_visitor(
 async def open_as(
     who: Who, chromium: Browser, system: System, *, theme: Theme = "dark", screen: Screen = DESKTOP
 ) -> AsyncIterator[tuple[Page, Heard]]:
-    """A page in which one of the two is signed in, and what it says and asks for."""
+    """A page signed in as `who`, and its recorded messages and requests."""
     async with open_visitor(chromium, system, theme=theme, screen=screen) as context:
         await sign_in(context, system, system.admin_token if who == "admin" else system.user_token)
         page = await context.new_page()
@@ -111,7 +111,7 @@ async def open_as(
 
 
 async def sign_in(context: BrowserContext, system: System, token: str) -> None:
-    """By a token of any user, which does as a session."""
+    """Sign in with a user's token instead of a session."""
     host = urlsplit(url_of(system)).hostname or ""
     await context.add_cookies(
         [{"name": SESSION_COOKIE, "value": token, "domain": host, "path": "/", "httpOnly": True, "sameSite": "Lax"}]

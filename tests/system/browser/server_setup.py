@@ -1,4 +1,4 @@
-"""What somebody does who sets up an empty server in a browser."""
+"""The setup of an empty server in a browser."""
 
 import re
 from collections.abc import Awaitable, Callable
@@ -9,7 +9,7 @@ from tests.support.api import PASSWORD
 
 __all__ = ["PRINTED", "set_up"]
 
-# What the server says to who started it: the address, and the code in it.
+# The address with the setup code that the server prints at startup.
 PRINTED = re.compile(r"open (http://\S+/setup#([A-Z2-7-]+))")
 
 
@@ -21,8 +21,10 @@ async def set_up(
     start_worker: Callable[[str], Awaitable[None]],
     come_to: Callable[[str], Awaitable[None]] = _nothing,
 ) -> None:
-    """From the first step, with the code in its field, to the result of the first job. `start_worker` types the command
-    that the page shows; `come_to` looks at each step before anything is done there."""
+    """Run the setup from the first step, with the code filled in, to the result of the first job.
+
+    `start_worker` runs the command that the page shows; `come_to` inspects each step before it is filled in.
+    """
 
     async def step_is(name: str) -> None:
         await expect(page.get_by_role("heading", name=name, exact=True)).to_be_visible()
@@ -47,7 +49,7 @@ async def set_up(
     assert "FLEET_SLUG=attic" in command
     await start_worker(command)
     await expect(page.get_by_text(" connected")).to_be_visible()
-    # left and opened again, it goes on where it was
+    # setup continues at the same step after it is reopened
     await page.goto("/setup")
     await step_is("First effect")
     await page.get_by_role("button", name="Publish effect").click()
@@ -58,7 +60,7 @@ async def set_up(
     after = page.get_by_role("img", name="After")
     await expect(after).to_be_visible()
     assert await after.evaluate("(each) => each.decode().then(() => each.naturalWidth)") == 512
-    # nor is a second one run, and paid for, by who comes back
+    # coming back does not run and charge a second job
     await page.goto("/setup")
     await expect(page.get_by_role("heading", name="Setup complete")).to_be_visible()
     await expect(page.get_by_role("button", name="Run first job")).to_have_count(0)

@@ -1,4 +1,4 @@
-"""What every page says at its head while a ComfyUI does not answer or cannot be used; and what runs on the simulator."""
+"""The page header while a ComfyUI is unreachable or unusable, and while the desk uses the simulator."""
 
 from pathlib import Path
 
@@ -16,13 +16,12 @@ __all__ = ["fast_reconnect"]
 pytestmark = [pytest.mark.asyncio(loop_scope="session"), pytest.mark.usefixtures("built_app")]
 
 
-def said(driver: PageDriver) -> Locator:
-    """Of ComfyUI, at the head of the page."""
+def comfyui_notice(driver: PageDriver) -> Locator:
     return driver.page.get_by_role("status", name="ComfyUI").locator("p")
 
 
 @pytest.mark.journey
-async def test_it_is_said_wherever_one_is_and_of_what_waits_until_it_comes(
+async def test_unreachable_comfyui_is_shown_on_every_page_until_it_answers(
     chromium: Browser, tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()
@@ -37,15 +36,15 @@ async def test_it_is_said_wherever_one_is_and_of_what_waits_until_it_comes(
         await expect(driver.page.get_by_role("status").filter(has_text=why)).to_be_visible()
         for path in ("/create", "/gallery", f"/jobs/{job_id}"):
             await driver.page.goto(path)
-            await expect(said(driver)).to_have_text([why])
+            await expect(comfyui_notice(driver)).to_have_text([why])
         await driver.status_is("Waiting")
         await expect(driver.page.get_by_role("status").filter(has_text=why)).to_have_count(2)
         async with Simulator(port=port):
-            await expect(said(driver)).to_have_count(0)
+            await expect(comfyui_notice(driver)).to_have_count(0)
             await driver.status_is("Done")
 
 
-async def test_it_is_said_that_the_gpu_is_in_a_bad_state(chromium: Browser, tmp_path: Path) -> None:
+async def test_gpu_in_a_bad_state_is_shown(chromium: Browser, tmp_path: Path) -> None:
     async with (
         Simulator() as simulator,
         make_desk(tmp_path, comfyui_url=[simulator.url]).open() as (_worker, ready),
@@ -56,23 +55,25 @@ async def test_it_is_said_that_the_gpu_is_in_a_bad_state(chromium: Browser, tmp_
         )
         await driver.submit("met it")
         why = f"ComfyUI at {simulator.url} cannot be used: The GPU is in a bad state until ComfyUI is restarted."
-        await expect(said(driver)).to_have_text([why])
+        await expect(comfyui_notice(driver)).to_have_text([why])
 
 
-async def test_one_of_two_that_is_missed_is_named(chromium: Browser, tmp_path: Path) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}"
+async def test_unreachable_comfyui_of_two_is_named(chromium: Browser, tmp_path: Path) -> None:
+    missing_url = f"http://127.0.0.1:{free_port()}"
     async with (
         Simulator() as simulator,
-        make_desk(tmp_path, comfyui_url=[simulator.url, nobody]).open() as (_worker, ready),
+        make_desk(tmp_path, comfyui_url=[simulator.url, missing_url]).open() as (_worker, ready),
         open_page(chromium, ready.url) as driver,
     ):
-        await expect(said(driver)).to_have_text([f"No server listens at {nobody}. Is ComfyUI running there?"])
+        await expect(comfyui_notice(driver)).to_have_text(
+            [f"No server listens at {missing_url}. Is ComfyUI running there?"]
+        )
         (job_id,) = await driver.submit("runs on the other")
         await driver.open_job(job_id)
         await driver.status_is("Done")
 
 
-async def test_what_is_tried_out_is_said_until_a_comfyui_comes(
+async def test_simulator_is_announced_until_a_comfyui_answers(
     chromium: Browser, tmp_path: Path, fast_reconnect: None
 ) -> None:
     port = free_port()

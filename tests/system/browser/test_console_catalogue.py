@@ -1,5 +1,4 @@
-"""What administrators do in the console's pages for workflows, effects, accounts and operation, and what everybody else
-sees of it."""
+"""Console pages for workflows, effects, accounts and operations, and what other users see of them."""
 
 import asyncio
 import base64
@@ -26,13 +25,13 @@ from tests.support.webhook_receiver import receiving
 from tests.support.whole_system import FLEET, System
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, execute, memory_folder
 from tests.system.browser.server import open_as, open_server, open_visitor, url_of
-from tests.system.browser.test_every_page import MARKUP, axe, is_accessible, nothing_injected, violations
+from tests.system.browser.test_every_page import MARKUP, assert_nothing_injected, axe, is_accessible, violations
 
 __all__ = ["axe"]
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# As the editor saves it: an image is made and inverted.
+# As the editor saves it: creates an image and inverts it.
 SAVED = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
 PAGES = {
     "workflows": "/console/workflows",
@@ -62,7 +61,7 @@ _PUSHED_ASIDE = """(found) => found.map((each) => each.parentElement)
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A server with two workers, and something in every page of its console, with markup in the names."""
+    """A server with two workers and content on every console page, with markup in the names."""
 
     system: System
     tenant: str
@@ -99,7 +98,7 @@ async def site(real_postgres_backend: PostgresBackend, s3_server: str, built_app
             await system.effect("hostile", graph, properties=properties, name=name)
             await system.admin("PATCH", "/effects/hostile", {"name": name})
             first = await system.started("gpu-1", simulators=system.simulators[:1], data_dir=str(folder / "worker-1"))
-            # with them files of the editor can be read
+            # editor files need node definitions
             await first.until_said("worker.definitions_sent")
             await system.started("gpu-2", simulators=system.simulators[1:], data_dir=str(folder / "worker-2"))
             me = await system.user("GET", "/me")
@@ -129,7 +128,7 @@ async def more(page: Page, verb: str) -> None:
 
 
 async def build_form(page: Page, system: System) -> None:
-    """Which values users may set, in which words and range."""
+    """Choose the values that users may set, with their labels and ranges."""
     preview = page.get_by_role("form", name="Negative film")
     await expect(preview.get_by_label("Width")).to_be_visible()
     await page.get_by_role("button", name=re.compile("^Width")).click()
@@ -138,7 +137,7 @@ async def build_form(page: Page, system: System) -> None:
     await page.get_by_role("switch", name="Let users change Batch size").click()
     await expect(preview.get_by_label("How wide")).to_be_visible()
     await expect(preview.get_by_text("Batch size")).to_have_count(0)
-    # a default outside of its range is told before it is sent
+    # a default outside its range is reported before the form is sent
     await page.get_by_label("Default", exact=True).fill("300")
     await expect(page.get_by_text("Must not exceed the maximum.")).to_be_visible()
     await expect(page.get_by_role("button", name="Save", exact=True)).to_be_disabled()
@@ -152,7 +151,7 @@ async def build_form(page: Page, system: System) -> None:
 
 
 async def run_on_second_worker(page: Page, system: System) -> None:
-    """Once the fleet has it: a job of the administrator's own, on the worker that is chosen."""
+    """Run a job of the administrator on the chosen worker, once the fleet can run it."""
     await page.get_by_role("tab", name="Workers").click()
     await page.get_by_role("switch", name=f"Run on {FLEET}").click()
     await expect(page.get_by_role("row").filter(has_text="gpu-2")).to_contain_text("Yes")
@@ -175,7 +174,7 @@ async def run_on_second_worker(page: Page, system: System) -> None:
 
 
 async def publish(page: Page, system: System) -> None:
-    """As an effect, with a name, a price, a picture and a value of its own."""
+    """Publish it as an effect with a name, a price, a picture and a preset value."""
     await more(page, "Create effect")
     dialog = page.get_by_role("dialog")
     await dialog.get_by_label("Name", exact=True).fill("Film negative")
@@ -194,13 +193,13 @@ async def publish(page: Page, system: System) -> None:
 
 
 async def offered(system: System, slug: str) -> Any:
-    """An effect as users find it, if they do."""
+    """The effect as users see it, or None."""
     found = (await system.user("GET", "/effects"))["items"]
     return next((each for each in found if each["slug"] == slug), None)
 
 
 async def run_in_studio(page: Page, heard: Heard) -> bytes:
-    """What a user who finds the effect does, from the gallery to the file and what it cost."""
+    """Run the effect as a user, from the gallery to the file and its cost."""
     await opened(page, heard, "/studio")
     card = page.get_by_role("list", name="Effects").get_by_role("link", name=re.compile("Film negative"))
     await expect(card).to_contain_text("3 tokens")
@@ -210,7 +209,7 @@ async def run_in_studio(page: Page, heard: Heard) -> bytes:
         shown = await http.get(await cover.get_attribute("src") or "")
     assert shown.content == png("#22aa66")
     await card.click()
-    # in the administrator's words, with the values of the effect; what is not for users is not asked for
+    # labels come from the administrator, values from the effect; hidden values have no field
     await page.get_by_label("How wide").fill("100")
     await expect(page.get_by_label("Height", exact=True)).to_have_value("48")
     await expect(page.get_by_role("main").get_by_text("Batch size")).to_have_count(0)
@@ -224,7 +223,7 @@ async def run_in_studio(page: Page, heard: Heard) -> bytes:
 
 
 @pytest.mark.journey
-async def test_editors_file_becomes_an_effect_that_a_user_runs(
+async def test_editor_file_becomes_an_effect_that_users_can_run(
     admin: tuple[Page, Heard], site: Site, chromium: Browser
 ) -> None:
     page, heard = admin
@@ -244,20 +243,20 @@ async def test_editors_file_becomes_an_effect_that_a_user_runs(
     assert (int.from_bytes(made[16:20]), int.from_bytes(made[20:24])) == (100, 48)
     assert (await system.user("GET", "/wallet"))["balance"] == before - 3
 
-    # what ComfyUI made carries its workflow
+    # ComfyUI's output contains its workflow
     await opened(page, heard, "/console/workflows")
     await drop(page, "found.png", made, "image/png")
     await page.wait_for_url(re.compile("/console/workflows/found$"))
     await expect(page.get_by_role("form", name="found")).to_be_visible()
 
-    # unpublished, it is offered to nobody
+    # an unpublished effect is not offered
     await opened(page, heard, "/console/effects/film-negative")
     await page.get_by_role("button", name="Unpublish").click()
     await expect(page.get_by_role("button", name="Publish", exact=True)).to_be_visible()
     assert await offered(system, "film-negative") is None
 
 
-async def test_what_is_no_workflow_or_lacks_nodes_is_said_in_words(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_invalid_workflow_and_missing_nodes_are_explained(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/workflows")
     lacking = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])
@@ -276,7 +275,7 @@ async def test_what_is_no_workflow_or_lacks_nodes_is_said_in_words(admin: tuple[
         await expect(dialog).to_have_count(0)
 
 
-async def test_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_missing_requirements_are_listed_per_worker(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/workflows")
     graph = json.loads(json.dumps(PROMPT_GRAPH))
@@ -301,7 +300,7 @@ async def test_workflow_lacks_something_on_each_worker_by_name(admin: tuple[Page
     await expect(page.get_by_role("link", name="painter")).to_have_count(0)
 
 
-async def test_test_run_that_fails_says_where_and_why_in_its_place(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_failed_test_run_shows_node_and_reason(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     for simulator in site.system.simulators:
         simulator.misbehave(Fail(class_type="EmptyImage", message="the tensors do not fit"))
@@ -318,7 +317,7 @@ async def test_test_run_that_fails_says_where_and_why_in_its_place(admin: tuple[
             simulator.behave()
 
 
-async def test_version_is_brought_back(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_earlier_version_can_be_restored(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await site.system.admin("POST", "/workflows", {"slug": "twice", "graph": PROMPT_GRAPH})
     await opened(page, heard, "/console/workflows/twice")
@@ -338,7 +337,7 @@ async def lose_the_answer(route: Route) -> None:
     await route.abort()
 
 
-async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_granted_tokens_are_visible_to_admin_and_user(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     before = (await site.system.user("GET", "/wallet"))["balance"]
     await opened(page, heard, "/console/tenants")
@@ -359,7 +358,7 @@ async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard],
     await expect(row).to_contain_text("For the film")
     await expect(row).to_contain_text("+2,500")
     assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2500
-    # they are given, and nobody hears of it: who opens the form again and gives them again has given once
+    # The tokens are granted but the answer is lost. Granting again in the same form grants once.
     await page.route("**/credits", lose_the_answer)
     for _ in range(2):
         await page.get_by_role("button", name="Add tokens").click()
@@ -377,9 +376,7 @@ async def test_tokens_that_are_given_are_seen_by_both(admin: tuple[Page, Heard],
     assert (await site.system.user("GET", "/wallet"))["balance"] == before + 2530
 
 
-async def test_account_is_made_and_its_link_works_once(
-    admin: tuple[Page, Heard], site: Site, chromium: Browser
-) -> None:
+async def test_new_account_link_works_once(admin: tuple[Page, Heard], site: Site, chromium: Browser) -> None:
     page, heard = admin
     email = f"{uuid4()}@example.com"
     await opened(page, heard, "/console/tenants")
@@ -402,7 +399,7 @@ async def test_account_is_made_and_its_link_works_once(
         await visitor.get_by_role("button", name="Set password and sign in").click()
         await visitor.wait_for_url(re.compile("/studio$"))
 
-        # who is disabled is out at once, and in again when that is taken back
+        # a disabled user is signed out at once and can sign in again when enabled
         await page.get_by_role("link", name=email).click()
         for verb in ("Disable", "Enable"):
             await page.get_by_role("button", name=f"Actions for {email}").click()
@@ -429,7 +426,7 @@ async def test_limits_of_a_tenant_are_set(admin: tuple[Page, Heard], site: Site)
     assert (await site.system.admin("GET", f"/tenants/{site.tenant}"))["limits"]["max_active_jobs"] == 150
 
 
-async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_leaving_with_unsaved_changes_asks_first(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await site.system.admin("POST", "/workflows", {"slug": "guarded", "graph": PROMPT_GRAPH})
     body = {"slug": "guarded", "name": "Guarded", "workflow_slug": "guarded", "credits_cost": 1}
@@ -447,7 +444,7 @@ async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard
         await dialog.get_by_role("button", name="Keep editing").click()
         await expect(name).to_have_value("Renamed")
         if back == "Workflows":
-            # what is typed goes over to the other tabs
+            # unsaved input carries over to the other tabs
             await page.get_by_role("tab", name="Form").click()
             await page.get_by_role("tab", name="Settings").click()
             await expect(name).to_have_value("Renamed")
@@ -457,14 +454,14 @@ async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard
         await leave.click()
         await dialog.get_by_role("button", name="Discard changes").click()
         await page.wait_for_url(re.compile(f"/console/{back.lower()}$"))
-        # once it is saved nobody is asked
+        # no question after saving
         await opened(page, heard, f"/console/{kind}?tab=settings")
         await name.fill("Guarded twice")
         await page.get_by_role("button", name="Save", exact=True).click()
         await expect(page.get_by_text("Saved.", exact=True).first).to_be_visible()
         await leave.click()
         await page.wait_for_url(re.compile(f"/console/{back.lower()}$"))
-    # what is deleted cannot be saved
+    # a deleted item cannot be saved
     await opened(page, heard, "/console/effects/guarded")
     await page.get_by_role("main").get_by_label("Name", exact=True).fill("Gone")
     await more(page, "Delete")
@@ -473,7 +470,7 @@ async def test_what_was_not_saved_is_not_left_by_chance(admin: tuple[Page, Heard
     assert heard.complaints == []
 
 
-async def test_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
+async def test_failed_delivery_appears_on_an_open_page_and_can_be_resent(
     admin: tuple[Page, Heard], site: Site, chromium: Browser
 ) -> None:
     page, heard = admin
@@ -485,7 +482,7 @@ async def test_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
         await system.until(job, "completed")
         await receiver.wait_for(1)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # the answer is written down after it was given
+            # the answer is recorded after it was sent
             while not (await system.admin("GET", "/webhooks/deliveries?status=failing"))["items"]:  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         await opened(page, heard, "/console/webhooks")
@@ -496,7 +493,7 @@ async def test_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
             attention = overview.get_by_role("region", name="Needs attention")
             async with system._engine() as engine:
                 shard = engine.databases.shard("main")
-                # as after days of trying
+                # as after days of retries
                 words = "UPDATE webhook_deliveries SET attempts = 99, due_at = now() WHERE url = :url"
                 await execute(shard, words, url=receiver.url)
             await receiver.wait_for(2)
@@ -511,7 +508,7 @@ async def test_delivery_that_dies_is_told_of_on_an_open_page_and_sent_again(
         await expect(row).to_contain_text("Delivered")
 
 
-async def test_look_at_everything_says_what_was_found_and_when(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_full_check_shows_results_and_time(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/reconcile")
     await page.get_by_role("button", name="Run check").click()
@@ -519,7 +516,7 @@ async def test_look_at_everything_says_what_was_found_and_when(admin: tuple[Page
     await expect(page.get_by_text("Last check")).to_be_visible()
 
 
-async def test_settings_are_found_and_secrets_are_not_shown(admin: tuple[Page, Heard], site: Site) -> None:
+async def test_settings_are_searchable_and_secrets_are_hidden(admin: tuple[Page, Heard], site: Site) -> None:
     page, heard = admin
     await opened(page, heard, "/console/settings")
     for name, value in site.system.settings.items():
@@ -533,10 +530,10 @@ async def test_settings_are_found_and_secrets_are_not_shown(admin: tuple[Page, H
 
 
 @pytest.mark.parametrize("path", ["/console/nowhere", "/nowhere", "/studio/nowhere/at-all"])
-async def test_page_that_is_not_there_says_so_and_leads_back(path: str, admin: tuple[Page, Heard]) -> None:
+async def test_unknown_page_links_back(path: str, admin: tuple[Page, Heard]) -> None:
     page, heard = admin
     await opened(page, heard, "/console/effects")
-    # inside the app, as by a link in it
+    # through a link inside the app
     await page.evaluate(
         "(path) => { history.pushState(null, '', path); dispatchEvent(new PopStateEvent('popstate')) }", path
     )
@@ -547,7 +544,7 @@ async def test_page_that_is_not_there_says_so_and_leads_back(path: str, admin: t
     await expect(page.get_by_role("heading", name="Effects")).to_be_visible()
 
 
-async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, site: Site) -> None:
+async def test_console_is_closed_to_other_users(chromium: Browser, site: Site) -> None:
     async with open_as("user", chromium, site.system) as (page, heard):
         for name in PAGES:
             await page.goto(site.path(name))
@@ -560,13 +557,13 @@ async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, sit
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_page_is_clean_and_what_people_wrote_is_text(
+async def test_page_is_accessible_and_shows_markup_as_text(
     name: str, admin: tuple[Page, Heard], site: Site, axe: str
 ) -> None:
     page, heard = admin
     await opened(page, heard, site.path(name))
     await is_accessible(page, heard, axe)
-    await nothing_injected(page)
+    await assert_nothing_injected(page)
     assert heard.complaints == []
     # pictures come from the storage
     own = (url_of(site.system), site.system.files.url)

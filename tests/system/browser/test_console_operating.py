@@ -1,4 +1,4 @@
-"""What an administrator does with the machines and the queue of a server, in a browser: everything is live."""
+"""Console pages for workers, fleets and the queue. Every page updates live."""
 
 import asyncio
 import re
@@ -42,7 +42,7 @@ PAGES = {
 
 
 class Server:
-    """A server with two workers, an effect, and a fleet that is scaled by nobody yet."""
+    """A server with two workers, an effect, and a fleet that no autoscaler manages yet."""
 
     def __init__(self, system: System, effect: int, done: int) -> None:
         self.system = system
@@ -51,7 +51,7 @@ class Server:
 
     @asynccontextmanager
     async def busy(self, jobs: int) -> AsyncIterator[list[str]]:
-        """So many jobs that do not end: two run, two more are fetched, the others wait."""
+        """This many jobs that never finish: two run, two are prefetched, the others wait."""
         for simulator in self.system.simulators:
             simulator.misbehave(SLOW)
         found = [await self.system.plain(self.effect) for _ in range(jobs)]
@@ -85,7 +85,7 @@ async def server(shared_server: System) -> Server:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def admin(server: Server, chromium: Browser) -> AsyncIterator[Page]:
-    """The page of an administrator. Whatever it complains of fails the test."""
+    """An administrator's page. Any browser error on it fails the test."""
     async with open_as("admin", chromium, server.system) as (page, heard):
         yield page
         assert heard.complaints == []
@@ -103,7 +103,7 @@ async def confirm(page: Page, action: str, *, says: str) -> None:
 
 
 @pytest.mark.journey
-async def test_worker_appears_dies_and_comes_back_while_one_looks(admin: Page, server: Server) -> None:
+async def test_worker_appears_dies_and_returns_on_an_open_page(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers")
     await expect(row(admin, "gpu-2")).to_contain_text("Idle")
     await expect(row(admin, "gpu-9")).to_have_count(0)
@@ -111,7 +111,7 @@ async def test_worker_appears_dies_and_comes_back_while_one_looks(admin: Page, s
     worker = await system.started("gpu-9", simulators=[system.simulator], data_dir=str(system.folder / "gpu-9"))
     await expect(row(admin, "gpu-9")).to_contain_text("Idle")
     await worker.kill()
-    silent = asyncio.create_task(stay_silent(system, "gpu-9"))
+    silent = asyncio.create_task(wait_until_silent(system, "gpu-9"))
     await expect(row(admin, "gpu-9")).to_contain_text("Offline")
     silent.cancel()
     await asyncio.gather(silent, return_exceptions=True)
@@ -121,14 +121,14 @@ async def test_worker_appears_dies_and_comes_back_while_one_looks(admin: Page, s
     await worker.kill()
 
 
-async def stay_silent(system: System, worker_id: str) -> None:
-    """What it asked before it was killed may be answered after that, and be the last that was heard of it."""
+async def wait_until_silent(system: System, worker_id: str) -> None:
+    """Requests sent before the kill may still be answered after it. Wait for the last one."""
     while True:
         await system.silence(worker_id)
         await asyncio.sleep(1)
 
 
-async def test_workers_are_filtered_by_the_address_and_opened_by_keys(admin: Page, server: Server) -> None:
+async def test_workers_are_filtered_in_the_url_and_opened_by_keys(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers?status=idle&q=gpu-1")
     await expect(row(admin, "gpu-1")).to_be_visible()
     await expect(row(admin, "gpu-2")).to_have_count(0)
@@ -142,7 +142,7 @@ async def test_workers_are_filtered_by_the_address_and_opened_by_keys(admin: Pag
     await admin.wait_for_url(re.compile(r"/console/workers/gpu-2$"))
 
 
-async def test_worker_is_drained_and_goes_on(admin: Page, server: Server) -> None:
+async def test_drained_worker_can_be_resumed(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-2")
     await expect(admin.get_by_text("No problems.")).to_be_visible()
     await admin.get_by_role("button", name="Drain", exact=True).click()
@@ -163,7 +163,7 @@ async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Pag
     await confirm(admin, "Create token", says="stops working within 5 seconds")
     token = await admin.get_by_role("group", name="Token").locator("code").inner_text()
     assert len(token) >= 20
-    # it is not closed by chance
+    # a click outside does not close it
     await admin.keyboard.press("Escape")
     await expect(admin.get_by_role("group", name="Token")).to_be_visible()
     await admin.get_by_role("button", name="I have copied it").click()
@@ -172,7 +172,7 @@ async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Pag
     await admin.reload()
     await expect(admin.get_by_role("region", name="Audit log")).to_contain_text("Got a new token")
     assert token not in await admin.content()
-    # it knows the fleet's secret, and goes on by itself
+    # the worker knows the fleet's secret and recovers
     await worker.until_said("worker.registered", count=registered + 1)
     await system.admin("POST", "/workers/gpu-1/drain")
     job = await system.plain(server.effect)
@@ -181,7 +181,7 @@ async def test_new_token_is_shown_once_and_its_worker_registers_again(admin: Pag
     await system.admin("POST", "/workers/gpu-1/undrain")
 
 
-async def test_who_is_shut_out_is_told_of_first_and_approved_from_there(admin: Page, server: Server) -> None:
+async def test_rejected_worker_is_listed_first_and_can_be_approved(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-2")
     await admin.get_by_role("button", name="Revoke", exact=True).click()
     await confirm(admin, "Revoke", says="whatever it reports is refused")
@@ -195,13 +195,13 @@ async def test_who_is_shut_out_is_told_of_first_and_approved_from_there(admin: P
     assert (await server.system.admin("GET", "/workers/gpu-2"))["is_approved"]
 
 
-async def test_log_of_a_worker_is_there_when_one_asks(admin: Page, server: Server) -> None:
+async def test_worker_log_is_fetched_on_request(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers/gpu-1")
     await admin.get_by_role("button", name="Show log").click()
     await expect(admin.get_by_role("log", name="Last log lines")).to_contain_text("worker.")
 
 
-async def test_command_that_is_shown_makes_a_worker_which_appears(admin: Page, server: Server) -> None:
+async def test_displayed_command_starts_a_worker_that_appears(admin: Page, server: Server) -> None:
     await admin.goto("/console/workers")
     await admin.get_by_role("button", name="Add worker").click()
     dialog = admin.get_by_role("dialog")
@@ -222,7 +222,7 @@ async def test_command_that_is_shown_makes_a_worker_which_appears(admin: Page, s
             await server.system.silence(each["worker_id"])
 
 
-async def test_overview_shows_what_runs_and_what_waits(admin: Page, server: Server) -> None:
+async def test_overview_shows_running_and_waiting_jobs(admin: Page, server: Server) -> None:
     await admin.goto("/console")
     await expect(admin.get_by_text("No running jobs.")).to_be_visible()
     tiles = admin.get_by_role("region", name="Now", exact=True)
@@ -239,9 +239,7 @@ async def test_overview_shows_what_runs_and_what_waits(admin: Page, server: Serv
 
 
 @pytest.mark.journey
-async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_and_run_again(
-    admin: Page, server: Server
-) -> None:
+async def test_waiting_dispatch_can_be_prioritized_cancelled_and_rerun(admin: Page, server: Server) -> None:
     async with server.busy(5) as jobs:
         await server.system.until_running(server.system.simulators[0])
         waiting = await waiting_of(server.system, jobs)
@@ -260,7 +258,7 @@ async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_
         await panel.get_by_role("button", name="Cancel", exact=True).click()
         await confirm(admin, "Cancel job", says="user gets the tokens back")
         await expect(panel).to_contain_text("Canceled")
-        # it does not match any more
+        # no longer matches the filter
         await expect(rows).to_have_count(0)
         await panel.get_by_role("button", name="Retry").click()
         await expect(rows).to_have_count(1)
@@ -268,7 +266,7 @@ async def test_dispatches_are_filtered_and_one_that_waits_is_put_first_canceled_
         await server.system.admin("POST", f"/dispatches/{again[0]['id']}/cancel")
 
 
-async def test_job_that_its_user_cancels_is_canceled_on_an_open_page(admin: Page, server: Server) -> None:
+async def test_job_cancelled_by_its_user_updates_on_an_open_page(admin: Page, server: Server) -> None:
     async with server.busy(5) as jobs:
         waiting = await waiting_of(server.system, jobs)
         await admin.goto(f"/console/dispatches?status=queued&open={waiting}")
@@ -282,7 +280,7 @@ async def test_job_that_its_user_cancels_is_canceled_on_an_open_page(admin: Page
         await expect(panel).to_contain_text("Canceled")
 
 
-async def test_job_tells_of_every_worker_that_had_it(admin: Page, server: Server) -> None:
+async def test_job_lists_every_worker_that_leased_it(admin: Page, server: Server) -> None:
     system = server.system
     async with server.busy(1) as [job]:
         dispatch = await leased(system, job, by=("gpu-1", "gpu-2"))
@@ -306,7 +304,7 @@ async def test_job_tells_of_every_worker_that_had_it(admin: Page, server: Server
 
 
 async def leased(system: System, job: str, *, by: tuple[str, ...]) -> dict[str, Any]:
-    """A job, as soon as one of these workers has it."""
+    """The job, once one of these workers has leased it."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found: dict[str, Any] = await system.lease_of(job)
@@ -316,7 +314,7 @@ async def leased(system: System, job: str, *, by: tuple[str, ...]) -> dict[str, 
 
 
 async def waiting_of(system: System, jobs: list[str]) -> int:
-    """The one of them that waits, as soon as the others are with workers."""
+    """The dispatch that waits, once workers have leased the others."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             found = [await system.lease_of(each) for each in jobs]
@@ -326,7 +324,7 @@ async def waiting_of(system: System, jobs: list[str]) -> int:
             await asyncio.sleep(0.05)
 
 
-async def test_fleet_is_made_limited_and_paused(admin: Page, server: Server) -> None:
+async def test_fleet_is_created_limited_and_paused(admin: Page, server: Server) -> None:
     await admin.goto("/console/fleets")
     await admin.get_by_role("button", name="New fleet").click()
     dialog = admin.get_by_role("dialog")
@@ -356,7 +354,7 @@ async def test_fleet_is_made_limited_and_paused(admin: Page, server: Server) -> 
     await expect(admin.get_by_role("button", name="Pause", exact=True)).to_be_visible()
 
 
-async def test_what_is_chosen_for_a_fleet_stays_while_another_saves(admin: Page, server: Server) -> None:
+async def test_unsaved_fleet_form_survives_another_save(admin: Page, server: Server) -> None:
     system = server.system
     await system.admin("POST", "/fleets", {"slug": "shared", "workflow_slugs": []})
     await admin.goto("/console/fleets/production/shared?tab=workflows")
@@ -367,7 +365,7 @@ async def test_what_is_chosen_for_a_fleet_stays_while_another_saves(admin: Page,
     await system.admin("PUT", path, {"workflow_slugs": ["landscape"], "force": True})
     await expect(admin.get_by_text("1 added, 1 removed")).to_be_visible()
     await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
-    # and is not left by chance
+    # leaving the page asks first
     await admin.get_by_role("tab", name="Autoscaling").click()
     await admin.get_by_role("dialog").get_by_role("button", name="Keep editing").click()
     await expect(admin.get_by_role("checkbox", name="portrait")).to_be_checked()
@@ -377,7 +375,7 @@ async def test_what_is_chosen_for_a_fleet_stays_while_another_saves(admin: Page,
     assert (await system.admin("GET", "/fleets/production/shared"))["workflow_slugs"] == ["landscape"]
 
 
-async def test_fleet_tells_its_own_figures_from_those_of_all(admin: Page, server: Server) -> None:
+async def test_fleet_figures_are_separate_from_the_totals(admin: Page, server: Server) -> None:
     await admin.goto("/console/fleets/production/home")
     own = admin.get_by_role("region", name="This fleet")
     await expect(own).to_contain_text("Running")
@@ -387,23 +385,23 @@ async def test_fleet_tells_its_own_figures_from_those_of_all(admin: Page, server
         await expect(own).not_to_contain_text(each)
 
 
-async def test_fleet_that_nobody_scales_is_told_of(admin: Page, server: Server) -> None:
-    async def led_by_nobody(route: Route) -> None:
+async def test_fleet_without_autoscaler_is_reported(admin: Page, server: Server) -> None:
+    async def without_leader(route: Route) -> None:
         response = await route.fetch()
-        told = await response.json()
-        await route.fulfill(response=response, json={**told, "data": {**told["data"], "leader": None}})
+        body = await response.json()
+        await route.fulfill(response=response, json={**body, "data": {**body["data"], "leader": None}})
 
-    # else this server does it
-    await admin.route("**/api/admin/fleets/production/cloud/scaling", led_by_nobody)
+    # otherwise this server leads
+    await admin.route("**/api/admin/fleets/production/cloud/scaling", without_leader)
     await admin.goto("/console")
     attention = admin.get_by_role("region", name="Needs attention")
     await expect(attention).to_contain_text("cloud has no autoscaler")
     await admin.unroute_all(behavior="wait")
 
 
-async def test_nothing_is_said_to_be_well_that_was_not_looked_at(chromium: Browser, server: Server) -> None:
+async def test_unchecked_component_is_not_shown_as_healthy(chromium: Browser, server: Server) -> None:
     async with open_as("admin", chromium, server.system) as (page, _heard):
-        # else somebody would be needed in any case
+        # otherwise the page always asks for action
         await page.route("**/api/admin/fleets*", lambda route: route.fulfill(json={"data": NO_ITEMS, "message": ""}))
         await page.route("**/api/admin/workers*", lambda route: route.fulfill(json={"data": NO_ITEMS, "message": ""}))
         await page.route("**/api/admin/webhooks/counts", lambda route: route.abort())
@@ -416,7 +414,7 @@ async def test_nothing_is_said_to_be_well_that_was_not_looked_at(chromium: Brows
         await expect(attention).to_contain_text("Nothing needs attention.")
 
 
-async def test_command_is_copied_where_the_browser_has_no_clipboard(chromium: Browser, server: Server) -> None:
+async def test_command_is_copied_without_the_clipboard_api(chromium: Browser, server: Server) -> None:
     async with open_as("admin", chromium, server.system) as (page, heard):
         # as over plain HTTP
         await page.add_init_script("Object.defineProperty(navigator, 'clipboard', {value: undefined})")
@@ -436,7 +434,7 @@ async def test_command_is_copied_where_the_browser_has_no_clipboard(chromium: Br
 
 
 @pytest.mark.parametrize("path", ["/console", "/console/workers", "/console/workers/gpu-1", "/console/dispatches"])
-async def test_who_is_no_administrator_gets_nothing_of_it(chromium: Browser, server: Server, path: str) -> None:
+async def test_console_is_closed_to_other_users(chromium: Browser, server: Server, path: str) -> None:
     async with open_as("user", chromium, server.system) as (page, heard):
         await page.goto(path)
         await expect(page.get_by_text("Page not found")).to_be_visible()
@@ -455,13 +453,13 @@ async def opened(chromium: Browser, server: Server, name: str, screen: Screen) -
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_page_of_the_console_is_for_everybody(chromium: Browser, server: Server, name: str, axe: str) -> None:
+async def test_console_page_is_accessible(chromium: Browser, server: Server, name: str, axe: str) -> None:
     async with opened(chromium, server, name, DESKTOP) as (page, heard):
         await is_accessible(page, heard, axe)
 
 
 @pytest.mark.parametrize("name", PAGES)
-async def test_page_of_the_console_fits_a_phone(chromium: Browser, server: Server, name: str, axe: str) -> None:
+async def test_console_page_fits_a_phone(chromium: Browser, server: Server, name: str, axe: str) -> None:
     async with opened(chromium, server, name, PHONE) as (page, _heard):
         await fits(page)
         assert await violations(page, axe) == ""

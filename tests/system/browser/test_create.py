@@ -1,4 +1,4 @@
-"""Create, in a real browser: from the first start to the first output, batches, drafts, and what is refused."""
+"""The Create page in a real browser: first start to first output, batches, drafts and rejected input."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ SCRIPT = """
 @pytest_asyncio.fixture(loop_scope="session")
 async def driver(shared_desk: str, chromium: Browser) -> AsyncIterator[PageDriver]:
     async with open_page(chromium, shared_desk, lands=re.compile("/create")) as driver:
-        # what is dropped before the page hears it is lost
+        # files dropped before the page listens are lost
         await expect(driver.page.get_by_role("form")).to_be_visible()
         yield driver
         await driver.tidy()
@@ -51,7 +51,7 @@ async def choose(driver: PageDriver, name: str) -> Locator:
 
 
 async def give(driver: PageDriver, *files: dict[str, Any]) -> None:
-    """To the main input; what is given is sent at once."""
+    """Add files to the main input; they are uploaded at once."""
     await driver.page.get_by_label("Add images").first.set_input_files(files=list(files))  # type: ignore[arg-type]
     await expect(driver.page.get_by_role("button", name=re.compile("^Remove photo|^Remove ")).first).to_be_attached()
     await expect(driver.page.get_by_role("progressbar")).to_have_count(0)
@@ -77,7 +77,7 @@ async def ended(driver: PageDriver, count: int) -> list[dict[str, Any]]:
 
 
 @pytest.mark.journey
-async def test_from_the_first_start_to_the_first_output(driver: PageDriver) -> None:
+async def test_first_start_leads_to_a_first_output(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
     await driver.page.get_by_role("button", name="Use sample image").click()
     await expect(driver.page.get_by_role("button", name="Remove sample.png")).to_be_attached()
@@ -88,7 +88,7 @@ async def test_from_the_first_start_to_the_first_output(driver: PageDriver) -> N
     [job] = await ended(driver, 1)
     assert job["status"] == "completed"
     assert job["outputs"]
-    # what it made is its picture from now on
+    # its output becomes its picture
     async with asyncio.timeout(60):
         while not (await driver.call("GET", "/api/effects"))["items"][0]["cover_url"]:  # noqa: ASYNC110
             await asyncio.sleep(0.1)
@@ -98,7 +98,7 @@ async def test_from_the_first_start_to_the_first_output(driver: PageDriver) -> N
 
 
 @pytest.mark.journey
-async def test_folder_of_twelve_pictures_with_three_tries_is_one_batch(driver: PageDriver) -> None:
+async def test_twelve_images_with_three_attempts_are_one_batch(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
     await give(driver, *(picture(f"photo-{number:02}.png", f"#{number:02x}2233") for number in range(1, 13)))
     await driver.page.get_by_role("textbox", name="Variations").fill("3")
@@ -116,7 +116,7 @@ async def test_folder_of_twelve_pictures_with_three_tries_is_one_batch(driver: P
     assert {each["label"] for each in await jobs_of(driver)} >= {"photo-01 · try 1", "photo-12 · try 3"}
 
 
-async def test_workflow_as_the_editor_saves_it_is_dropped_and_run(driver: PageDriver) -> None:
+async def test_dropped_editor_workflow_can_be_run(driver: PageDriver) -> None:
     saved = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
     await driver.drop(("mine.json", "application/json", json.dumps(saved).encode()))
     form = driver.page.get_by_role("form", name="mine")
@@ -127,7 +127,7 @@ async def test_workflow_as_the_editor_saves_it_is_dropped_and_run(driver: PageDr
     assert job["status"] == "completed"
 
 
-async def test_what_is_no_workflow_is_explained_and_the_form_stays(driver: PageDriver) -> None:
+async def test_invalid_workflow_is_explained_and_the_form_stays(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
     for content, said in ((b"{", "is not valid JSON"), (b'{"nodes": [], "links": []}', "has no nodes")):
         await driver.drop(("w.json", "application/json", content))
@@ -137,7 +137,7 @@ async def test_what_is_no_workflow_is_explained_and_the_form_stays(driver: PageD
     await expect(driver.page.get_by_role("form", name="Invert an image")).to_be_visible()
 
 
-async def test_pictures_are_taken_with_the_workflows_that_they_are_dropped_with(driver: PageDriver) -> None:
+async def test_images_dropped_with_workflows_become_inputs(driver: PageDriver) -> None:
     await choose(driver, "Invert an image")
     saved = json.dumps(workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])).encode()
     api = json.dumps(PROMPT_GRAPH).encode()
@@ -155,7 +155,7 @@ async def test_pictures_are_taken_with_the_workflows_that_they_are_dropped_with(
     await expect(driver.page.get_by_role("button", name="Remove a.png")).to_be_attached()
 
 
-async def test_folder_is_chosen_and_the_search_is_in_the_address(driver: PageDriver, tmp_path: Path) -> None:
+async def test_folder_is_chosen_and_the_search_is_in_the_url(driver: PageDriver, tmp_path: Path) -> None:
     folder = tmp_path / "shots"
     (folder / "day 1").mkdir(parents=True)
     for name in ("a2.png", "a10.png", "day 1/b.png", "notes.txt"):
@@ -175,7 +175,7 @@ async def test_folder_is_chosen_and_the_search_is_in_the_address(driver: PageDri
     await expect(driver.page).to_have_url(re.compile("q=clip"))
 
 
-async def test_seed_that_is_not_kept_is_not_forgotten(driver: PageDriver) -> None:
+async def test_unlocked_seed_is_remembered(driver: PageDriver) -> None:
     form = await choose(driver, "Make a picture of a prompt")
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("42")
@@ -203,12 +203,12 @@ async def test_missing_nodes_are_named_and_the_workflow_is_added_anyway(driver: 
     await expect(add(driver)).to_be_disabled()
 
 
-async def test_missing_model_is_told_before_and_a_job_is_added_anyway(driver: PageDriver) -> None:
+async def test_missing_model_is_shown_and_the_job_can_be_added(driver: PageDriver) -> None:
     graph = json.loads(json.dumps(PROMPT_GRAPH))
     graph["1"]["inputs"]["ckpt_name"] = "nowhere.safetensors"
     await driver.call("POST", "/api/workflows", {"graph": graph, "name": "lacking"})
     await driver.page.reload()
-    # the list marks it, before it is chosen, and what has everything is not marked
+    # the list marks it before it is chosen; workflows with all requirements are not marked
     listed = driver.page.get_by_role("navigation", name="Workflows")
     await expect(listed.get_by_role("link", name="lacking")).to_contain_text("Missing: 1 model")
     await expect(listed.get_by_text("Missing:")).to_have_count(1)
@@ -216,7 +216,7 @@ async def test_missing_model_is_told_before_and_a_job_is_added_anyway(driver: Pa
     tries = form.get_by_role("textbox", name="Variations")
     await tries.fill("many")
     await driver.page.reload()
-    # also while the form cannot be added yet
+    # also while the form is incomplete
     await expect(tries).to_have_value("many")
     await expect(driver.page.get_by_label("Summary")).to_contain_text("nowhere.safetensors")
     await tries.fill("1")
@@ -233,7 +233,7 @@ async def made_picture(driver: PageDriver, graph: dict[str, Any], **wish: Any) -
     return "made.png", "image/png", (await driver.http.get(job["outputs"][0]["url"])).content
 
 
-async def test_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver: PageDriver) -> None:
+async def test_dropped_output_is_run_again_or_used_as_input(driver: PageDriver) -> None:
     dropped = await made_picture(driver, invert())
     dialog = driver.page.get_by_role("dialog")
     await driver.drop(dropped)
@@ -247,7 +247,7 @@ async def test_dropped_picture_is_run_again_as_it_was_or_used_as_input(driver: P
     assert [each["status"] for each in await ended(driver, 2)] == ["completed", "completed"]
 
 
-async def test_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(driver: PageDriver) -> None:
+async def test_rerun_of_an_image_to_image_output_asks_for_its_input(driver: PageDriver) -> None:
     dropped = await made_picture(driver, invert_file("gone.png"), input_file_id=await driver.upload())
     await driver.drop(dropped)
     await driver.page.get_by_role("dialog").get_by_role("button", name="Run again").click()
@@ -257,7 +257,7 @@ async def test_picture_made_of_a_picture_asks_for_that_when_it_is_run_again(driv
     await expect(said).to_be_hidden()
 
 
-async def test_nothing_that_was_typed_is_lost_by_escape_leaving_or_reload(driver: PageDriver) -> None:
+async def test_typed_input_survives_escape_navigation_and_reload(driver: PageDriver) -> None:
     await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
     await driver.page.reload()
     await choose(driver, "painter")
@@ -276,11 +276,11 @@ async def test_nothing_that_was_typed_is_lost_by_escape_leaving_or_reload(driver
     await expect(shown).to_have_js_property("complete", value=True)
     await choose(driver, "painter")
     await expect(prompt).to_have_value("a storm\na calm")
-    # also what cannot be taken
+    # also invalid values
     await expect(driver.page.get_by_role("textbox", name="Steps")).to_have_value("many")
 
 
-async def test_what_is_wrong_is_said_at_its_field_also_where_it_is_folded(driver: PageDriver) -> None:
+async def test_error_is_shown_at_its_field_even_if_folded(driver: PageDriver) -> None:
     await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
     await driver.page.reload()
     form = await choose(driver, "painter")
@@ -298,7 +298,7 @@ async def test_what_is_wrong_is_said_at_its_field_also_where_it_is_folded(driver
     assert await jobs_of(driver) == []
 
 
-async def test_seeds_of_64_bits_are_kept_to_the_last_digit_and_count_up(driver: PageDriver) -> None:
+async def test_64_bit_seeds_keep_all_digits_and_count_up(driver: PageDriver) -> None:
     await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
     await driver.page.reload()
     form = await choose(driver, "painter")
@@ -309,7 +309,7 @@ async def test_seeds_of_64_bits_are_kept_to_the_last_digit_and_count_up(driver: 
     assert {each["seed"] for each in await jobs_of(driver)} == {18446744073709551614, 18446744073709551615}
 
 
-async def test_where_no_preset_fits_it_is_said_how_to_make_one(driver: PageDriver) -> None:
+async def test_missing_preset_shows_how_to_save_one(driver: PageDriver) -> None:
     none = {"data": {"items": [], "next_cursor": None}, "message": "OK"}
     await driver.page.route("**/api/presets?*", lambda route: route.fulfill(json=none))
     await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
@@ -319,7 +319,7 @@ async def test_where_no_preset_fits_it_is_said_how_to_make_one(driver: PageDrive
     await driver.page.unroute("**/api/presets?*")
 
 
-async def test_presets_are_put_in_saved_and_deleted(driver: PageDriver) -> None:
+async def test_presets_are_applied_saved_and_deleted(driver: PageDriver) -> None:
     await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"})
     await driver.page.reload()
     form = await choose(driver, "painter")
@@ -336,7 +336,7 @@ async def test_presets_are_put_in_saved_and_deleted(driver: PageDriver) -> None:
     await dialog.get_by_role("button", name="Cancel").click()
     await form.get_by_role("textbox", name="Steps").fill("11")
     await presets.get_by_role("button", name="Save values as preset…").click()
-    # the keys of the page are not for what lies over it
+    # page shortcuts do not apply to a dialog
     await driver.page.keyboard.press("Control+Enter")
     await dialog.get_by_label("Name").fill("eleven <b>")
     await dialog.get_by_role("button", name="Save").click()
@@ -350,7 +350,7 @@ async def test_presets_are_put_in_saved_and_deleted(driver: PageDriver) -> None:
     await expect(presets.get_by_role("button", name="eleven <b>", exact=True)).to_have_count(0)
 
 
-async def test_earlier_job_is_changed_and_run_and_what_differs_is_shown(driver: PageDriver) -> None:
+async def test_edited_rerun_shows_what_changed(driver: PageDriver) -> None:
     slug = (await driver.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "painter"}))["slug"]
     payload = {"prompt": "a lake\nat night", "seed": 18446744073709551615}
     wish = {"workflow_slug": slug, "input_payload": payload, "idempotency_key": str(uuid4())}
@@ -370,7 +370,7 @@ async def test_earlier_job_is_changed_and_run_and_what_differs_is_shown(driver: 
     await form.get_by_role("textbox", name="Steps").fill("7")
     await expect(form).to_contain_text("was 20")
     await expect(form).to_contain_text("1 value changed.")
-    # what a prompt was does not hide how it is read
+    # the "was" note of a prompt does not hide its mode
     await form.get_by_label("Prompt", exact=True).fill("a lake\nat noon")
     await form.get_by_role("button", name="one prompt").click()
     await expect(form.get_by_role("button", name="one per line · 2")).to_be_visible()
@@ -385,12 +385,12 @@ async def test_earlier_job_is_changed_and_run_and_what_differs_is_shown(driver: 
     values = {each["key"]: each["value"] for each in about["inputs"]}
     assert (values["prompt"], newest["seed"]) == ("a lake\nat night", 18446744073709551615)
     assert 7 in values.values()
-    # it is a job of its own now
+    # it is a separate job now
     await expect(form.get_by_text("Change and run: ")).to_have_count(0)
     await expect(driver.page).to_have_url(re.compile(f"workflow={slug}$"))
 
 
-async def test_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chromium: Browser) -> None:
+async def test_server_folder_is_counted_and_added(tmp_path: Path, chromium: Browser) -> None:
     desk = make_desk(tmp_path / "data", finish_seconds=0)
     place = desk.input_folder / "mine"
     place.mkdir(parents=True)
@@ -401,7 +401,7 @@ async def test_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chromi
         await form.get_by_role("button", name="Use a folder on this machine").click()
         await form.get_by_role("textbox", name="Folder").fill("mine")
         await expect(add(driver)).to_have_text(re.compile("Add 3 jobs"))
-        # files are shown, whatever number of jobs they make
+        # all files are listed, regardless of the number of jobs
         await form.get_by_role("textbox", name="Variations").fill("2")
         plan = driver.page.get_by_label("Summary")
         await expect(plan).to_contain_text("3 images × 2 variations = 6 images")
@@ -418,7 +418,7 @@ async def test_folder_of_the_machine_is_counted_and_added(tmp_path: Path, chromi
         await expect(add(driver)).to_have_text(re.compile("Add 3 jobs"))
 
 
-async def test_command_of_a_script_is_shown_before_it_is_run(tmp_path: Path, chromium: Browser) -> None:
+async def test_script_command_is_shown_before_it_runs(tmp_path: Path, chromium: Browser) -> None:
     async with (
         open_desk(tmp_path, SCRIPT) as desk,
         open_page(chromium, desk.ready.url, lands=re.compile("/create")) as driver,
@@ -429,7 +429,7 @@ async def test_command_of_a_script_is_shown_before_it_is_run(tmp_path: Path, chr
         await form.get_by_role("textbox", name="Input subdir").fill("nowhere")
         command = driver.page.get_by_label("Command", exact=True)
         await expect(command).to_contain_text("The folder 'nowhere' cannot be read")
-        # nothing is run that was not shown, and what is wrong is said where it is
+        # only a command that was shown can run, and errors appear at their field
         await driver.page.get_by_role("button", name="Show command").click()
         await expect(form.get_by_role("alert")).to_contain_text("cannot be read")
         assert await jobs_of(driver) == []
@@ -451,7 +451,7 @@ async def test_command_of_a_script_is_shown_before_it_is_run(tmp_path: Path, chr
         await expect(driver.page.get_by_text("Added 3 jobs.", exact=True).first).to_be_visible()
 
 
-async def test_phone_has_all_of_it_without_scrolling_sideways(driver: PageDriver) -> None:
+async def test_create_page_fits_a_phone(driver: PageDriver) -> None:
     await driver.page.set_viewport_size({"width": 390, "height": 844})
     await choose(driver, "Make a picture of a prompt")
     await expect(add(driver)).to_be_attached()

@@ -1,5 +1,4 @@
-"""What holds of every page of the web app, whatever it shows: anybody can use it, nothing of it comes from elsewhere,
-and nothing is run that somebody wrote into a name."""
+"""Rules for every page: accessible, self-hosted, and safe against markup in user input."""
 
 import re
 import shutil
@@ -22,7 +21,7 @@ from tests.system.browser.sample_desk import Filled, Filling, Texts, picture
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Where it is taken for markup an element is found, and where that loads or runs something it is heard of.
+# If it is parsed as markup, an element exists; if it loads or runs something, the page reports it.
 MARKUP = '<b class="injected">bold</b><img class="injected" src="/injected.png" onerror="window.injected=1">'
 HOSTILE = Texts(
     batch=f"batch {MARKUP}",
@@ -53,14 +52,14 @@ ROUTES = {
     "kit": "/kit",
 }
 WCAG = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa"]
-# All that another theme can change for the worse.
+# axe rules that depend on the theme.
 COLOURS = ["color-contrast", "link-in-text-block"]
 _AXE = """async ([type, values]) => {
   const found = await axe.run(document, { runOnly: { type, values }, preload: false, resultTypes: ["violations"] });
   return found.violations.flatMap((rule) =>
     rule.nodes.map((node) => `${rule.id}: ${node.target.join(" ")} ${node.failureSummary.replaceAll("\\n", " ")}`));
 }"""
-# What the eye meets first and the thumb must hit: the areas, and the buttons that are filled.
+# The main touch targets: the areas and the filled buttons.
 _SMALL = """() => [...document.querySelectorAll("nav[aria-label=Areas] :is(a, button), main [class*=primary]")]
   .map((each) => [each.textContent, each.getBoundingClientRect()])
   .filter(([, { width, height }]) => width && height && (width < 44 || height < 44))
@@ -69,7 +68,7 @@ _WIDER = """() => [document.documentElement, document.querySelector("main")]
   .filter((each) => each.scrollWidth > each.clientWidth)
   .map((each) => `${each.tagName} is ${each.scrollWidth} wide in ${each.clientWidth}`)"""
 
-# Of elements, those of which not all is within what is around them.
+# Elements that are clipped by their container.
 _CUT = """(found) => found.filter((each) => {
   const [own, around] = [each.getBoundingClientRect(), each.parentElement.getBoundingClientRect()];
   return each.scrollWidth > each.clientWidth || own.left < around.left || own.right > around.right + 1;
@@ -94,7 +93,7 @@ async def desk(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> Asy
         Filling.of(ready.url) as filling,
     ):
         yield Desk(ready.url, await filling.fill(HOSTILE, graph=PROMPT_GRAPH))
-        # nothing that never ends is waited for
+        # do not wait for jobs that never finish
         await filling.behave()
 
 
@@ -124,14 +123,14 @@ async def opened(context: BrowserContext, path: str) -> tuple[Page, Heard]:
 
 
 def unexpected(heard: Heard) -> list[str]:
-    """Complaints, but of the file that the kit has to show what becomes of one that is gone."""
+    """Complaints, except about the missing file that the kit shows."""
     return [each for each in heard.complaints if "/files/gone" not in each]
 
 
 async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
-    """Of these rules, or of all."""
+    """Violations of these rules, or of all rules."""
     if not await page.evaluate("'axe' in window"):
-        # not as an element of the page, which its policy would not let run
+        # not as a page element, which the content security policy would block
         await page.evaluate(axe)
     return "\n".join(await page.evaluate(_AXE, ["rule", rules] if rules else ["tag", WCAG]))
 
@@ -146,12 +145,12 @@ async def is_accessible(page: Page, heard: Heard, axe: str) -> None:
 
 
 async def fits(page: Page) -> None:
-    """Nothing is wider than the screen, and what the thumb must hit is large enough."""
+    """Nothing is wider than the screen, and touch targets are large enough."""
     assert await page.evaluate(_WIDER) == []
     assert await page.evaluate(_SMALL) == []
 
 
-async def nothing_injected(page: Page) -> None:
+async def assert_nothing_injected(page: Page) -> None:
     assert await page.locator(".injected").count() == 0
     assert await page.evaluate("window.injected") is None
 
@@ -160,11 +159,11 @@ async def nothing_injected(page: Page) -> None:
     "route", [pytest.param("start", marks=pytest.mark.journey), *sorted(ROUTES.keys() - {"start"})]
 )
 async def test_page_is_clean(route: str, desk: Desk, contexts: Contexts, axe: str) -> None:
-    """axe finds nothing in either theme, the console is silent, the policy forbids nothing, all is asked of the desk
-    itself, and what people wrote is text."""
+    """axe finds nothing in either theme, the console is empty, the policy blocks nothing, every request goes to the
+    desk, and markup is shown as text."""
     page, heard = await opened(contexts[DESKTOP], desk.path(route))
     await is_accessible(page, heard, axe)
-    await nothing_injected(page)
+    await assert_nothing_injected(page)
     assert unexpected(heard) == []
     assert heard.elsewhere(desk.url) == []
     await page.close()
@@ -180,7 +179,7 @@ async def test_page_fits_a_phone(route: str, desk: Desk, contexts: Contexts, axe
 
 
 @pytest.mark.parametrize("width", [DESKTOP.width, 1024])
-async def test_no_filter_of_the_gallery_is_cut(width: int, desk: Desk, contexts: Contexts) -> None:
+async def test_gallery_filters_are_not_clipped(width: int, desk: Desk, contexts: Contexts) -> None:
     page, _heard = await opened(contexts[DESKTOP], "/gallery")
     await page.set_viewport_size({"width": width, "height": DESKTOP.height})
     chips = page.locator("header button[aria-pressed]")
@@ -194,7 +193,7 @@ async def test_no_filter_of_the_gallery_is_cut(width: int, desk: Desk, contexts:
 
 
 @pytest.mark.parametrize("keys", ["Control+k", "?"], ids=["palette", "keys"])
-async def test_what_opens_over_a_page_is_clean(keys: str, desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_dialog_is_clean(keys: str, desk: Desk, contexts: Contexts, axe: str) -> None:
     page, heard = await opened(contexts[DESKTOP], "/queue")
     await page.keyboard.press(keys)
     await expect(page.get_by_role("dialog")).to_be_visible()
@@ -203,16 +202,16 @@ async def test_what_opens_over_a_page_is_clean(keys: str, desk: Desk, contexts: 
     await page.close()
 
 
-async def test_what_is_read_from_the_right_turns_nothing_around_it(desk: Desk, contexts: Contexts) -> None:
-    """In the queue, beside it, and on the page of the job."""
+async def test_right_to_left_label_does_not_reorder_its_surroundings(desk: Desk, contexts: Contexts) -> None:
+    """In the queue, in its side panel, and on the job page."""
     label = "\u05d2\u05d3\u05d9 (1)"
     async with Filling.of(desk.url) as filling:
         job = await filling.submit("invert-image", label, input_file_id=await filling.upload("a.png", picture(1)))
     page, _heard = await opened(contexts[DESKTOP], f"/queue?job={job}")
     name = page.get_by_role("main").get_by_role("button", name=label, exact=True)
     await expect(name).to_have_css("unicode-bidi", "isolate")
-    beside = page.get_by_role("complementary").get_by_role("heading", level=2).first
-    await expect(beside).to_have_css("direction", "rtl")
+    panel_title = page.get_by_role("complementary").get_by_role("heading", level=2).first
+    await expect(panel_title).to_have_css("direction", "rtl")
     await page.goto(f"/jobs/{job}")
     await expect(page.get_by_role("heading", level=1)).to_have_css("direction", "rtl")
     await expect(page).to_have_title(re.compile("\u2068\u05d2\u05d3\u05d9 .*\u2069 · ComfyRelay$"))
@@ -221,7 +220,7 @@ async def test_what_is_read_from_the_right_turns_nothing_around_it(desk: Desk, c
         await http.post(f"/api/ai-jobs/{job}/cancel")
 
 
-async def test_sheet_of_the_desk_says_what_doctor_says(desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_desk_sheet_shows_the_doctor_results(desk: Desk, contexts: Contexts, axe: str) -> None:
     page, heard = await opened(contexts[DESKTOP], "/queue")
     await page.get_by_role("navigation", name="Areas").get_by_role("button", name="Settings").click()
     await page.get_by_role("button", name="ComfyUI and folders").click()
@@ -234,14 +233,14 @@ async def test_sheet_of_the_desk_says_what_doctor_says(desk: Desk, contexts: Con
         await expect(sheet.get_by_text(about[each], exact=True)).to_be_visible()
     await expect(sheet).to_contain_text("comfyrelay up --comfyui-url")
     await is_accessible(page, heard, axe)
-    await nothing_injected(page)
+    await assert_nothing_injected(page)
     assert heard.complaints == []
     await page.keyboard.press("Escape")
     await expect(sheet).to_have_count(0)
     await page.close()
 
 
-async def test_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_desk_sheet_shows_the_last_comfyui_output(desk: Desk, contexts: Contexts, axe: str) -> None:
     async with owner_http(desk.url) as http:
         data_dir = Path((await http.get("/api/desk")).json()["data"]["data_dir"])
     place = data_dir / "worker" / "desk" / state_files.FOLDER / "comfyui-1"
@@ -260,7 +259,7 @@ async def test_sheet_of_the_desk_shows_what_a_comfyui_said_last(desk: Desk, cont
     await sheet.get_by_text("Show log").click()
     await expect(said).to_be_visible()
     await is_accessible(page, heard, axe)
-    await nothing_injected(page)
+    await assert_nothing_injected(page)
     assert heard.complaints == []
     await page.close()
     shutil.rmtree(data_dir / "worker" / "desk" / state_files.FOLDER)
@@ -275,7 +274,7 @@ async def test_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Con
     await page.reload()
     await settled(page, heard)
     assert await page.evaluate("getComputedStyle(document.documentElement).colorScheme") == "dark"
-    # the server writes it into the page: no script need run before it is painted
+    # the server writes the theme into the page, so it is painted before any script runs
     answer = await page.context.request.get("/queue")
     assert '<html data-theme="dark"' in await answer.text()
     await page.context.clear_cookies(name="comfyrelay_theme")
@@ -287,7 +286,7 @@ async def test_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Con
 @pytest.mark.parametrize(
     ("route", "text"),
     [
-        # paths are taken out of errors, and what looks like one
+        # errors are stripped of paths and text that looks like one
         ("job that failed", HOSTILE.error.split("</b>")[0]),
         ("job that failed", HOSTILE.labels[2]),
         ("queue", HOSTILE.labels[1]),
@@ -297,15 +296,15 @@ async def test_settings_are_clean_and_choose_the_theme(desk: Desk, contexts: Con
         ("create a workflow", HOSTILE.workflow),
     ],
 )
-async def test_markup_is_shown_as_the_text_it_is(route: str, text: str, desk: Desk, contexts: Contexts) -> None:
+async def test_markup_is_shown_as_text(route: str, text: str, desk: Desk, contexts: Contexts) -> None:
     page, _heard = await opened(contexts[DESKTOP], desk.path(route))
     await expect(page.get_by_role("main").get_by_text(text).first).to_be_visible()
-    await nothing_injected(page)
+    await assert_nothing_injected(page)
     await page.close()
 
 
 @pytest.mark.parametrize("route", ["job that failed", "queue with a job"])
-async def test_markup_in_a_log_is_shown_as_the_text_it_is(route: str, desk: Desk, contexts: Contexts) -> None:
+async def test_markup_in_a_log_is_shown_as_text(route: str, desk: Desk, contexts: Contexts) -> None:
     page = await contexts[DESKTOP].new_page()
     heard = hearing(page)
 
@@ -319,20 +318,20 @@ async def test_markup_in_a_log_is_shown_as_the_text_it_is(route: str, desk: Desk
     await page.goto(desk.path(route))
     await settled(page, heard)
     await expect(page.get_by_role("log", name="Log", exact=True)).to_contain_text(f"log {MARKUP}")
-    await nothing_injected(page)
-    # one that is still on its way would fail with the page
+    await assert_nothing_injected(page)
+    # a pending request would fail with the page
     await page.unroute_all(behavior="wait")
     await page.close()
 
 
-async def test_unknown_address_in_the_app_says_so(desk: Desk, contexts: Contexts, axe: str) -> None:
+async def test_unknown_url_shows_a_not_found_page(desk: Desk, contexts: Contexts, axe: str) -> None:
     page, _heard = await opened(contexts[DESKTOP], "/jobs/01900000-0000-7000-8000-000000000000")
     assert await violations(page, axe) == ""
     await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
     await page.close()
 
 
-async def test_documentation_of_the_api_needs_nobody_else(desk: Desk, contexts: Contexts) -> None:
+async def test_api_documentation_loads_no_external_files(desk: Desk, contexts: Contexts) -> None:
     page = await contexts[DESKTOP].new_page()
     heard = hearing(page)
     await page.goto("/docs")
@@ -344,7 +343,7 @@ async def test_documentation_of_the_api_needs_nobody_else(desk: Desk, contexts: 
 
 
 @pytest.mark.parametrize("route", ["queue", "gallery", "create", "job that is done"])
-async def test_answer_lets_nothing_inline_run(route: str, desk: Desk, contexts: Contexts) -> None:
+async def test_response_forbids_inline_scripts(route: str, desk: Desk, contexts: Contexts) -> None:
     answer = await contexts[DESKTOP].request.get(desk.path(route))
     policy = answer.headers["content-security-policy"]
     assert "default-src 'none'; script-src 'self';" in policy
@@ -355,7 +354,7 @@ async def test_answer_lets_nothing_inline_run(route: str, desk: Desk, contexts: 
     assert answer.headers["cache-control"] == "no-cache"
 
 
-async def test_files_of_the_app_are_kept_and_answers_of_the_api_are_not(desk: Desk, contexts: Contexts) -> None:
+async def test_app_files_are_cached_and_api_responses_are_not(desk: Desk, contexts: Contexts) -> None:
     page, heard = await opened(contexts[DESKTOP], "/queue")
     context = contexts[DESKTOP]
     assets = {each for each in heard.addresses if "/assets/" in each}
@@ -377,7 +376,7 @@ UPLOADS = {
 
 
 @pytest.mark.parametrize("kind", UPLOADS)
-async def test_what_was_uploaded_is_never_run(kind: str, desk: Desk, contexts: Contexts) -> None:
+async def test_uploaded_file_is_never_run(kind: str, desk: Desk, contexts: Contexts) -> None:
     mime_type, content = UPLOADS[kind]
     async with Filling.of(desk.url) as filling:
         file_id = await filling.upload(f"{MARKUP[:60]}.svg", content, mime_type)
@@ -395,7 +394,7 @@ async def test_what_was_uploaded_is_never_run(kind: str, desk: Desk, contexts: C
     await page.close()
 
 
-async def test_page_as_an_upload_is_refused(desk: Desk) -> None:
+async def test_html_upload_is_refused(desk: Desk) -> None:
     async with owner_http(desk.url) as http:
         about = {"mime_type": "text/html", "size": 10, "original_filename": "page.html"}
         assert (await http.post("/api/videos/uploads", json=about)).status_code == 422

@@ -1,4 +1,4 @@
-"""How a page begins: its shell is painted before any script, and what its area needs is asked for once, at once."""
+"""The first paint: the shell comes before any script, and the area's data is requested once and early."""
 
 import asyncio
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("theme", THEMES)
-async def test_shell_is_painted_while_scripts_and_styles_are_on_their_way(
+async def test_shell_is_painted_before_scripts_and_styles_arrive(
     chromium: Browser, shared_desk: str, theme: Theme
 ) -> None:
     let_go = asyncio.Event()
@@ -37,7 +37,7 @@ async def test_shell_is_painted_while_scripts_and_styles_are_on_their_way(
 
 
 @pytest.mark.parametrize("path", ["/queue", "/gallery", "/create"])
-async def test_what_an_area_needs_is_asked_for_before_its_scripts_are_there_and_only_once(
+async def test_area_data_is_requested_once_before_its_scripts_load(
     chromium: Browser, shared_desk: str, path: str
 ) -> None:
     let_go = asyncio.Event()
@@ -56,7 +56,7 @@ async def test_what_an_area_needs_is_asked_for_before_its_scripts_are_there_and_
         page = await context.new_page()
         heard = hearing(page)
         await page.route("**/assets/main-*.js", held)
-        # once it is open, what was fetched before is looked at again
+        # an open page refetches earlier data
         await page.route("**/api/events", lambda route: route.abort())
         page.on("request", note)
         first = {"/queue": "/api/queue?", "/gallery": "/api/gallery?", "/create": "/api/effects?"}[path]
@@ -67,11 +67,11 @@ async def test_what_an_area_needs_is_asked_for_before_its_scripts_are_there_and_
         let_go.set()
         await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
         await settled(page, heard)
-        # all of it was taken
+        # every prefetched response was used
         assert {each: asked.count(each) for each in early} == dict.fromkeys(early, 1)
 
 
-async def test_tab_that_nobody_sees_begins_as_well(chromium: Browser, shared_desk: str) -> None:
+async def test_hidden_tab_loads_as_well(chromium: Browser, shared_desk: str) -> None:
     async with open_context(chromium, shared_desk) as context:
         page = await context.new_page()
         await page.add_init_script("window.requestAnimationFrame = () => 0")

@@ -1,5 +1,4 @@
-"""The gallery of the web app in a real browser: what was made appears, is found, marked, compared, gathered, taken away
-and deleted."""
+"""The gallery in a real browser: outputs appear, and are found, rated, compared, collected, downloaded and deleted."""
 
 import io
 import re
@@ -24,7 +23,7 @@ HOSTILE = "<img src=x onerror=\"window.hit=1\"><script>window.hit=1</script> & '
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def gallery_desk(tmp_path_factory: pytest.TempPathFactory, built_app: Path) -> AsyncIterator[str]:
-    """One for all of these tests: each looks at a batch of its own."""
+    """One desk for all of these tests; each test uses its own batch."""
     folder = tmp_path_factory.mktemp("gallery")
     async with make_desk(folder / "data", finish_seconds=0).open() as (_worker, ready):
         yield ready.url
@@ -49,7 +48,7 @@ def opener(page: Page, name: str) -> Locator:
 
 
 async def made(driver: PageDriver, *labels: str, effect: str = "Invert an image") -> str:
-    """A batch whose outputs are there; its id."""
+    """Run a batch, wait for its outputs and return its id."""
     effects = {each["name"]: each["id"] for each in (await driver.call("GET", "/api/effects?limit=50"))["items"]}
     file_id = await driver.upload()
     items = [{"input_file_id": file_id, "label": each} for each in labels]
@@ -74,7 +73,7 @@ async def select(page: Page, *names: str) -> None:
 
 
 @pytest.mark.journey
-async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(driver: PageDriver) -> None:
+async def test_new_outputs_appear_without_moving_the_current_one(driver: PageDriver) -> None:
     page = driver.page
     await made(driver, *(f"first {number}" for number in range(8)))
     await page.set_viewport_size({"width": 390, "height": 500})
@@ -91,12 +90,12 @@ async def test_outputs_appear_by_themselves_and_what_one_looks_at_stays(driver: 
     after = await page.locator(f"[data-id='{name}']").bounding_box()
     assert before
     assert after
-    assert abs(before["y"] - after["y"]) <= 260  # its row may have been filled otherwise; it is still in sight
+    assert abs(before["y"] - after["y"]) <= 260  # its row may have reflowed; it is still visible
     await new.click()
     await expect(opener(page, "second")).to_be_in_viewport()
 
 
-async def test_filters_and_search_are_in_the_address_and_outlive_a_reload(driver: PageDriver) -> None:
+async def test_filters_and_search_are_in_the_url_and_survive_reload(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "red boat", "blue boat", "red script_desk")
     await page.get_by_role("searchbox").fill("boat red")
@@ -114,10 +113,10 @@ async def test_filters_and_search_are_in_the_address_and_outlive_a_reload(driver
     await expect(page.get_by_role("heading", name="Invert an image · 3 outputs")).to_be_visible()
 
 
-async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(driver: PageDriver) -> None:
+async def test_keys_star_and_reject_in_grid_and_lightbox(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "one", "two", "three")
-    # the newest is the first
+    # newest first
     await page.keyboard.press("j")
     await page.keyboard.press("s")
     await expect(opener(page, "three")).to_have_accessible_name("three, image, starred")
@@ -149,7 +148,7 @@ async def test_stars_and_rejects_by_key_in_the_grid_and_in_the_lightbox(driver: 
     await expect(tiles(page)).to_have_count(2)
 
 
-async def test_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit_a_phone(driver: PageDriver) -> None:
+async def test_lightbox_and_comparison_share_grid_keys_and_fit_a_phone(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "a", "b", "c", "d")
     ids = [each["id"] for each in await listed(driver, batch)]
@@ -174,7 +173,7 @@ async def test_lightbox_and_the_comparison_have_the_keys_of_the_grid_and_fit_a_p
     await expect(page).to_have_url(re.compile("/create"))
 
 
-async def test_search_is_one_step_back_and_effects_are_filtered_by(driver: PageDriver) -> None:
+async def test_back_undoes_a_search_and_effects_filter_outputs(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "one", "two")
     await page.goto(f"/gallery?batch={batch}")
@@ -190,7 +189,7 @@ async def test_search_is_one_step_back_and_effects_are_filtered_by(driver: PageD
     await expect(tiles(page)).to_have_count(2)
 
 
-async def test_what_is_marked_or_gathered_in_one_tab_is_seen_in_the_other(driver: PageDriver) -> None:
+async def test_ratings_and_collections_sync_between_tabs(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "both")
     async with page.expect_popup() as opened:
@@ -211,7 +210,7 @@ async def test_what_is_marked_or_gathered_in_one_tab_is_seen_in_the_other(driver
     await other.close()
 
 
-async def test_two_clips_are_compared_and_play_as_one(driver: PageDriver) -> None:
+async def test_two_compared_clips_play_in_sync(driver: PageDriver) -> None:
     page = driver.page
     await made(driver, "left clip", "right clip", effect="Make a short clip of an image")
     await select(page, "left clip", "right clip")
@@ -226,9 +225,9 @@ async def test_two_clips_are_compared_and_play_as_one(driver: PageDriver) -> Non
     await page.get_by_label("Playback position").fill("0.2")
     assert await page.evaluate(times) == [0.2, 0.2]
     assert await page.evaluate("[...document.querySelectorAll('[role=dialog] video')].every(each => each.paused)")
-    # enlarged in one, enlarged in both
+    # zoom applies to both
     widths = "[...document.querySelectorAll('[role=dialog] video')].map(each => each.getBoundingClientRect().width)"
-    # what differs stands below them once it is known, and takes some of their room
+    # the differences load later and take some of the height
     await expect(page.get_by_role("region", name="Differences")).to_be_visible()
     fitting, _ = await page.evaluate(widths)
     await page.locator("[data-pane=A] video").hover()
@@ -240,7 +239,7 @@ async def test_two_clips_are_compared_and_play_as_one(driver: PageDriver) -> Non
     await expect(page.get_by_role("dialog")).to_have_count(0)
 
 
-async def test_zip_has_what_was_selected(driver: PageDriver) -> None:
+async def test_zip_contains_the_selection(driver: PageDriver) -> None:
     page = driver.page
     await made(driver, "zip a", "zip b", "zip c")
     await select(page, "zip a")
@@ -256,7 +255,7 @@ async def test_zip_has_what_was_selected(driver: PageDriver) -> None:
     assert [each[:5] for each in names] == ["zip a", "zip c"]
 
 
-async def test_collection_is_made_filled_shown_renamed_and_deleted(driver: PageDriver) -> None:
+async def test_collection_is_created_filled_renamed_and_deleted(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "in it", "not in it")
     name = f"for {batch}"
@@ -300,7 +299,7 @@ async def test_outputs_are_copied_to_a_folder(driver: PageDriver) -> None:
 
 
 @pytest.mark.journey
-async def test_deleting_says_what_goes_and_takes_it_away(driver: PageDriver) -> None:
+async def test_deletion_names_its_outputs_and_removes_them(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "stays", "goes")
     await opener(page, "goes").focus()
@@ -311,7 +310,7 @@ async def test_deleting_says_what_goes_and_takes_it_away(driver: PageDriver) -> 
     await dialog.get_by_role("button", name="Delete 1 output").click()
     await expect(tiles(page)).to_have_count(1)
     await expect(opener(page, "stays")).to_be_visible()
-    # for a few seconds it can be taken back, and whoever leaves meanwhile has deleted nothing
+    # deletion can be undone for a few seconds; leaving the page in that time deletes nothing
     await page.get_by_role("button", name="Undo").click()
     await expect(tiles(page)).to_have_count(2)
     await opener(page, "goes").focus()
@@ -329,7 +328,7 @@ async def test_deleting_says_what_goes_and_takes_it_away(driver: PageDriver) -> 
     assert [each["label"] for each in await listed(driver, batch)] == ["stays"]
 
 
-async def test_all_that_match_are_selected_and_the_address_says_so(driver: PageDriver) -> None:
+async def test_all_matches_can_be_selected_from_the_url(driver: PageDriver) -> None:
     page = driver.page
     await made(driver, "all 1", "all 2", "all 3")
     await page.keyboard.press("Control+a")
@@ -341,7 +340,7 @@ async def test_all_that_match_are_selected_and_the_address_says_so(driver: PageD
     await expect(page.get_by_text("3 selected")).to_have_count(0)
 
 
-async def test_values_of_an_output_are_recalled(driver: PageDriver) -> None:
+async def test_output_values_can_be_recalled(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "recalled")
     [item] = await listed(driver, batch)
@@ -350,7 +349,7 @@ async def test_values_of_an_output_are_recalled(driver: PageDriver) -> None:
     await expect(page).to_have_url(re.compile(f"/create\\?from={item['job_id']}"))
 
 
-async def test_output_is_used_as_an_input_as_it_lies_on_the_server(driver: PageDriver) -> None:
+async def test_output_is_used_as_an_input_without_upload(driver: PageDriver) -> None:
     page = driver.page
     batch = await made(driver, "used")
     [item] = await listed(driver, batch)
@@ -382,7 +381,7 @@ async def test_markup_in_names_notes_and_prompts_is_shown_as_text(driver: PageDr
     assert await page.evaluate("window.hit") is None
 
 
-async def test_gallery_without_anything_teaches_the_next_step(driver: PageDriver) -> None:
+async def test_empty_gallery_shows_the_next_step(driver: PageDriver) -> None:
     page = driver.page
     await page.goto("/gallery?q=nobody-made-this")
     await expect(page.get_by_role("heading", name="No matching outputs")).to_be_visible()

@@ -1,4 +1,4 @@
-"""What the app offers to do with jobs and batches, and only that; what comes of it, and what the server says to it."""
+"""Actions on jobs and batches: which are offered, what they do, and how server errors appear."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ SLOW = {"class_type": "ImageInvert", "seconds": 600, "steps": 600}
 
 
 async def open_batch(driver: PageDriver, batch_id: str) -> Locator:
-    """What stands beside the queue."""
+    """The side panel of the queue."""
     await driver.page.goto(f"/queue?batch={batch_id}")
     panel = driver.page.get_by_role("complementary")
     await expect(panel.get_by_role("progressbar", name="Batch progress")).to_be_visible()
@@ -22,7 +22,7 @@ async def open_batch(driver: PageDriver, batch_id: str) -> Locator:
 
 
 async def offered(driver: PageDriver, label: str, *verbs: str) -> None:
-    """Of something in the queue, by its menu."""
+    """Check that the menu of a queue entry offers exactly these actions."""
     await driver.page.get_by_role("button", name=f"Actions for {label}", exact=True).click()
     await expect(driver.page.get_by_role("menuitem")).to_have_text(list(verbs))
     await driver.page.keyboard.press("Escape")
@@ -34,7 +34,7 @@ async def items(driver: PageDriver, batch_id: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_what_runs_is_canceled_and_retried_by_keys(shared: PageDriver) -> None:
+async def test_running_job_is_cancelled_and_retried_by_keys(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("long one")
     await shared.open_queue()
@@ -51,7 +51,7 @@ async def test_what_runs_is_canceled_and_retried_by_keys(shared: PageDriver) -> 
     await expect(shared.units.last).to_have_attribute("data-status", "canceled")
 
 
-async def test_all_are_paused_at_once_and_resumed(shared: PageDriver) -> None:
+async def test_all_jobs_are_paused_and_resumed_at_once(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("running", "fetched", "waiting")
     await shared.open_queue()
@@ -64,7 +64,7 @@ async def test_all_are_paused_at_once_and_resumed(shared: PageDriver) -> None:
     await expect(shared.chip("Done", 3)).to_be_visible()
 
 
-async def test_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_in_its_order(shared: PageDriver) -> None:
+async def test_partly_cancelled_batch_resumes_in_order(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     batch_id = await shared.submit_batch("lakes", ["one", "two", "three", "four"])
     await shared.call("POST", f"/api/batches/{batch_id}/cancel")
@@ -80,12 +80,12 @@ async def test_batch_that_was_canceled_in_part_goes_on_with_what_was_canceled_in
     await shared.do("lakes", "Retry 3 canceled")
     await expect(shared.page.get_by_text("3 jobs retried.", exact=True).first).to_be_visible()
     await expect(shared.unit("lakes")).to_have_attribute("data-status", "completed")
-    # the newest first
+    # newest first
     retried = [each["label"] for each in await items(shared, batch_id) if each["retry_of"]]
     assert retried == ["four", "three", "one", "two"]
 
 
-async def test_items_of_a_batch_are_opened_one_by_one(shared: PageDriver) -> None:
+async def test_batch_items_open_individually(shared: PageDriver) -> None:
     batch_id = await shared.submit_batch("lakes", ["cat.png", "dog.png", "owl.png"])
     panel = await open_batch(shared, batch_id)
     await expect(panel).to_contain_text("3 of 3")
@@ -98,13 +98,13 @@ async def test_items_of_a_batch_are_opened_one_by_one(shared: PageDriver) -> Non
     await expect(shared.page).to_have_url(re.compile(f"batch={batch_id}"))
 
 
-async def test_what_the_worker_has_fetched_cannot_be_moved(shared: PageDriver) -> None:
+async def test_prefetched_job_cannot_be_moved(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     (before,) = await shared.submit("before")
     await shared.until_running(before)
     batch_id = await shared.submit_batch("lakes", ["running", "fetched"])
     running, fetched = sorted(await items(shared, batch_id), key=lambda each: int(each["item_no"]))
-    # which of two is begun with depends on whose inputs are there first: the one follows when the other runs
+    # the job whose inputs arrive first starts first; the other is prefetched
     await shared.call("POST", f"/api/ai-jobs/{fetched['id']}/pause", {})
     await shared.call("POST", f"/api/ai-jobs/{before}/cancel")
     await shared.until_running(running["id"])
@@ -119,7 +119,7 @@ async def test_what_the_worker_has_fetched_cannot_be_moved(shared: PageDriver) -
     await expect(shared.actions.get_by_role("button", name="Run next")).to_have_count(0)
 
 
-async def test_what_waits_says_its_place(shared: PageDriver) -> None:
+async def test_waiting_job_shows_its_position(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     *_others, last = await shared.submit("running", "fetched", "first", "second", "third")
     await shared.open_job(last)
@@ -128,7 +128,7 @@ async def test_what_waits_says_its_place(shared: PageDriver) -> None:
     await expect(shared.page.get_by_text("Number 1 in the queue.")).to_be_visible()
 
 
-async def test_new_seeds_are_offered_where_there_is_a_seed(shared: PageDriver) -> None:
+async def test_new_seeds_are_offered_if_the_job_has_a_seed(shared: PageDriver) -> None:
     slug = (await shared.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "portrait"}))["slug"]
     wish = {"workflow_slug": slug, "label": "seeded", "items": [{}, {}]}
     batch_id = (await shared.call("POST", "/api/batches", wish))["id"]
@@ -144,7 +144,7 @@ async def test_new_seeds_are_offered_where_there_is_a_seed(shared: PageDriver) -
     await expect(panel.get_by_role("button", name="Item 2, Done")).to_be_visible()
 
 
-async def test_failed_job_says_why_and_is_retried_only_once(shared: PageDriver) -> None:
+async def test_failed_job_shows_its_reason_and_is_retried_once(shared: PageDriver) -> None:
     await shared.misbehave("Fail", class_type="ImageInvert", message="The sides differ.", times=1)
     (first,) = await shared.submit("unlucky")
     await shared.open_job(first)
@@ -156,7 +156,7 @@ async def test_failed_job_says_why_and_is_retried_only_once(shared: PageDriver) 
     await shared.actions.get_by_role("button", name="Retry", exact=True).click()
     await shared.status_is("Done")
     made = shared.page.url
-    # from the one to the other and back; Retry is offered once, and Again as often as one likes
+    # retry and original link to each other; Retry is offered once, Again without limit
     await shared.page.get_by_role("link", name=first[-8:]).click()
     await shared.status_is("Failed")
     await expect(shared.actions.get_by_role("button", name="Run again", exact=True)).to_be_visible()
@@ -166,7 +166,7 @@ async def test_failed_job_says_why_and_is_retried_only_once(shared: PageDriver) 
     assert len((await shared.call("GET", "/api/ai-jobs"))["items"]) == 2
 
 
-async def test_each_attempt_has_a_number_of_its_own(shared: PageDriver) -> None:
+async def test_each_attempt_has_its_own_number(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     (job_id,) = await shared.submit("paused")
     await shared.open_job(job_id)
@@ -180,7 +180,7 @@ async def test_each_attempt_has_a_number_of_its_own(shared: PageDriver) -> None:
     await expect(attempts.locator("strong")).to_have_text(["Attempt 1", "Attempt 2"])
 
 
-async def test_question_before_a_cancel_counts_what_is_left_now(shared: PageDriver) -> None:
+async def test_cancel_question_counts_the_remaining_jobs(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     batch_id = await shared.submit_batch("lakes", ["one", "two", "three", "four"])
     panel = await open_batch(shared, batch_id)
@@ -191,7 +191,7 @@ async def test_question_before_a_cancel_counts_what_is_left_now(shared: PageDriv
     await expect(shared.page.get_by_role("dialog")).to_contain_text("Cancel 3 jobs?")
 
 
-async def test_job_is_deleted_only_after_a_question_that_names_its_files(shared: PageDriver) -> None:
+async def test_deletion_asks_first_and_names_the_files(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("old")
     await shared.ended(job_id)
     await shared.open_queue()
@@ -214,20 +214,20 @@ async def test_job_is_deleted_only_after_a_question_that_names_its_files(shared:
     assert (await shared.http.get(f"/api/ai-jobs/{job_id}")).status_code == 404
 
 
-async def test_error_of_the_server_is_said_in_words(shared: PageDriver) -> None:
+async def test_server_error_is_shown_as_a_sentence(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("soon gone")
     await shared.ended(job_id)
     await shared.open_queue()
     await shared.do("soon gone", "Delete")
     await expect(shared.page.get_by_role("dialog")).to_be_visible()
-    # by somebody else, meanwhile
+    # by another user
     await shared.call("DELETE", f"/api/ai-jobs/{job_id}")
     await shared.page.get_by_role("dialog").get_by_role("button", name="Delete").click()
     await shared.let_go()
     await expect(shared.page.get_by_text(re.compile("^There is no job")).first).to_be_visible()
 
 
-async def test_long_queue_goes_on_when_its_end_is_reached(shared: PageDriver) -> None:
+async def test_long_queue_loads_more_at_its_end(shared: PageDriver) -> None:
     await shared.misbehave("Slow", **SLOW)
     await shared.submit("oldest")
     await shared.submit_batch("large", (f"item {number}" for number in range(3)))
@@ -246,7 +246,7 @@ async def test_long_queue_goes_on_when_its_end_is_reached(shared: PageDriver) ->
     await expect(shared.unit("large")).to_have_count(1)
 
 
-async def test_batches_are_found_by_their_own_words_and_by_those_of_their_items(shared: PageDriver) -> None:
+async def test_batches_are_found_by_their_labels_and_their_items(shared: PageDriver) -> None:
     await shared.submit("a hill")
     await shared.submit_batch("many lakes", ["first shore", "second shore"])
     await shared.open_queue()

@@ -1,4 +1,4 @@
-"""The page of a job: what it made, what it runs with and what it said, live while it runs."""
+"""The job page: outputs, inputs and logs, live while the job runs."""
 
 import re
 from pathlib import Path
@@ -23,7 +23,7 @@ SAVES_TWO = """
 """
 
 
-async def test_text_is_shown_as_it_is_and_copied(shared: PageDriver) -> None:
+async def test_text_output_is_shown_verbatim_and_copied(shared: PageDriver) -> None:
     page = shared.page
     await page.context.grant_permissions(["clipboard-read", "clipboard-write"])
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": HOSTILE}}}
@@ -38,7 +38,7 @@ async def test_text_is_shown_as_it_is_and_copied(shared: PageDriver) -> None:
     assert await page.evaluate("window.hit") is None
 
 
-async def test_output_is_downloaded_under_a_name_that_says_what_it_is(shared: PageDriver) -> None:
+async def test_download_has_a_descriptive_file_name(shared: PageDriver) -> None:
     (job_id,) = await shared.submit("a lake")
     await shared.open_job(job_id)
     await shared.status_is("Done")
@@ -48,7 +48,7 @@ async def test_output_is_downloaded_under_a_name_that_says_what_it_is(shared: Pa
 
 
 @pytest.mark.journey
-async def test_job_that_runs_is_live(shared: PageDriver) -> None:
+async def test_running_job_updates_live(shared: PageDriver) -> None:
     await shared.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=600)
     (job_id,) = await shared.submit("long one")
     await shared.open_job(job_id)
@@ -62,7 +62,7 @@ async def test_job_that_runs_is_live(shared: PageDriver) -> None:
     await expect(happened).to_contain_text("Canceled")
 
 
-async def test_seeds_of_64_bits_are_shown_to_the_last_digit(shared: PageDriver) -> None:
+async def test_64_bit_seeds_keep_all_digits(shared: PageDriver) -> None:
     slug = (await shared.call("POST", "/api/workflows", {"graph": PROMPT_GRAPH, "name": "portrait"}))["slug"]
     wish = {"workflow_slug": slug, "input_payload": {"seed": 18446744073709551613}, "idempotency_key": "seed"}
     job = await shared.call("POST", "/api/ai-jobs", wish)
@@ -71,9 +71,7 @@ async def test_seeds_of_64_bits_are_shown_to_the_last_digit(shared: PageDriver) 
     await expect(values).to_contain_text("18446744073709551613")
 
 
-async def test_what_came_of_a_script_is_listed_with_its_command(
-    tmp_path: Path, chromium: Browser, built_app: None
-) -> None:
+async def test_script_outputs_are_listed_with_the_command(tmp_path: Path, chromium: Browser, built_app: None) -> None:
     async with open_desk(tmp_path, SAVES_TWO) as desk, open_page(chromium, desk.ready.url) as driver:
         page = driver.page
         values = {"positive": 'it\'s a "cat" <b>', "input_subdir": "cats"}
@@ -96,15 +94,15 @@ async def test_what_came_of_a_script_is_listed_with_its_command(
         await expect(page.get_by_role("img", name="made 2.png")).to_have_js_property("naturalWidth", 8)
 
 
-async def test_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_leads_back(shared: PageDriver) -> None:
-    """The queue is found as it was left, with what it was asked for."""
+async def test_clip_is_compared_with_its_input_and_escape_leads_back(shared: PageDriver) -> None:
+    """The queue keeps its filters."""
     page = shared.page
     async with Filling.of(str(shared.http.base_url)) as filling:
         file_id = await filling.upload("hills.png", picture(3))
         first = await filling.submit("image-to-clip", "hills", input_file_id=file_id)
         await filling.ended(first)
     await page.goto("/queue?q=hills&sort=newest")
-    # its film plays while the pointer is over it, also in the list
+    # the clip plays on hover, also in the list
     film = shared.unit("hills").locator("[data-preview]")
     await film.hover()
     await expect(film.locator("video")).to_have_count(1)
@@ -127,7 +125,7 @@ async def test_clip_is_compared_with_its_input_and_driven_by_keys_and_escape_lea
     assert (shown["width"], shown["height"]) == (frame["width"], frame["height"])
     await page.keyboard.press("Escape")
     await page.wait_for_url("**/queue?q=hills&sort=newest**")
-    # and from anywhere else by the rail
+    # and through the rail from any page
     await page.get_by_role("link", name="Gallery").first.click()
     await page.wait_for_url("**/gallery")
     await page.get_by_role("navigation", name="Areas").get_by_role("link", name="Queue").click()

@@ -1,4 +1,4 @@
-"""Messages of the app: where they are shown, and where not."""
+"""When and where the app shows messages."""
 
 import pytest
 from playwright.async_api import Locator, expect
@@ -12,17 +12,17 @@ async def lies_on(one: Locator, other: Locator) -> bool:
     first, second = await one.bounding_box(), await other.bounding_box()
     assert first is not None
     assert second is not None
-    beside = first["x"] >= second["x"] + second["width"] or second["x"] >= first["x"] + first["width"]
+    is_apart = first["x"] >= second["x"] + second["width"] or second["x"] >= first["x"] + first["width"]
     above = first["y"] >= second["y"] + second["height"] or second["y"] >= first["y"] + first["height"]
-    return not (beside or above)
+    return not (is_apart or above)
 
 
-async def test_message_does_not_lie_on_the_button_that_it_comes_from(shared: PageDriver) -> None:
+async def test_message_does_not_cover_its_button(shared: PageDriver) -> None:
     page = shared.page
     await shared.choose("Make a picture of a prompt")
     await shared.add()
     said = page.get_by_role("region", name="Notifications").get_by_role("listitem").last
-    # it stays as long as one is at it, wherever it goes to
+    # it stays while it has focus or the pointer
     await said.get_by_role("button", name="Close").focus()
     for width, height in ((1400, 500), (1280, 800), (1000, 700), (390, 844)):
         await page.set_viewport_size({"width": width, "height": height})
@@ -33,15 +33,15 @@ async def test_message_does_not_lie_on_the_button_that_it_comes_from(shared: Pag
     await expect(said).to_have_count(0)
 
 
-async def test_tab_that_nobody_sees_asks_for_nothing(shared: PageDriver) -> None:
+async def test_hidden_tab_sends_no_requests(shared: PageDriver) -> None:
     page = shared.page
     await page.clock.install()
     await shared.open_queue()
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
-    # what a page looks for by itself, again and again
+    # periodic requests of a page
     while not asked:
-        # one that is under way still is not asked for again
+        # a pending request is not repeated
         await page.clock.run_for(6000)
     await page.evaluate(
         """() => {
@@ -51,7 +51,7 @@ async def test_tab_that_nobody_sees_asks_for_nothing(shared: PageDriver) -> None
         }"""
     )
     assert asked
-    # what it was about to catch up with when it was hidden, it still does
+    # a refresh that was due when the tab was hidden still happens
     for _ in range(3):
         await page.clock.run_for(2000)
     asked.clear()

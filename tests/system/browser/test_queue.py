@@ -1,4 +1,4 @@
-"""The queue and the page of a job in the web app, in a real browser."""
+"""The queue page in a real browser."""
 
 import re
 from pathlib import Path
@@ -42,7 +42,7 @@ async def act(driver: PageDriver, label: str, verb: str) -> None:
 
 
 async def waiting(driver: PageDriver, *labels: str) -> list[str]:
-    """Jobs that wait behind two that will not end: one that runs, and one that the worker has fetched."""
+    """Add jobs that wait behind two that never finish: one running, one prefetched."""
     await driver.misbehave("Slow", **SLOW)
     ids = await driver.submit("runs", "fetched", *labels)
     await expect(unit(driver, "runs")).to_have_attribute("data-status", "running")
@@ -50,7 +50,7 @@ async def waiting(driver: PageDriver, *labels: str) -> list[str]:
 
 
 async def order(driver: PageDriver, *labels: str) -> None:
-    """What waits is in this order, here and for the server."""
+    """Check that waiting jobs have this order on the page and on the server."""
     await expect(names(driver)).to_have_text(["runs", "fetched", *labels])
     found = (await driver.call("GET", "/api/queue"))["items"]
     assert [each["label"] for each in found] == ["runs", "fetched", *labels]
@@ -73,7 +73,7 @@ async def test_job_is_paused_and_resumed(queue: PageDriver) -> None:
 
 
 @pytest.mark.journey
-async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: PageDriver) -> None:
+async def test_waiting_jobs_are_reordered_by_dragging_and_by_keys(queue: PageDriver) -> None:
     await waiting(queue, "one", "two", "three")
     await order(queue, "one", "two", "three")
     await unit(queue, "three").drag_to(unit(queue, "one"), target_position={"x": 200, "y": 8})
@@ -88,7 +88,7 @@ async def test_what_waits_is_reordered_by_dragging_and_by_keys(queue: PageDriver
 
 
 @pytest.mark.journey
-async def test_batch_is_canceled_after_a_question_and_retried(queue: PageDriver) -> None:
+async def test_batch_is_cancelled_after_a_question_and_retried(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", **SLOW)
     await queue.submit_batch("lakes", ["one", "two", "three"])
@@ -101,7 +101,7 @@ async def test_batch_is_canceled_after_a_question_and_retried(queue: PageDriver)
     await expect(unit(queue, "lakes")).to_have_attribute("data-status", "completed")
 
 
-async def test_batch_of_which_one_failed_is_not_called_failed(queue: PageDriver) -> None:
+async def test_batch_with_one_failed_item_is_not_shown_as_failed(queue: PageDriver) -> None:
     await queue.misbehave("Fail", class_type="ImageInvert", times=1)
     await queue.submit_batch("lakes", ["one", "two", "three"])
     await expect(unit(queue, "lakes")).to_contain_text("1 failed")
@@ -110,7 +110,7 @@ async def test_batch_of_which_one_failed_is_not_called_failed(queue: PageDriver)
     await expect(unit(queue, "lakes")).to_have_attribute("data-status", "completed")
 
 
-async def test_error_is_a_card_with_its_cause_what_to_do_and_details_folded(queue: PageDriver) -> None:
+async def test_error_card_shows_cause_remedy_and_folded_details(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("OutOfMemory", class_type="ImageInvert")
     (job_id,) = await queue.submit("too large <b>bold</b>")
@@ -122,11 +122,11 @@ async def test_error_is_a_card_with_its_cause_what_to_do_and_details_folded(queu
     await expect(card.locator("pre")).to_be_hidden()
     await card.get_by_text("Details").click()
     await expect(card.locator("pre")).to_be_visible()
-    # what people write is text
+    # markup is shown as text
     await expect(page.get_by_role("heading", level=1)).to_have_text("too large <b>bold</b>")
 
 
-async def test_search_and_filters_are_in_the_address_and_come_back_as_a_saved_view(queue: PageDriver) -> None:
+async def test_search_and_filters_are_in_the_url_and_in_saved_views(queue: PageDriver) -> None:
     page = queue.page
     await queue.submit("a red lighthouse", "a green boat")
     await expect(units(queue)).to_have_count(2)
@@ -142,14 +142,14 @@ async def test_search_and_filters_are_in_the_address_and_come_back_as_a_saved_vi
     await page.get_by_role("button", name="Save", exact=True).click()
     await page.get_by_role("button", name="Clear").click()
     await expect(units(queue)).to_have_count(2)
-    # in whatever browser
+    # saved views are not tied to the browser
     await page.evaluate("localStorage.clear()")
     await page.reload()
     await page.get_by_role("button", name="lights").click()
     await expect(names(queue)).to_have_text(["a red lighthouse"])
 
 
-async def test_all_that_match_are_counted_and_done_at_once(queue: PageDriver) -> None:
+async def test_bulk_action_applies_to_all_counted_matches(queue: PageDriver) -> None:
     page = queue.page
     await waiting(queue, "lake one", "lake two", "hill")
     await page.get_by_role("searchbox").fill("lake")
@@ -159,7 +159,7 @@ async def test_all_that_match_are_counted_and_done_at_once(queue: PageDriver) ->
     await expect(page.get_by_role("toolbar")).to_contain_text("All 2 matching jobs")
     await page.get_by_role("toolbar").get_by_role("button", name="Cancel").click()
     await expect(page.get_by_role("dialog")).to_contain_text("Cancel 2 jobs?")
-    # what comes while the question is open was not asked about
+    # jobs that arrive while the question is open are not included
     await queue.submit("lake three")
     await page.get_by_role("dialog").get_by_role("button", name="Cancel jobs").click()
     await expect(unit(queue, "lake one")).to_have_attribute("data-status", "canceled")
@@ -176,7 +176,7 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     await page.get_by_role("menuitem", name="Clear finished…").click()
     await page.get_by_role("dialog").get_by_role("button", name="Clear 2 jobs").click()
     await expect(page.get_by_role("heading", name="Nothing in the queue")).to_be_visible()
-    # the gallery has them still, unless one wants otherwise
+    # the gallery keeps the outputs unless the user chooses otherwise
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2
     await queue.submit("three")
     await expect(units(queue).and_(page.locator('[data-status="completed"]'))).to_have_count(1)
@@ -188,7 +188,7 @@ async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:
     assert len((await queue.call("GET", "/api/gallery"))["items"]) == 2
 
 
-async def test_finished_job_is_run_again_changed_or_used_as_an_input(queue: PageDriver) -> None:
+async def test_finished_job_is_rerun_edited_or_used_as_input(queue: PageDriver) -> None:
     page = queue.page
     (job_id,) = await queue.submit("one")
     await expect(units(queue)).to_have_attribute("data-status", "completed")
@@ -209,7 +209,7 @@ async def test_finished_job_is_run_again_changed_or_used_as_an_input(queue: Page
     assert [made[key] for key in ("label", "input_file_id", "seed")] == ["one", first["input_file_id"], first["seed"]]
 
 
-async def test_job_that_runs_shows_its_live_preview_in_the_queue_and_on_its_page(queue: PageDriver) -> None:
+async def test_running_job_shows_its_preview_in_queue_and_on_its_page(queue: PageDriver) -> None:
     page = queue.page
     await queue.misbehave("Slow", class_type="ImageInvert", seconds=600, steps=3000, previews=True)
     (job_id,) = await queue.submit("one")
@@ -220,7 +220,7 @@ async def test_job_that_runs_shows_its_live_preview_in_the_queue_and_on_its_page
     assert await picture.evaluate("each => each.decode().then(() => each.naturalWidth > 0)")
 
 
-async def test_two_tabs_agree(queue: PageDriver, shared_desk: str, chromium: Browser) -> None:
+async def test_two_tabs_show_the_same_queue(queue: PageDriver, shared_desk: str, chromium: Browser) -> None:
     await waiting(queue, "one", "two")
     async with open_page(chromium, shared_desk) as other:
         await other.page.goto("/queue")
@@ -231,9 +231,7 @@ async def test_two_tabs_agree(queue: PageDriver, shared_desk: str, chromium: Bro
         await expect(unit(other, "two")).to_have_attribute("data-status", "paused")
 
 
-async def test_why_comfyui_cannot_be_used_is_told_once_and_also_where_the_slots_are_out_of_sight(
-    chromium: Browser, tmp_path: Path
-) -> None:
+async def test_unusable_comfyui_is_explained_once(chromium: Browser, tmp_path: Path) -> None:
     async with (
         Simulator() as simulator,
         make_desk(tmp_path, comfyui_url=[simulator.url]).open() as (_worker, ready),
@@ -247,7 +245,7 @@ async def test_why_comfyui_cannot_be_used_is_told_once_and_also_where_the_slots_
         why = f"ComfyUI at {simulator.url} cannot be used"
         head = driver.page.get_by_role("status").filter(has_text=why)
         slot = driver.page.get_by_role("article").filter(has_text=why)
-        # at the head only while the slot shows a job that waits for it
+        # in the header only while the slot shows a job that waits for it
         await expect(slot.or_(head)).to_have_count(1)
         await driver.page.get_by_role("article").first.hover()
         await driver.page.mouse.wheel(0, 1500)
@@ -256,18 +254,18 @@ async def test_why_comfyui_cannot_be_used_is_told_once_and_also_where_the_slots_
         await expect(head).to_be_visible()
 
 
-async def test_comfyui_that_never_answered_is_named_at_the_head(chromium: Browser, tmp_path: Path) -> None:
-    nobody = f"http://127.0.0.1:{free_port()}"
+async def test_comfyui_that_never_answered_is_named_in_the_header(chromium: Browser, tmp_path: Path) -> None:
+    missing_url = f"http://127.0.0.1:{free_port()}"
     async with (
-        make_desk(tmp_path, comfyui_url=[nobody]).open() as (_worker, ready),
+        make_desk(tmp_path, comfyui_url=[missing_url]).open() as (_worker, ready),
         open_page(chromium, ready.url) as driver,
     ):
         await driver.page.goto("/queue")
-        head = driver.page.get_by_role("status").filter(has_text=f"No server listens at {nobody}")
+        head = driver.page.get_by_role("status").filter(has_text=f"No server listens at {missing_url}")
         await expect(head).to_be_visible()
 
 
-async def test_under_a_status_the_chip_the_list_and_the_question_agree_and_what_runs_stays_in_sight(
+async def test_status_filter_agrees_with_its_count_and_keeps_running_jobs(
     queue: PageDriver,
 ) -> None:
     page = queue.page
@@ -279,7 +277,7 @@ async def test_under_a_status_the_chip_the_list_and_the_question_agree_and_what_
     await queue.chip("Failed", 1).click()
     await expect(units(queue)).to_have_count(1)
     await expect(unit(queue, "lakes")).to_contain_text("1 of 3 jobs")
-    # what runs is told in one line
+    # running jobs take one line
     await expect(page.get_by_role("region", name="Now").get_by_role("button")).to_have_text(["runs"])
     box = page.get_by_role("checkbox", name="Select lakes")
     await box.click()
@@ -291,7 +289,7 @@ async def test_under_a_status_the_chip_the_list_and_the_question_agree_and_what_
     await queue.let_go()
     await expect(page.get_by_text(re.compile("^1 job deleted")).first).to_be_visible()
     assert (await queue.call("GET", f"/api/batches/{many}"))["counts"]["completed"] == 2
-    # the row of what waits has its priority, and what is shown in another order is not moved
+    # waiting rows show their priority, and rows sorted differently cannot be moved
     await page.goto("/queue")
     await expect(unit(queue, "next")).to_have_attribute("draggable", "true")
     await act(queue, "next", "Priority: High")

@@ -1,4 +1,4 @@
-"""How the app is opened: by a link on this machine, by the password from another one."""
+"""Opening the app: by link on this machine, by password from another."""
 
 import re
 from pathlib import Path
@@ -21,9 +21,7 @@ async def is_open(page: Page) -> None:
 
 
 @pytest.mark.journey
-async def test_browser_without_a_session_says_what_to_do_and_a_link_opens_the_app(
-    tmp_path: Path, chromium: Browser
-) -> None:
+async def test_app_without_a_session_is_opened_by_a_link(tmp_path: Path, chromium: Browser) -> None:
     made = make_desk(tmp_path / "desk", finish_seconds=0)
     context = await chromium.new_context()
     page = await context.new_page()
@@ -31,11 +29,11 @@ async def test_browser_without_a_session_says_what_to_do_and_a_link_opens_the_ap
         for path in ("", "/queue", "/gallery"):
             await page.goto(f"{ready.url}{path}")
             await expect(page.locator("code")).to_have_text("comfyrelay open")
-        # as `--open` hands it over: a page from elsewhere that leads here
+        # as `--open` does: a page from another origin that leads here
         (tmp_path / "open.html").write_text(f'<meta http-equiv="refresh" content="0; url={ready.link}">')
         await page.goto((tmp_path / "open.html").as_uri())
         await is_open(page)
-        # again, as one does from what the terminal still shows
+        # a second time, from the link that is still in the terminal
         await page.goto(ready.link)
         await is_open(page)
     async with made.open():
@@ -44,7 +42,7 @@ async def test_browser_without_a_session_says_what_to_do_and_a_link_opens_the_ap
     await context.close()
 
 
-async def test_from_another_machine_the_password_opens_the_app(tmp_path: Path, chromium: Browser) -> None:
+async def test_password_opens_the_app_from_another_machine(tmp_path: Path, chromium: Browser) -> None:
     set_password(tmp_path, PASSWORD)
     made = open_to_others(tmp_path)
     context = await chromium.new_context(base_url=f"http://{ELSEWHERE}:{made.settings.port}")

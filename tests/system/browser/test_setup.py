@@ -1,4 +1,4 @@
-"""From an empty server to a finished job, in a browser, with one command in a terminal."""
+"""From an empty server to a finished job in a browser, with one command in a terminal."""
 
 import re
 
@@ -21,8 +21,8 @@ async def shown_on(page: Page, screen: Screen) -> None:
     await page.set_viewport_size({"width": screen.width, "height": screen.height})
 
 
-async def is_for_everybody(page: Page, heard: Heard, axe: str) -> None:
-    """A step as it is now: on a desk in both themes, and on a phone."""
+async def check_accessibility(page: Page, heard: Heard, axe: str) -> None:
+    """Check the current step on desktop in both themes, and on a phone."""
     await page.emulate_media(color_scheme="dark")
     await settled(page, heard)
     await is_accessible(page, heard, axe)
@@ -34,7 +34,7 @@ async def is_for_everybody(page: Page, heard: Heard, axe: str) -> None:
 
 
 @pytest.mark.journey
-async def test_empty_server_is_led_to_a_finished_job(
+async def test_setup_of_an_empty_server_leads_to_a_finished_job(
     chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str, axe: str
 ) -> None:
     with memory_folder() as folder:
@@ -46,7 +46,7 @@ async def test_empty_server_is_led_to_a_finished_job(
             heard = hearing(page)
             await page.goto("/")
             await page.wait_for_url(re.compile("/setup$"))
-            # nobody becomes administrator by being first
+            # the first visitor does not become administrator without the code
             await page.get_by_label("Setup code").fill("AAAAA-AAAAA-AAAAA-AAAAA")
             await page.get_by_label("Email").fill("eve@example.com")
             await page.get_by_label("Password", exact=True).fill(PASSWORD)
@@ -60,12 +60,12 @@ async def test_empty_server_is_led_to_a_finished_job(
             await set_up(
                 page,
                 lambda command: started_by(command, system).start(),
-                lambda _step: is_for_everybody(page, heard, axe),
+                lambda _step: check_accessibility(page, heard, axe),
             )
-            await is_for_everybody(page, heard, axe)
+            await check_accessibility(page, heard, axe)
             await page.get_by_role("link", name="Open console").click()
             await page.wait_for_url(re.compile("/console$"))
-            # what the storage does not take as a rule, it is asked for all the same
+            # every other request goes to the storage
             assert heard.complaints == []
             others = heard.elsewhere(url_of(system))
             assert others

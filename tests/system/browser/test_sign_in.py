@@ -1,4 +1,4 @@
-"""How people get into a server, stay in, and leave."""
+"""Sign-in, sessions and sign-out on a server."""
 
 import re
 from collections.abc import AsyncIterator
@@ -30,20 +30,18 @@ async def fill_in(page: Page, email: str, password: str) -> None:
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def visitor(chromium: Browser, shared_server: System) -> AsyncIterator[Page]:
-    """A page in which nobody is signed in."""
+    """A page without a session."""
     async with open_visitor(chromium, shared_server) as context:
         yield await context.new_page()
 
 
 async def invited(system: System) -> tuple[str, Any]:
-    """An account of its own for a test, as an administrator makes it; its email, and the link."""
+    """Create an account as administrator; return its email and link."""
     email = f"{uuid4()}@example.com"
     return email, await system.admin("POST", "/users", {"email": email})
 
 
-async def test_who_is_not_signed_in_signs_in_and_comes_to_where_they_wanted(
-    chromium: Browser, shared_server: System
-) -> None:
+async def test_sign_in_leads_to_the_requested_page(chromium: Browser, shared_server: System) -> None:
     async with open_visitor(chromium, shared_server) as context:
         page = await context.new_page()
         await page.goto("/gallery?q=a%20lake")
@@ -62,7 +60,7 @@ async def test_who_is_not_signed_in_signs_in_and_comes_to_where_they_wanted(
         ("admin", "/console", ["Studio", "Create", "Queue", "Gallery", "Wallet", "Console"]),
     ],
 )
-async def test_each_sees_the_areas_of_their_role(
+async def test_user_sees_the_areas_of_their_role(
     chromium: Browser, shared_server: System, who: str, lands: str, names: list[str]
 ) -> None:
     async with open_as("admin" if who == "admin" else "user", chromium, shared_server) as (page, heard):
@@ -78,7 +76,7 @@ async def test_each_sees_the_areas_of_their_role(
         assert heard.complaints == []
 
 
-async def test_address_that_does_not_exist_is_a_page_of_the_app(chromium: Browser, shared_server: System) -> None:
+async def test_unknown_url_is_a_page_of_the_app(chromium: Browser, shared_server: System) -> None:
     async with open_as("user", chromium, shared_server) as (page, heard):
         answer = await page.goto("/nowhere/at/all")
         assert answer is not None
@@ -101,7 +99,7 @@ async def test_signing_out_ends_the_session(chromium: Browser, shared_server: Sy
 
 
 @pytest.mark.parametrize("to", ["https://evil.test/", "//evil.test/", "/\\evil.test/", "javascript:1", "/sign-in"])
-async def test_signing_in_leads_nowhere_else(visitor: Page, shared_server: System, to: str) -> None:
+async def test_sign_in_redirects_only_within_the_app(visitor: Page, shared_server: System, to: str) -> None:
     await visitor.goto("/sign-in")
     await visitor.evaluate("(to) => history.replaceState(null, '', '/sign-in?to=' + encodeURIComponent(to))", to)
     await visitor.reload()
@@ -109,7 +107,7 @@ async def test_signing_in_leads_nowhere_else(visitor: Page, shared_server: Syste
     await visitor.wait_for_url(f"{url_of(shared_server)}/studio")
 
 
-async def test_somebody_new_signs_up_and_is_in(visitor: Page) -> None:
+async def test_new_user_can_sign_up(visitor: Page) -> None:
     email = f"{uuid4()}@example.com"
     await visitor.goto("/wallet")
     await visitor.get_by_role("link", name="Create an account").click()
@@ -127,9 +125,7 @@ async def test_somebody_new_signs_up_and_is_in(visitor: Page) -> None:
 
 
 @pytest.mark.journey
-async def test_session_that_ends_is_asked_for_again_and_what_was_typed_and_asked_for_is_not_lost(
-    visitor: Page, shared_server: System
-) -> None:
+async def test_expired_session_asks_to_sign_in_and_keeps_input(visitor: Page, shared_server: System) -> None:
     email, link = await invited(shared_server)
     await visitor.goto(link["url"])
     await visitor.get_by_label("New password").fill(PASSWORD)
@@ -138,13 +134,13 @@ async def test_session_that_ends_is_asked_for_again_and_what_was_typed_and_asked
     await visitor.goto("/gallery")
     search = visitor.get_by_role("search").get_by_role("searchbox")
     await expect(search).to_be_visible()
-    # elsewhere every session of the account is ended
+    # end every session of the account elsewhere
     again = await shared_server.admin("POST", f"/users/{link['user_id']}/reset-link")
     token = again["url"].partition("#")[2]
     answer = await shared_server.http.post("/api/reset", json={"token": token, "password": PASSWORD})
     assert answer.is_success
     shared_server.http.cookies.clear()
-    # a new search asks the server, which lets nobody in
+    # a new search reaches the server, which refuses it
     await search.fill("what i typed")
     dialog = visitor.get_by_role("dialog", name="Your session expired")
     await expect(dialog).to_be_visible()
@@ -164,11 +160,9 @@ async def test_session_that_ends_is_asked_for_again_and_what_was_typed_and_asked
     await expect(visitor.get_by_role("heading", name="Gallery", exact=True)).to_be_visible()
 
 
-async def test_link_sets_a_password_once_and_says_so_when_it_does_not_work(
-    visitor: Page, shared_server: System
-) -> None:
+async def test_password_link_works_once_and_reports_failure(visitor: Page, shared_server: System) -> None:
     email, link = await invited(shared_server)
-    # that nobody could say whether it works is not said to be the link's fault
+    # a failed check is not blamed on the link
     await visitor.route("**/api/reset/check", lambda route: route.fulfill(status=503, json={"detail": "Not now."}))
     await visitor.goto(link["url"])
     await expect(visitor.get_by_text("Not now.")).to_be_visible()
@@ -179,7 +173,7 @@ async def test_link_sets_a_password_once_and_says_so_when_it_does_not_work(
     await visitor.get_by_label("New password").fill(PASSWORD)
     await visitor.get_by_role("button", name="Set password and sign in").click()
     await visitor.wait_for_url(re.compile("/studio$"))
-    # what opens it is in no log
+    # the link's secret is in no log
     assert link["url"].partition("#")[2] not in shared_server.server.text()
     await visitor.goto("about:blank")
     await visitor.goto(link["url"])
@@ -192,10 +186,8 @@ async def test_link_sets_a_password_once_and_says_so_when_it_does_not_work(
 
 
 @pytest.mark.parametrize("path", ["/sign-in", "/sign-up", "/reset#nothing", "/reset#{token}", "/setup"])
-async def test_page_that_nobody_is_signed_in_for_is_clean(
-    path: str, chromium: Browser, shared_server: System, axe: str
-) -> None:
-    """axe finds nothing in either theme, the policy forbids nothing, all is asked of the server itself, and it fits a
+async def test_signed_out_page_is_clean(path: str, chromium: Browser, shared_server: System, axe: str) -> None:
+    """axe finds nothing in either theme, the policy blocks nothing, every request goes to the server, and it fits a
     phone."""
     _, link = await invited(shared_server)
     async with open_visitor(chromium, shared_server, screen=PHONE) as context:
@@ -205,6 +197,6 @@ async def test_page_that_nobody_is_signed_in_for_is_clean(
         await settled(page, heard)
         await is_accessible(page, heard, axe)
         assert not await page.evaluate(_WIDER)
-        # what a link does not open is answered so, and who is not signed in is nobody
+        # an invalid link and a missing session give these errors
         assert [each for each in heard.complaints if "status of 40" not in each] == []
         assert heard.elsewhere(url_of(shared_server)) == []

@@ -1,4 +1,4 @@
-"""An open page shows what is, whatever happened to its connection: each job once, none that is gone, none missed."""
+"""An open page shows the current state after any connection failure: each job once, none deleted, none missing."""
 
 from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OFFLINE = "You are offline"
 LOST = "Connection lost"
-# A stream that is dead without anybody noticing, as after sleep: it hears nothing while `isDeaf` is set.
+# A dead stream that no side notices, as after sleep: it receives nothing while `isDeaf` is set.
 _DEAF = """{
   const listen = EventSource.prototype.addEventListener;
   EventSource.prototype.addEventListener = function (kind, listener, ...rest) {
@@ -32,7 +32,7 @@ _DEAF = """{
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def simulator() -> AsyncIterator[Simulator]:
-    """Its first job never ends, so that all others wait and nothing changes but what a test changes."""
+    """The first job never finishes, so all others wait and only the test changes anything."""
     async with Simulator() as simulator:
         simulator.misbehave(Stuck(class_type="ImageInvert"))
         yield simulator
@@ -59,7 +59,7 @@ async def open_queue(context: BrowserContext, shown: Sequence[str]) -> Page:
 
 
 async def shows(page: Page, labels: Sequence[str], gone: Sequence[str] = ()) -> None:
-    """Each of these once."""
+    """Each of these labels appears once."""
     main = page.get_by_role("main")
     for each in labels:
         await expect(main.get_by_text(each, exact=True)).to_have_count(1)
@@ -81,7 +81,7 @@ async def delete(filling: Filling, job_id: str) -> None:
     await filling.call("DELETE", f"/api/ai-jobs/{job_id}")
 
 
-async def test_what_changes_is_shown_and_two_tabs_agree(desk: Desk, chromium: Browser) -> None:
+async def test_changes_are_shown_in_both_tabs(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -98,10 +98,8 @@ async def test_what_changes_is_shown_and_two_tabs_agree(desk: Desk, chromium: Br
             await expect(each).to_have_title("(3) Queue · ComfyRelay")
 
 
-async def test_all_tabs_share_one_stream_whatever_they_show_and_outlive_the_tab_that_has_it(
-    desk: Desk, chromium: Browser
-) -> None:
-    """A browser allows six connections to a host: with one stream for each tab, the seventh would show nothing."""
+async def test_tabs_share_one_stream_that_survives_its_tab(desk: Desk, chromium: Browser) -> None:
+    """A browser allows six connections to a host. With one stream per tab, the seventh tab would show nothing."""
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -124,7 +122,7 @@ async def test_all_tabs_share_one_stream_whatever_they_show_and_outlive_the_tab_
         assert len(streams) == 2
 
 
-async def test_page_whose_network_was_cut_says_so_and_catches_up(desk: Desk, chromium: Browser) -> None:
+async def test_page_reports_a_network_cut_and_catches_up(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -136,18 +134,18 @@ async def test_page_whose_network_was_cut_says_so_and_catches_up(desk: Desk, chr
         await says(page, OFFLINE)
         await add(filling, "third", "fourth")
         await delete(filling, first)
-        # what was shown stays
+        # the content stays
         await shows(page, ["first", "second"])
         await context.set_offline(False)
         await shows(page, ["second", "third", "fourth"], gone=["first"])
         await is_silent(page)
-        # and it is live again
+        # live again
         await add(filling, "fifth")
         await shows(page, ["second", "third", "fourth", "fifth"])
 
 
 @pytest.mark.journey
-async def test_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium: Browser) -> None:
+async def test_page_reconnects_when_its_desk_returns(desk: Desk, chromium: Browser) -> None:
     async with desk.open() as (_worker, ready):
         url = ready.url
         async with Filling.of(url) as filling:
@@ -156,7 +154,7 @@ async def test_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium: B
         context = await opened.__aenter__()
         page = await open_queue(context, ["first", "second"])
         asked: list[Request] = []
-        page.on("request", lambda request: asked.append(request))  # noqa: PLW0108 - Playwright marks what it is given
+        page.on("request", lambda request: asked.append(request))  # noqa: PLW0108 - Playwright marks the function it is given
     await says(page, LOST)
     await shows(page, ["first", "second"])
     async with desk.open() as (_worker, ready), Filling.of(url) as filling:
@@ -172,7 +170,7 @@ async def test_page_outlives_its_desk_and_finds_it_again(desk: Desk, chromium: B
         await opened.__aexit__(None, None, None)
 
 
-async def test_page_that_slept_fetches_what_it_has_missed(desk: Desk, chromium: Browser) -> None:
+async def test_page_fetches_missed_changes_after_sleep(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -189,14 +187,14 @@ async def test_page_that_slept_fetches_what_it_has_missed(desk: Desk, chromium: 
         await page.evaluate("window.deafUpTo = 0; window.epoch = 1")
         await add(filling, "second")
         await delete(filling, first)
-        # as when a lid is closed: timers that were due fire once, all together
+        # as after closing a laptop lid: all due timers fire once
         await page.clock.fast_forward("30:00")
         await shows(page, ["second"], gone=["first"])
         await add(filling, "third")
         await shows(page, ["second", "third"])
 
 
-async def test_page_whose_stream_is_refused_asks_again_and_again(desk: Desk, chromium: Browser) -> None:
+async def test_page_retries_a_refused_stream(desk: Desk, chromium: Browser) -> None:
     async with (
         desk.open() as (_worker, ready),
         Filling.of(ready.url) as filling,
@@ -209,10 +207,10 @@ async def test_page_whose_stream_is_refused_asks_again_and_again(desk: Desk, chr
         await shows(page, ["first", "second"])
 
 
-async def test_page_whose_session_ends_says_how_to_get_another(
+async def test_page_with_an_expired_session_shows_how_to_open_another(
     desk: Desk, chromium: Browser, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also one that nobody touches, and to which nothing happens."""
+    """Also an idle page."""
     monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.5)
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.5)
     async with desk.open() as (_worker, ready), open_context(chromium, ready.url) as context:

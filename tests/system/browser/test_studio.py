@@ -1,4 +1,4 @@
-"""Users of a server in its studio and wallet: from signing up to a result, also when the network or the job fails."""
+"""Studio and wallet: from sign-up to a result, also when the network or the job fails."""
 
 import json
 import re
@@ -29,9 +29,9 @@ from tests.system.browser.test_every_page import (
     _WIDER,
     HOSTILE,
     MARKUP,
+    assert_nothing_injected,
     axe,
     is_accessible,
-    nothing_injected,
     violations,
 )
 
@@ -47,7 +47,7 @@ NAMES = {"negative": "Negative", "plain": "Plain colour", "masked": "With a mask
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class User:
-    """Somebody with an account of their own, and the context in which they are signed in."""
+    """A user with a new account, and the browser context in which they are signed in."""
 
     system: System
     context: BrowserContext
@@ -77,7 +77,7 @@ class User:
         return str(begun["file"]["id"])
 
     async def submitted(self, effect: str = "negative", *, file: str = "cat.png", **more: Any) -> str:
-        """A job that was made without the page."""
+        """Submit a job without the page."""
         found = await self.call("GET", f"/effects/{effect}")
         if effect == "negative" and "video_id" not in more:
             more["input_file_id"] = await self.uploaded(file)
@@ -119,7 +119,7 @@ class User:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def system(real_postgres_backend: PostgresBackend, s3_server: str, built_app: None) -> AsyncIterator[System]:
-    """With two workers, an effect that takes a picture, and one that takes nothing but a number."""
+    """Two workers, an effect that takes a picture, and an effect that takes only a number."""
     with memory_folder() as folder:
         settings = {"WEBHOOK_ALLOW_PRIVATE": "true"}
         async with open_server(folder, real_postgres_backend, s3_server, settings=settings) as system:
@@ -168,14 +168,14 @@ async def user(chromium: Browser, system: System) -> AsyncIterator[User]:
 
 
 async def decoded(image: Locator) -> int:
-    """How wide a picture is that has arrived."""
+    """Return the width of a loaded picture."""
     await expect(image).to_be_visible()
     return int(await image.evaluate("(each) => each.decode().then(() => each.naturalWidth)"))
 
 
-class TestMaking:
+class TestCreating:
     @pytest.mark.journey
-    async def test_from_signing_up_to_a_result_and_what_it_cost(self, chromium: Browser, system: System) -> None:
+    async def test_sign_up_leads_to_a_result_with_its_cost(self, chromium: Browser, system: System) -> None:
         async with open_visitor(chromium, system) as context:
             page = await context.new_page()
             email = f"{uuid4()}@example.com"
@@ -201,7 +201,7 @@ class TestMaking:
             state = page.get_by_role("complementary", name="Progress")
             await expect(state.get_by_text(f"{COST} tokens used")).to_be_visible()
             assert await decoded(page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
-            # before and after lie over each other
+            # before and after overlap
             await expect(page.get_by_role("slider", name="Divider between input and output")).to_be_visible()
             async with page.expect_download() as download:
                 await page.get_by_role("link", name="Download").click()
@@ -218,7 +218,7 @@ class TestMaking:
             await page.get_by_role("link", name="Upload another file").click()
             await page.wait_for_url(re.compile("/studio/effects/negative$"))
 
-    async def test_upload_that_is_cut_starts_again_by_itself(self, user: User) -> None:
+    async def test_interrupted_upload_restarts(self, user: User) -> None:
         await user.choose("Negative")
         files = user.system.files
         files.hold(b"PUT /")
@@ -226,7 +226,7 @@ class TestMaking:
             await user.give()
             await files.until_held()
             await expect(user.page.get_by_role("progressbar", name="Uploading cat.png")).to_be_visible()
-            # it is started as soon as it can be
+            # the job starts as soon as the upload is done
             await user.start()
             await expect(user.page.get_by_role("button", name="Starts after the upload")).to_be_visible()
             await user.context.set_offline(True)
@@ -237,11 +237,11 @@ class TestMaking:
         await user.context.set_offline(False)
         job_id = await user.job_in_address()
         await expect(user.state.get_by_text("Done", exact=True).last).to_be_visible()
-        # once, and no more
+        # exactly once
         assert [each["id"] for each in (await user.call("GET", "/ai-jobs"))["items"]] == [job_id]
         assert (await user.call("GET", "/wallet"))["balance"] == 100 - COST
 
-    async def test_upload_that_storage_cut_off_starts_again_though_nobody_was_offline(self, user: User) -> None:
+    async def test_upload_cut_off_by_the_storage_restarts(self, user: User) -> None:
         await user.choose("Negative")
         files = user.system.files
         files.hold(b"PUT /")
@@ -254,7 +254,7 @@ class TestMaking:
             await files.restore()
         await expect(user.page.get_by_text("Uploaded", exact=True)).to_be_visible()
 
-    async def test_nothing_starts_before_every_file_is_there(self, user: User) -> None:
+    async def test_job_starts_only_after_every_upload(self, user: User) -> None:
         page = user.page
         await user.choose("With a mask")
         await page.locator("input[type=file]").first.set_input_files(CAT)
@@ -277,7 +277,7 @@ class TestMaking:
         assert body["input_payload"]["mask"]
         await user.job_in_address()
 
-    async def test_what_is_no_number_is_told_before_it_is_sent(self, user: User) -> None:
+    async def test_invalid_number_is_reported_before_submission(self, user: User) -> None:
         await user.choose("Plain colour")
         field = user.page.get_by_role("region", name="Settings").locator("input").first
         await field.fill("blue")
@@ -288,7 +288,7 @@ class TestMaking:
         await user.page.locator("[data-field] [aria-hidden] button").last.click()
         await expect(field).to_have_value("8")
 
-    async def test_price_that_rose_is_told_and_not_charged(self, user: User) -> None:
+    async def test_raised_price_is_shown_and_not_charged(self, user: User) -> None:
         page = user.page
         await user.choose("Plain colour")
         button = page.get_by_role("button", name="Start for 7 tokens")
@@ -304,13 +304,13 @@ class TestMaking:
         finally:
             await user.system.admin("PATCH", "/effects/plain", {"credits_cost": COST})
 
-    async def test_result_whose_address_works_no_longer_gets_a_new_one(self, user: User) -> None:
+    async def test_expired_result_url_is_replaced(self, user: User) -> None:
         job_id = await user.submitted("plain", input_payload={"color": 77})
         await user.ended(job_id)
         asked = 0
 
         async def old(route: Route) -> None:
-            """As it is on a page that has been open for long."""
+            """As on a page that has been open for a long time."""
             nonlocal asked
             asked += 1
             answer = await route.fetch()
@@ -326,10 +326,10 @@ class TestMaking:
         image = user.page.get_by_role("main").get_by_role("img", name=re.compile("plain-"))
         assert await decoded(image) > 0
         await expect(user.page.get_by_role("link", name="Download")).not_to_have_attribute("href", re.compile("stale"))
-        # one that is still on its way would fail with the page
+        # a pending request would fail with the page
         await user.page.unroute_all(behavior="wait")
 
-    async def test_upload_is_canceled_and_another_file_is_taken(self, user: User) -> None:
+    async def test_upload_is_cancelled_and_replaced_by_another_file(self, user: User) -> None:
         await user.choose("Negative")
         await user.give({"name": "notes.txt", "mimeType": "text/plain", "buffer": b"no picture"})
         await expect(user.page.get_by_text("notes.txt is not a picture. Choose another file.")).to_be_visible()
@@ -346,7 +346,7 @@ class TestMaking:
         await expect(user.page.get_by_text("Choose a file first.").first).to_be_visible()
         assert (await user.call("GET", "/ai-jobs"))["items"] == []
 
-    async def test_what_runs_goes_on_while_the_page_is_offline(self, user: User) -> None:
+    async def test_running_job_continues_while_the_page_is_offline(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(Stuck(class_type="SaveImage"))
         async with Proxy(url_of(user.system)) as network:
@@ -357,7 +357,7 @@ class TestMaking:
             await expect(user.state.get_by_role("progressbar", name="Processing")).to_be_visible()
             await expect(user.state.get_by_text(re.compile(r"^[1-9]\d? %$"))).to_be_visible()
             await user.context.set_offline(True)
-            # what is open already stays open otherwise
+            # otherwise open connections stay open
             await network.cut()
             await expect(user.state.get_by_text("Processing continues on the server")).to_be_visible()
             for simulator in user.system.simulators:
@@ -370,12 +370,12 @@ class TestMaking:
             await expect(user.state.get_by_text("Processing continues on the server")).to_be_hidden()
             assert await decoded(user.page.get_by_role("main").get_by_role("img", name=re.compile("cat-"))) == 320
 
-    async def test_who_waits_is_told_their_place_and_can_cancel(self, user: User) -> None:
-        # how long one takes is known after the first
+    async def test_waiting_user_sees_their_position_and_can_cancel(self, user: User) -> None:
+        # the estimate needs one finished job
         await user.ended(await user.submitted())
         for simulator in user.system.simulators:
             simulator.misbehave(Stuck(class_type="SaveImage"))
-        # each worker has one that it runs, and one that it has fetched
+        # each worker has one running and one prefetched job
         jobs = [await user.submitted() for _ in range(2 * len(user.system.simulators) + 2)]
         await user.page.goto(f"/studio/videos/{jobs[-1]}")
         await expect(user.state.get_by_text(re.compile(r"^Number \d+ in the queue$"))).to_be_visible()
@@ -401,7 +401,7 @@ class TestMaking:
         for each in jobs[:-1]:
             await user.ended(each)
 
-    async def test_job_that_ran_out_of_memory_says_what_to_do(self, user: User) -> None:
+    async def test_job_out_of_memory_says_what_to_do(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
         job_id = await user.submitted()
@@ -413,7 +413,7 @@ class TestMaking:
         await expect(alert.get_by_text("ImageInvert")).to_be_hidden()
 
     @pytest.mark.journey
-    async def test_job_that_fails_says_why_and_gives_the_tokens_back(self, user: User) -> None:
+    async def test_failed_job_shows_its_reason_and_refunds_the_tokens(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(Fail(class_type="ImageInvert", message=ERROR))
         await user.choose("Negative")
@@ -431,14 +431,14 @@ class TestMaking:
         await expect(user.transactions.nth(0)).to_contain_text(re.compile(r"Refunded.*\+7"))
         await expect(user.transactions.nth(1)).to_contain_text(re.compile("Reserved.*\u22127"))
         await expect(user.page.get_by_label("Balance", exact=True).get_by_text("100 tokens")).to_be_visible()
-        # and works once more
+        # a retry succeeds
         for simulator in user.system.simulators:
             simulator.behave()
         await user.transactions.nth(0).get_by_role("link").click()
         await user.state.get_by_role("button", name=f"Try again for {COST} tokens").click()
         await expect(user.state.get_by_text(f"{COST} tokens used")).to_be_visible()
 
-    async def test_too_few_tokens_are_said_before_the_upload(self, chromium: Browser, system: System) -> None:
+    async def test_too_few_tokens_are_reported_before_the_upload(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=3) as user:
             await user.choose("Negative")
             card = user.page.get_by_role("status").filter(has_text="You need 7 tokens and have 3")
@@ -450,7 +450,7 @@ class TestMaking:
             await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_enabled()
             assert [each for each in user.heard.addresses if each.endswith("/uploads")] == []
 
-    async def test_running_it_again_needs_the_tokens_for_it(self, chromium: Browser, system: System) -> None:
+    async def test_rerun_needs_enough_tokens(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=COST) as user:
             job_id = await user.submitted("plain", input_payload={"color": 5})
             await user.ended(job_id)
@@ -461,7 +461,7 @@ class TestMaking:
             await user.credit(COST)
             await expect(again).to_be_enabled()
 
-    async def test_second_file_is_not_taken_where_tokens_are_too_few(self, chromium: Browser, system: System) -> None:
+    async def test_second_file_is_refused_if_tokens_are_too_few(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=3) as user:
             await user.choose("With a mask")
             await expect(user.page.get_by_text("You need 7 tokens and have 3")).to_be_visible()
@@ -469,7 +469,7 @@ class TestMaking:
             await expect(mask.get_by_role("button", name="Drop an image here")).to_be_disabled()
             await expect(mask.locator("input[type=file]")).to_be_disabled()
 
-    async def test_one_that_an_administrator_canceled_says_so(self, user: User) -> None:
+    async def test_job_cancelled_by_an_administrator_says_so(self, user: User) -> None:
         for simulator in user.system.simulators:
             simulator.misbehave(Stuck(class_type="SaveImage"))
         job_id = await user.submitted()
@@ -500,7 +500,7 @@ class TestMaking:
         await user.page.get_by_role("link", name="My videos").first.click()
         await expect(user.page.get_by_role("list", name="Your videos").get_by_role("listitem")).to_have_count(2)
 
-    async def test_what_has_expired_says_so(self, user: User) -> None:
+    async def test_expired_result_says_so(self, user: User) -> None:
         video = await user.call("POST", "/videos", {"original_file_id": await user.uploaded()})
         await user.ended(await user.submitted(video_id=video["id"]))
         async with user.system._engine() as engine:
@@ -526,7 +526,7 @@ class TestMaking:
         await expect(user.page.get_by_role("link", name="Download")).to_be_hidden()
 
 
-class TestTheWallet:
+class TestWallet:
     async def test_api_token_is_shown_once_and_revoked(self, user: User) -> None:
         page = user.page
         await page.goto("/wallet")
@@ -551,10 +551,10 @@ class TestTheWallet:
         await page.get_by_role("dialog").get_by_role("button", name="Revoke").click()
         await expect(page.get_by_role("heading", name="No API tokens")).to_be_visible()
         assert (await user.system.http.get("/api/me", headers=headers)).status_code == 401
-        # and the browser that did it is still signed in
+        # the browser that revoked it stays signed in
         await expect(page.get_by_role("list", name="Signed-in browsers")).to_contain_text("this one")
 
-    async def test_webhook_is_added_tried_told_and_told_again(self, user: User) -> None:
+    async def test_webhook_is_added_tested_delivered_and_redelivered(self, user: User) -> None:
         page = user.page
         async with receiving() as receiver:
             await page.goto("/wallet?tab=webhooks")
@@ -587,9 +587,9 @@ class TestTheWallet:
             await row.get_by_role("button", name=re.compile("Resend delivery of job")).click()
             await receiver.wait_for(4)
             await expect(row).to_contain_text(re.compile("Delivered.*responded 204"))
-            (first, told), (second, again) = receiver.heard[2:]
-            assert (first["webhook-id"], told) == (second["webhook-id"], again)
-            assert json.loads(told)["data"]["job_id"] == job_id
+            (first, received), (second, again) = receiver.heard[2:]
+            assert (first["webhook-id"], received) == (second["webhook-id"], again)
+            assert json.loads(received)["data"]["job_id"] == job_id
 
             await page.get_by_role("button", name="Remove").click()
             await page.get_by_role("dialog").get_by_role("button", name="Remove").click()
@@ -598,7 +598,7 @@ class TestTheWallet:
 
 
 @pytest.mark.journey
-async def test_tenant_sees_nothing_of_another(chromium: Browser, system: System, user: User) -> None:
+async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System, user: User) -> None:
     async with receiving() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
         await user.call("POST", "/tokens", {"name": "secret laptop"})
@@ -618,26 +618,26 @@ async def test_tenant_sees_nothing_of_another(chromium: Browser, system: System,
         ):
             await other.page.goto(path)
             await settled(other.page, other.heard)
-            # what is over the page as well
+            # also in dialogs
             text = await other.page.locator("body").inner_text()
             pictures = await other.page.locator("body :is(img, video)").count()
-            # what they asked for themselves may be said back
+            # their own search text may be echoed
             assert [each for each in secrets if each in text and each not in path] == [], path
             assert pictures == 0, path
         await other.page.goto(f"/studio/videos/{job_id}")
         await expect(other.page.get_by_role("heading", name="Video not found")).to_be_visible()
-        await is_alone(other, user, job_id, output)
+        await assert_isolated(other, user, job_id, output)
 
 
-async def is_alone(other: User, user: User, job_id: str, output: dict[str, Any]) -> None:
-    """Neither the stream tells of others, nor is a picture of theirs to be had."""
+async def assert_isolated(other: User, user: User, job_id: str, output: dict[str, Any]) -> None:
+    """The stream has no events of other tenants, and their pictures are not accessible."""
     await other.page.goto("/queue")
     await other.page.evaluate(
         """() => {
-          window.told = [];
+          window.received = [];
           const stream = new EventSource("/api/events");
           for (const each of ["changed", "queue", "progress", "gallery", "wallet"]) {
-            stream.addEventListener(each, ({ data }) => window.told.push(`${each} ${data}`));
+            stream.addEventListener(each, ({ data }) => window.received.push(`${each} ${data}`));
           }
           return new Promise((open) => stream.addEventListener("queue", open, { once: true }));
         }"""
@@ -645,18 +645,18 @@ async def is_alone(other: User, user: User, job_id: str, output: dict[str, Any])
     second = await user.submitted("plain", input_payload={"color": 8})
     await user.ended(second)
     await user.credit(1)
-    # what is their own comes after it
+    # their own event follows
     await other.credit(1)
-    # not `wait_for_function`, which the content security policy forbids to look twice
+    # not `wait_for_function`: the content security policy blocks its second evaluation
     await other.page.evaluate(
-        """() => new Promise((told) => {
-          const look = () => (window.told.some((each) => each.startsWith("wallet")) ? told() : setTimeout(look, 20));
+        """() => new Promise((received) => {
+          const look = () => (window.received.some((each) => each.startsWith("wallet")) ? received() : setTimeout(look, 20));
           look();
         })"""
     )
-    told = "\n".join(await other.page.evaluate("window.told"))
-    assert [each for each in (second, job_id, user.email, user.tenant_id) if each in told] == []
-    assert told.count("wallet") == 1
+    received = "\n".join(await other.page.evaluate("window.received"))
+    assert [each for each in (second, job_id, user.email, user.tenant_id) if each in received] == []
+    assert received.count("wallet") == 1
     for path in (
         f"/api/ai-jobs/{job_id}",
         f"/api/ai-jobs/{job_id}/preview",
@@ -696,7 +696,7 @@ class Filled:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def filled(chromium: Browser, system: System) -> AsyncIterator[Filled]:
-    """Somebody who has something to look at, at a desk and with a phone."""
+    """A user with content, on desktop and on a phone."""
     async with signed_in(chromium, system) as user, receiving() as receiver:
         await user.call("PUT", "/webhook", {"url": receiver.url})
         await user.call("POST", "/tokens", {"name": f"laptop {MARKUP}", "expires_in_days": 90})
@@ -731,18 +731,18 @@ async def opened(user: User, path: str) -> None:
 
 
 def unexpected(user: User) -> list[str]:
-    """What is asked for and is not there is answered so."""
+    """Complaints, except about pages that return 404."""
     return [each for each in user.heard.complaints if "status of 404" not in each]
 
 
 @pytest.mark.parametrize("route", PAGES)
 async def test_page_is_clean(route: str, filled: Filled, axe: str) -> None:
-    """axe finds nothing in either theme, and the policy forbids nothing."""
+    """axe finds nothing in either theme, and the policy blocks nothing."""
     user = filled.desktop
     await user.page.emulate_media(color_scheme="dark")
     await opened(user, PAGES[route].format(**filled.ids))
     await is_accessible(user.page, user.heard, axe)
-    await nothing_injected(user.page)
+    await assert_nothing_injected(user.page)
     assert unexpected(user) == []
 
 

@@ -1,4 +1,4 @@
-"""Two server processes behind one address: whichever answers, people see one server, also when one of them dies."""
+"""Two server processes behind one address act as one server, also when one of them dies."""
 
 import asyncio
 import contextlib
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 class Balancer:
-    """Gives each connection to the next server that takes it."""
+    """Pass each connection to the next server that accepts it."""
 
     def __init__(self, targets: Sequence[str]) -> None:
         self._targets = itertools.cycle([urlsplit(each) for each in targets])
@@ -72,7 +72,7 @@ async def second_server(system: System) -> AsyncIterator[str]:
                 with contextlib.suppress(httpx.TransportError):
                     await http.get(f"http://127.0.0.1:{port}/healthz")
                     break
-                # nothing tells from outside when a port opens
+                # no signal shows when a port opens
                 await asyncio.sleep(0.05)
         yield f"http://127.0.0.1:{port}"
     finally:
@@ -80,7 +80,7 @@ async def second_server(system: System) -> AsyncIterator[str]:
 
 
 @pytest.mark.journey
-async def test_page_stays_live_whichever_process_answers_and_when_one_dies(
+async def test_page_stays_live_across_processes_and_when_one_dies(
     chromium: Browser, real_postgres_backend: PostgresBackend, s3_server: str, built_app: None
 ) -> None:
     with memory_folder() as folder:
@@ -99,7 +99,7 @@ async def test_page_stays_live_whichever_process_answers_and_when_one_dies(
                 heard = hearing(page)
                 await page.goto("/queue")
                 await expect(page.get_by_role("heading", name="Queue", exact=True)).to_be_visible()
-                # made at the one, told by either
+                # created at one server, reported by either
                 await system.submit(effect, label="the first")
                 await _is_done(page, "the first")
                 assert len(balancer.served) == 2

@@ -1,4 +1,4 @@
-"""The form that a graph becomes: what is first in it, what it takes, and how its values hang together."""
+"""Forms built from graphs: field order, accepted values, and linked values."""
 
 import json
 
@@ -20,11 +20,11 @@ async def dropped(driver: PageDriver, name: str, graph: object) -> Locator:
     return form
 
 
-async def test_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nodes(shared: PageDriver) -> None:
+async def test_dropped_graph_becomes_a_form_with_node_ranges_and_choices(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     await expect(form.get_by_label("Prompt", exact=True)).to_have_value("a lake")
     await expect(form.get_by_label("Negative prompt")).to_have_value("blurry")
-    # without a word each run gets a new one
+    # by default each run gets a new seed
     await expect(form.get_by_role("textbox", name="Seed")).to_have_value("")
     shown = form.locator("[data-field]:not(details *)")
     keys = await shown.evaluate_all("all => all.map(each => each.dataset.field)")
@@ -48,7 +48,7 @@ async def test_dropped_graph_becomes_a_form_with_ranges_and_choices_of_its_nodes
     await expect(shared.page.get_by_role("option", name="euler", exact=True)).to_be_visible()
 
 
-async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: PageDriver) -> None:
+async def test_prompt_lines_and_attempts_multiply_and_name_their_jobs(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     await form.get_by_label("Prompt", exact=True).fill("a lake\n\n  a hill \n")
     await form.get_by_role("textbox", name="Variations").fill("2")
@@ -58,7 +58,7 @@ async def test_prompts_by_line_and_tries_multiply_and_name_their_jobs(shared: Pa
     assert {each["label"] for each in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}
 
 
-async def test_preset_keeps_a_seed_to_the_last_digit(shared: PageDriver) -> None:
+async def test_preset_keeps_all_digits_of_a_seed(shared: PageDriver) -> None:
     form = await dropped(shared, "portrait", PROMPT_GRAPH)
     seed = form.get_by_role("textbox", name="Seed")
     await seed.fill("18446744073709551615")
@@ -72,7 +72,7 @@ async def test_preset_keeps_a_seed_to_the_last_digit(shared: PageDriver) -> None
     await expect(seed).to_have_value("18446744073709551615")
 
 
-async def test_border_of_two_samplers_moves_with_their_steps_until_it_is_set(shared: PageDriver) -> None:
+async def test_sampler_boundary_follows_the_steps_until_it_is_set(shared: PageDriver) -> None:
     form = await dropped(shared, "wan", WAN_22)
     border = form.get_by_label("Switch to low-noise sampler at step", exact=True)
     await expect(border).to_have_value("10")
