@@ -3,13 +3,13 @@
 from typing import Any
 
 import pytest
-from comfyrelay.protocol.admin.autoscaling import FleetMachines, FleetScaling
 from pydantic import ValidationError
 from sqlalchemy import update
 
 from comfyrelay.domain.autoscaling.spec import MachineSpec, ScalingSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_from_json
 from comfyrelay.domain.queue.states import Stage
+from comfyrelay.protocol.admin.autoscaling import FleetMachines, FleetScaling
 from comfyrelay.store.central.tables import fleets as fleet_rows
 from tests.support.burst import burst_scenario
 from tests.support.memory_provider import Fleets, open_fleets
@@ -35,7 +35,7 @@ async def store(fleets: Fleets, **raw: Any) -> None:
     await fleets.world.engine.databases.central.run("test", lambda tx: tx.execute(query))
 
 
-async def test_others_are_scaled_and_such_a_one_says_why_it_is_not_until_it_is_mended(world: World) -> None:
+async def test_invalid_fleet_is_paused_with_its_reason_and_others_are_scaled(world: World) -> None:
     good = await open_fleets(world)
     others = {name: await open_fleets(world) for name in BAD}
     for name, other in others.items():
@@ -57,7 +57,7 @@ async def test_others_are_scaled_and_such_a_one_says_why_it_is_not_until_it_is_m
     assert [len(await each.present()) for each in others.values()] == [1] * len(others)
 
 
-async def test_bursting_goes_on_beside_it(world: World) -> None:
+async def test_bursting_continues_next_to_an_invalid_fleet(world: World) -> None:
     burst = await burst_scenario(world, max_wait_seconds=10)
     other = await open_fleets(world)
     await store(other, **BAD["an unknown policy"])
@@ -66,7 +66,7 @@ async def test_bursting_goes_on_beside_it(world: World) -> None:
     assert len(await burst.look()) == 1
 
 
-async def test_what_one_fleet_runs_into_keeps_no_other_waiting(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_failure_of_one_fleet_does_not_delay_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = await open_fleets(world), await open_fleets(world)
     intend = world.engine.scaling.machines.intend
 
@@ -107,7 +107,7 @@ def test_numbers_beyond_all_bounds_are_refused(said: dict[str, Any]) -> None:
         FleetScaling.model_validate(said)
 
 
-def test_more_launches_a_minute_than_are_seen_are_not_allowed() -> None:
+def test_launches_per_minute_are_capped_at_100() -> None:
     assert scaling_from_json({"launches_per_minute": 250}).limits.launches_per_minute == 100
 
 
@@ -120,7 +120,7 @@ def test_decision_about_one_that_no_number_fits_leaves_the_others() -> None:
     assert "nothing can be decided" in found["bad"].reason
 
 
-def test_what_is_counted_does_not_grow_with_machines_and_slots() -> None:
+def test_decision_memory_does_not_grow_with_machines_and_slots() -> None:
     """Each slot on its own would be more than any memory holds."""
     wide = fleet(slots=10**15, max_machines=10**12, min_machines=10**12, launches_per_minute=5)
     assert launched(plan([waiting(3)], wide)) == 5

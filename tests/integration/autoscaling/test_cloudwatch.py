@@ -116,7 +116,7 @@ async def test_all_eight_are_read_back_by_name_fleet_and_stage(small: World, kep
     }
 
 
-async def test_many_fleets_go_in_several_calls(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_metrics_are_split_into_several_calls(kept: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cloudwatch, "AT_ONCE", 3)
     figures = [FleetFigures(fleet=f"f{n}", stage="production", queue_depth=n) for n in range(5)]
     await CloudWatch(namespace="Many").put(metric_data(figures, at=utc_now()))
@@ -128,7 +128,7 @@ def test_median_of_no_jobs_is_not_sent() -> None:
     assert {each["MetricName"] for each in sent} == NAMES - {"JobProcessingP50"}
 
 
-async def test_one_of_several_processes_gets_each_minute(world: World) -> None:
+async def test_each_minute_is_claimed_by_one_process(world: World) -> None:
     figures = world.engine.scaling.figures
     claims = await asyncio.gather(*(figures.claim_minute("cloudwatch") for _ in range(5)))
     assert sorted(claims) == [False, False, False, False, True]
@@ -164,7 +164,7 @@ class Refusing:
         return runner, f"http://{host}:{port}"
 
 
-async def test_what_fails_is_tried_once_more_and_then_said(aws_at: Any) -> None:
+async def test_failed_put_is_retried_once_and_then_reported(aws_at: Any) -> None:
     refusing = Refusing(503)
     runner, url = await refusing.serve()
     aws_at(url)

@@ -11,7 +11,7 @@ async def of(world: World, fleet: str, stage: Stage = Stage.PRODUCTION) -> Fleet
     return found
 
 
-async def test_what_is_queued_or_leased_of_a_fleet_s_workflows_is_its_depth(world: World) -> None:
+async def test_depth_counts_queued_and_leased_jobs_of_the_fleet(world: World) -> None:
     workflow, other = await world.workflow(), await world.workflow()
     fleet, idle = await world.fleet(workflow), await world.fleet(other)
     staging = await world.fleet(workflow, stage=Stage.STAGING)
@@ -26,7 +26,7 @@ async def test_what_is_queued_or_leased_of_a_fleet_s_workflows_is_its_depth(worl
     assert (await of(world, staging, Stage.STAGING)).queue_depth == 0
 
 
-async def test_what_goes_to_the_cloud_is_no_depth_of_a_fleet(world: World) -> None:
+async def test_depth_excludes_cloud_jobs(world: World) -> None:
     workflow = await world.workflow(provider=WorkflowProvider.CLOUD)
     fleet = await world.fleet(workflow)
     worker = await world.worker(fleet)
@@ -37,7 +37,7 @@ async def test_what_goes_to_the_cloud_is_no_depth_of_a_fleet(world: World) -> No
     assert (await of(world, fleet)).queue_depth == 0
 
 
-async def test_with_no_worker_the_backlog_of_each_is_the_depth(world: World) -> None:
+async def test_backlog_without_workers_equals_the_depth(world: World) -> None:
     workflow = await world.workflow()
     fleet = await world.fleet(workflow)
     user, effect = await world.user(), await world.effect(workflow)

@@ -47,7 +47,7 @@ async def written(world: World) -> int | None:
         return await durations.position(tx, "test")
 
 
-async def test_one_leads_and_the_other_waits(world: World, both: tuple[Leadership, Leadership]) -> None:
+async def test_second_claim_waits_for_the_leader(world: World, both: tuple[Leadership, Leadership]) -> None:
     first, second = both
     assert await first.claim() is not None
     assert await second.claim() is None
@@ -60,7 +60,7 @@ async def test_one_leads_and_the_other_waits(world: World, both: tuple[Leadershi
     assert await written(world) is None
 
 
-async def test_one_that_renews_keeps_its_term(world: World, both: tuple[Leadership, Leadership]) -> None:
+async def test_renewing_leader_keeps_its_term(world: World, both: tuple[Leadership, Leadership]) -> None:
     first, second = both
     for _ in range(5):
         renewed = await first.claim()
@@ -83,7 +83,7 @@ async def test_dead_one_loses_it_when_its_time_is_over_and_not_before(
     assert taken.term == 2
 
 
-async def test_what_an_old_one_still_writes_is_refused(world: World, both: tuple[Leadership, Leadership]) -> None:
+async def test_write_of_a_former_leader_is_refused(world: World, both: tuple[Leadership, Leadership]) -> None:
     first, second = both
     await first.claim()
     await write(first, 1)
@@ -97,7 +97,7 @@ async def test_what_an_old_one_still_writes_is_refused(world: World, both: tuple
     assert await written(world) == 3
 
 
-async def test_one_that_slept_past_its_time_writes_nothing_even_if_nobody_else_came(
+async def test_expired_leader_cannot_write_even_without_a_successor(
     world: World, both: tuple[Leadership, Leadership]
 ) -> None:
     first, _ = both
@@ -110,7 +110,7 @@ async def test_one_that_slept_past_its_time_writes_nothing_even_if_nobody_else_c
     assert again.term == 2
 
 
-async def test_one_that_resigns_lets_the_next_begin_at_once(both: tuple[Leadership, Leadership]) -> None:
+async def test_resigning_leader_is_replaced_at_once(both: tuple[Leadership, Leadership]) -> None:
     first, second = both
     await first.claim()
     await first.resign()
@@ -119,7 +119,7 @@ async def test_one_that_resigns_lets_the_next_begin_at_once(both: tuple[Leadersh
     assert await first.claim() is None
 
 
-async def test_of_many_who_claim_at_once_one_leads(world: World, both: tuple[Leadership, Leadership]) -> None:
+async def test_concurrent_claims_elect_one_leader(world: World, both: tuple[Leadership, Leadership]) -> None:
     first, second = both
     for _ in range(5):
         found = await asyncio.gather(*(each.claim() for each in (first, second, second, first)))
@@ -127,7 +127,9 @@ async def test_of_many_who_claim_at_once_one_leads(world: World, both: tuple[Lea
         await world.advance(TTL)
 
 
-async def test_nobody_takes_it_while_the_leader_is_writing(world: World, both: tuple[Leadership, Leadership]) -> None:
+async def test_leadership_is_not_claimed_during_a_write_of_the_leader(
+    world: World, both: tuple[Leadership, Leadership]
+) -> None:
     first, second = both
     await first.claim()
     patient(first)

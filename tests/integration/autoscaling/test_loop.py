@@ -46,7 +46,7 @@ class TestLaunching:
         assert machine.provider_id == f"{fleets.fleet}.{machine.key}"
         assert fleets.provider.totals == [1]
 
-    async def test_it_is_written_down_before_it_is_ordered(self, fleets: Fleets) -> None:
+    async def test_launch_is_recorded_before_it_is_ordered(self, fleets: Fleets) -> None:
         known: list[set[str]] = []
 
         async def before(_orders: Sequence[MachineOrder]) -> None:
@@ -66,7 +66,7 @@ class TestLaunching:
         await fleets.round()
         assert len(fleets.provider.launches) == 1
 
-    async def test_it_is_registered_when_its_worker_is_and_boots_are_learnt_from(self, fleets: Fleets) -> None:
+    async def test_machine_is_registered_with_its_worker_and_boot_time_is_learned(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
         assert (await fleets.seen()).boot_seconds == 100.0
@@ -134,7 +134,7 @@ class TestLaunching:
         await fleets.decide()
         assert len(fleets.provider.launches) == 2
 
-    async def test_workers_that_somebody_else_started_are_capacity_and_are_never_ended(self, fleets: Fleets) -> None:
+    async def test_external_workers_count_as_capacity_and_are_never_stopped(self, fleets: Fleets) -> None:
         await fleets.world.worker(fleets.fleet, name="by-hand")
         await fleets.submit()
         await fleets.decide()
@@ -231,7 +231,7 @@ class TestEnding:
             await fleets.world.complete(leased)
         return leased is not None
 
-    async def test_one_that_gets_a_job_at_the_last_moment_is_not_ended(self, fleets: Fleets) -> None:
+    async def test_machine_that_gets_a_job_at_the_last_moment_is_not_stopped(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
         seen = await fleets.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
@@ -304,7 +304,7 @@ class TestEnding:
         await fleets.look()
         assert fleets.provider.ends == [[worker]] * 2
 
-    async def test_one_that_disappears_is_gone_and_its_job_has_another_launched(self, fleets: Fleets) -> None:
+    async def test_lost_machine_is_replaced_for_its_job(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         del fleets.provider.there[worker]
         await fleets.world.engine.fleet.workers.deregister(worker)
@@ -315,7 +315,7 @@ class TestEnding:
         await fleets.decide()
         assert len(fleets.provider.launches) == 2
 
-    async def test_one_whose_worker_left_is_ended_after_a_moment(self, fleets: Fleets) -> None:
+    async def test_machine_of_a_deregistered_worker_is_stopped(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.world.engine.fleet.workers.deregister(worker)
         await fleets.look()
@@ -326,7 +326,7 @@ class TestEnding:
         assert fleets.provider.ends == [[worker]]
 
     @pytest.mark.parametrize("how", ["drained", "revoked"])
-    async def test_one_whose_worker_somebody_drained_or_revoked_is_ended(self, fleets: Fleets, how: str) -> None:
+    async def test_machine_of_a_drained_or_revoked_worker_is_stopped(self, fleets: Fleets, how: str) -> None:
         worker = await self.ready(fleets)
         workers = fleets.world.engine.fleet.workers
         if how == "drained":
@@ -340,13 +340,13 @@ class TestEnding:
         assert fleets.provider.ends == [[worker]]
         assert (await fleets.orders())[0].ended == MachineEndReason.CLOSED
 
-    async def test_one_whose_worker_fell_silent_is_ended(self, fleets: Fleets) -> None:
+    async def test_machine_of_a_silent_worker_is_stopped(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.world.advance(301)
         await fleets.look()
         assert fleets.provider.ends == [[worker]]
 
-    async def test_machines_that_nobody_ordered_here_are_adopted(self, fleets: Fleets) -> None:
+    async def test_unknown_machines_are_adopted(self, fleets: Fleets) -> None:
         id_ = f"{fleets.fleet}.another"
         fleets.provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, instance_type="g5")
         await fleets.look()
@@ -444,7 +444,7 @@ class TestFailures:
         await fleets.decide()
         assert len(fleets.provider.launches) == 1
 
-    async def test_what_was_last_known_counts_while_a_provider_cannot_be_asked(self, fleets: Fleets) -> None:
+    async def test_last_observation_is_used_while_the_provider_is_unreachable(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
         fleets.provider.fails = ProviderError("away")
@@ -455,7 +455,7 @@ class TestFailures:
         assert len(fleets.provider.launches) == 1
 
     @pytest.mark.parametrize("when", ["before", "after"])
-    async def test_who_leads_after_a_crash_orders_the_same_machine(self, fleets: Fleets, when: str) -> None:
+    async def test_new_leader_orders_the_same_machine_after_a_crash(self, fleets: Fleets, when: str) -> None:
         async def die(_orders: Sequence[MachineOrder]) -> None:
             raise Crash(when)
 
@@ -495,7 +495,7 @@ class TestFailures:
 
 
 class TestMoney:
-    async def test_price_that_is_told_after_the_launch_counts(self, world: World) -> None:
+    async def test_price_reported_after_the_launch_counts(self, world: World) -> None:
         limits = {"cost_per_hour": 10.0, "max_machines": 20, "launches_per_minute": 100}
         fleets = await open_fleets(world, scaling=limits)
         await fleets.submit()
@@ -529,7 +529,7 @@ class TestMoney:
 
 
 class TestDecisions:
-    async def test_one_is_recorded_when_something_is_done_or_the_reason_changes(self, fleets: Fleets) -> None:
+    async def test_decision_is_recorded_on_an_action_or_a_new_reason(self, fleets: Fleets) -> None:
         await fleets.decide()
         await fleets.decide()
         [first] = await fleets.decisions()
@@ -547,7 +547,7 @@ class TestDecisions:
             await fleets.decide()
         assert len(await fleets.decisions()) <= recorded + 1
 
-    async def test_it_keeps_what_it_was_made_on(self, world: World) -> None:
+    async def test_decision_keeps_its_observation(self, world: World) -> None:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
         limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
@@ -573,7 +573,7 @@ class TestDecisions:
         assert times == {"boot_seconds_left": 70.0, "busy_seconds_left": 0.0, "idle_seconds": 0.0}
         assert (machine["instance_type"], machine["price_per_hour"]) == ("dear", 1.5)
 
-    async def test_of_a_large_fleet_it_keeps_fifty_and_how_many_there_were(self, world: World) -> None:
+    async def test_decision_keeps_fifty_machines_and_the_total(self, world: World) -> None:
         fleets = await open_fleets(world, scaling={"max_machines": 100})
         ids = [f"{fleets.fleet}.{number}" for number in range(60)]
         fleets.provider.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
@@ -612,7 +612,7 @@ class TestDecisions:
         assert len(fleets.provider.launches) == 1
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
-    async def test_order_that_nobody_answered_is_not_placed_again_meanwhile(self, fleets: Fleets, how: str) -> None:
+    async def test_unanswered_order_is_not_repeated_during_a_pause_or_dry_run(self, fleets: Fleets, how: str) -> None:
         async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
@@ -629,7 +629,7 @@ class TestDecisions:
         assert fleets.provider.launches[0] == fleets.provider.launches[1]
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
-    async def test_order_that_nobody_took_before_it_is_no_boot_that_failed(self, fleets: Fleets, how: str) -> None:
+    async def test_unanswered_order_before_a_pause_is_no_failed_boot(self, fleets: Fleets, how: str) -> None:
         async def fail(_orders: Sequence[MachineOrder]) -> None:
             raise ProviderError("away")
 
@@ -666,7 +666,7 @@ class TestDecisions:
         await fleets.look()
         assert await fleets.present() == []
 
-    async def test_one_who_pauses_while_the_provider_is_asked_is_minded(self, fleets: Fleets) -> None:
+    async def test_pause_during_a_provider_call_takes_effect(self, fleets: Fleets) -> None:
         id_ = f"{fleets.fleet}.another"
         before = await fleets.record()
         await fleets.change(scaling={"is_paused": True})
@@ -697,7 +697,7 @@ class TestDecisions:
         assert reason_class(one) != reason_class("nothing waits, no machine: nothing to do")
 
 
-async def test_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fleets) -> None:
+async def test_loop_launches_a_machine_for_a_new_job(fleets: Fleets) -> None:
     launched = asyncio.Event()
 
     async def after(_orders: Sequence[MachineOrder]) -> None:
@@ -714,7 +714,7 @@ async def test_loop_runs_by_itself_and_launches_when_a_job_comes(fleets: Fleets)
 @pytest.mark.parametrize(
     "changes", [{"machines": None, "scaling": None}, {"machines": None}, {"machines": {"provider": "local"}}]
 )
-async def test_fleet_with_machines_keeps_whoever_can_end_them(fleets: Fleets, changes: dict[str, Any]) -> None:
+async def test_fleet_with_machines_keeps_its_provider(fleets: Fleets, changes: dict[str, Any]) -> None:
     await fleets.submit()
     await fleets.decide()
     with pytest.raises(Conflict, match="still has 1 machine"):
@@ -747,7 +747,7 @@ class TestAsleep:
         assert await fleets.present()
         return woken
 
-    async def test_who_leads_no_more_launches_nothing(self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_former_leader_launches_nothing(self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> None:
         woken = await self.asleep_with_orders(fleets, monkeypatch)
         engine = fleets.world.engine
         await engine.databases.central.run(
@@ -759,7 +759,7 @@ class TestAsleep:
         assert fleets.provider.launches == []
 
     @pytest.mark.parametrize("change", [{"is_paused": True}, {"is_dry_run": True}, {"max_machines": 0}])
-    async def test_what_was_stopped_meanwhile_is_not_launched(
+    async def test_order_of_a_stopped_fleet_is_not_launched(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
     ) -> None:
         woken = await self.asleep_with_orders(fleets, monkeypatch)
@@ -768,7 +768,7 @@ class TestAsleep:
         await fleets.loop.idle()
         assert fleets.provider.launches == []
 
-    async def test_what_a_smaller_fleet_has_room_for_is_launched(
+    async def test_orders_of_a_reduced_fleet_are_launched_up_to_its_limit(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await fleets.change(scaling={"min_machines": 3})

@@ -47,7 +47,7 @@ async def test_incomplete_answer_of_a_provider_costs_no_machine(world: World) ->
     assert [each.state for each in (await fleets.seen()).machines] == [MachineState.READY] * len(workers)
 
 
-async def test_one_that_was_taken_for_gone_while_it_booted_is_back_without_a_word_against_it(world: World) -> None:
+async def test_machine_that_reappears_while_booting_is_no_failed_boot(world: World) -> None:
     fleets = await open_fleets(world)
     await fleets.submit()
     await fleets.decide()

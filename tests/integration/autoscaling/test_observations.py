@@ -59,7 +59,7 @@ class TestWhoMayRegister:
         found = await fleets.seen()
         assert (found.machines, found.workers_beside) == ([], 1)
 
-    async def test_without_workflows_nobody_may_unless_it_is_the_default_fleet(self, fleets: Fleets) -> None:
+    async def test_fleet_without_workflows_accepts_no_worker_unless_it_is_the_default(self, fleets: Fleets) -> None:
         await fleets.world.engine.fleet.fleets.create(slug="empty", stage=Stage.PRODUCTION)
         assert (await fleets.seen()).can_register
         assert not (await fleets.seen("empty")).can_register
@@ -68,12 +68,12 @@ class TestWhoMayRegister:
 
 
 class TestDurations:
-    async def test_of_what_nobody_has_run_a_minute_is_expected(self, fleets: Fleets) -> None:
+    async def test_expected_duration_of_a_new_workflow_is_one_minute(self, fleets: Fleets) -> None:
         await fleets.submit(2)
         found = await work(fleets)
         assert (found.jobs, found.seconds, found.seconds_per_job) == (2, 120.0, 60.0)
 
-    async def test_they_are_learnt_for_each_workflow_and_each_effect(self, fleets: Fleets) -> None:
+    async def test_durations_are_learned_per_workflow_and_effect(self, fleets: Fleets) -> None:
         workflow = fleets.effect.workflow_id
         async with fleets.world.engine.databases.central.read() as tx:
             slug = (await catalogue.workflow_slugs(tx, [workflow]))[workflow]
@@ -97,7 +97,7 @@ class TestDurations:
         await fleets.submit()
         assert (await work(fleets)).seconds == 33.0
 
-    async def test_on_a_fast_machine_a_job_counts_for_what_it_would_take_on_another(self, world: World) -> None:
+    async def test_durations_of_fast_machines_are_normalized(self, world: World) -> None:
         fleets = await open_fleets(world, instance_types=[{"name": "fast", "speed": 2.0}])
         await fleets.submit()
         await fleets.decide()
@@ -113,7 +113,7 @@ class TestDurations:
 
 
 class TestQueue:
-    async def test_what_cannot_be_leased_now_does_not_count(self, fleets: Fleets) -> None:
+    async def test_jobs_that_cannot_be_leased_now_do_not_count(self, fleets: Fleets) -> None:
         await fleets.submit()
         later = await fleets.world.submit(fleets.user, fleets.effect)
         await fleets.world.engine.queue.control.pause(later.tenant_id, later.id)
@@ -130,7 +130,7 @@ class TestQueue:
         await fleets.submit(4)
         assert (await work(fleets)).jobs_per_second == pytest.approx(first * 1.5)
 
-    async def test_those_who_look_at_once_count_an_arrival_once(
+    async def test_concurrent_observations_count_an_arrival_once(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await work(fleets)
@@ -165,7 +165,7 @@ class TestQueue:
         await fleets.world.restart()
         assert together == pytest.approx((await work(fleets)).jobs_per_second)
 
-    async def test_one_who_saw_less_does_not_have_the_rest_counted_again(
+    async def test_arrivals_missed_by_one_observation_are_not_counted_twice(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await work(fleets)
@@ -181,9 +181,7 @@ class TestQueue:
             await work(fleets)
         assert (await work(fleets)).jobs_per_second == pytest.approx(first)
 
-    async def test_what_usually_follows_a_job_that_found_nothing_up_is_learnt_and_known_to_who_begins(
-        self, fleets: Fleets
-    ) -> None:
+    async def test_learned_following_jobs_survive_a_restart(self, fleets: Fleets) -> None:
         await fleets.submit()
         for _ in range(LEAST_BURSTS):
             assert (await fleets.seen()).following_jobs == 0.0
@@ -204,7 +202,7 @@ class TestQueue:
 
 
 class TestMachines:
-    async def test_one_that_runs_something_is_busy_for_as_long_as_it_should_take(self, fleets: Fleets) -> None:
+    async def test_running_machine_is_busy_for_the_expected_duration(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
         [booting] = (await fleets.seen()).machines
@@ -218,7 +216,7 @@ class TestMachines:
         [busy] = (await fleets.seen()).machines
         assert (busy.state, busy.leases, busy.busy_seconds_left) == (MachineState.BUSY, 1, 40.0)
 
-    async def test_one_is_idle_since_its_last_job_whoever_leads(self, fleets: Fleets) -> None:
+    async def test_idle_time_since_the_last_job_survives_a_leader_change(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
         [worker] = await fleets.boot()
@@ -233,7 +231,7 @@ class TestMachines:
         assert (seen.machines[0].state, seen.machines[0].idle_seconds) == (MachineState.READY, 120.0)
         assert seen.idle_seconds == 120.0
 
-    async def test_one_that_drains_is_no_capacity(self, fleets: Fleets) -> None:
+    async def test_draining_machine_is_no_capacity(self, fleets: Fleets) -> None:
         await fleets.submit()
         await fleets.decide()
         [worker] = await fleets.boot()

@@ -61,7 +61,7 @@ async def used(world: World, by: By = By.FLEET) -> Usage:
     return row
 
 
-async def test_what_was_completed_is_busy_and_the_rest_is_lost(world: World, desk: Desk) -> None:
+async def test_completed_attempts_count_as_busy_and_others_as_lost(world: World, desk: Desk) -> None:
     await finish(world, desk, 100)
     _, leased = await desk.leased()
     await world.advance(30)
@@ -105,7 +105,7 @@ async def test_machine_without_a_price_costs_what_its_type_does(world: World, de
     assert await cost_of(world, dispatch) == pytest.approx(0.01)
 
 
-async def test_what_nobody_put_a_price_on_costs_nothing(world: World) -> None:
+async def test_machine_without_a_price_costs_nothing(world: World) -> None:
     desk = await world.desk()
     await finish(world, desk, 10)
     await world.engine.scaling.usage.run_once()
@@ -113,7 +113,7 @@ async def test_what_nobody_put_a_price_on_costs_nothing(world: World) -> None:
     assert (row.busy_seconds, row.cost) == (10, 0)
 
 
-async def test_of_a_machine_for_two_at_once_each_pays_half(world: World) -> None:
+async def test_jobs_on_a_machine_with_two_slots_pay_half(world: World) -> None:
     desk = await world.desk(concurrency=2)
     await price(world, desk.fleet)
     await add_machine(world, desk, worker_id=desk.worker, price_per_hour=3.6)
@@ -131,7 +131,7 @@ async def test_time_of_a_worker_that_has_left_is_still_its_fleet_s(world: World,
     assert row.cost == pytest.approx(0.01)
 
 
-async def test_what_was_fetched_ahead_and_given_back_cost_nothing(world: World, desk: Desk) -> None:
+async def test_returned_prefetch_costs_nothing(world: World, desk: Desk) -> None:
     await submit_many(world, desk.user, desk.effect, 2)
     first, ahead = await world.leases(desk.worker, 2, prefetch=1)
     await world.advance(50)
@@ -171,7 +171,7 @@ async def test_workflows_and_tenants_have_their_own_sums(world: World, desk: Des
     assert {each.name: each.busy_seconds for each in tenants} == {desk.user.tenant_id: 10, other.tenant_id: 5}
 
 
-async def test_days_are_told_apart(world: World, desk: Desk) -> None:
+async def test_usage_is_counted_per_day(world: World, desk: Desk) -> None:
     await finish(world, desk, 10)
     await world.advance(86400)
     await finish(world, desk, 5)
@@ -232,7 +232,7 @@ class TestExactlyOnce:
         await world.engine.scaling.usage.run_once()
         assert (await used(world)).busy_seconds == 10
 
-    async def test_one_that_commits_late_is_counted_though_later_ones_were_before(
+    async def test_late_commit_is_counted_after_later_entries(
         self, postgres_backend: PostgresBackend, tmp_path: Path
     ) -> None:
         """Its entry has a lower id than those that are counted while it is not committed yet."""
@@ -282,7 +282,7 @@ class TestExactlyOnce:
         assert await position() > 0
 
 
-async def test_what_was_counted_here_is_told_to_prometheus(world: World, desk: Desk) -> None:
+async def test_counted_usage_is_exported_to_prometheus(world: World, desk: Desk) -> None:
     usage = world.engine.scaling.usage
     await usage.run_once()
     await add_machine(world, desk, key="booting", price_per_hour=3.6)

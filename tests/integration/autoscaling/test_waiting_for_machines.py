@@ -20,7 +20,7 @@ async def why(fleets: Fleets) -> Waiting:
     return await fleets.world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)
 
 
-async def test_machine_that_boots_is_told_with_the_time_that_is_left(world: World) -> None:
+async def test_wait_reason_of_a_booting_machine_shows_the_remaining_time(world: World) -> None:
     fleets = await open_fleets(world, scaling={"max_machines": 1})
     waiting = await why(fleets)
     assert (waiting.reason, waiting.text) == (
@@ -32,7 +32,7 @@ async def test_machine_that_boots_is_told_with_the_time_that_is_left(world: Worl
     assert waiting.text == "A machine is starting and should be ready in about 60 seconds."
 
 
-async def test_once_its_worker_is_there_nobody_waits_for_it(fleets: Fleets) -> None:
+async def test_machine_with_a_registered_worker_is_no_wait_reason(fleets: Fleets) -> None:
     await why(fleets)
     await fleets.boot()
     await fleets.look()
@@ -54,7 +54,7 @@ async def test_limit_that_lets_none_start_is_named(world: World, limit: dict[str
     assert waiting.text == f"No online worker has this workflow. No machine can be launched: {words}."
 
 
-async def test_what_a_provider_says_is_for_the_operator_alone(fleets: Fleets) -> None:
+async def test_provider_message_is_shown_only_to_operators(fleets: Fleets) -> None:
     fleets.provider.refuses = [LaunchRefused(kind=RefusalKind.SETUP, text="There is no program x in /srv/programs.")]
     await why(fleets)
     waiting = await why(fleets)
@@ -64,6 +64,6 @@ async def test_what_a_provider_says_is_for_the_operator_alone(fleets: Fleets) ->
     )
 
 
-async def test_fleet_that_nobody_scales_says_nothing_of_machines(fleets: Fleets) -> None:
+async def test_wait_reason_of_an_unscaled_fleet_names_no_machine(fleets: Fleets) -> None:
     await fleets.change(machines=None, scaling=None)
     assert (await why(fleets)).text == "No online worker has this workflow."

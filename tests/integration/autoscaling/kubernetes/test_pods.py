@@ -149,6 +149,6 @@ async def test_fleets_that_keda_scales_are_tracked(cluster: Cluster, pods: Pods)
     assert cluster.cost("a") == MAX_COST
 
 
-def test_there_are_no_pods_outside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_pods_are_found_outside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
     assert connect_to_cluster(tmp_path) is None

@@ -94,7 +94,7 @@ class TestCommandProvider(ThrottledContract):
     pass
 
 
-async def test_rented_machines_are_told_what_their_workers_need_and_cost_what_they_cost_now(site: RentedSite) -> None:
+async def test_rented_machines_get_the_worker_environment_and_the_current_price(site: RentedSite) -> None:
     provider, fleet = site.provider(), await site.fleet()
     site.rental.prices["small"] = 0.3
 
@@ -113,7 +113,7 @@ async def test_rented_machines_are_told_what_their_workers_need_and_cost_what_th
     assert [each.price_per_hour for each in await provider.prices(fleet)] == [0.3, 1.5]
 
 
-async def test_quota_of_the_rental_is_told_as_one(site: RentedSite) -> None:
+async def test_rental_quota_is_reported_as_a_quota(site: RentedSite) -> None:
     site.rental.full = 402
     [refused] = (await site.provider().launch(await site.fleet(), orders("a"), total=1)).refused
     assert (refused.kind, refused.instance_type) == (RefusalKind.QUOTA, "small")
@@ -160,7 +160,7 @@ def provider_of(tmp_path: Path, **values: Any) -> CommandProvider:
         ("print('x' * 5_000_000)", "printed more than"),
     ],
 )
-async def test_what_nobody_can_understand_is_an_error_that_says_why(
+async def test_invalid_script_output_is_an_error_with_its_reason(
     script: Script, tmp_path: Path, lines: str, said: str
 ) -> None:
     fleet = script(lines)
@@ -203,7 +203,7 @@ def living_in_group(number: int) -> list[int]:
     return found
 
 
-async def test_launch_of_which_nobody_knows_is_an_error_and_not_a_refusal(script: Script, tmp_path: Path) -> None:
+async def test_launch_with_unknown_outcome_is_an_error_and_not_a_refusal(script: Script, tmp_path: Path) -> None:
     fleet = script("print(json.dumps({'machines': []}) if word == 'observe' else 'rubbish')")
     with pytest.raises(ProviderError, match="script launch must print JSON"):
         await provider_of(tmp_path).launch(fleet, orders("a"), total=1)
@@ -236,7 +236,7 @@ async def test_script_that_would_make_a_second_machine_is_not_asked_for_a_key_th
     assert made.read_text().split() == ["a", "b"]
 
 
-async def test_what_a_script_leaves_running_does_not_keep_it_waiting(script: Script, tmp_path: Path) -> None:
+async def test_background_process_of_a_script_does_not_delay_its_result(script: Script, tmp_path: Path) -> None:
     """It has the script's output open, which never ends."""
     fleet = script(
         "import subprocess\n"
@@ -392,7 +392,7 @@ async def test_price_that_is_none_counts_as_not_said(tmp_path: Path, price: str)
 
 @pytest.mark.parametrize("name", ["k" * 201, "a\0b", ""])
 @pytest.mark.parametrize("field", ["key", "worker_id", "instance_type"])
-async def test_name_that_nobody_can_keep_counts_as_not_said(tmp_path: Path, name: str, field: str) -> None:
+async def test_unstorable_name_is_ignored(tmp_path: Path, name: str, field: str) -> None:
     (tmp_path / "answer").write_text(json.dumps({"machines": [{"id": "x", field: name}]}))
     (tmp_path / "tells").write_text(f"#!/bin/sh\ncat {tmp_path / 'answer'}\n")
     (tmp_path / "tells").chmod(0o755)

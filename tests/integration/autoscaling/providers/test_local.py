@@ -190,7 +190,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 """
 
 
-async def test_machines_outlive_whoever_launched_them(site: LocalSite) -> None:
+async def test_machines_outlive_their_launcher(site: LocalSite) -> None:
     leader = await asyncio.create_subprocess_exec(
         *(sys.executable, "-c", LAUNCH, str(site.folder), str(site.programs), FLEET, STAGE)
     )
@@ -206,7 +206,7 @@ async def test_machines_outlive_whoever_launched_them(site: LocalSite) -> None:
 
 
 @pytest.mark.parametrize("is_repeated", [True, False])
-async def test_who_dies_before_the_process_is_started_leaves_an_order_that_the_next_who_looks_carries_out(
+async def test_order_of_a_crashed_launcher_is_carried_out_by_the_next_observer(
     site: LocalSite, monkeypatch: pytest.MonkeyPatch, is_repeated: bool
 ) -> None:
     fleet = await site.fleet()
@@ -230,7 +230,7 @@ async def test_who_dies_before_the_process_is_started_leaves_an_order_that_the_n
         assert await site.existing(fleet) == 1
 
 
-async def test_of_two_processes_for_one_order_one_is_the_machine_and_a_late_one_finds_it_carried_out(
+async def test_order_started_twice_makes_one_machine(
     site: LocalSite,
 ) -> None:
     """As when a leader dies after it has started one, and the next starts another."""
@@ -252,9 +252,7 @@ async def test_of_two_processes_for_one_order_one_is_the_machine_and_a_late_one_
     assert list(await provider.observe(fleet)) == []
 
 
-async def test_order_that_nobody_started_is_forgotten_after_a_while(
-    site: LocalSite, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_order_that_never_started_expires(site: LocalSite, monkeypatch: pytest.MonkeyPatch) -> None:
     fleet = await site.fleet()
     async with opened(site) as provider:
         with monkeypatch.context() as patch:
@@ -308,7 +306,7 @@ async def test_worker_that_does_not_leave_is_killed_after_the_grace(site: LocalS
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
-async def test_when_one_process_of_a_machine_is_killed_all_end(site: LocalSite, which: int) -> None:
+async def test_killing_one_process_of_a_machine_stops_all(site: LocalSite, which: int) -> None:
     async with opened(site) as provider:
         fleet = await running(site, provider, "a")
         await until_there(machine_folder(site, fleet, "a") / "worker.json")
@@ -329,7 +327,7 @@ async def test_when_one_process_of_a_machine_is_killed_all_end(site: LocalSite, 
         assert list(await provider.observe(fleet)) == []
 
 
-async def test_another_process_with_the_same_number_is_left_alone() -> None:
+async def test_process_with_a_reused_pid_is_left_alone() -> None:
     sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "import signal; signal.pause()")
     started = detached.started_at(sleeper.pid)
     try:
@@ -347,7 +345,7 @@ async def test_another_process_with_the_same_number_is_left_alone() -> None:
     assert not detached.is_process(pid=sleeper.pid, started=started)
 
 
-async def test_worker_is_told_what_it_needs_and_nobody_else_gets_the_servers_settings(
+async def test_worker_gets_its_environment_without_the_server_settings(
     site: LocalSite, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("COMFYRELAY_DATABASE_URL", "postgresql://somebody:secret@somewhere/central")
@@ -383,7 +381,7 @@ async def test_worker_is_told_what_it_needs_and_nobody_else_gets_the_servers_set
         ({"comfy": "simulator"}, "comfy: Extra inputs are not permitted"),
     ],
 )
-async def test_what_a_fleet_may_not_run_is_refused_in_a_sentence(
+async def test_forbidden_program_is_refused_with_its_reason(
     site: LocalSite, options: dict[str, Any], said: str
 ) -> None:
     (site.programs / "plain").write_text("")
