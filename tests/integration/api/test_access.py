@@ -192,9 +192,7 @@ async def test_token_opens_the_routes_of_its_own_kind_only(people: People, who: 
     assert [each for each in await refused(people, who, whose) if each[2] != status] == []
 
 
-async def test_other_tenants_resources_are_not_found(
-    api: Api, people: People, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_other_tenants_resources_are_not_found(api: Api, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
     # the stream that never ends by itself ends after what it begins with
     monkeypatch.setattr(live, "LONGEST_SECONDS", -1.0)
     before = await rows_of(api, people.ids["tenant_id"])

@@ -151,9 +151,7 @@ class TestDeciding:
         problem_of(await eve.call("GET", "/api/admin/settings"), 403)
 
     @pytest.mark.parametrize("changes", [{"is_admin": False}, {"is_disabled": True}])
-    async def test_last_administrator_cannot_be_removed(
-        self, desk: OperatorScenario, changes: dict[str, Any]
-    ) -> None:
+    async def test_last_administrator_cannot_be_removed(self, desk: OperatorScenario, changes: dict[str, Any]) -> None:
         admin = desk.admin.user
         assert admin is not None
         second = await desk.api.user("second@example.com", is_admin=True)

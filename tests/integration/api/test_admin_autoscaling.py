@@ -106,9 +106,7 @@ class TestBundles:
         mapped = await desk.send("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         assert mapped["workflow_slugs"] == ["clip"]
 
-    async def test_workflow_with_missing_requirements_is_refused_with_the_list(
-        self, desk: OperatorScenario
-    ) -> None:
+    async def test_workflow_with_missing_requirements_is_refused_with_the_list(self, desk: OperatorScenario) -> None:
         path = await self.fleet(desk, node_types=["CheckpointLoader", "Prompt"])
         answer = await desk.call("PUT", f"{path}/workflows", {"workflow_slugs": ["clip"]})
         problem = problem_of(answer, 409)

@@ -70,7 +70,9 @@ class TestDeliveries:
         assert (shown["attempts"], shown["last_status_code"], shown["tenant_id"]) == (1, 503, desk.user.tenant_id)
         assert shown["next_attempt_at"] is not None
 
-    async def test_deliveries_are_paginated_and_filtered_by_tenant(self, desk: OperatorScenario, receiver: Receiver) -> None:
+    async def test_deliveries_are_paginated_and_filtered_by_tenant(
+        self, desk: OperatorScenario, receiver: Receiver
+    ) -> None:
         made = [await self.ended(desk, receiver) for _ in range(3)]
         first = await desk.get("/webhooks/deliveries", limit=2)
         assert [each["job_id"] for each in first["items"]] == made[:0:-1]
@@ -81,9 +83,7 @@ class TestDeliveries:
         assert desk.admin.user is not None
         assert await self.listed(desk, tenant=desk.admin.user.tenant_id) == []
 
-    async def test_dead_delivery_is_resent_with_its_id(
-        self, desk: OperatorScenario, receiver: Receiver
-    ) -> None:
+    async def test_dead_delivery_is_resent_with_its_id(self, desk: OperatorScenario, receiver: Receiver) -> None:
         job_id = await self.dead(desk, receiver)
         [before] = (await desk.get("/webhooks/deliveries", status="dead"))["items"]
         heard = len(receiver.heard)
@@ -189,7 +189,7 @@ class TestFindings:
         async with desk.api.engine.databases.central.read() as tx:
             assert await dispatches.known_jobs(tx, [(job.tenant_id, job.id)]) == set()
 
-    async def test_one_reconcile_run_at_a_time_over_all_processes(self, desk: OperatorScenario) -> None:
+    async def test_at_most_one_reconcile_runs_over_all_processes(self, desk: OperatorScenario) -> None:
         central = desk.api.engine.databases.central
         await central.run(TransactionStep.REPAIR, reconcile_runs.begin)
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
@@ -200,7 +200,9 @@ class TestFindings:
         await desk.api.engine.operations.reconcile_runs.idle()
         assert (await desk.get("/reconcile/findings"))["last"]["problem"] is None
 
-    async def test_failed_reconcile_run_is_reported(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_failed_reconcile_run_is_reported(
+        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(desk.api.engine.operations.reconciler, "_check_leases", None)
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconcile_runs.idle()

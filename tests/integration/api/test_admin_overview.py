@@ -124,9 +124,7 @@ class TestSamples:
         found = await desk.get("/overview", range="week")
         assert (at(found, "done"), at(found, "tokens")) == (3, 21)
 
-    async def test_unsaved_samples_are_retried(
-        self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_unsaved_samples_are_retried(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
         await desk.worker()
         await desk.completed()
         await desk.api.engine.outbox.delivery.idle()
@@ -277,7 +275,7 @@ class TestEvents:
         await sample(desk)
         await heard(stream, "samples")
 
-    async def test_many_changes_become_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
+    async def test_changes_are_batched_into_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
         for number in range(300):
             desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
         # of so many none is named

@@ -75,9 +75,7 @@ class TestTestRuns:
             ({"effect_id": 1}, 422),
         ],
     )
-    async def test_invalid_test_run_is_refused(
-        self, desk: OperatorScenario, body: dict[str, Any], status: int
-    ) -> None:
+    async def test_invalid_test_run_is_refused(self, desk: OperatorScenario, body: dict[str, Any], status: int) -> None:
         await desk.api.effect("other")
         await desk.worker("other", fleet="home-other")
         await desk.worker("revoked")

@@ -163,9 +163,7 @@ async def test_anonymous_bodies_are_small_and_fast(sqlite_backend: SqliteBackend
             writer.close()
 
 
-async def test_idle_connection_is_closed_over_the_limit(
-    sqlite_backend: SqliteBackend, tmp_path: Path
-) -> None:
+async def test_idle_connection_is_closed_over_the_limit(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with served(sqlite_backend, tmp_path, max_connections=3) as server:
         body, *idle = [await server.begin_body(), await server.say(BEGUN + b"\r\n"), await server.say(BEGUN + b"\r\n")]
         for reader, _ in idle:

@@ -56,9 +56,7 @@ class Long:
         await begun
 
 
-async def test_slow_reads_do_not_block_other_requests(
-    api: Api, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_reads_do_not_block_other_requests(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
     await api.effect()
     one, other = await api.user(), await api.user("bob@example.com")
     long = Long()

@@ -122,9 +122,7 @@ async def test_batch_comes_with_its_items(user: Caller, effect: int) -> None:
             removed |= set((await stream.until("changed"))[-1].data["removed"])
 
 
-async def test_marks_and_collections_reach_every_browser(
-    api: Api, user: Caller, effect: int, worker: Caller
-) -> None:
+async def test_marks_and_collections_reach_every_browser(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     output = (await run(api, user, worker, effect))["outputs"][0]["file_id"]
     async with follow_all(user) as stream:
         [first] = await stream.until("queue")
@@ -237,9 +235,7 @@ async def test_two_hundred_open_pages_cost_one_load(
     assert api.engine.jobs.live.subscribers == 0
 
 
-async def test_slow_reader_gets_a_reset(
-    api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_slow_reader_gets_a_reset(api: Api, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(following, "MAX_UNREAD", 3)
     hub = api.engine.jobs.live
     tenant_id = (await user.get("/api/me"))["tenant_id"]
@@ -341,9 +337,7 @@ async def test_server_that_stops_ends_its_streams(api: Api, user: Caller) -> Non
         assert await stream.rest() == []
 
 
-async def test_stream_ends_periodically_to_reauthenticate(
-    user: Caller, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_stream_ends_periodically_to_reauthenticate(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(route, "LONGEST_SECONDS", -1.0)
     async with follow_all(user) as stream:
         assert [each.type for each in await stream.rest()] == ["queue"]

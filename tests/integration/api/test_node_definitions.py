@@ -125,9 +125,7 @@ async def test_fleet_whose_workers_have_left_still_reads_workflows(api: Api, wor
     assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
 
-async def test_unused_node_definitions_are_removed_and_uploaded_again(
-    api: Api, worker: Caller
-) -> None:
+async def test_unused_node_definitions_are_removed_and_uploaded_again(api: Api, worker: Caller) -> None:
     old = await bring(worker, {})
     new = await bring(worker, DEFINITIONS)
     assert (await api.engine.operations.retention.run_once()).definitions == 0, "not at once"
@@ -452,9 +450,7 @@ class TestWaitingForNodes:
 
 
 class TestThePolicyOfTenants:
-    async def test_policy_applies_to_converted_editor_files(
-        self, api: Api, worker: Caller
-    ) -> None:
+    async def test_policy_applies_to_converted_editor_files(self, api: Api, worker: Caller) -> None:
         await bring(worker, {**DEFINITIONS, "PyExec": {"input": {"required": {"code": ["STRING"]}}, "output": []}})
         saved = workflow([{**empty(), "type": "PyExec", "widgets_values": ["print()"]}, save(9, 1)], [(1, 1, 0, 9, 0)])
         problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": saved}), 422)

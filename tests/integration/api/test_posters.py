@@ -182,9 +182,7 @@ async def test_input_that_is_no_picture_is_looked_at_once(wall: Wall) -> None:
     assert await wall.api.engine.jobs.pending_posters.run_once() == 0
 
 
-async def test_poster_waits_for_storage_and_is_made_once(
-    wall: Wall, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_poster_waits_for_storage_and_is_made_once(wall: Wall, monkeypatch: pytest.MonkeyPatch) -> None:
     file_id = await _used(wall, png())
     drawing = wall.api.engine.jobs.pending_posters
 
@@ -203,9 +201,7 @@ async def test_poster_waits_for_storage_and_is_made_once(
 
 
 @pytest.mark.parametrize("boundary", Boundary)
-async def test_orphaned_poster_is_removed_after_a_crash(
-    wall: Wall, boundary: Boundary
-) -> None:
+async def test_orphaned_poster_is_removed_after_a_crash(wall: Wall, boundary: Boundary) -> None:
     job = await submit(wall.user, wall.effect_id)
     leased, data = await lease(wall.worker), media_samples.image("PNG", frames=2)
     await wall.worker.http.put(leased["output_url"], content=data, headers=leased["output_headers"])

@@ -260,7 +260,9 @@ class TestStorage:
         assert await admin.post("/api/admin/storage/check")
         assert (await api.anybody.http.get(found["download_url"])).status_code == 404, "the next check tidies"
 
-    async def test_storage_check_reports_the_problem(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_storage_check_reports_the_problem(
+        self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         async def refused(path: str) -> bytes:
             return b"of somebody else"
 
@@ -283,7 +285,9 @@ class TestJoining:
         assert (await api.anybody.post("/api/worker/register", body, headers={"X-Fleet-Secret": secret}))["token"]
         problem_of(await admin.call("GET", "/api/admin/fleets/production/nowhere/join-command"), 404)
 
-    async def test_join_command_exists_for_windows(self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test_join_command_exists_for_windows(
+        self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         await api.effect()
         monkeypatch.setattr(join_command, "COMFYUI", "http://o'brien\u2019s $pc`:8188")
         found = await admin.get("/api/admin/fleets/production/home-clip/join-command")

@@ -93,9 +93,7 @@ class TestTheCookie:
         assert cookie[0] == f"comfyrelay_session={data_of(response)['token']}"
         assert set(cookie[1:]) == {"HttpOnly", "SameSite=lax", "Path=/", f"Max-Age={30 * 86400}"}
 
-    async def test_cookie_is_secure_on_https_only(
-        self, sqlite_backend: SqliteBackend, tmp_path: Path
-    ) -> None:
+    async def test_cookie_is_secure_on_https_only(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, public_url="https://relay.test") as api:
             response = await api.anybody.call("POST", "/api/register", ADA)
             assert "Secure" in response.headers["Set-Cookie"].split("; ")

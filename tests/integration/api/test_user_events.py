@@ -66,9 +66,7 @@ async def test_seen_events_are_not_repeated(api: Api, user: Caller, effect: int,
         assert [each.id for each in await stream.rest()] == ["1", "2", "3"]
 
 
-async def test_finished_stream_stops_reconnects(
-    api: Api, user: Caller, effect: int, worker: Caller
-) -> None:
+async def test_finished_stream_stops_reconnects(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await run(api, user, worker, effect)
     for seen in ("3", "99"):
         response = await user.call("GET", f"/api/ai-jobs/{job['id']}/events", headers={"Last-Event-ID": seen})
@@ -77,9 +75,7 @@ async def test_finished_stream_stops_reconnects(
     problem_of(response, 422)
 
 
-async def test_progress_is_streamed_without_an_event_id(
-    api: Api, user: Caller, effect: int, worker: Caller
-) -> None:
+async def test_progress_is_streamed_without_an_event_id(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         leased = await lease(worker)
@@ -92,9 +88,7 @@ async def test_progress_is_streamed_without_an_event_id(
         assert [each.type for each in await stream.rest()] == ["job:failed"]
 
 
-async def test_reconnected_client_gets_progress(
-    api: Api, user: Caller, effect: int, worker: Caller
-) -> None:
+async def test_reconnected_client_gets_progress(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await submit(user, effect)
     leased = await lease(worker)
     await api.engine.outbox.delivery.idle()
@@ -202,9 +196,7 @@ async def test_shard_that_could_not_be_asked_is_asked_again(
     assert not broken
 
 
-async def test_event_history_is_a_list(
-    api: Api, user: Caller, effect: int, worker: Caller
-) -> None:
+async def test_event_history_is_a_list(api: Api, user: Caller, effect: int, worker: Caller) -> None:
     job = await run(api, user, worker, effect)
     found = await user.get(f"/api/ai-jobs/{job['id']}/history?limit=2")
     assert [(each["id"], each["type"]) for each in found["items"]] == [(1, "job:queued"), (2, "job:started")]

@@ -53,9 +53,7 @@ class TestSubmitting:
         assert (job["reserved_tokens"], job["outputs"], job["error"]) == (7, [], None)
         assert (await user.get("/api/wallet"))["balance"] == 93
 
-    async def test_reuse_returns_the_output_of_an_equal_job(
-        self, api: Api, user: Caller, effect: int
-    ) -> None:
+    async def test_reuse_returns_the_output_of_an_equal_job(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         first = await run(api, user, worker, effect)
         job = await submit(user, effect, reuse=True)
@@ -141,7 +139,9 @@ class TestSubmitting:
             ({"idempotency_key": "k", "surprise": 1}, "surprise"),
         ],
     )
-    async def test_validation_errors_name_the_field(self, user: Caller, effect: int, body: dict[str, Any], field: str) -> None:
+    async def test_validation_errors_name_the_field(
+        self, user: Caller, effect: int, body: dict[str, Any], field: str
+    ) -> None:
         response = await user.call("POST", "/api/ai-jobs", {"effect_id": effect, **body})
         assert field in problem_of(response, 422)["errors"]
 
@@ -390,9 +390,7 @@ class TestMany:
         assert (done["matched"], done["changed"], len(done["refused"])) == (6, 3, 3)
         assert "queued" in done["refused"][0]["detail"]
 
-    async def test_bulk_retry_keeps_the_order(
-        self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_bulk_retry_keeps_the_order(self, user: Caller, effect: int, monkeypatch: pytest.MonkeyPatch) -> None:
         made = [(await submit(user, effect))["id"] for _ in range(5)]
         await user.post("/api/ai-jobs/bulk", {"ids": made, "action": "cancel"})
         alone: list[str] = []
@@ -494,9 +492,7 @@ async def test_server_may_allow_more_at_once(sqlite_backend: SqliteBackend, tmp_
 
 
 class TestWhatIsSaidOfAJob:
-    async def test_refund_is_shown_for_old_jobs(
-        self, api: Api, user: Caller, effect: int
-    ) -> None:
+    async def test_refund_is_shown_for_old_jobs(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         lost = await submit(user, effect)
         assert lost["refunded_tokens"] == 0
@@ -507,9 +503,7 @@ class TestWhatIsSaidOfAJob:
         assert (await user.get(f"/api/ai-jobs/{lost['id']}"))["refunded_tokens"] == 7
         assert [each["refunded_tokens"] for each in (await user.get("/api/ai-jobs"))["items"]] == [7]
 
-    async def test_prefetched_job_shows_its_position(
-        self, api: Api, user: Caller, effect: int
-    ) -> None:
+    async def test_prefetched_job_shows_its_position(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         first, second = [await submit(user, effect) for _ in range(2)]
         running = await lease(worker)
@@ -532,9 +526,7 @@ class TestWhatIsSaidOfAJob:
         assert (begun["is_prefetched"], begun["waiting"]) == (False, None)
         assert await ids(user, "?status=running") == [second["id"]]
 
-    async def test_cancelling_job_shows_the_request_and_its_actor(
-        self, api: Api, user: Caller, effect: int
-    ) -> None:
+    async def test_cancelling_job_shows_the_request_and_its_actor(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         mine, theirs = [await submit(user, effect) for _ in range(2)]
         leased = await lease(worker)
@@ -549,9 +541,7 @@ class TestWhatIsSaidOfAJob:
         await api.engine.outbox.delivery.idle()
         assert (await user.get(f"/api/ai-jobs/{theirs['id']}"))["canceled_by"] == "administrator"
 
-    async def test_administrators_cancel_is_attributed(
-        self, api: Api, user: Caller, effect: int
-    ) -> None:
+    async def test_administrators_cancel_is_attributed(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)

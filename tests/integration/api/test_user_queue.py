@@ -46,7 +46,7 @@ async def fail_for_good(api: Api, user: Caller, worker: Caller, effect: int, **m
 
 
 class TestSections:
-    async def test_what_runs_comes_before_what_waits_and_that_before_what_has_ended(
+    async def test_queue_lists_running_then_waiting_then_finished_jobs(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
         done = await run(api, user, worker, effect)
@@ -227,9 +227,7 @@ class TestFinding:
 
 
 class TestRetried:
-    async def test_retried_job_names_its_retry(
-        self, user: Caller, effect: int
-    ) -> None:
+    async def test_retried_job_names_its_retry(self, user: Caller, effect: int) -> None:
         job = (await submit(user, effect))["id"]
         await user.post(f"/api/ai-jobs/{job}/cancel")
         assert (await user.get(f"/api/ai-jobs/{job}"))["retried_as"] is None
@@ -442,9 +440,7 @@ class TestClearing:
         assert (entry["total"], entry["matched"], entry["counts"]["completed"]) == (2, 2, 1)
         assert sum((await api.engine.jobs.overview.counts(tenant_id)).values()) == 4
 
-    async def test_clearing_affects_own_entries_only(
-        self, api: Api, user: Caller, effect: int, worker: Caller
-    ) -> None:
+    async def test_clearing_affects_own_entries_only(self, api: Api, user: Caller, effect: int, worker: Caller) -> None:
         done = await run(api, user, worker, effect)
         other = await api.user("eve@example.com", tokens=10)
         assert (await other.post("/api/queue/clear", {"status": ["completed"]}))["cleared"] == 0

@@ -41,9 +41,7 @@ async def look(desk: OperatorScenario) -> Any:
     return await desk.call("GET", "/workers/gpu-1/logs")
 
 
-async def test_log_is_requested_on_view_and_shown_on_arrival(
-    desk: OperatorScenario, worker: Caller
-) -> None:
+async def test_log_is_requested_on_view_and_shown_on_arrival(desk: OperatorScenario, worker: Caller) -> None:
     assert (await poll(worker))["wants_logs"] is False
     asked = await look(desk)
     assert asked.status_code == 202

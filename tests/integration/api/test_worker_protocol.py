@@ -466,9 +466,7 @@ class TestHeartbeat:
             await api.engine.queue.control.cancel(made.user.tenant_id, made.job_id)
         assert waiting.result()["stop"] == "cancel"
 
-    async def test_heartbeat_after_a_cancel_returns_at_once(
-        self, api: Api, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    async def test_heartbeat_after_a_cancel_returns_at_once(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
         """It has read that it may go on, and does not wait yet. No tick comes to its help here."""
         made = await submitted(api)
         worker = await api.worker()

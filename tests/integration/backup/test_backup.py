@@ -64,9 +64,7 @@ async def test_all_of_the_data_folder_but_what_belongs_to_a_process_is_in_it(set
     assert files_in(folder).keys() == {"manifest.json", *(each.path for each in manifest.entries if each.link is None)}
 
 
-async def test_another_backup_into_the_same_folder_is_another_one_and_the_newest_whole_one_is_restored(
-    settings: Settings, backups: Path
-) -> None:
+async def test_newest_complete_backup_of_a_folder_is_restored(settings: Settings, backups: Path) -> None:
     made = []
     for number in range(3):
         (settings.data_dir / "number").write_text(str(number))
@@ -116,9 +114,7 @@ async def test_damaged_backup_is_refused_and_everything_stays_as_it_is(
     assert files_in(settings.data_dir) == before
 
 
-async def test_what_is_there_is_not_replaced_unless_asked_for_and_is_kept_then(
-    settings: Settings, backups: Path
-) -> None:
+async def test_existing_data_is_replaced_only_with_force_and_is_kept(settings: Settings, backups: Path) -> None:
     folder, _ = create_backup(settings, backups)
     (settings.data_dir / "later").write_text("later")
     before = files_in(settings.data_dir)
@@ -171,7 +167,7 @@ async def test_server_whose_databases_and_objects_are_elsewhere_is_backed_up_who
         ({"storage_url": "s3://bucket"}, r"docs/howto/backup\.md"),
     ],
 )
-def test_what_cannot_be_copied_here_is_refused_with_where_to_read_how(
+def test_unsupported_backend_is_refused_with_a_link_to_the_docs(
     tmp_path: Path, change: dict[str, str], error: str
 ) -> None:
     settings = Settings(data_dir=tmp_path / "data").model_copy(update=change)
@@ -186,7 +182,7 @@ async def test_backup_is_not_put_into_what_it_is_of(settings: Settings) -> None:
         create_backup(settings, settings.data_dir / "backups")
 
 
-def test_where_there_is_nothing_there_is_nothing_to_back_up_or_to_restore(tmp_path: Path) -> None:
+def test_empty_folder_has_nothing_to_back_up_or_restore(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path / "data")
     with pytest.raises(NotFound, match="nothing to back up"):
         create_backup(settings, tmp_path / "backups")

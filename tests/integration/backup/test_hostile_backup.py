@@ -111,7 +111,7 @@ def link(path: str, to: str) -> dict[str, Any]:
         ([entry("files/.restore-1/x")], "running process"),
     ],
 )
-def test_what_is_not_as_backup_writes_it_is_refused_before_anything_is_changed(
+def test_malformed_backup_is_refused_before_any_change(
     backup: Path, victim: Settings, keys: Path, entries: list[dict[str, Any]], why: str
 ) -> None:
     home = str(keys.parent.parent)
@@ -141,7 +141,7 @@ def test_link_in_the_backup_itself_brings_in_no_file_of_the_machine(backup: Path
         restore_backup(victim, backup)
 
 
-def test_what_is_restored_is_for_its_owner_alone_and_runs_as_nobody_else(backup: Path, victim: Settings) -> None:
+def test_restored_files_are_private_and_have_no_setuid_bit(backup: Path, victim: Settings) -> None:
     add(backup, entry("files/x", mode=0o6777), entry("files/deep/y", mode=0o644), link("files/z", "deep/y"))
     restore_backup(victim, backup)
     assert stat.S_IMODE((victim.data_dir / "x").stat().st_mode) == 0o700
@@ -149,7 +149,7 @@ def test_what_is_restored_is_for_its_owner_alone_and_runs_as_nobody_else(backup:
     assert (victim.data_dir / "z").read_bytes() == EVIL
 
 
-def test_links_are_kept_as_seen_from_their_own_folder_and_those_to_elsewhere_are_named(
+def test_relative_links_are_kept_and_links_outside_the_folder_are_named(
     tmp_path: Path, victim: Settings, source: Settings
 ) -> None:
     (source.data_dir / "inputs").mkdir()

@@ -228,7 +228,7 @@ async def new_and_completed(world: World, shard: str) -> Tenant:
     return tenant
 
 
-async def test_what_was_lost_between_the_dumps_is_found_and_mended_and_nothing_is_charged_twice(site: Site) -> None:
+async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site: Site) -> None:
     world = site.world()
     await world.engine.databases.upgrade()
     await site.take_clock(TEST_CLOCK)

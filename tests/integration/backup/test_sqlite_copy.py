@@ -28,9 +28,7 @@ def rows_in(path: Path) -> int:
     return int(count)
 
 
-def test_what_is_written_while_the_first_is_copied_is_in_none_of_the_copies(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_write_during_the_first_copy_is_in_no_copy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sqlite_copy, "PAGES_AT_ONCE", 50)
     with closing(database(tmp_path / "a.db")) as a, closing(database(tmp_path / "b.db")) as b:
         written = 0
@@ -51,7 +49,7 @@ def test_what_is_written_while_the_first_is_copied_is_in_none_of_the_copies(
     assert {each.stat().st_mode & 0o777 for each in copies.values()} == {0o600}
 
 
-def test_who_writes_to_one_after_the_other_is_never_seen_in_the_second_alone(tmp_path: Path) -> None:
+def test_sequential_writes_are_never_in_the_second_copy_alone(tmp_path: Path) -> None:
     """As every step that crosses databases is written: here first, there afterwards."""
     paths = [tmp_path / "a.db", tmp_path / "b.db"]
     for path in paths:

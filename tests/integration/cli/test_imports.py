@@ -17,7 +17,7 @@ from comfyrelay.protocol.admin import autoscaling, catalogue, dispatches, fleets
         ("comfyrelay.desk.desk", {"alembic", "av", "aiohttp", "apprise", "boto3"}),
     ],
 )
-def test_what_is_not_needed_to_start_is_not_imported(module: str, not_needed: set[str]) -> None:
+def test_optional_modules_are_not_imported_at_startup(module: str, not_needed: set[str]) -> None:
     code = f"import sys, {module}; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not_needed & set(done.stdout.split()) == set()

@@ -62,7 +62,7 @@ async def test_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path
     assert hashlib.sha256(stored).digest() == hashlib.sha256(clip.read_bytes()).digest()
 
 
-async def test_many_files_are_each_sent_once_and_the_first_that_cannot_be_is_named(site: Site, tmp_path: Path) -> None:
+async def test_files_are_sent_once_and_the_first_failing_one_is_named(site: Site, tmp_path: Path) -> None:
     pictures = [tmp_path / f"{n}.png" for n in range(6)]
     for each in pictures:
         each.write_bytes(png())
@@ -124,7 +124,7 @@ async def test_download_that_is_not_what_was_stored_leaves_no_file(site: Site, t
         ("a b.png", "a b.png"),
     ],
 )
-def test_file_stays_in_its_folder_whatever_the_server_calls_it(given: str, safe: str) -> None:
+def test_hostile_file_name_of_the_server_stays_inside_the_folder(given: str, safe: str) -> None:
     assert safe_name(given) == safe
 
 
@@ -277,7 +277,7 @@ async def test_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) ->
 # Errors
 
 
-async def test_nobody_there_says_how_to_start_it() -> None:
+async def test_unreachable_server_error_names_the_start_command() -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     async with Client(f"http://127.0.0.1:{port}") as client:
@@ -286,7 +286,7 @@ async def test_nobody_there_says_how_to_start_it() -> None:
     assert str(raised.value) == f"There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up"
 
 
-async def test_somebody_else_at_the_address_is_noticed() -> None:
+async def test_foreign_server_at_the_address_is_detected() -> None:
     async with receiving() as other, Client(other.url.removesuffix("/hook")) as client:
         with pytest.raises(ControlPlaneUnreachable, match="but not like ComfyRelay \\(status 404\\)"):
             await client.presets()
@@ -299,7 +299,7 @@ async def test_token_that_is_missing_or_wrong_is_said_to_be(site: Site) -> None:
                 await client.presets()
 
 
-async def test_what_is_refused_says_which_fields(site: Site) -> None:
+async def test_refusal_names_the_invalid_fields(site: Site) -> None:
     with pytest.raises(InvalidInput, match="nonsense") as raised:
         await site.client.submit_batch([{"input_payload": {"nonsense": 1}}], effect_id=site.effect_id)
     assert list(raised.value.errors) == ["items.0.nonsense"]

@@ -27,7 +27,7 @@ async def test_job_is_found_by_the_beginning_of_its_id(site: Site) -> None:
     assert await find(site.client, first["id"][:length]) == Found("job", first["id"])
 
 
-async def test_what_fits_several_is_refused_with_their_names(site: Site) -> None:
+async def test_ambiguous_prefix_is_refused_with_the_matches(site: Site) -> None:
     job, batch = await site.submit(), await site.batch(2)
     # ids begin with the time
     with pytest.raises(InvalidInput, match="fits more than one") as raised:
@@ -36,18 +36,18 @@ async def test_what_fits_several_is_refused_with_their_names(site: Site) -> None
 
 
 @pytest.mark.parametrize("text", ["0000000000", "01234567-89ab-7cde-8f01-23456789abcd"])
-async def test_what_fits_none_is_not_found(site: Site, text: str) -> None:
+async def test_unmatched_prefix_is_not_found(site: Site, text: str) -> None:
     await site.submit()
     with pytest.raises(NotFound, match="There is no job and no batch"):
         await find(site.client, text)
 
 
 @pytest.mark.parametrize("text", ["", "zzzzzz", "look-dev", "../presets", "%", "0" * 37])
-async def test_what_is_no_part_of_an_id_is_said_to_be_none(site: Site, text: str) -> None:
+async def test_text_that_is_no_id_prefix_is_refused(site: Site, text: str) -> None:
     with pytest.raises(InvalidInput, match="is no id, and no part of one"):
         await find(site.client, text)
 
 
-async def test_what_is_too_short_is_said_to_be(site: Site) -> None:
+async def test_too_short_prefix_is_refused(site: Site) -> None:
     with pytest.raises(InvalidInput, match="Give 4 characters at least"):
         await find(site.client, "abc")
