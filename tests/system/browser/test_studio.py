@@ -649,8 +649,8 @@ async def assert_isolated(other: User, user: User, job_id: str, output: dict[str
     await other.credit(1)
     # not `wait_for_function`: the content security policy blocks its second evaluation
     await other.page.evaluate(
-        """() => new Promise((received) => {
-          const look = () => (window.received.some((each) => each.startsWith("wallet")) ? received() : setTimeout(look, 20));
+        """() => new Promise((resolve) => {
+          const look = () => (window.received.some((it) => it.startsWith("wallet")) ? resolve() : setTimeout(look, 20));
           look();
         })"""
     )

@@ -1,4 +1,4 @@
-"""The whole system for a test: on SQLite with local files, or on PostgreSQL with S3."""
+"""The whole system for a test: SQLite with local files, or PostgreSQL with S3."""
 
 import asyncio
 import json
@@ -17,13 +17,13 @@ _numbers = count()
 
 @pytest.fixture
 def settings() -> Mapping[str, str]:
-    """More settings of the server; a test says its own with `parametrize`."""
+    """Extra server settings; override with `parametrize`."""
     return {}
 
 
 @pytest.fixture
 def simulators() -> int:
-    """How many simulators for ComfyUI there are."""
+    """The number of ComfyUI simulators."""
     return 1
 
 
@@ -43,7 +43,7 @@ def folder() -> Iterator[Path]:
 async def system(
     folder: Path, settings: Mapping[str, str], simulators: int, populated: Populated
 ) -> AsyncIterator[System]:
-    """On SQLite and local files. After the test everything that must always hold is checked."""
+    """The system on SQLite and local files. The invariants are checked after the test."""
     async with open_system(folder, {}, settings=settings, simulators=simulators, populated=populated) as system:
         yield system
         await system.check()
@@ -64,6 +64,6 @@ async def big_system(
 
 @pytest.fixture(params=["system", "big_system"])
 def any_system(request: pytest.FixtureRequest, settings: Mapping[str, str], simulators: int) -> System:
-    """Both, one after the other. What they ask for is asked for here too, so that a test can say it."""
+    """Run the test on both systems. It requests the fixtures of both so that `parametrize` can override them."""
     found: System = request.getfixturevalue(request.param)
     return found

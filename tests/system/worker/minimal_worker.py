@@ -1,6 +1,6 @@
-"""A worker as somebody would write it who has read `docs/reference/api-worker.md` and nothing else.
+"""A worker written only from `docs/reference/api-worker.md`.
 
-It has no code of ComfyRelay, one thread, and no heartbeats.
+It uses no ComfyRelay code, one thread, and no heartbeats.
 """
 
 import base64
@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-# The smallest picture that there is.
+# The smallest valid picture.
 PICTURE = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwCAAAAC0lEQVR42mP8/x8AAwMCAO+ip1sAAAAASUVORK5CYII="
 )
@@ -27,7 +27,7 @@ class MinimalWorker:
         self.token = ""
 
     def call(self, call: str, **body: Any) -> Any:
-        """The data of the answer; `requests.HTTPError` when it is refused."""
+        """Return the data of the response, or raise `requests.HTTPError`."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {"X-Fleet-Secret": self.secret}
         answer = requests.post(f"{self.url}/api/worker/{call}", json=body, headers=headers, timeout=60)
         answer.raise_for_status()
@@ -40,14 +40,14 @@ class MinimalWorker:
         return answer
 
     def poll(self, **more: Any) -> Any:
-        """The next job; it is waited for."""
+        """Wait for the next job."""
         while True:
             job = self.call("poll", worker_id=self.name, wait_seconds=10, **more)["job"]
             if job is not None:
                 return job
 
     def work(self, job: Any) -> None:
-        """Fetch, run for longer than the lease lives, upload."""
+        """Download, run for longer than the lease, upload."""
         payload = job["input_payload"]
         assert payload["workflow"]
         for asset in payload["assets"]:

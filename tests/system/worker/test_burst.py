@@ -1,4 +1,4 @@
-"""Jobs that would wait for too long go to Comfy Cloud, through a real server, two real workers and two simulators."""
+"""Burst to Comfy Cloud with a real server, two workers and two simulators."""
 
 import asyncio
 
@@ -8,20 +8,20 @@ from comfyrelay.simulator import Simulator, Stuck
 from tests.support.whole_system import COST, TOKENS, System
 from tests.support.world import PATIENCE_SECONDS
 
-# What nobody has run yet should take 60 s.
+# Jobs without a history are expected to take 60 s.
 PRICE = 1_000
 EXPECTED = 60 * PRICE
 
 
-async def until_it_says(system: System, job: str, words: str) -> None:
-    """Wait until a job says this of why it waits."""
+async def until_waiting_reason(system: System, job: str, words: str) -> None:
+    """Wait until the job gives this reason for waiting."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while words not in ((await system.job(job))["waiting"] or {"text": ""})["text"]:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 @pytest.mark.journey
-async def test_what_would_wait_too_long_goes_to_the_cloud_until_the_money_is_spent(any_system: System) -> None:
+async def test_impatient_jobs_burst_to_the_cloud_until_the_budget_is_spent(any_system: System) -> None:
     system = any_system
     effect = await system.plain_effect(
         provider="any", cloud_micros_per_second=PRICE, self_hosted_micros_per_second=1, burst_micros_per_hour=EXPECTED
@@ -44,7 +44,7 @@ async def test_what_would_wait_too_long_goes_to_the_cloud_until_the_money_is_spe
         await system.until_running(cloud)
         assert (await system.lease_of(hasty))["worker_id"] == "cloud-1"
         late = await system.submit(effect, input_payload={"color": 92}, max_wait_seconds=10)
-        await until_it_says(system, late, "It stays here: what Comfy Cloud may cost in an hour is spent.")
+        await until_waiting_reason(system, late, "It stays here: what Comfy Cloud may cost in an hour is spent.")
         assert [(await system.lease_of(each))["provider"] for each in (running, patient, hasty, late)] == [
             "self_hosted",
             "self_hosted",

@@ -1,4 +1,4 @@
-"""What a worker is and has reaches the control plane, also when it changes."""
+"""A worker's capabilities reach the server, also when they change."""
 
 import asyncio
 
@@ -7,7 +7,7 @@ from tests.support.whole_system import System
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_comfyui_that_comes_back_with_another_model_is_told_with_a_poll(system: System) -> None:
+async def test_new_model_after_a_comfyui_restart_is_reported_by_a_poll(system: System) -> None:
     await system.plain_effect()
     await system.started(poll_wait_seconds=0.5)
 

@@ -1,4 +1,4 @@
-"""`comfyrelay worker check`: what it says and ends with, and that it leaves no trace."""
+"""`comfyrelay worker check`: its output and exit code, and that it changes nothing."""
 
 import json
 import os
@@ -19,7 +19,7 @@ def marks(text: str) -> list[str]:
     return [line.split()[0] for line in text.splitlines()]
 
 
-async def test_where_all_is_well_nothing_is_changed(system: System) -> None:
+async def test_successful_check_changes_nothing(system: System) -> None:
     await system.plain_effect()
     code, text = await system.checked()
     assert code == 0, text
@@ -32,7 +32,7 @@ async def test_where_all_is_well_nothing_is_changed(system: System) -> None:
     assert (await system.admin("GET", "/workers"))["items"] == []
 
 
-async def test_what_is_wrong_is_said_and_makes_it_fail(system: System) -> None:
+async def test_check_fails_and_names_the_error(system: System) -> None:
     await system.plain_effect()
     in_the_way = system.folder / "file"
     in_the_way.write_text("")
@@ -45,27 +45,27 @@ async def test_what_is_wrong_is_said_and_makes_it_fail(system: System) -> None:
         ({"comfyui_base_url": "http://127.0.0.1:1"}, "No server listens at http://127.0.0.1:1"),
         ({"data_dir": in_the_way}, f"{in_the_way} is not a writable folder"),
     ]
-    for wrong, told in wrongs:
+    for wrong, message in wrongs:
         code, text = await system.checked(variables={"FLEET_SECRET": ""} if "fleet_secret" in wrong else None, **wrong)
         assert code == 1, text
         assert marks(text).count("no") == 1, text
-        assert told in text
+        assert message in text
 
 
-async def test_what_works_less_well_than_it_could_is_only_noted(system: System) -> None:
+async def test_check_with_warnings_succeeds(system: System) -> None:
     graph = invert()
     graph["2"]["class_type"] = "NoSuchNode"
-    await system.effect("odd", graph, properties=[])
+    await system.effect("rare", graph, properties=[])
     code, text = await system.checked("--json", comfyui_folders=system.folder)
     found = {each["about"]: (each["verdict"], each["text"]) for each in json.loads(text)}
     assert code == 0, text
-    assert found["workflow odd"][0] == "lacking"
-    assert "Missing: NoSuchNode" in found["workflow odd"][1]
+    assert found["workflow rare"][0] == "lacking"
+    assert "Missing: NoSuchNode" in found["workflow rare"][1]
     assert found[f"ComfyUI {system.simulator.url}"][0] == "lacking"
     assert "has no folder `output`" in found[f"ComfyUI {system.simulator.url}"][1]
 
 
-async def test_worker_that_runs_is_seen(system: System) -> None:
+async def test_check_reports_a_running_worker(system: System) -> None:
     await system.plain_effect()
     await system.started()
     code, text = await system.checked()
@@ -74,7 +74,7 @@ async def test_worker_that_runs_is_seen(system: System) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt" or os.getuid() == 0, reason="root may write everywhere")
-async def test_folders_of_comfyui_that_cannot_be_written_are_named(tmp_path: Path) -> None:
+async def test_unwritable_comfyui_folders_are_named(tmp_path: Path) -> None:
     async with Simulator(folder=tmp_path) as simulator, ComfyClient(simulator.url) as client:
         closed = tmp_path / "output"
         closed.chmod(0o500)

@@ -1,4 +1,7 @@
-"""Stopping: a user's cancel and pause, an operator's drain and revoke, signals, and notices that the machine goes."""
+"""Stopping work:
+
+cancel and pause by users, drain and revoke by operators, signals, and instance termination notices.
+"""
 
 import asyncio
 import signal
@@ -18,11 +21,11 @@ from tests.support.processes import Service
 from tests.support.whole_system import DOWNLOAD, UPLOAD, System
 from tests.support.world import PATIENCE_SECONDS
 
-# in the first node: progress counts nodes, and after the first it would look as if the job were soon done
+# in the first node: progress counts nodes, so after the first the job would seem nearly done
 ENDLESS = Slow(class_type="LoadImage", seconds=600, steps=6000)
-# Nobody waits for the next heartbeat: it comes only after this time.
+# The next heartbeat comes only after this time, so no test waits for it.
 SELDOM = {"HEARTBEAT_INTERVAL_SECONDS": "30"}
-# The promise is two seconds; a slow machine gets more, and still less than until that heartbeat.
+# The documented limit is two seconds. Slow machines get more, but less than the heartbeat interval.
 SOON_SECONDS = 10.0
 Going = tuple[System, Service, Metadata | None]
 
@@ -33,33 +36,33 @@ async def metadata() -> AsyncIterator[Metadata]:
         yield metadata
 
 
-async def heard_after(system: System, worker: Service, job: str, verb: str) -> float:
-    """Seconds from the answer to a user until the worker has let go of the job, by the logs of server and worker."""
+async def stop_delay(system: System, worker: Service, job: str, verb: str) -> float:
+    """Seconds from the response to the user until the worker released the job, from the logs of both."""
     await worker.until_said("worker.job_requeued", job_id=job, reason=verb)
     [let_go] = worker.said("worker.job_requeued", job_id=job, reason=verb)
-    # it is written down once it is answered, which may be after the worker has heard of it
+    # the request is logged after its response, possibly after the worker stopped
     await system.server.until_said("request", path=f"/api/ai-jobs/{job}/{verb}")
     [asked] = system.server.said("request", path=f"/api/ai-jobs/{job}/{verb}")
     return (datetime.fromisoformat(let_go["timestamp"]) - datetime.fromisoformat(asked["timestamp"])).total_seconds()
 
 
 async def until_silent(system: System, job: str) -> None:
-    """Wait until the server has heard of the node that a job is stuck in: nothing more is told after that."""
+    """Wait until the server knows the node that the job is stuck in. No progress follows."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not ((await system.job(job))["progress"] or {}).get("node"):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-def tell(worker: Service, metadata: Metadata | None) -> None:
-    """Tell a worker that it must go: by a Spot notice where there is one, else by a signal."""
+def request_shutdown(worker: Service, metadata: Metadata | None) -> None:
+    """Send a Spot notice if there is a metadata service, else SIGTERM."""
     if metadata is None:
         worker.send(signal.SIGTERM)
     else:
         metadata.interrupt(seconds=120)
 
 
-async def finished_by_another(system: System, job: str) -> None:
-    """What was given back is unharmed: nothing was counted against it, and another worker does it."""
+async def assert_finished_by_another(system: System, job: str) -> None:
+    """A returned job has no attempt counted, and another worker completes it."""
     found = await system.job(job)
     assert (found["status"], found["attempts"]) == ("queued", 0)
     system.simulator.behave()
@@ -71,7 +74,7 @@ async def finished_by_another(system: System, job: str) -> None:
 
 @pytest.fixture(params=["signal", "spot"])
 def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) -> Going:
-    """A worker that has not been started, and how it will hear that it must go."""
+    """A worker that is not started yet, and how it will be stopped."""
     by_signal = request.param == "signal"
     worker = system.worker(
         metadata_url="off" if by_signal else metadata.url, metadata_interval_seconds=0.1, shutdown_seconds=30
@@ -79,81 +82,81 @@ def going(request: pytest.FixtureRequest, system: System, metadata: Metadata) ->
     return system, worker, None if by_signal else metadata
 
 
-class TestLeaving:
-    """By SIGTERM and by a Spot notice, at each moment of a job."""
+class TestShutdown:
+    """By SIGTERM and by Spot notice, at each stage of a job."""
 
-    async def test_idle_worker_goes_at_once(self, going: Going) -> None:
+    async def test_idle_worker_exits_at_once(self, going: Going) -> None:
         system, worker, metadata = going
         await system.plain_effect()
         await worker.start()
         await worker.until_said("worker.registered")
-        tell(worker, metadata)
+        request_shutdown(worker, metadata)
         assert await worker.ended() == 0
         assert (await system.admin("GET", "/workers"))["items"] == []
 
-    async def test_job_that_is_being_fetched_is_given_back(self, going: Going) -> None:
+    async def test_job_that_is_downloading_is_given_back(self, going: Going) -> None:
         system, worker, metadata = going
         job = await system.image(await system.effect())
         system.files.hold(DOWNLOAD)
         await worker.start()
         await system.files.until_held()
-        tell(worker, metadata)
+        request_shutdown(worker, metadata)
         assert await worker.ended() == 0
-        await finished_by_another(system, job)
+        await assert_finished_by_another(system, job)
 
     @pytest.mark.journey
-    async def test_job_that_cannot_end_in_time_is_given_back_and_interrupted(self, going: Going) -> None:
+    async def test_job_that_cannot_finish_in_time_is_interrupted_and_given_back(self, going: Going) -> None:
         system, worker, metadata = going
         system.simulator.misbehave(ENDLESS)
         job = await system.image(await system.effect())
         await worker.start()
         await system.until_progress(job, 0.0001)
-        tell(worker, metadata)
+        request_shutdown(worker, metadata)
         assert await worker.ended() == 0
         assert system.simulator.log.interrupts == 1
-        await finished_by_another(system, job)
+        await assert_finished_by_another(system, job)
 
-    async def test_job_that_is_nearly_done_is_finished(self, going: Going) -> None:
+    async def test_nearly_finished_job_is_completed(self, going: Going) -> None:
         system, worker, metadata = going
         system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=3, steps=30))
         job = await system.image(await system.effect())
         await worker.start()
         await system.until_progress(job, 0.4)
-        tell(worker, metadata)
+        request_shutdown(worker, metadata)
         assert await worker.ended() == 0
         assert (await system.until(job, "completed"))["attempts"] == 1
         assert system.simulator.log.interrupts == 0
 
-    async def test_output_that_is_being_uploaded_gets_there(self, going: Going) -> None:
+    async def test_output_upload_is_completed(self, going: Going) -> None:
         system, worker, metadata = going
         job = await system.image(await system.effect())
         system.files.hold(UPLOAD)
         await worker.start()
         await system.files.until_held()
-        tell(worker, metadata)
+        request_shutdown(worker, metadata)
         await worker.until_said("worker.draining")
         system.files.let_go()
         assert await worker.ended() == 0
         assert (await system.until(job, "completed"))["attempts"] == 1
 
-    async def test_no_job_is_taken_any_more(self, going: Going) -> None:
+    async def test_stopping_worker_claims_no_jobs(self, going: Going) -> None:
         system, worker, metadata = going
         effect = await system.effect()
         job = await system.image(effect)
         system.files.hold(UPLOAD)
         await worker.start()
         await system.files.until_held()
-        tell(worker, metadata)
+        request_shutdown(worker, metadata)
         await worker.until_said("worker.draining")
         system.files.let_go()
         second = await system.image(effect)
         assert await worker.ended() == 0
         await system.completed(job)
-        await finished_by_another(system, second)
+        await assert_finished_by_another(system, second)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_signal_is_heard_before_the_worker_knows_who_it_is(tmp_path: Path, number: signal.Signals) -> None:
+async def test_signal_stops_a_worker_that_is_not_registered_yet(tmp_path: Path, number: signal.Signals) -> None:
     asked = asyncio.Event()
 
     async def say_nothing(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -177,7 +180,7 @@ async def test_signal_is_heard_before_the_worker_knows_who_it_is(tmp_path: Path,
         assert await worker.ended() == 0, worker.text()
 
 
-async def test_second_signal_waits_for_nothing(system: System) -> None:
+async def test_second_signal_exits_at_once(system: System) -> None:
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
     worker = await system.started(shutdown_seconds=600)
@@ -186,10 +189,10 @@ async def test_second_signal_waits_for_nothing(system: System) -> None:
     await worker.until_said("worker.draining")
     worker.send(signal.SIGINT)
     assert await worker.ended() == 0
-    await finished_by_another(system, job)
+    await assert_finished_by_another(system, job)
 
 
-async def test_recommendation_to_rebalance_lets_the_job_finish(system: System, metadata: Metadata) -> None:
+async def test_rebalance_recommendation_lets_the_job_finish(system: System, metadata: Metadata) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started(metadata_url=metadata.url, metadata_interval_seconds=0.1)
@@ -201,10 +204,10 @@ async def test_recommendation_to_rebalance_lets_the_job_finish(system: System, m
     stuck.end()
     await system.completed(job)
     assert await worker.ended() == 0
-    await finished_by_another(system, second)
+    await assert_finished_by_another(system, second)
 
 
-async def test_auto_scaling_group_that_ends_the_instance_is_heard(system: System, metadata: Metadata) -> None:
+async def test_auto_scaling_termination_stops_the_worker(system: System, metadata: Metadata) -> None:
     effect = await system.effect()
     system.simulator.misbehave(ENDLESS)
     worker = await system.started(metadata_url=metadata.url, metadata_interval_seconds=0.1)
@@ -212,20 +215,20 @@ async def test_auto_scaling_group_that_ends_the_instance_is_heard(system: System
     await system.until_progress(job, 0.0001)
     metadata.end_by_group()
     assert await worker.ended() == 0
-    await finished_by_another(system, job)
+    await assert_finished_by_another(system, job)
 
 
 @dataclass
-class Aws:
-    """Auto Scaling as far as a worker speaks to it: what it was told, one after the other."""
+class AutoScalingApi:
+    """The Auto Scaling calls that a worker makes, in order."""
 
     url: str = ""
-    told: list[dict[str, str]] = field(default_factory=list)
+    received_calls: list[dict[str, str]] = field(default_factory=list)
     refuses: int = 0
 
     async def answer(self, request: web.Request) -> web.Response:
         said = {name: values[0] for name, values in parse_qs(await request.text()).items()}
-        self.told.append(said)
+        self.received_calls.append(said)
         if said["Action"] == "CompleteLifecycleAction" and self.refuses:
             self.refuses -= 1
             return web.Response(status=503, text="busy")
@@ -234,12 +237,12 @@ class Aws:
 
     @property
     def completed(self) -> list[dict[str, str]]:
-        return [each for each in self.told if each["Action"] == "CompleteLifecycleAction"]
+        return [each for each in self.received_calls if each["Action"] == "CompleteLifecycleAction"]
 
 
 @pytest.fixture
-async def aws() -> AsyncIterator[Aws]:
-    aws = Aws()
+async def aws() -> AsyncIterator[AutoScalingApi]:
+    aws = AutoScalingApi()
     app = web.Application()
     app.router.add_post("/", aws.answer)
     async with TestServer(app) as server:
@@ -248,9 +251,9 @@ async def aws() -> AsyncIterator[Aws]:
 
 
 class TestLifecycleHook:
-    """A group that ends an instance waits for a word of it, where it has a hook for that."""
+    """An Auto Scaling group with a lifecycle hook waits for the worker before it terminates the instance."""
 
-    async def started(self, system: System, metadata: Metadata, aws: Aws) -> Service:
+    async def started(self, system: System, metadata: Metadata, aws: AutoScalingApi) -> Service:
         await system.plain_effect()
         return await system.started(
             metadata_url=metadata.url,
@@ -260,27 +263,29 @@ class TestLifecycleHook:
             variables={"AWS_ENDPOINT_URL": aws.url, "AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"},
         )
 
-    async def test_group_is_told_when_the_worker_has_left(self, system: System, metadata: Metadata, aws: Aws) -> None:
+    async def test_lifecycle_action_completes_after_deregistration(
+        self, system: System, metadata: Metadata, aws: AutoScalingApi
+    ) -> None:
         worker = await self.started(system, metadata, aws)
         aws.refuses = 1
         metadata.end_by_group()
         assert await worker.ended() == 0
         assert (await system.admin("GET", "/workers"))["items"] == []
-        # the first word was not heard
+        # the first call failed
         assert len(aws.completed) == 2
         said = aws.completed[-1]
         assert (said["AutoScalingGroupName"], said["LifecycleHookName"]) == ("gpu", "drain")
         assert (said["InstanceId"], said["LifecycleActionResult"]) == ("i-0123456789abcdef0", "CONTINUE")
-        # nothing after it: the machine may be gone by then
-        assert aws.told[-1] == said
+        # no call follows: the instance may be terminated by then
+        assert aws.received_calls[-1] == said
 
-    async def test_worker_that_is_only_stopped_keeps_its_machine(
-        self, system: System, metadata: Metadata, aws: Aws
+    async def test_stopped_worker_does_not_complete_the_lifecycle_action(
+        self, system: System, metadata: Metadata, aws: AutoScalingApi
     ) -> None:
         worker = await self.started(system, metadata, aws)
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
-        assert aws.told
+        assert aws.received_calls
         assert aws.completed == []
 
 
@@ -289,13 +294,13 @@ class TestStopping:
     async def test_cancel_stops_the_run_soon(self, any_system: System) -> None:
         system = any_system
         effect = await system.effect()
-        # says nothing, so that no word of its progress brings the news
+        # silent, so that no progress report carries the stop request
         stuck = system.simulator.misbehave(Stuck(class_type="LoadImage"))
         worker = await system.started(variables=SELDOM)
         job = await system.image(effect)
         await until_silent(system, job)
         await system.user("POST", f"/ai-jobs/{job}/cancel", {})
-        assert await heard_after(system, worker, job, "cancel") < SOON_SECONDS
+        assert await stop_delay(system, worker, job, "cancel") < SOON_SECONDS
         await system.until(job, "canceled")
         assert system.simulator.log.interrupts == 1
         stuck.end()
@@ -309,18 +314,18 @@ class TestStopping:
         job = await system.image(effect)
         await system.files.until_held()
         await system.user("POST", f"/ai-jobs/{job}/cancel", {})
-        assert await heard_after(system, worker, job, "cancel") < SOON_SECONDS
+        assert await stop_delay(system, worker, job, "cancel") < SOON_SECONDS
         await system.until(job, "canceled")
         system.files.let_go()
 
-    async def test_pause_now_puts_the_job_back_soon(self, system: System) -> None:
+    async def test_immediate_pause_requeues_the_job_soon(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulator.misbehave(Stuck(class_type="LoadImage"))
         worker = await system.started(variables=SELDOM)
         job = await system.image(effect)
         await until_silent(system, job)
         await system.user("POST", f"/ai-jobs/{job}/pause", {"mode": "now"})
-        assert await heard_after(system, worker, job, "pause") < SOON_SECONDS
+        assert await stop_delay(system, worker, job, "pause") < SOON_SECONDS
         await system.until(job, "paused")
         stuck.end()
         await system.user("POST", f"/ai-jobs/{job}/resume", {})
@@ -328,7 +333,7 @@ class TestStopping:
         assert (await system.job(job))["attempts"] == 1
 
     @pytest.mark.parametrize("simulators", [2])
-    async def test_job_that_was_only_fetched_is_given_back_for_an_idle_worker(self, system: System) -> None:
+    async def test_prefetched_job_is_given_back_for_an_idle_worker(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulators[0].misbehave(Stuck(class_type="ImageInvert"))
         worker = await system.started("busy", simulators=[system.simulators[0]], variables=SELDOM)
@@ -339,13 +344,13 @@ class TestStopping:
         await system.completed(fetched)
         assert worker.said("worker.job_requeued", job_id=fetched, reason="released")
         assert (await system.job(fetched))["attempts"] == 1
-        # the one that ran is not asked for
+        # the running job is not requested back
         stuck.end()
         await system.completed(running)
         assert [each["job_id"] for each in worker.said("worker.job_requeued")] == [fetched]
 
     @pytest.mark.journey
-    async def test_draining_worker_finishes_what_it_has_and_gets_nothing_new(self, system: System) -> None:
+    async def test_draining_worker_finishes_its_jobs_and_gets_no_new_ones(self, system: System) -> None:
         effect = await system.effect()
         stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
         worker = await system.started(prefetch=0)
@@ -355,7 +360,7 @@ class TestStopping:
         second = await system.image(effect)
         stuck.end()
         await system.completed(job)
-        # long enough for whoever would get it
+        # long enough for any other worker to claim it
         await system.reconcile()
         assert (await system.job(second))["status"] == "queued"
         await system.admin("POST", "/workers/gpu-1/undrain")
@@ -363,7 +368,7 @@ class TestStopping:
         assert worker.is_running
 
     @pytest.mark.parametrize("simulators", [2])
-    async def test_revoked_worker_stops_what_it_runs(self, system: System) -> None:
+    async def test_revoked_worker_stops_its_jobs(self, system: System) -> None:
         effect = await system.effect()
         system.simulators[0].misbehave(ENDLESS)
         worker = await system.started("revoked", simulators=[system.simulators[0]])

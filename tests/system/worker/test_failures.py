@@ -1,4 +1,4 @@
-"""What goes wrong in ComfyUI, whose fault it is, and what a worker does about it."""
+"""Failures in ComfyUI, their classification, and how a worker reacts."""
 
 import asyncio
 import shlex
@@ -17,7 +17,7 @@ from tests.support.world import PATIENCE_SECONDS
 BAD_DEVICE = "CUDA error: an illegal memory access was encountered"
 
 
-async def test_graph_that_fails_everywhere_fails_at_once_and_costs_nothing(system: System) -> None:
+async def test_graph_that_always_fails_is_failed_at_once_without_charge(system: System) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message="tensor sizes must match"))
     await system.started()
@@ -26,14 +26,14 @@ async def test_graph_that_fails_everywhere_fails_at_once_and_costs_nothing(syste
     assert "tensor sizes must match" in job["error"]
 
 
-async def test_worker_without_a_node_is_not_given_that_workflow(system: System) -> None:
+async def test_worker_missing_a_node_does_not_get_the_workflow(system: System) -> None:
     graph = invert()
     graph["2"]["class_type"] = "NoSuchNode"
-    effect = await system.effect("odd", graph, properties=[])
+    effect = await system.effect("unknown-node", graph, properties=[])
     other = await system.plain_effect()
     job = await system.submit(effect)
     await system.started()
-    # it goes on with other workflows
+    # it still gets other workflows
     await system.completed(await system.plain(other))
     found = await system.job(job)
     assert (found["status"], found["attempts"]) == ("queued", 0)
@@ -45,7 +45,7 @@ async def test_worker_without_a_node_is_not_given_that_workflow(system: System) 
 @pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
 @pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
-async def test_fault_of_one_worker_is_made_good_by_another(system: System) -> None:
+async def test_job_that_fails_on_one_worker_succeeds_on_another(system: System) -> None:
     effect = await system.plain_effect()
     system.simulators[0].misbehave(
         Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch")
@@ -59,9 +59,9 @@ async def test_fault_of_one_worker_is_made_good_by_another(system: System) -> No
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(system: System) -> None:
+async def test_job_that_fails_on_one_gpu_succeeds_on_the_next(system: System) -> None:
     effect = await system.plain_effect()
-    # held before the node that fails, until it is known who has the job, and the other one is well
+    # blocked before the failing node, until the job's worker is known and the other is healthy
     stuck = [each.misbehave(Stuck(class_type="EmptyImage")) for each in system.simulators]
     for each in system.simulators:
         each.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
@@ -79,7 +79,7 @@ async def test_fault_of_one_gpu_is_made_good_by_the_other_of_the_same_worker(sys
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_job_that_goes_to_another_gpu_waits_there_and_runs_anew(system: System) -> None:
+async def test_job_moved_to_another_gpu_waits_there_and_restarts(system: System) -> None:
     effect = await system.plain_effect()
     stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.simulators]
     worker = await system.started(prefetch=0)
@@ -103,18 +103,18 @@ async def test_job_that_goes_to_another_gpu_waits_there_and_runs_anew(system: Sy
     assert (await system.job(moved))["attempts"] == 1
 
 
-async def test_memory_is_freed_after_a_run_that_had_not_enough(system: System) -> None:
+async def test_memory_is_freed_after_an_out_of_memory_error(system: System) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(OutOfMemory(class_type="ImageInvert", times=1))
     await system.started()
     job = await system.plain(effect)
     await system.completed(job)
-    # after the failure, and before the job had the GPU to itself
+    # after the failure, and before the run alone on the GPU
     assert system.simulator.log.count("POST", "/free") + system.simulator.log.count("POST", "/api/free") == 2
     assert (await system.job(job))["attempts"] == 1
 
 
-async def test_what_does_not_fit_into_the_gpu_fails_with_what_to_do_and_costs_nothing(system: System) -> None:
+async def test_job_too_large_for_the_gpu_fails_with_advice_and_no_charge(system: System) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(OutOfMemory(class_type="ImageInvert"))
     await system.started()
@@ -128,14 +128,14 @@ async def test_what_does_not_fit_into_the_gpu_fails_with_what_to_do_and_costs_no
     assert any("it runs again, alone on its GPU." in each for each in lines)
 
 
-async def test_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(system: System) -> None:
+async def test_gpu_in_a_bad_state_gets_no_jobs_until_comfyui_restarts(system: System) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
     worker = await system.started()
     job = await system.plain(effect)
     await worker.until_said("worker.comfyui_gpu_fault")
     await system.until(job, "queued")
-    # long enough for whoever would poll
+    # long enough for a poll
     await system.reconcile()
     assert (await system.job(job))["status"] == "queued"
     assert system.simulator.log.prompts_queued == 1
@@ -143,12 +143,12 @@ async def test_gpu_in_a_bad_state_gets_nothing_until_comfyui_was_restarted(syste
     await system.completed(job)
 
 
-async def test_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system: System, tmp_path: Path) -> None:
+async def test_gpu_in_a_bad_state_is_restarted_with_its_command(system: System, tmp_path: Path) -> None:
     effect = await system.plain_effect()
     system.simulator.misbehave(Fail(class_type="ImageInvert", message=BAD_DEVICE, times=1))
-    told = tmp_path / "restarted"
-    # with the last step it is there as a whole
-    script = "env > {0}.part && mv {0}.part {0}".format(shlex.quote(str(told)))
+    marker = tmp_path / "restarted"
+    # complete once the last step is written
+    script = "env > {0}.part && mv {0}.part {0}".format(shlex.quote(str(marker)))
     worker = await system.started(
         comfyui_restart_command=shlex.join(["sh", "-c", script]),
         variables={"COMFY_CLOUD_API_KEY": "the-key", "COMFY_PROVIDERS": "self_hosted", "CUDA_VISIBLE_DEVICES": "1"},
@@ -156,20 +156,20 @@ async def test_gpu_in_a_bad_state_is_restarted_with_the_command_for_it(system: S
     job = await system.plain(effect)
     await worker.until_said("worker.restarting_comfyui")
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not told.exists():  # noqa: ASYNC110  (a file tells nobody)
+        while not marker.exists():  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
-    # what the command of a real machine does
+    # as the command of a real machine does
     await system.simulator.restart()
     await system.completed(job)
-    variables = dict(line.split("=", 1) for line in told.read_text().splitlines() if "=" in line)
+    variables = dict(line.split("=", 1) for line in marker.read_text().splitlines() if "=" in line)
     assert (variables["COMFYUI_URL"], variables["CUDA_VISIBLE_DEVICES"]) == (system.simulator.url, "1")
-    # a ComfyUI that is started so would hand them to its custom nodes
+    # a ComfyUI started this way would pass them to its custom nodes
     assert not {"FLEET_SECRET", "COMFY_CLOUD_API_KEY"} & variables.keys()
     assert not [name for name in variables if name.startswith("COMFYRELAY_")]
 
 
 @pytest.mark.journey
-async def test_comfyui_may_be_killed_and_come_back_during_a_job(system: System) -> None:
+async def test_job_survives_a_killed_comfyui(system: System) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     await system.started()
@@ -182,14 +182,14 @@ async def test_comfyui_may_be_killed_and_come_back_during_a_job(system: System) 
     await system.completed(job)
 
 
-async def test_comfyui_may_restart_in_the_middle_of_a_node(system: System) -> None:
+async def test_job_survives_a_comfyui_restart_during_a_node(system: System) -> None:
     effect = await system.effect()
     system.simulator.misbehave(Restart(class_type="ImageInvert", times=1, down_seconds=0.2))
     await system.started()
     await system.completed(await system.image(effect))
 
 
-async def test_worker_may_be_started_before_its_comfyui(system: System) -> None:
+async def test_worker_can_start_before_its_comfyui(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     await system.simulator.stop()
@@ -200,7 +200,7 @@ async def test_worker_may_be_started_before_its_comfyui(system: System) -> None:
     await system.completed(job)
 
 
-async def test_graph_that_names_somebody_elses_file_is_refused(system: System) -> None:
+async def test_graph_that_names_a_foreign_file_is_refused(system: System) -> None:
     secret = png("#abcdef")
     (system.simulator.folder / "input" / "secret.png").write_bytes(secret)
     system.assets.append(secret)
@@ -212,7 +212,7 @@ async def test_graph_that_names_somebody_elses_file_is_refused(system: System) -
 
 
 @pytest.mark.parametrize("settings", [{"BLOCK_COOLDOWN_SECONDS": "600"}])
-async def test_comfyui_that_cannot_say_what_its_nodes_are_is_not_given_the_job_again(system: System) -> None:
+async def test_comfyui_without_node_definitions_does_not_get_the_job_again(system: System) -> None:
     effect = await system.plain_effect()
     async with Proxy(system.simulator.url) as comfyui:
         comfyui.refuse(b"GET /object_info")
@@ -223,13 +223,13 @@ async def test_comfyui_that_cannot_say_what_its_nodes_are_is_not_given_the_job_a
         assert len((await system.admin("GET", "/workers/gpu-1"))["blocks"]) == 1
         await system.started("gpu-2")
         await system.completed(job)
-        # before its ComfyUI is gone
+        # before its ComfyUI stops
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_input_that_is_gone_fails_the_job_and_not_the_worker(system: System) -> None:
+async def test_missing_input_fails_the_job_and_not_the_worker(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     objects = system.folder / "server" / "objects" / "tenants"
@@ -240,8 +240,8 @@ async def test_input_that_is_gone_fails_the_job_and_not_the_worker(system: Syste
     await system.completed(await system.image(effect))
 
 
-async def test_worker_that_cannot_write_leaves_the_jobs_to_others_for_a_while(system: System) -> None:
-    """As with a full disk: it would use up the attempts of one job after the other."""
+async def test_worker_that_cannot_write_pauses_claiming(system: System) -> None:
+    """As with a full disk: otherwise it would use up the attempts of one job after another."""
     effect = await system.effect()
     worker = await system.started()
     work = system.folder / "worker" / "gpu-1" / "work"
@@ -258,8 +258,8 @@ async def test_worker_that_cannot_write_leaves_the_jobs_to_others_for_a_while(sy
     work.mkdir()
 
 
-async def test_run_whose_file_is_gone_is_run_anew(system: System) -> None:
-    """A preview is cached together with its image, and the file of the first job was removed after it."""
+async def test_run_with_a_missing_output_file_is_repeated(system: System) -> None:
+    """ComfyUI caches a preview with its image, but the file was removed after the first job."""
     graph = invert()
     graph["3"] = {"class_type": "PreviewImage", "inputs": {"images": ["2", 0]}}
     effect = await system.effect("preview", graph, properties=[])

@@ -1,4 +1,4 @@
-"""Jobs from submitting to their output, through a real server, a real worker and simulators for ComfyUI."""
+"""Jobs from submission to output, with a real server, a real worker and ComfyUI simulators."""
 
 import asyncio
 import io
@@ -20,14 +20,14 @@ LOGO = {"key": "logo", "type": "image", "placeholder": "{{LOGO}}"}
 
 
 async def _until_in(folder: Path, content: bytes) -> None:
-    """Wait until a folder has one file, with this content."""
+    """Wait until the folder has one file, with this content."""
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while [each.read_bytes() for each in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files tell nobody)
+        while [each.read_bytes() for each in folder.iterdir()] != [content]:  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
 
 
 def _copies(system: System, worker_id: str) -> Path:
-    """Where a worker's effect assets are on ComfyUI."""
+    """The effect assets that the worker uploaded to ComfyUI."""
     return system.simulator.folder / "input" / "comfyrelay" / asset_folder(system.folder / "worker" / worker_id)
 
 
@@ -37,7 +37,7 @@ def colour_of(picture: bytes) -> Any:
 
 
 @pytest.mark.journey
-async def test_image_comes_back_as_the_effect_makes_it(any_system: System) -> None:
+async def test_image_job_returns_an_image(any_system: System) -> None:
     effect = await any_system.effect()
     await any_system.started()
     job = await any_system.submit(effect, png("#102030"))
@@ -45,14 +45,14 @@ async def test_image_comes_back_as_the_effect_makes_it(any_system: System) -> No
     assert (await any_system.job(job))["attempts"] == 1
 
 
-async def test_video_comes_back_as_a_video(system: System) -> None:
+async def test_video_job_returns_a_video(system: System) -> None:
     effect = await system.video_effect()
     await system.started()
     output = await system.completed(await system.submit(effect, MP4))
     assert output[4:8] == b"ftyp"
 
 
-async def test_text_comes_back_as_a_text_that_no_browser_runs(system: System) -> None:
+async def test_text_output_is_served_as_inert_text(system: System) -> None:
     hostile = "<script>alert(1)</script> grüße"
     text: dict[str, Any] = {"output_node_id": "1", "output_extension": "txt", "output_mime_type": "text/plain"}
     effect = await system.effect("words", words(hostile), properties=[], **text)
@@ -67,7 +67,7 @@ async def test_text_comes_back_as_a_text_that_no_browser_runs(system: System) ->
     assert answer.headers["x-content-type-options"] == "nosniff"
 
 
-async def test_images_over_the_socket_come_back_also_when_the_worker_was_killed_or_lost_its_connection(
+async def test_websocket_images_survive_a_kill_and_a_lost_connection(
     system: System,
 ) -> None:
     graph = invert_file("{{INPUT}}") | {"3": {"class_type": "SaveImageWebsocket", "inputs": {"images": ["2", 0]}}}
@@ -86,7 +86,7 @@ async def test_images_over_the_socket_come_back_also_when_the_worker_was_killed_
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_jobs_that_wait_are_done_one_after_the_other(system: System) -> None:
+async def test_waiting_jobs_run_in_order(system: System) -> None:
     effect = await system.plain_effect()
     jobs = [await system.plain(effect) for _ in range(5)]
     await system.started()
@@ -94,7 +94,7 @@ async def test_jobs_that_wait_are_done_one_after_the_other(system: System) -> No
     assert len({colour_of(each) for each in pictures}) == 5
 
 
-async def test_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(system: System) -> None:
+async def test_prefetched_job_moves_to_an_idle_worker(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     await system.started(prefetch=1)
@@ -113,8 +113,8 @@ async def test_job_that_a_busy_worker_only_holds_goes_to_one_that_is_idle(system
 
 
 @pytest.mark.parametrize("by", ["default", "override"])
-async def test_file_of_an_effect_is_fetched_and_uploaded_once(system: System, by: str) -> None:
-    """Not with each job, and not after a restart of the worker either."""
+async def test_effect_asset_is_downloaded_and_uploaded_once(system: System, by: str) -> None:
+    """Also across jobs and worker restarts."""
     path = await system.asset(png("#445566"))
     logo = {**LOGO, "default_value": path} if by == "default" else LOGO
     overrides = {} if by == "default" else {"logo": path}
@@ -129,7 +129,7 @@ async def test_file_of_an_effect_is_fetched_and_uploaded_once(system: System, by
     assert system.simulator.log.uploads_written == 1
 
 
-async def test_comfyui_keeps_the_files_of_effects_that_the_worker_keeps(system: System) -> None:
+async def test_comfyui_keeps_the_effect_assets_that_the_worker_caches(system: System) -> None:
     colours = ("#445566", "#665544")
     paths = [await system.asset(png(each)) for each in colours]
     effects = [
@@ -137,11 +137,11 @@ async def test_comfyui_keeps_the_files_of_effects_that_the_worker_keeps(system: 
         for number, path in enumerate(paths)
     ]
     copies = _copies(system, "gpu-1")
-    # room for one of them
+    # the cache fits one of them
     worker = await system.started(asset_cache_bytes=len(png(colours[0])))
     for effect, colour in zip((*effects, effects[0]), (*colours, colours[0]), strict=True):
         await system.completed(await system.submit(effect))
-        # the last job is over for its user before it is for the worker
+        # the last job completes for its user before the worker is done with it
         await _until_in(copies, png(colour))
     assert system.simulator.log.uploads_written == 3
     await worker.kill()
@@ -152,7 +152,7 @@ async def test_comfyui_keeps_the_files_of_effects_that_the_worker_keeps(system: 
     assert list(copies.iterdir()) == []
 
 
-async def test_two_workers_on_one_comfyui_folder_leave_each_other_the_files_of_effects(system: System) -> None:
+async def test_two_workers_on_one_comfyui_folder_keep_each_others_assets(system: System) -> None:
     path = await system.asset(png("#445566"))
     effect = await system.effect("logo", invert_file("{{LOGO}}"), properties=[{**LOGO, "default_value": path}])
     await system.started()
@@ -160,15 +160,15 @@ async def test_two_workers_on_one_comfyui_folder_leave_each_other_the_files_of_e
     async with Simulator(folder=system.simulator.folder) as second:
         another = await system.started("gpu-2", simulators=[second])
         assert [each.read_bytes() for each in _copies(system, "gpu-1").iterdir()] == [png("#445566")]
-        # before its ComfyUI is gone
+        # before its ComfyUI stops
         another.send(signal.SIGTERM)
         assert await another.ended() == 0
     await system.completed(await system.submit(effect))
     assert system.simulator.log.uploads_written == 1
 
 
-async def test_users_file_is_kept_by_nobody(system: System) -> None:
-    """The same picture twice is fetched twice, and is on no disk after its job."""
+async def test_user_files_are_not_cached(system: System) -> None:
+    """The same picture is downloaded twice, and no disk has it after its job."""
     effect = await system.effect()
     await system.started()
     picture = png("#010203")
@@ -181,7 +181,7 @@ async def test_users_file_is_kept_by_nobody(system: System) -> None:
 
 
 @pytest.mark.journey
-async def test_job_for_comfy_cloud_runs_there(system: System) -> None:
+async def test_cloud_job_runs_on_comfy_cloud(system: System) -> None:
     effect = await system.effect(provider="cloud")
     async with Simulator(cloud=True, api_key="the-key") as cloud:
         await system.started(
@@ -193,8 +193,8 @@ async def test_job_for_comfy_cloud_runs_there(system: System) -> None:
     assert system.simulator.log.prompts_queued == 0
 
 
-async def test_file_of_an_effect_is_uploaded_to_comfy_cloud_once(system: System) -> None:
-    """Not with each job, and not after a restart of the worker either."""
+async def test_effect_asset_is_uploaded_to_comfy_cloud_once(system: System) -> None:
+    """Also across jobs and worker restarts."""
     logo = {**LOGO, "default_value": await system.asset(png("#445566"))}
     effect = await system.effect("logo", invert_file("{{LOGO}}"), properties=[logo], provider="cloud")
     async with Simulator(cloud=True, api_key="the-key") as cloud:
@@ -210,7 +210,7 @@ async def test_file_of_an_effect_is_uploaded_to_comfy_cloud_once(system: System)
         assert cloud.log.leaked_credentials == []
 
 
-async def test_one_worker_serves_both_providers(system: System) -> None:
+async def test_worker_can_serve_both_providers(system: System) -> None:
     here = await system.effect("here")
     there = await system.effect("there", provider="cloud")
     async with Simulator(cloud=True, api_key="the-key") as cloud:
@@ -225,7 +225,7 @@ async def test_one_worker_serves_both_providers(system: System) -> None:
 
 @pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
-async def test_two_gpus_of_one_worker_work_at_the_same_time(system: System, simulators: int) -> None:
+async def test_two_gpus_of_a_worker_run_in_parallel(system: System, simulators: int) -> None:
     effect = await system.plain_effect()
     stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.simulators]
     await system.started()
@@ -251,7 +251,7 @@ async def test_next_input_is_fetched_while_a_job_runs(system: System) -> None:
         await system.completed(each)
 
 
-async def test_worker_takes_the_jobs_of_its_workflows_only(system: System) -> None:
+async def test_worker_claims_only_jobs_of_its_workflows(system: System) -> None:
     wanted, other = await system.effect("wanted"), await system.effect("other")
     first, second = await system.image(other), await system.image(wanted)
     await system.started(workflow_slugs="wanted")
@@ -262,19 +262,17 @@ async def test_worker_takes_the_jobs_of_its_workflows_only(system: System) -> No
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "message"),
     [
         ({"fleet_secret": "wrong"}, "FLEET_SECRET"),
         ({"fleet_slug": "none"}, "FLEET_SLUG"),
         ({"comfy_providers": "cloud"}, "COMFY_CLOUD_API_KEY"),
     ],
 )
-async def test_wrong_setting_ends_a_worker_with_a_word_on_what_to_do(
-    system: System, wrong: dict[str, Any], told: str
-) -> None:
+async def test_wrong_setting_stops_the_worker_with_advice(system: System, wrong: dict[str, Any], message: str) -> None:
     await system.plain_effect()
     worker = system.worker(**wrong)
     await worker.start()
     assert await worker.ended() == 2
-    assert told in worker.text()
+    assert message in worker.text()
     assert "Traceback" not in worker.text()

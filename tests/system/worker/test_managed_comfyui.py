@@ -1,4 +1,4 @@
-"""A worker that starts ComfyUI itself: jobs outlive its processes, and no process outlives the worker."""
+"""A worker that starts ComfyUI: jobs survive its processes, and no process outlives the worker."""
 
 import asyncio
 import os
@@ -25,7 +25,7 @@ def install(folder: Path) -> FakeInstall:
     return FakeInstall(folder / "ComfyUI")
 
 
-def under_care(install: FakeInstall, **more: Any) -> dict[str, Any]:
+def managed_settings(install: FakeInstall, **more: Any) -> dict[str, Any]:
     return {
         "simulators": [],
         "comfyui_dir": install.folder,
@@ -35,9 +35,9 @@ def under_care(install: FakeInstall, **more: Any) -> dict[str, Any]:
     }
 
 
-async def until_none_lives(install: FakeInstall) -> None:
+async def until_all_stopped(install: FakeInstall) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        # they tell nobody
+        # processes send no signal when they exit
         while install.living:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
 
@@ -47,23 +47,21 @@ async def first_slot(system: System) -> Any:
     return next(iter(answer.json()["data"]["items"]), None)
 
 
-def kept_files(worker: Service, folder: Path) -> list[Path]:
+def leftover_files(worker: Service, folder: Path) -> list[Path]:
     root = folder / "worker" / worker.name / "comfyui"
     kinds = ("input", "output", "temp")
     found = [each for kind in kinds for each in root.glob(f"*/{kind}/**/*") if each.is_file()]
-    # what is lent is a link
+    # borrowed files are links
     return [each for each in found if not each.is_symlink()]
 
 
-async def test_two_on_one_gpu_run_two_jobs_at_once_and_what_they_die_with_is_done_again(
-    system: System, install: FakeInstall
-) -> None:
+async def test_two_processes_on_a_gpu_run_in_parallel_and_recover(system: System, install: FakeInstall) -> None:
     effect = await system.plain_effect()
     install.behave(misbehave=[STUCK])
-    worker = await system.started(**under_care(install, per_gpu=2))
+    worker = await system.started(**managed_settings(install, per_gpu=2))
     jobs = [await system.plain(effect), await system.plain(effect)]
     await until_at_work(install, 2)
-    # each has folders of its own, and knows nothing of our secrets
+    # each has its own folders and none of the worker's secrets
     outputs = {life["argv"][life["argv"].index("--output-directory") + 1] for life in install.lives}
     assert len(outputs) == 2
     assert not any("FLEET_SECRET" in life["environment"] for life in install.lives)
@@ -72,19 +70,19 @@ async def test_two_on_one_gpu_run_two_jobs_at_once_and_what_they_die_with_is_don
         os.kill(life["pid"], signal.SIGKILL)
     for job in jobs:
         await system.completed(job)
-    assert kept_files(worker, system.folder) == []
+    assert leftover_files(worker, system.folder) == []
     worker.send(signal.SIGTERM)
     assert await worker.ended() == 0
     assert install.living == []
 
 
 @pytest.mark.parametrize("is_launcher", [False, True], ids=["itself", "its launcher"])
-async def test_one_that_is_killed_with_a_job_queued_ahead_in_it_does_both_once_after_its_restart(
+async def test_killed_process_completes_both_of_its_jobs_after_restart(
     system: System, install: FakeInstall, *, is_launcher: bool
 ) -> None:
     effect = await system.plain_effect()
-    worker = await system.started(**under_care(install))
-    # it is known to be short by then
+    worker = await system.started(**managed_settings(install))
+    # by then it is known to be short
     for _ in range(2):
         await system.completed(await system.plain(effect))
     [life] = install.lives
@@ -100,13 +98,13 @@ async def test_one_that_is_killed_with_a_job_queued_ahead_in_it_does_both_once_a
     log = system.folder / "worker" / worker.name / "comfyui" / "comfyui-1" / "comfyui.log"
     [_, first, second] = log.read_text("utf-8").split("--- ")
     assert (first.count("got prompt"), second.count("got prompt")) == (4, 2)
-    assert kept_files(worker, system.folder) == []
+    assert leftover_files(worker, system.folder) == []
 
 
-async def test_how_many_are_on_the_gpu_and_why_is_told_with_its_slots(system: System, install: FakeInstall) -> None:
+async def test_slots_report_the_process_count_and_its_reason(system: System, install: FakeInstall) -> None:
     effect = await system.plain_effect()
     install.behave(misbehave=[STUCK])
-    await system.started(**{**under_care(install, per_gpu="auto"), "comfyui_args": ""})
+    await system.started(**{**managed_settings(install, per_gpu="auto"), "comfyui_args": ""})
     job = await system.plain(effect)
     await until_at_work(install, 1)
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -120,43 +118,41 @@ async def test_how_many_are_on_the_gpu_and_why_is_told_with_its_slots(system: Sy
 
 
 @pytest.mark.journey
-async def test_worker_that_is_killed_takes_its_comfyui_with_it_and_the_next_does_its_job(
+async def test_killed_worker_takes_its_comfyui_with_it_and_its_job_resumes(
     system: System, install: FakeInstall
 ) -> None:
     effect = await system.plain_effect()
     install.behave(misbehave=[STUCK], child=True)
-    worker = await system.started(**under_care(install))
+    worker = await system.started(**managed_settings(install))
     job = await system.plain(effect)
     await until_at_work(install, 1)
     assert len(install.living) == 2
     await worker.kill()
-    await until_none_lives(install)
+    await until_all_stopped(install)
     install.behave()
     await worker.start()
     await system.completed(job)
 
 
-async def test_comfyui_that_dies_leaves_its_last_lines_with_the_job_for_the_operator(
-    system: System, install: FakeInstall
-) -> None:
+async def test_last_output_of_a_crashed_comfyui_is_kept_for_the_operator(system: System, install: FakeInstall) -> None:
     effect = await system.plain_effect()
     install.behave(misbehave=[STUCK])
-    await system.started(**under_care(install))
+    await system.started(**managed_settings(install))
     job = await system.plain(effect)
     await until_at_work(install, 1)
     install.behave()
     install.kill()
     await system.completed(job)
-    told = (await system.lease_of(job))["last_error"]
-    assert "got prompt" in told
-    # what it said before is of other runs, and all of it is for the operator
-    assert "To see the GUI go to" not in told
+    last_error_text = (await system.lease_of(job))["last_error"]
+    assert "got prompt" in last_error_text
+    # earlier output belongs to other runs, and only the operator sees it
+    assert "To see the GUI go to" not in last_error_text
     assert "got prompt" not in str(await system.job(job))
 
 
-async def test_commands_show_what_it_says_and_how_it_is(system: System, install: FakeInstall) -> None:
+async def test_commands_show_comfyui_state_and_output(system: System, install: FakeInstall) -> None:
     await system.plain_effect()
-    await system.started(**under_care(install))
+    await system.started(**managed_settings(install))
     environment = {
         "COMFYRELAY_DATA_DIR": str(system.folder / "nothing"),
         "COMFYRELAY_WORKER_DATA_DIR": str(system.folder / "worker"),
@@ -171,8 +167,8 @@ async def test_commands_show_what_it_says_and_how_it_is(system: System, install:
     assert "To see the GUI go to" in text
 
 
-async def test_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_done(system: System) -> None:
-    """Where `TESTS_COMFYUI_DIR` names its folder, and `TESTS_COMFYUI_PYTHON` its Python; it runs on the processor."""
+async def test_real_comfyui_is_started_restarted_and_stopped(system: System) -> None:
+    """Needs `TESTS_COMFYUI_DIR` with its folder and `TESTS_COMFYUI_PYTHON` with its Python; runs on the CPU."""
     place = os.environ.get("TESTS_COMFYUI_DIR")
     if place is None:
         pytest.skip("TESTS_COMFYUI_DIR names no ComfyUI to try this with")
@@ -189,7 +185,7 @@ async def test_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_do
     assert len(found) == 2
     for _ in range(2):
         await system.completed(await system.plain(effect))
-    # each of its processes dies once, with jobs waiting
+    # each process dies once while jobs wait
     jobs = [await system.plain(effect) for _ in range(4)]
     for note, _ in found.values():
         [_launcher, *own] = [pid for pid, _ in note.alive] or [0]
@@ -198,7 +194,7 @@ async def test_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_do
     for job in jobs:
         await system.completed(job)
     await worker.until_said("comfyui.up", count=len(found) + 1)
-    assert kept_files(worker, system.folder) == []
+    assert leftover_files(worker, system.folder) == []
     for note, log in state_files.find(system.folder / "worker"):
         assert "To see the GUI go to" in log.read_text("utf-8"), note
     await worker.kill()
@@ -209,15 +205,15 @@ async def test_real_comfyui_is_started_restarted_and_stopped_and_its_jobs_are_do
     await system.completed(await system.plain(effect))
 
 
-async def test_broken_environment_is_said_and_nothing_is_started(system: System, install: FakeInstall) -> None:
+async def test_broken_environment_is_reported_and_nothing_starts(system: System, install: FakeInstall) -> None:
     venv = install.folder / "venv"
     (venv / "bin").mkdir(parents=True)
     (venv / "pyvenv.cfg").touch()
     (venv / "bin" / "python").symlink_to("/nowhere/python3.9")
-    worker = system.worker(**under_care(install, comfyui_python=None))
+    worker = system.worker(**managed_settings(install, comfyui_python=None))
     await worker.start()
     assert await worker.ended() == 2
     assert f"The Python environment {venv} of ComfyUI cannot be used" in " ".join(worker.text().split())
-    code, text = await system.checked(**under_care(install, comfyui_python=None))
+    code, text = await system.checked(**managed_settings(install, comfyui_python=None))
     assert code == 1
     assert "cannot be used" in text

@@ -1,4 +1,4 @@
-"""Processes that a worker has started are servers of its pool, for as long as they run."""
+"""Processes that a worker starts are servers of its pool while they run."""
 
 import asyncio
 import socket
@@ -24,13 +24,13 @@ from tests.support.graphs import invert_file
 from tests.support.world import PATIENCE_SECONDS
 
 OFTEN = MemberTimings(first_backoff_seconds=0.1, last_backoff_seconds=0.2, reconnect_grace_seconds=0.0)
-# long enough for a test to take a port before the next start does
+# long enough for a test to take the port before the next start
 QUICK = Timings(poll_seconds=0.05, check_seconds=0.1, first_pause_seconds=1.0)
 
 
 @dataclass
 class OneLease:
-    """All that is looked at of a lease."""
+    """The lease fields that are read."""
 
     server: str | None
 
@@ -39,12 +39,12 @@ class OneLease:
 class World:
     install: FakeInstall
     servers: Servers
-    kept: ManagedServers
+    managed_servers: ManagedServers
     held: list[Any]
 
     async def until(self, holds: Callable[[], object]) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not holds():  # noqa: ASYNC110  (they tell nobody)
+            while not holds():  # noqa: ASYNC110  (no signal to wait for)
                 await asyncio.sleep(0.02)
 
     async def until_online(self, count: int) -> None:
@@ -60,32 +60,34 @@ async def world(folder: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[
     held: list[Any] = []
     async with AsyncExitStack() as stack:
         servers = Servers(settings, on_change=lambda: None)
-        kept = ManagedServers(settings.managed, servers, folder=folder / "worker", held=lambda: held, timings=QUICK)
-        stack.push_async_callback(kept.close)
+        managed_servers = ManagedServers(
+            settings.managed, servers, folder=folder / "worker", held=lambda: held, timings=QUICK
+        )
+        stack.push_async_callback(managed_servers.close)
         stack.push_async_callback(servers.close)
         await servers.open()
-        await kept.open()
-        yield World(install, servers, kept, held)
+        await managed_servers.open()
+        yield World(install, servers, managed_servers, held)
     assert install.living == []
 
 
-async def test_one_more_can_be_added_and_goes_when_what_it_made_was_fetched(world: World) -> None:
+async def test_added_process_is_removed_after_its_output_is_fetched(world: World) -> None:
     assert world.servers.unavailable_reason("comfyui-1") == "comfyui-1 is starting."
     assert world.servers.at_once == 1
     await world.until_online(1)
     await world.until(lambda: world.servers.unavailable_reason("comfyui-1") is None)
-    [gpu] = world.kept.gpus()
-    url = await world.kept.add(gpu.key)
+    [gpu] = world.managed_servers.gpus()
+    url = await world.managed_servers.add(gpu.key)
     await world.until_online(2)
     assert world.servers.at_once == 2
     assert world.servers.named["comfyui-2"].url == url
-    # what a process with Python has at least
-    assert (world.kept.largest_process_bytes(gpu.key) or 0) > 5 * 1024**2
-    assert world.kept.largest_process_bytes("another") is None
+    # the minimum of a Python process
+    assert (world.managed_servers.largest_process_bytes(gpu.key) or 0) > 5 * 1024**2
+    assert world.managed_servers.largest_process_bytes("another") is None
     world.held.append(OneLease("comfyui-2"))
-    going = asyncio.create_task(world.kept.remove(gpu.key, url))
+    going = asyncio.create_task(world.managed_servers.remove(gpu.key, url))
     await world.until_online(1)
-    # its run is over, and its output still on its way
+    # its run is over, but its output is not fetched yet
     await world.servers.named["comfyui-2"].check_health()
     assert not going.done()
     world.held.clear()
@@ -94,7 +96,7 @@ async def test_one_more_can_be_added_and_goes_when_what_it_made_was_fetched(worl
     assert len(world.install.living) == 1
 
 
-async def test_one_whose_port_was_taken_is_found_at_another(world: World) -> None:
+async def test_process_with_a_taken_port_moves_to_another(world: World) -> None:
     await world.until_online(1)
     before = world.servers.named["comfyui-1"].url
     world.install.kill()
@@ -104,43 +106,43 @@ async def test_one_whose_port_was_taken_is_found_at_another(world: World) -> Non
         await world.until_online(1)
 
 
-async def test_one_whose_gpu_is_sick_is_started_again(world: World) -> None:
+async def test_process_with_a_bad_gpu_state_is_restarted(world: World) -> None:
     await world.until_online(1)
     await world.until(lambda: world.servers.unavailable_reason("comfyui-1") is None)
-    world.kept.restart("comfyui-1", "The GPU was in a bad state.")
+    world.managed_servers.restart("comfyui-1", "The GPU was in a bad state.")
     await world.until(lambda: "bad state" in (world.servers.unavailable_reason("comfyui-1") or ""))
     await world.until(lambda: len(world.install.lives) == 2)
     await world.until_online(1)
 
 
-async def test_one_that_moved_to_another_port_meanwhile_is_removed_all_the_same(world: World) -> None:
+async def test_process_that_changed_its_port_can_be_removed(world: World) -> None:
     await world.until_online(1)
-    [gpu] = world.kept.gpus()
-    url = await world.kept.add(gpu.key)
+    [gpu] = world.managed_servers.gpus()
+    url = await world.managed_servers.add(gpu.key)
     await world.until_online(2)
     world.install.kill()
     await world.until(lambda: "ended" in (world.servers.unavailable_reason("comfyui-2") or ""))
     with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
         await world.until(lambda: "comfyui-2" in world.servers.named and world.servers.named["comfyui-2"].url != url)
-        await world.kept.remove(gpu.key, url)
+        await world.managed_servers.remove(gpu.key, url)
     assert [*world.servers.named] == ["comfyui-1"]
     assert world.install.living == [world.install.lives[0]["pid"]]
     with pytest.raises(NotFound, match=url):
-        await world.kept.remove(gpu.key, url)
+        await world.managed_servers.remove(gpu.key, url)
 
 
-async def test_one_that_moves_while_it_is_being_removed_comes_back_for_nobody(world: World) -> None:
+async def test_process_that_moves_during_removal_does_not_return(world: World) -> None:
     await world.until_online(1)
-    [gpu] = world.kept.gpus()
-    url = await world.kept.add(gpu.key)
+    [gpu] = world.managed_servers.gpus()
+    url = await world.managed_servers.add(gpu.key)
     await world.until_online(2)
     world.held.append(OneLease("comfyui-2"))
-    going = asyncio.create_task(world.kept.remove(gpu.key, url))
+    going = asyncio.create_task(world.managed_servers.remove(gpu.key, url))
     await world.until_online(1)
     with socket.socket() as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         world.install.kill()
-        await world.until(lambda: "ended" in (world.kept.unavailable_reason("comfyui-2") or ""))
+        await world.until(lambda: "ended" in (world.managed_servers.unavailable_reason("comfyui-2") or ""))
         taker.bind(("127.0.0.1", int(url.rpartition(":")[2])))
         taker.listen()
         await world.until(lambda: len(world.install.lives) == 3)
@@ -150,17 +152,17 @@ async def test_one_that_moves_while_it_is_being_removed_comes_back_for_nobody(wo
     assert world.install.living == [world.install.lives[0]["pid"]]
 
 
-async def test_one_that_does_not_come_up_is_no_server(world: World) -> None:
+async def test_process_that_fails_to_start_is_not_a_server(world: World) -> None:
     await world.until_online(1)
-    [gpu] = world.kept.gpus()
+    [gpu] = world.managed_servers.gpus()
     world.install.behave(exit=3)
     with pytest.raises(NotStarted):
-        await world.kept.add(gpu.key)
+        await world.managed_servers.add(gpu.key)
     assert [*world.servers.named] == [*world.servers.pool.stats().clients] == ["comfyui-1"]
     assert world.servers.at_once == 1
 
 
-async def test_what_its_user_put_into_the_input_folder_since_it_was_started_is_found(world: World) -> None:
+async def test_file_added_to_the_input_folder_after_start_is_found(world: World) -> None:
     await world.until_online(1)
     (world.install.folder / "input" / "late.png").write_bytes(png("#102030"))
     result = await world.servers.named["comfyui-1"].run(invert_file("late.png"))

@@ -1,4 +1,4 @@
-"""A worker that was written from the page of the protocol alone lives through the whole life of jobs."""
+"""A worker written only from the protocol page completes, fails and returns jobs."""
 
 from asyncio import to_thread
 
@@ -18,7 +18,7 @@ async def registered(system: System) -> MinimalWorker:
     return worker
 
 
-async def test_it_runs_jobs_on_its_own_machine_and_at_comfy_cloud_without_a_heartbeat(system: System) -> None:
+async def test_minimal_worker_runs_local_and_cloud_jobs_without_heartbeats(system: System) -> None:
     own = await system.effect("own")
     cloud = await system.effect("cloud", provider="cloud")
     worker = await registered(system)
@@ -28,13 +28,13 @@ async def test_it_runs_jobs_on_its_own_machine_and_at_comfy_cloud_without_a_hear
         assert (job["job_id"], job["attempt"]) == (job_id, 1)
         await to_thread(worker.work, job)
         assert await to_thread(worker.complete, job) == "completed"
-        # its answer may have been lost
+        # the first response may have been lost
         assert await to_thread(worker.complete, job) == "completed"
         assert await system.completed(job_id) == PICTURE
         assert (await system.job(job_id))["attempts"] == 1
 
 
-async def test_it_fails_gives_back_and_leaves(system: System) -> None:
+async def test_minimal_worker_fails_requeues_and_deregisters(system: System) -> None:
     effect = await system.plain_effect()
     worker = await registered(system)
     failing = await system.plain(effect)
@@ -46,7 +46,7 @@ async def test_it_fails_gives_back_and_leaves(system: System) -> None:
     job = await to_thread(worker.poll)
     assert (await to_thread(worker.call, "requeue", **lease(job), reason="busy"))["status"] == "queued"
     job = await to_thread(worker.poll)
-    # it has crashed, and its token is lost
+    # it crashed and lost its token
     assert (await to_thread(worker.register))["leases"] == 1
     with pytest.raises(requests.HTTPError, match="404"):
         await to_thread(worker.call, "heartbeat", dispatch_id=job["dispatch_id"], lease_token="of somebody else")

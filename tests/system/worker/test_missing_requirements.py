@@ -1,4 +1,4 @@
-"""A server with two workers of which neither has all that a job needs: it is refused by name, or waits for one."""
+"""Two workers, each missing a requirement: the server refuses the job by name, or the job waits."""
 
 import asyncio
 from typing import Any
@@ -13,8 +13,8 @@ from tests.support.world import PATIENCE_SECONDS
 RARE = "rare.safetensors"
 
 
-async def test_job_waits_until_one_of_two_workers_has_what_it_needs(system: System) -> None:
-    # it leads nowhere, and runs where it is known
+async def test_job_waits_until_a_worker_has_its_requirements(system: System) -> None:
+    # not connected to an output: a worker only has to know the node and the model
     graph = {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": RARE}}}
     effect = await system.effect("rare", graph, properties=[])
     async with Simulator() as second:
@@ -22,8 +22,8 @@ async def test_job_waits_until_one_of_two_workers_has_what_it_needs(system: Syst
         await system.started("gpu-2", simulators=[second])
         lacking = {"kind": "model", "name": RARE, "workers": 0, "on": []}
         headers = {"Authorization": f"Bearer {system.user_token}"}
-        told = await system.http.get("/api/missing", params={"effect_id": effect}, headers=headers)
-        assert told.json()["data"]["missing"]["items"] == [lacking]
+        response = await system.http.get("/api/missing", params={"effect_id": effect}, headers=headers)
+        assert response.json()["data"]["missing"]["items"] == [lacking]
         refused = await refusal(system, {"effect_id": effect, "idempotency_key": "once"})
         assert refused["type"] == "urn:comfyrelay:missing_on_workers"
         assert refused["missing"] == [lacking]

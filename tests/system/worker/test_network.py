@@ -1,4 +1,4 @@
-"""Servers, workers and the network between them break at any moment: each job ends once and is paid for once."""
+"""Server, worker and network failures at any time: each job ends once and is charged once."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ ANY_CALL = b"POST /api/worker/"
 
 
 @pytest.mark.journey
-async def test_server_may_be_restarted_while_a_job_runs(any_system: System) -> None:
+async def test_running_job_survives_a_server_restart(any_system: System) -> None:
     effect = await any_system.effect()
     stuck = any_system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     await any_system.started()
@@ -29,7 +29,7 @@ async def test_server_may_be_restarted_while_a_job_runs(any_system: System) -> N
     assert (await any_system.job(job))["attempts"] == 1
 
 
-async def test_job_that_ends_while_the_server_is_down_is_told_of_later(system: System) -> None:
+async def test_completion_during_a_server_outage_is_delivered_later(system: System) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started()
@@ -37,7 +37,7 @@ async def test_job_that_ends_while_the_server_is_down_is_told_of_later(system: S
     await system.until_running()
     await system.server.kill()
     stuck.end()
-    # the output goes where the server was
+    # the output goes to the server's address
     await worker.until_said("transfer.retried")
     await system.start_server()
     await system.completed(job)
@@ -45,8 +45,8 @@ async def test_job_that_ends_while_the_server_is_down_is_told_of_later(system: S
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_worker_that_was_cut_off_for_too_long_is_not_heard_any_more(system: System) -> None:
-    """Another worker gets its job; what the first one says of it later changes nothing."""
+async def test_worker_that_was_cut_off_too_long_loses_its_job(system: System) -> None:
+    """Another worker gets the job. Later messages from the first change nothing."""
     effect = await system.effect()
     stuck = system.simulators[0].misbehave(Stuck(class_type="ImageInvert"))
     lost = await system.started("cut-off", simulators=[system.simulators[0]])
@@ -66,14 +66,14 @@ async def test_worker_that_was_cut_off_for_too_long_is_not_heard_any_more(system
 
 
 @pytest.mark.parametrize("simulators", [2])
-async def test_completion_that_comes_after_the_lease_is_refused(system: System) -> None:
+async def test_completion_after_the_lease_is_refused(system: System) -> None:
     effect = await system.effect()
-    # whose poll waits at the server would be given its own job again
+    # a parked poll would get the worker its own job back
     late = await system.started("late", simulators=[system.simulators[0]], poll_wait_seconds=0)
     system.api.hold(COMPLETE)
     job = await system.image(effect)
     await system.api.until_held()
-    # now nothing of it gets through, its heartbeats neither
+    # now no request gets through, heartbeats included
     system.api.hold(b"POST /api/worker/")
     await system.started("other", simulators=[system.simulators[1]], api_base_url=str(system.http.base_url))
     await system.expire_lease(job)
@@ -85,7 +85,7 @@ async def test_completion_that_comes_after_the_lease_is_refused(system: System) 
 
 
 @pytest.mark.parametrize("settings", [{"LEASE_TTL_SECONDS": "30"}])
-async def test_short_cut_of_the_network_costs_nothing(system: System) -> None:
+async def test_short_network_cut_costs_no_attempt(system: System) -> None:
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started()
@@ -97,14 +97,14 @@ async def test_short_cut_of_the_network_costs_nothing(system: System) -> None:
     await system.api.restore()
     await system.completed(job)
     assert (await system.job(job))["attempts"] == 1
-    # and it goes on
+    # and the job continues
     await system.completed(await system.image(effect))
     assert worker.is_running
 
 
 @pytest.mark.parametrize("settings", [{"LATE_GRACE_SECONDS": "0"}])
-async def test_control_plane_that_never_takes_the_end_of_a_job_gets_the_lease_back(system: System) -> None:
-    """Heartbeats alone would keep it for ever."""
+async def test_lease_is_returned_if_the_server_never_accepts_completion(system: System) -> None:
+    """Heartbeats alone would keep the lease forever."""
     effect = await system.effect()
     worker = await system.started(verdict_timeout_seconds=1)
     system.api.refuse(COMPLETE)
@@ -117,8 +117,8 @@ async def test_control_plane_that_never_takes_the_end_of_a_job_gets_the_lease_ba
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_control_plane_that_answers_nothing_is_waited_for(system: System) -> None:
-    """However long: as far as anybody knows the lease still holds, and the output is here."""
+async def test_worker_waits_for_an_unresponsive_server(system: System) -> None:
+    """Without a limit: the lease may still be valid, and the worker has the output."""
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
     worker = await system.started(verdict_timeout_seconds=1)
@@ -133,8 +133,8 @@ async def test_control_plane_that_answers_nothing_is_waited_for(system: System) 
 
 
 @pytest.mark.journey
-async def test_answer_that_is_lost_loses_no_job(system: System) -> None:
-    """The connection breaks between a poll and its answer; the same request gets the same lease."""
+async def test_lost_poll_response_loses_no_job(system: System) -> None:
+    """The connection breaks between a poll and its response. The same request gets the same lease."""
     effect = await system.effect()
     await system.started()
     await system.api.until_asked("POST /api/worker/poll")
@@ -145,7 +145,7 @@ async def test_answer_that_is_lost_loses_no_job(system: System) -> None:
     assert (await system.job(job))["attempts"] == 1
 
 
-async def test_broken_download_and_a_broken_upload_are_tried_again(system: System) -> None:
+async def test_broken_download_and_upload_are_retried(system: System) -> None:
     effect = await system.effect()
     await system.started()
     job = await system.image(effect)
@@ -159,12 +159,12 @@ async def test_broken_download_and_a_broken_upload_are_tried_again(system: Syste
     assert system.simulator.log.prompts_queued == 1
 
 
-# they work for twice the time of a lease, grace included
+# they last for twice the lease, including the grace period
 @pytest.mark.parametrize(
     "settings", [{"PRESIGNED_TTL_SECONDS": "2", "LEASE_TTL_SECONDS": "3", "LATE_GRACE_SECONDS": "2"}]
 )
 @pytest.mark.parametrize("prefix", [DOWNLOAD, UPLOAD], ids=["download", "upload"])
-async def test_urls_that_have_expired_are_asked_for_anew(system: System, prefix: bytes) -> None:
+async def test_expired_urls_are_requested_again(system: System, prefix: bytes) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     system.files.hold(prefix)
@@ -172,7 +172,7 @@ async def test_urls_that_have_expired_are_asked_for_anew(system: System, prefix:
     await system.files.until_held()
     held = next(each for each in reversed(system.files.requests) if each.encode().startswith(prefix))
     async with asyncio.timeout(PATIENCE_SECONDS):
-        # the server says when its URLs have expired
+        # the server reports when its URLs have expired
         while (await _status(system, held)) != 403:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     system.files.let_go()
@@ -180,7 +180,7 @@ async def test_urls_that_have_expired_are_asked_for_anew(system: System, prefix:
     assert job_now["attempts"] == 1
 
 
-async def test_worker_that_is_killed_while_it_runs_a_job_says_so_when_it_is_back(system: System) -> None:
+async def test_worker_killed_during_a_job_reports_it_after_restart(system: System) -> None:
     effect = await system.effect()
     running = system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
     worker = await system.started()
@@ -194,9 +194,9 @@ async def test_worker_that_is_killed_while_it_runs_a_job_says_so_when_it_is_back
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_run_that_was_not_yet_written_down_when_the_worker_was_killed_is_found(system: System) -> None:
+async def test_unrecorded_run_is_found_after_a_kill(system: System) -> None:
     effect = await system.effect()
-    # it could not be run again while the first run, of ten minutes, holds the server
+    # a second run would wait behind the first, which takes ten minutes
     system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
     worker = await system.started()
     job = await system.image(effect)
@@ -209,10 +209,10 @@ async def test_run_that_was_not_yet_written_down_when_the_worker_was_killed_is_f
     assert (await system.job(job))["attempts"] == 2
 
 
-async def test_run_of_before_the_kill_is_stopped_also_when_its_comfyui_comes_back_later(system: System) -> None:
-    """Its job is given back meanwhile, and does not wait for it."""
+async def test_run_from_before_the_kill_is_stopped_when_comfyui_returns(system: System) -> None:
+    """Its job is given back and does not wait for ComfyUI."""
     effect = await system.effect()
-    # it could not be run again while the first run, of ten minutes, holds the server
+    # a second run would wait behind the first, which takes ten minutes
     system.simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
     async with Proxy(system.simulator.url) as comfyui:
         worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
@@ -224,18 +224,18 @@ async def test_run_of_before_the_kill_is_stopped_also_when_its_comfyui_comes_bac
         held.write_text(json.dumps(json.loads(held.read_text()) | {"runs": []}))
         await worker.start()
         await system.until(job, "queued")
-        # that it is still to be stopped outlives another kill
+        # the pending stop survives another kill
         await worker.kill()
         await worker.start()
         await comfyui.restore()
         await system.completed(job)
-        # before its ComfyUI is gone
+        # before its ComfyUI stops
         worker.send(signal.SIGTERM)
         assert await worker.ended() == 0
     assert not list(system.folder.glob("**/held/*.json"))
 
 
-async def test_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunished(system: System) -> None:
+async def test_worker_killed_before_the_run_returns_its_job_unpunished(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     system.files.hold(DOWNLOAD)
@@ -249,7 +249,7 @@ async def test_worker_that_is_killed_before_it_ran_a_job_gives_it_back_unpunishe
 
 
 @pytest.mark.journey
-async def test_worker_that_is_killed_while_it_uploads_does_not_run_the_job_again(system: System) -> None:
+async def test_worker_killed_during_upload_does_not_rerun_the_job(system: System) -> None:
     effect = await system.effect()
     job = await system.image(effect)
     system.files.hold(UPLOAD)
@@ -263,8 +263,8 @@ async def test_worker_that_is_killed_while_it_uploads_does_not_run_the_job_again
     assert system.simulator.log.prompts_queued == 1
 
 
-async def finished_by_its_next_process(system: System, worker: Service, job: str) -> None:
-    """The worker leaves in order, and its job is not run again."""
+async def assert_finished_after_restart(system: System, worker: Service, job: str) -> None:
+    """The worker exits cleanly, and its job is not run again."""
     assert await worker.ended() == 0
     system.api.let_go()
     await worker.start()
@@ -273,8 +273,8 @@ async def finished_by_its_next_process(system: System, worker: Service, job: str
     assert system.simulator.log.prompts_queued == 1
 
 
-class TestLeftBehind:
-    """A worker was killed while it uploaded an output, and is started again."""
+class TestRecovery:
+    """A worker was killed during an upload and is started again."""
 
     @pytest.fixture
     async def killed(self, system: System) -> tuple[Service, str]:
@@ -285,7 +285,7 @@ class TestLeftBehind:
         await worker.kill()
         return worker, job
 
-    async def test_cancel_stops_what_it_does_about_it(self, system: System, killed: tuple[Service, str]) -> None:
+    async def test_cancel_stops_the_upload(self, system: System, killed: tuple[Service, str]) -> None:
         worker, job = killed
         uploads = system.files.asked("PUT /")
         await worker.start()
@@ -294,17 +294,19 @@ class TestLeftBehind:
         await system.until(job, "canceled")
         system.files.let_go()
 
-    async def test_told_to_leave_it_leaves_it_to_the_next(self, system: System, killed: tuple[Service, str]) -> None:
+    async def test_stopped_worker_leaves_the_upload_to_its_next_start(
+        self, system: System, killed: tuple[Service, str]
+    ) -> None:
         worker, job = killed
         system.api.refuse(ANY_CALL)
         system.files.let_go()
         await worker.start()
         await worker.until_said("worker.not_settled_yet")
         worker.send(signal.SIGTERM)
-        await finished_by_its_next_process(system, worker, job)
+        await assert_finished_after_restart(system, worker, job)
 
 
-async def test_worker_that_leaves_while_the_server_is_away_brings_its_output_later(system: System) -> None:
+async def test_output_is_delivered_after_a_stop_during_a_server_outage(system: System) -> None:
     job = await system.image(await system.effect())
     system.files.hold(UPLOAD)
     worker = await system.started()
@@ -314,12 +316,12 @@ async def test_worker_that_leaves_while_the_server_is_away_brings_its_output_lat
     await worker.until_said("worker.not_settled_yet")
     for _ in range(2):
         worker.send(signal.SIGTERM)
-    await finished_by_its_next_process(system, worker, job)
+    await assert_finished_after_restart(system, worker, job)
 
 
 @pytest.mark.journey
 @pytest.mark.parametrize("simulators", [2])
-async def test_worker_that_never_comes_back_loses_its_job_to_another(system: System) -> None:
+async def test_job_of_a_lost_worker_goes_to_another(system: System) -> None:
     effect = await system.effect()
     running = system.simulators[0].misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
     dead = await system.started("dead", simulators=[system.simulators[0]])
@@ -327,12 +329,12 @@ async def test_worker_that_never_comes_back_loses_its_job_to_another(system: Sys
     await system.until_running(system.simulators[0])
     await dead.until_said("worker.job_runs")
     await dead.kill()
-    # by the time that the other is up, no heartbeat of the dead one is on its way any more
+    # when the other is up, no heartbeat of the dead worker is in flight
     await system.started("other", simulators=[system.simulators[1]])
     await system.expire_lease(job)
     await system.completed(job)
     running.end()
-    # so that nothing of it stays on its disk either
+    # so that its disk is clean as well
     await dead.start()
     await dead.until_said("worker.job_lost")
 

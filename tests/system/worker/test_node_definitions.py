@@ -1,4 +1,4 @@
-"""A file of ComfyUI's editor on a server with a fleet: workers bring the definitions of their nodes, and jobs run."""
+"""Editor files on a server with a fleet: workers upload their node definitions, and jobs run."""
 
 import asyncio
 import json
@@ -19,7 +19,7 @@ SAVED = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0
 
 
 async def command(system: System, *words: str) -> Any:
-    """What a command says, as JSON; its jobs are held to what must hold of all."""
+    """Run a command and parse its JSON. Its jobs are included in the invariant checks."""
     env = {
         "COMFYRELAY_URL": system.api.url,
         "COMFYRELAY_TOKEN": system.user_token,
@@ -38,15 +38,15 @@ async def jobs_of(system: System, batch_id: str) -> Sequence[Any]:
 
 
 @pytest.mark.parametrize(("settings", "simulators"), [({"DEFAULT_FLEET": FLEET}, 2)])
-async def test_file_of_the_editor_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_path: Path) -> None:
+async def test_editor_file_runs_on_a_fleet_as_on_a_desk(any_system: System, tmp_path: Path) -> None:
     system = any_system
     (tmp_path / "editor.json").write_text(json.dumps(SAVED))
-    # the first workflow of the server: its workers are there before it, with what it takes to read it
+    # the server's first workflow: its workers came first and brought the node definitions
     first, second = [
         await system.started(f"gpu-{number}", simulators=[simulator])
         for number, simulator in enumerate(system.simulators, start=1)
     ]
-    # both have the same nodes and models, so one of them brings them for both
+    # both have the same nodes and models, so only one uploads them
     await system.api.until_asked("POST /api/worker/definitions", 2)
     async with asyncio.timeout(PATIENCE_SECONDS):
         while not (sent := [*first.said("worker.definitions_sent"), *second.said("worker.definitions_sent")]):  # noqa: ASYNC110
@@ -58,7 +58,7 @@ async def test_file_of_the_editor_runs_on_a_fleet_as_on_a_desk(any_system: Syste
     system._submitted.append(ran["id"])
     [picture] = ran["saved"]
     assert Image.open(picture).size == (40, 48)
-    # the same file again is the same workflow, and the picture carries its graph
+    # the same file gives the same workflow, and the picture contains its graph
     batch = await command(system, "batch", "add", str(tmp_path / "editor.json"), "--tries", "4", "--label", "four")
     assert len(await jobs_of(system, batch["id"])) == 4
     again = await command(system, "run", picture, "--out", str(tmp_path / "again"))
@@ -67,7 +67,7 @@ async def test_file_of_the_editor_runs_on_a_fleet_as_on_a_desk(any_system: Syste
     assert len((await system.user("GET", "/workflows"))["items"]) == 2
 
 
-async def test_definitions_that_change_are_brought_anew(system: System) -> None:
+async def test_changed_node_definitions_are_uploaded_again(system: System) -> None:
     await system.plain_effect()
     worker = await system.started(poll_wait_seconds=0.5)
     await worker.until_said("worker.definitions_sent")
@@ -83,8 +83,8 @@ async def test_definitions_that_change_are_brought_anew(system: System) -> None:
     assert made["properties"][0]["choices"] == ["new.safetensors"]
 
 
-async def test_control_plane_that_does_not_want_them_gets_none_and_jobs_run(system: System) -> None:
-    """It is older than the worker, or something in between keeps them."""
+async def test_jobs_run_if_the_server_rejects_node_definitions(system: System) -> None:
+    """As with an older server, or a proxy that blocks them."""
     effect = await system.plain_effect()
     system.api.refuse(b"POST /api/worker/definitions")
     await system.started()

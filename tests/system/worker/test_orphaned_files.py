@@ -1,4 +1,4 @@
-"""What ComfyUI writes after a job has ended, or alone knows of, is removed as well."""
+"""Files that ComfyUI writes after a job has ended, or that only ComfyUI knows, are removed."""
 
 import asyncio
 import json
@@ -17,14 +17,14 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 async def until_node(system: System, job_id: str, node_id: str) -> None:
-    """Wait until ComfyUI is at work on a node."""
+    """Wait until ComfyUI runs a node."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while ((await system.job(job_id))["progress"] or {}).get("node_id") != node_id:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
 async def until_idle(system: System) -> None:
-    """Wait until ComfyUI has nothing to do any more, and so has written what it had to."""
+    """Wait until ComfyUI is idle and has written all its files."""
     async with httpx.AsyncClient(base_url=system.simulator.url) as http, asyncio.timeout(PATIENCE_SECONDS):
         while any((await http.get("/queue")).json().values()):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -32,7 +32,7 @@ async def until_idle(system: System) -> None:
 
 async def until_clean(system: System) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while system.left_on_comfyui(system.simulator):  # noqa: ASYNC110  (files tell nobody)
+        while system.left_on_comfyui(system.simulator):  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
 
 
@@ -42,7 +42,7 @@ def notes(system: System) -> list[str]:
 
 async def until_no_notes(system: System) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while notes(system):  # noqa: ASYNC110  (files tell nobody)
+        while notes(system):  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
 
 
@@ -70,18 +70,18 @@ async def canceled_and_killed(system: System, job: str, worker: Service) -> None
     await worker.until_said("worker.registered", count=2)
 
 
-async def told_to_leave(system: System, job: str, worker: Service) -> None:
+async def stopped_by_signal(system: System, job: str, worker: Service) -> None:
     worker.send(signal.SIGTERM)
     assert await worker.ended() == 0
     assert len(notes(system)) == 1
     await worker.start()
 
 
-@pytest.mark.parametrize("stop", [canceled, paused, killed, canceled_and_killed, told_to_leave])
-async def test_what_a_saver_writes_after_its_job_was_stopped_does_not_stay(
+@pytest.mark.parametrize("stop", [canceled, paused, killed, canceled_and_killed, stopped_by_signal])
+async def test_file_saved_after_its_job_was_stopped_is_removed(
     system: System, stop: Callable[[System, str, Service], Awaitable[None]]
 ) -> None:
-    """ComfyUI does not look up before a node is done."""
+    """ComfyUI checks for an interrupt only between nodes."""
     effect = await system.effect()
     stuck = system.simulator.misbehave(Stuck(class_type="SaveImage"))
     worker = await system.started(shutdown_seconds=1)
@@ -89,14 +89,14 @@ async def test_what_a_saver_writes_after_its_job_was_stopped_does_not_stay(
     await until_node(system, job, "3")
     await stop(system, job, worker)
     stuck.end()
-    if stop in (killed, told_to_leave):
+    if stop in (killed, stopped_by_signal):
         await system.completed(job)
     await until_idle(system)
     await until_clean(system)
     await until_no_notes(system)
 
 
-async def test_previews_of_a_run_that_fails_do_not_stay(system: System) -> None:
+async def test_previews_of_a_failed_run_are_removed(system: System) -> None:
     graph = invert() | {"4": {"class_type": "PreviewImage", "inputs": {"images": ["1", 0]}}}
     effect = await system.effect("preview", graph, properties=[])
     failing = system.simulator.misbehave(Stuck(class_type="SaveImage"))
@@ -104,7 +104,7 @@ async def test_previews_of_a_run_that_fails_do_not_stay(system: System) -> None:
     await system.started()
     job = await system.submit(effect)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not system.left_on_comfyui(system.simulator):  # noqa: ASYNC110  (files tell nobody)
+        while not system.left_on_comfyui(system.simulator):  # noqa: ASYNC110  (files send no signal)
             await asyncio.sleep(0.02)
     failing.end()
     await system.until(job, "failed")
@@ -113,7 +113,7 @@ async def test_previews_of_a_run_that_fails_do_not_stay(system: System) -> None:
         assert (await http.get("/history")).json() == {}
 
 
-async def test_what_a_run_made_that_nobody_had_written_down_goes_also_when_it_has_ended_meanwhile(
+async def test_outputs_of_an_unrecorded_run_are_removed(
     system: System,
 ) -> None:
     effect = await system.plain_effect()
@@ -132,8 +132,8 @@ async def test_what_a_run_made_that_nobody_had_written_down_goes_also_when_it_ha
     await until_clean(system)
 
 
-async def test_input_that_comfyui_reads_after_its_job_was_stopped_does_not_stay(system: System) -> None:
-    """A ComfyUI that hangs reads what it was sent when it goes on, though nobody waits for its answer any more."""
+async def test_input_read_after_its_job_was_stopped_is_removed(system: System) -> None:
+    """A hung ComfyUI reads its input when it recovers, although the worker no longer waits for it."""
     effect = await system.effect()
     async with Proxy(system.simulator.url) as comfyui:
         worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})
@@ -150,7 +150,7 @@ async def test_input_that_comfyui_reads_after_its_job_was_stopped_does_not_stay(
         await until_no_notes(system)
 
 
-async def test_worker_that_was_killed_does_not_know_whether_comfyui_has_read_its_inputs(system: System) -> None:
+async def test_inputs_of_a_killed_worker_are_removed_even_if_unread(system: System) -> None:
     effect = await system.effect()
     async with Proxy(system.simulator.url) as comfyui:
         worker = await system.started(variables={"COMFYUI_BASE_URL": comfyui.url})

@@ -1,4 +1,4 @@
-"""The loop that decides how many ComfyUI a GPU gets, over processes of the simulator that share one."""
+"""The loop that sets the number of ComfyUI processes per GPU, over simulator processes that share one."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping
@@ -21,7 +21,7 @@ from tests.support.pool import QUICK
 from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 from tests.support.world import PATIENCE_SECONDS
 
-# Whatever is measured, on however busy a machine: more are always worth it, or never.
+# Independent of the load of the machine: another process always pays off, or never.
 ALWAYS = PackingLimits(least_gain=-1.0, most=3, idle_seconds=0.5, turns=1, jobs_per_turn=1)
 NEVER = PackingLimits(least_gain=100.0, least_promise=100.0, turns=1, jobs_per_turn=1)
 
@@ -38,7 +38,10 @@ async def gpu_of(
     sizes: Mapping[str, int] = MappingProxyType({KEY: 24 * GIB}),
     **gpu: Any,
 ) -> AsyncIterator[tuple[WorkflowPool, SimulatedGpus, Packer]]:
-    """One process on each GPU, of 24 GiB on which each takes 5 GiB, and the loop that watches it while jobs run."""
+    """One process on each GPU, and the packing loop while jobs run.
+
+    By default a GPU has 24 GiB and a process takes 5 GiB.
+    """
     given = {"context_bytes": GIB, "model_bytes": 4 * GIB, "pixel_bytes": 0, **gpu}
     options = {
         key: SimulatedGpuOptions(folder=folder / key, **{"memory_bytes": size, **given}) for key, size in sizes.items()
@@ -74,7 +77,7 @@ async def gpu_of(
 
 
 async def _work(pool: WorkflowPool) -> None:
-    """Always some jobs that wait."""
+    """Keep some jobs waiting."""
     seed = 0
     while True:
         if pool.stats().queued < 5:
@@ -84,18 +87,18 @@ async def _work(pool: WorkflowPool) -> None:
             await asyncio.sleep(0.005)
 
 
-async def told(packer: Packer, such: Callable[[str], bool], *, key: str = KEY) -> str:
-    """Wait for a reason."""
+async def until_reason(packer: Packer, such: Callable[[str], bool], *, key: str = KEY) -> str:
+    """Wait until the packer gives a matching reason."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (found := packer.decided.get(key)) is None or not such(found.reason):  # noqa: ASYNC110
             await asyncio.sleep(0.005)
     return found.reason
 
 
-async def test_while_jobs_wait_and_more_are_worth_it_there_are_more(tmp_path: Path) -> None:
+async def test_processes_are_added_while_jobs_wait(tmp_path: Path) -> None:
     with capture_logs() as logs:
         async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
-            await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
+            await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
             assert len(gpus.gpus()[0].processes) == 3
             assert packer.decided[KEY].processes == 3
             assert "trying 3 processes" in (packer.decided[KEY].changed or "")
@@ -104,95 +107,95 @@ async def test_while_jobs_wait_and_more_are_worth_it_there_are_more(tmp_path: Pa
     assert "another process needs 5.0 GiB of 19.0 GiB free: trying 2 processes." in changes[0]["why"]
 
 
-async def test_what_is_not_worth_it_is_taken_back_and_not_tried_again(tmp_path: Path) -> None:
+async def test_process_that_does_not_pay_off_is_removed_for_good(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, NEVER) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.endswith("did not pay off for the current workflows."))
+        await until_reason(packer, lambda reason: reason.endswith("did not pay off for the current workflows."))
         assert len(gpus.gpus()[0].processes) == 1
         assert gpus.most == 2
         assert len(pool.stats().clients) == 1
         assert not pool.stats().failed
 
 
-async def test_without_work_one_is_left(tmp_path: Path) -> None:
+async def test_idle_gpu_keeps_one_process(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.startswith("3 processes: this is the limit"))
+        await until_reason(packer, lambda reason: reason.startswith("3 processes: this is the limit"))
         pool.enqueue = _refuse  # type: ignore[method-assign]
-        await told(packer, lambda reason: reason == "1 process: no jobs are waiting.")
+        await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         assert len(gpus.gpus()[0].processes) == 1
         assert not pool.stats().failed
 
 
-async def test_there_are_never_more_than_memory_holds(tmp_path: Path) -> None:
+async def test_gpu_memory_limits_the_processes(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, memory_bytes=12 * GIB) as (pool, gpus, packer):
-        await told(
+        await until_reason(
             packer, lambda reason: reason == "2 processes: the GPU has 12.0 GiB, and each process takes 5.0 GiB."
         )
         assert gpus.most == 2
         assert not pool.stats().failed
 
 
-async def test_what_another_program_holds_counts_once(tmp_path: Path) -> None:
-    """It holds 10 of 24 GiB, so that two of 5 fit beside it, and three do not."""
+async def test_memory_of_another_program_counts_once(tmp_path: Path) -> None:
+    """It holds 10 of 24 GiB, so two processes of 5 GiB fit and three do not."""
     other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / KEY, context_bytes=10 * GIB))
     other.open()
     async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.startswith("2 processes: the GPU has"))
+        await until_reason(packer, lambda reason: reason.startswith("2 processes: the GPU has"))
         assert gpus.most == 2
         assert not pool.stats().failed
     other.close()
 
 
-async def test_without_a_core_to_spare_there_is_one(tmp_path: Path) -> None:
+async def test_busy_cpu_limits_the_gpu_to_one_process(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, spare=lambda _: 0.5) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "1 process: no CPU core is free.")
+        await until_reason(packer, lambda reason: reason == "1 process: no CPU core is free.")
         assert gpus.most == 1
 
 
-async def test_machine_whose_own_memory_holds_no_other_has_one(tmp_path: Path) -> None:
+async def test_machine_memory_limits_the_processes(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, free=lambda: 6 * GIB) as (_, gpus, packer):
         why = "1 process: another one takes 8.0 GiB of machine memory, with 6.0 GiB free and 1.0 GiB in reserve."
-        await told(packer, lambda reason: reason == why)
+        await until_reason(packer, lambda reason: reason == why)
         assert gpus.most == 1
 
 
-async def test_there_are_no_more_than_run_jobs_at_once(tmp_path: Path) -> None:
+async def test_concurrency_limits_the_processes(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS, most=1) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "1 process: this is the limit for one GPU.")
+        await until_reason(packer, lambda reason: reason == "1 process: this is the limit for one GPU.")
         assert gpus.most == 1
 
 
-async def test_one_that_does_not_start_is_told_and_the_others_go_on(tmp_path: Path) -> None:
+async def test_failed_start_is_reported_and_the_other_processes_continue(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS) as (pool, gpus, packer):
         gpus.refusal = "Its venv is broken."
-        await told(packer, lambda reason: reason == "Another one did not start: Its venv is broken.")
+        await until_reason(packer, lambda reason: reason == "Another one did not start: Its venv is broken.")
         done = pool.stats().completed
-        await told(packer, lambda reason: reason.endswith("another one did not start, and is tried again after 300 s."))
+        await until_reason(
+            packer, lambda reason: reason.endswith("another one did not start, and is tried again after 300 s.")
+        )
         async with asyncio.timeout(PATIENCE_SECONDS):
             while pool.stats().completed == done:  # noqa: ASYNC110
                 await asyncio.sleep(0.005)
         assert gpus.most == 1
 
 
-async def test_nothing_is_added_while_one_that_crashed_starts_again(tmp_path: Path) -> None:
+async def test_no_process_is_added_while_another_restarts(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
+        await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
         first = gpus.gpus()[0].processes[0]
         await gpus.kill(KEY, first)
-        await told(packer, lambda reason: reason == "2 processes: one is restarting.")
+        await until_reason(packer, lambda reason: reason == "2 processes: one is restarting.")
         await gpus.start_again(KEY, first)
-        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
+        await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
         assert gpus.added == 3
 
 
-async def test_what_could_not_be_begun_is_tried_at_the_next_look(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A server is gone in the moment in which it is told to go on."""
+async def test_failed_trial_is_repeated_in_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server disappears when it is about to be resumed."""
     refused: list[str] = []
     rest = WorkflowPool.rest
 
     def refuse(pool: WorkflowPool, client_id: str, *, is_resting: bool = True) -> None:
-        # all of what is looked at before, and the first time that one is to be added
+        # all calls before, and the first for the new process
         if pool.stats().completed and len(refused) < 3:
             refused.append(client_id)
             raise NotFound("It is gone.")
@@ -200,39 +203,39 @@ async def test_what_could_not_be_begun_is_tried_at_the_next_look(
 
     monkeypatch.setattr(WorkflowPool, "rest", refuse)
     async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
-        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
+        await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
         assert len(refused) == 3
         assert gpus.added == 3
 
 
-async def test_process_with_a_pinned_workflow_is_the_one_that_is_left(tmp_path: Path) -> None:
+async def test_process_with_a_pinned_workflow_is_kept(tmp_path: Path) -> None:
     async with gpu_of(tmp_path, replace(ALWAYS, most=2, idle_seconds=1.0)) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason.startswith("2 processes: this is the limit"))
+        await until_reason(packer, lambda reason: reason.startswith("2 processes: this is the limit"))
         newest = gpus.gpus()[0].processes[-1]
         enqueue, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
         await asyncio.gather(*pool.jobs.values())
         others = [each for each in pool.stats().clients if each != newest]
         await (await enqueue(picture(0), keep_loaded=True, exclude_clients=others))
-        await told(packer, lambda reason: reason == "1 process: no jobs are waiting.")
+        await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         assert gpus.gpus()[0].processes == (newest,)
 
 
-async def test_each_gpu_has_as_many_as_its_own_memory_holds(tmp_path: Path) -> None:
+async def test_memory_of_each_gpu_limits_its_processes(tmp_path: Path) -> None:
     sizes = {"small": 8 * GIB, "middle": 12 * GIB, "large": 24 * GIB}
     async with gpu_of(tmp_path, ALWAYS, sizes=sizes) as (pool, gpus, packer):
-        await told(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.", key="large")
-        await told(packer, lambda reason: reason.startswith("2 processes: the GPU has 12.0 GiB"), key="middle")
-        await told(packer, lambda reason: reason.startswith("1 process: the GPU has 8.0 GiB"), key="small")
+        await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.", key="large")
+        await until_reason(packer, lambda reason: reason.startswith("2 processes: the GPU has 12.0 GiB"), key="middle")
+        await until_reason(packer, lambda reason: reason.startswith("1 process: the GPU has 8.0 GiB"), key="small")
         assert {each.key: len(each.processes) for each in gpus.gpus()} == {"small": 1, "middle": 2, "large": 3}
         assert not pool.stats().failed
         pool.enqueue = _refuse  # type: ignore[method-assign]
         for key in sizes:
-            await told(packer, lambda reason: reason == "1 process: no jobs are waiting.", key=key)
+            await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.", key=key)
         assert [len(each.processes) for each in gpus.gpus()] == [1, 1, 1]
 
 
 class OneGpu:
-    """A pool of two servers on one GPU, of which those named are busy; it tells of what happens."""
+    """A pool of two servers on one GPU, with the named ones busy; it records event callbacks."""
 
     def __init__(self, *busy: str) -> None:
         self._busy = busy
@@ -250,7 +253,7 @@ class OneGpu:
 @pytest.mark.parametrize(
     ("busy", "gpu_bytes", "is_blamed"), [(["b"], None, True), (["b"], 24 * GIB, False), ([], None, False)]
 )
-async def test_only_what_ran_out_of_memory_beside_others_says_that_they_are_too_many(
+async def test_out_of_memory_is_blamed_on_sharing_only_if_others_ran(
     busy: list[str], gpu_bytes: int | None, is_blamed: bool
 ) -> None:
     pool, error = OneGpu(*busy), OutOfMemory("There is not enough memory.")
@@ -264,12 +267,12 @@ async def _refuse(*_: Any, **__: Any) -> Any:
     await asyncio.Event().wait()
 
 
-async def test_what_waits_elsewhere_counts_although_the_pool_has_nothing_that_waits(tmp_path: Path) -> None:
+async def test_jobs_waiting_outside_the_pool_count(tmp_path: Path) -> None:
     elsewhere = 0
     async with gpu_of(tmp_path, ALWAYS, more_waiting=lambda: elsewhere) as (pool, gpus, packer):
         add, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
         await (await add(picture(1)))
-        await told(packer, lambda reason: reason == "1 process: no jobs are waiting.")
+        await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         elsewhere = 400
-        await told(packer, lambda reason: reason.startswith("400 jobs wait, and 19.0 GiB are free"))
+        await until_reason(packer, lambda reason: reason.startswith("400 jobs wait, and 19.0 GiB are free"))
         assert gpus.most <= 2

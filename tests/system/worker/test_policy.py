@@ -1,4 +1,4 @@
-"""Graphs that tenants bring, through the whole system: what is refused, by whom, and that nothing of it runs."""
+"""Tenant graphs through the whole system: which are refused, by which side, and that no part of them runs."""
 
 from typing import Any
 
@@ -20,24 +20,24 @@ async def bring(system: System, graph: Graph, **more: Any) -> str:
 
 
 @pytest.mark.parametrize("settings", [FLEET])
-async def test_graph_of_a_tenant_runs_with_the_file_of_its_job(system: System) -> None:
+async def test_tenant_graph_runs_with_its_own_file(system: System) -> None:
     slug = await bring(system, invert_file("{{INPUT}}"), properties=[INPUT])
     await system.started()
     assert await system.completed(await system.submit(slug, png("#123456")))
 
 
 @pytest.mark.parametrize("settings", [OFF])
-async def test_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_allow(system: System) -> None:
-    # what an administrator has made an effect of may have it
+async def test_worker_policy_refuses_a_tenant_graph(system: System) -> None:
+    # effects of administrators are exempt
     effect = await system.plain_effect()
     linked_file, linked_prefix = invert_file(), invert()
     linked_file["1"]["inputs"]["image"] = ["4", 0]
     linked_prefix["3"]["inputs"]["filename_prefix"] = ["4", 0]
-    words = {"4": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
+    text_node = {"4": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
     expected = {
-        await bring(system, linked_file | words): "LoadImage (1): input 'image' is linked",
-        await bring(system, linked_prefix | words): "SaveImage (3): input 'filename_prefix' must be a text itself",
-        await bring(system, invert()): "ImageInvert (2) may not be in a graph of yours",
+        await bring(system, linked_file | text_node): "LoadImage (1): input 'image' is linked",
+        await bring(system, linked_prefix | text_node): "SaveImage (3): input 'filename_prefix' must be a literal text",
+        await bring(system, invert()): "ImageInvert (2) is not allowed in your graphs",
     }
     await system.started(graph_denied_nodes="Image*")
     for slug, sentence in expected.items():
@@ -49,7 +49,7 @@ async def test_worker_runs_no_graph_of_a_tenant_that_its_own_policy_does_not_all
 
 
 @pytest.mark.parametrize("settings", [OFF])
-async def test_with_no_policy_at_all_files_of_other_jobs_stay_out_of_reach(system: System) -> None:
+async def test_files_of_other_jobs_are_unreachable_without_a_policy(system: System) -> None:
     secret = png("#abcdef")
     (system.simulator.folder / "input" / "secret.png").write_bytes(secret)
     system.assets.append(secret)

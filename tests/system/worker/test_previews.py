@@ -1,4 +1,4 @@
-"""What people see of a job while it runs: its picture and its slot, through a real server, worker and socket."""
+"""The preview and slot of a running job, through a real server, worker and socket."""
 
 import asyncio
 import io
@@ -39,11 +39,11 @@ async def slot(system: System) -> Any:
     return found
 
 
-async def test_whoever_looks_at_a_job_sees_its_picture_and_where_it_runs(any_system: System) -> None:
+async def test_job_viewer_sees_its_preview_and_slot(any_system: System) -> None:
     system = any_system
     effect = await system.effect("cat", sampled(), properties=[SEED], output_node_id="6")
     await system.started()
-    # the sampler is done then, and has shown what it has: nothing more comes before somebody has looked
+    # The sampler is done by then and has sent its last preview. The next comes only after a request.
     stuck = system.simulator.misbehave(Slow(class_type="VAEDecode", seconds=PATIENCE_SECONDS, steps=1000))
     job_id = await system.submit(effect)
     async with asyncio.timeout(PATIENCE_SECONDS):
@@ -51,7 +51,7 @@ async def test_whoever_looks_at_a_job_sees_its_picture_and_where_it_runs(any_sys
             await asyncio.sleep(0.1)
         with Image.open(io.BytesIO(seen.content)) as image:
             assert (image.format, image.size) == ("JPEG", (256, 256))
-        # what the worker measures comes with its next heartbeat
+        # worker metrics come with the next heartbeat
         while (found := await slot(system))["gpu"] is None or not (found["job"] or {}).get("step"):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
     assert (found["worker_id"], found["gpu"], found["state"], found["away"]) == ("gpu-1", "simulator", "busy", None)
@@ -65,13 +65,13 @@ async def test_whoever_looks_at_a_job_sees_its_picture_and_where_it_runs(any_sys
     assert (await slot(system))["job"] is None
 
 
-async def test_worker_can_be_told_not_to_ask_for_previews(system: System) -> None:
+async def test_previews_can_be_disabled(system: System) -> None:
     effect = await system.effect("cat", sampled(), properties=[SEED], output_node_id="6")
     await system.started(preview_method="none", tidy_comfyui="false")
     await system.completed(await system.submit(effect))
     async with httpx.AsyncClient(base_url=system.simulator.url) as http:
         [run] = (await http.get("/history")).json().values()
         assert run["prompt"][3]["preview_method"] == "none"
-        # what is kept there is this test's to remove
+        # the test removes the file that stays there
         for each in (system.simulator.folder / "output").rglob("*.png"):
             each.unlink()

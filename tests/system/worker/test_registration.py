@@ -1,4 +1,4 @@
-"""A worker that is not let in: it waits where somebody else may make room, and is let in then."""
+"""A refused registration: the worker retries while the cause may go away."""
 
 import asyncio
 import signal
@@ -27,7 +27,7 @@ REGISTER = "POST /api/worker/register"
         pytest.param({}, "gpu-1", id="a name that is taken"),
     ],
 )
-async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, tmp_path: Path, name: str) -> None:
+async def test_refused_registration_is_retried_until_it_succeeds(system: System, tmp_path: Path, name: str) -> None:
     await system.plain_effect()
     first = await system.started("gpu-1")
     state = StateFolder(tmp_path / "second")
@@ -36,7 +36,7 @@ async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, 
     own = WorkerSettings(api_base_url=system.api.url, fleet_secret=FLEET_SECRET, fleet_slug=FLEET)
     waiting = asyncio.create_task(Registrar(own, control, state, later_seconds=0.1).register({"max_concurrency": 1}))
     try:
-        # one by the other worker; twice it was refused
+        # one by the other worker, and two refused
         await system.api.until_asked(REGISTER, 1 + 3)
         assert not waiting.done()
         first.send(signal.SIGTERM)
@@ -51,7 +51,7 @@ async def test_who_is_not_let_in_asks_again_until_there_is_room(system: System, 
 
 
 @pytest.mark.parametrize("settings", [{"MAX_FLEET_WORKERS": "1"}])
-async def test_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: System) -> None:
+async def test_worker_refused_by_a_full_fleet_says_so_and_can_be_stopped(system: System) -> None:
     await system.plain_effect()
     await system.started("gpu-1")
     second = system.worker("gpu-2")
@@ -62,7 +62,7 @@ async def test_worker_of_a_full_fleet_says_so_and_can_be_stopped(system: System)
     assert await second.ended() == 0
 
 
-async def test_worker_whose_answer_was_lost_is_registered_again_at_once(system: System) -> None:
+async def test_worker_registers_again_after_a_lost_response(system: System) -> None:
     await system.plain_effect()
     system.api.lose_answers(REGISTER.encode(), count=2)
     await system.started("gpu-1")
@@ -72,7 +72,7 @@ async def test_worker_whose_answer_was_lost_is_registered_again_at_once(system: 
 
 
 @pytest.mark.journey
-async def test_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(system: System) -> None:
+async def test_worker_that_lost_its_token_returns_its_jobs_and_continues(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started("gpu-1")
@@ -86,7 +86,7 @@ async def test_worker_that_lost_its_token_gives_back_what_it_held_and_goes_on(sy
     assert (await system.job(job))["attempts"] == 1
 
 
-async def test_worker_whose_token_is_changed_while_it_works_keeps_its_job(system: System) -> None:
+async def test_worker_keeps_its_job_when_its_token_is_rotated(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started("gpu-1", prefetch=0)
@@ -100,7 +100,7 @@ async def test_worker_whose_token_is_changed_while_it_works_keeps_its_job(system
     assert worker.said("worker.job_leased")[1:] == []
 
 
-async def test_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system: System) -> None:
+async def test_worker_that_cannot_register_again_releases_its_job(system: System) -> None:
     effect = await system.plain_effect()
     stuck = system.simulator.misbehave(Stuck(class_type="ImageInvert"))
     worker = await system.started("gpu-1", prefetch=0)
@@ -112,14 +112,14 @@ async def test_worker_that_its_fleet_does_not_take_back_lets_its_job_go(system: 
     assert len(worker.said("worker.registered")) == 1
 
 
-async def test_worker_that_would_not_be_let_in_says_so_before_comfyui_answers(system: System) -> None:
+async def test_refused_worker_reports_it_before_comfyui_answers(system: System) -> None:
     await system.plain_effect()
     wrongs: list[tuple[dict[str, Any], str]] = [
         ({"fleet_slug": "none"}, "has no production fleet 'none'"),
         ({"fleet_stage": "staging"}, "FLEET_SECRET must be one of its secrets for staging"),
     ]
-    for wrong, told in wrongs:
+    for wrong, message in wrongs:
         worker = system.worker(comfyui_base_url="http://127.0.0.1:1", comfyui_folders=None, **wrong)
         await worker.start()
         assert await worker.ended() == 2
-        assert told in worker.text()
+        assert message in worker.text()

@@ -1,4 +1,4 @@
-"""A server is restored from a backup under workers that go on: they find back, and each job is paid for once."""
+"""A server is restored from a backup while workers run: they reconnect, and each job is charged once."""
 
 import signal
 
@@ -19,7 +19,7 @@ async def command(system: System, *words: str) -> None:
 
 @pytest.mark.journey
 @pytest.mark.parametrize("settings", [SETTINGS])
-async def test_workers_whose_tokens_and_leases_are_unknown_find_back_and_nothing_is_charged_twice(
+async def test_workers_unknown_to_the_backup_reconnect_without_double_charge(
     system: System,
 ) -> None:
     effect = await system.effect()
@@ -31,7 +31,7 @@ async def test_workers_whose_tokens_and_leases_are_unknown_find_back_and_nothing
     await system.until_running(prompts=2)
     await command(system, "backup", str(system.folder / "backups"))
 
-    # the lease of one is over, the token of the worker is another one, and there is one more worker
+    # one lease ended, the worker's token changed, and there is a new worker
     stuck.end()
     for each in (running, waiting):
         await system.completed(each)
@@ -43,7 +43,7 @@ async def test_workers_whose_tokens_and_leases_are_unknown_find_back_and_nothing
     await system.api.cut()
     await system.server.kill()
     await command(system, "restore", str(system.folder / "backups"), "--force")
-    # most backups are older than a lease may be
+    # most backups are older than the longest lease
     await system.expire_lease(running)
     await system.start_server()
     await system.until(running, "queued")

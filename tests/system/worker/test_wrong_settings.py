@@ -1,4 +1,4 @@
-"""Wrong settings: `comfyrelay worker` and `comfyrelay worker check` say which one it is, and never show a traceback."""
+"""Wrong settings: `comfyrelay worker` and `comfyrelay worker check` name the setting and never show a traceback."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ import pytest
 
 from tests.support.processes import run_command
 
-# Nothing of this is there, and nothing of it is needed: the settings are read first.
+# None of this exists or is needed: settings are read first.
 PLAIN = {
     "API_BASE_URL": "http://127.0.0.1:1",
     "COMFYUI_BASE_URL": "http://127.0.0.1:1",
@@ -29,27 +29,27 @@ WRONG = {
 }
 
 
-# A worker says this before ComfyUI is there; `check` names it beside all the rest.
+# A worker reports this before it contacts ComfyUI; `check` lists it with all other results.
 MISSING = {"FLEET_SECRET": "FLEET_SECRET is not set", "FLEET_SLUG": "FLEET_SLUG is not set"}
 
 
 @pytest.mark.parametrize("name", MISSING)
-async def test_what_is_missing_is_said_before_comfyui_answers(tmp_path: Path, name: str) -> None:
+async def test_missing_setting_is_reported_before_comfyui_answers(tmp_path: Path, name: str) -> None:
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), name: ""}
     code, text = await run_command("worker", environment=environment, log=tmp_path / "log")
     assert (code, MISSING[name] in text) == (2, True), text
 
 
-async def test_check_names_all_that_is_missing_at_once(tmp_path: Path) -> None:
+async def test_check_lists_all_missing_settings(tmp_path: Path) -> None:
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), "HOME": str(tmp_path)}
     environment |= dict.fromkeys((*MISSING, "API_BASE_URL"), "")
     code, text = await run_command("worker", "check", environment=environment, log=tmp_path / "log")
     assert code == 1
-    for told in (*MISSING.values(), "API_BASE_URL is not set"):
-        assert told in text
+    for message in (*MISSING.values(), "API_BASE_URL is not set"):
+        assert message in text
 
 
-async def test_slip_in_the_name_of_a_variable_is_said_and_changes_nothing(tmp_path: Path) -> None:
+async def test_misspelled_variable_is_reported_and_ignored(tmp_path: Path) -> None:
     slips = {"COMFYRELAY_WORKER_FLEET_SLUGG": "home", "COMFYREALY_PORT": "1", "COMFYRELAY_NONSENSE": "1"}
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), "FLEET_SLUG": "", **slips}
     code, text = await run_command("worker", environment=environment, log=tmp_path / "log")
@@ -62,10 +62,10 @@ async def test_slip_in_the_name_of_a_variable_is_said_and_changes_nothing(tmp_pa
 
 @pytest.mark.parametrize("command", [("worker",), ("worker", "check")], ids=" ".join)
 @pytest.mark.parametrize("wrong", WRONG)
-async def test_wrong_setting_is_said_in_words(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:
-    variables, told = WRONG[wrong]
+async def test_wrong_setting_is_explained(tmp_path: Path, command: tuple[str, ...], wrong: str) -> None:
+    variables, message = WRONG[wrong]
     environment = {**PLAIN, "COMFYRELAY_WORKER_DATA_DIR": str(tmp_path / "data"), **variables}
     code, text = await run_command(*command, environment=environment, log=tmp_path / "log")
     assert code == 2, text
-    assert told in text
+    assert message in text
     assert "Traceback" not in text
