@@ -82,7 +82,7 @@ class TestRuns:
             await comfy.run({"nodes": [], "links": []})
         assert simulator.log.prompts_queued == 0
 
-    async def test_what_was_cached_is_told(self, comfy: ComfyClient) -> None:
+    async def test_cached_nodes_are_reported(self, comfy: ComfyClient) -> None:
         assert (await comfy.run(invert())).cached_nodes == frozenset()
         assert (await comfy.run(invert())).cached_nodes == {"1", "2"}
 
@@ -92,7 +92,7 @@ class TestRuns:
         await comfy.run(graph, attachments=[Attachment(node="1", input="image", source=PNG)])
         assert (workflow_hash(graph), str(graph)) == before
 
-    async def test_many_runs_at_once_each_get_their_own_result(self, comfy: ComfyClient) -> None:
+    async def test_concurrent_runs_each_get_their_own_result(self, comfy: ComfyClient) -> None:
         results = await asyncio.gather(*(comfy.run(invert(color)) for color in range(8)))
         blues = [Image.open(io.BytesIO(await content(comfy, each))).getpixel((0, 0)) for each in results]
         assert blues == [(255, 255, 255 - color) for color in range(8)]
@@ -109,7 +109,7 @@ class TestRuns:
 
 
 class TestEvents:
-    async def test_run_is_told_from_queue_to_end(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_run_events_cover_queue_to_end(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05, steps=2, previews=True))
         events: list[RunEvent] = [event async for event in comfy.stream(invert())]
         kinds = [type(event) for event in events]
@@ -187,7 +187,7 @@ class TestStopping:
             with pytest.raises(asyncio.CancelledError):
                 await running
 
-    async def test_run_of_somebody_else_is_not_interrupted(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_run_of_another_client_is_not_interrupted(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.3, steps=30))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
@@ -196,7 +196,9 @@ class TestStopping:
             await other.cancel("11111111-1111-4111-8111-111111111111")
         assert (await run).files
 
-    async def test_interrupt_by_somebody_else_is_told_as_such(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_interrupt_by_another_client_is_reported_as_such(
+        self, simulator: Simulator, comfy: ComfyClient
+    ) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
         run = asyncio.create_task(comfy.run(invert(), on_event=listener))
@@ -302,7 +304,7 @@ class TestTheServer:
         assert "KSampler (3): input 'positive' is not connected" in problems
         assert "KSampler (3): 'magic' is not a choice of input 'sampler_name'" in problems
         assert "LoadImage (4): the file 'folder/gone.png [output]' is not on the server (input 'image')" in problems
-        assert "SaveImage (5): input 'images' is linked to node 99, which is not there" in problems
+        assert "SaveImage (5): input 'images' is linked to node 99, which does not exist" in problems
 
     async def test_preflight_is_content_with_a_good_graph(self, comfy: ComfyClient) -> None:
         uploaded = await comfy.upload(PNG, name="a.png")
@@ -312,7 +314,7 @@ class TestTheServer:
         assert await comfy.preflight(invert_file(again)) == []
         assert (await comfy.run(invert_file(again))).files
 
-    async def test_nobody_there_is_said_at_once(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_unreachable_server_is_reported_at_once(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await simulator.stop()
         with pytest.raises(ServerUnreachable, match="Is ComfyUI running there"):
             await comfy.check()

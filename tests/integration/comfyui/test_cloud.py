@@ -58,7 +58,7 @@ async def cloud(simulator: Simulator) -> AsyncIterator[CloudClient]:
         yield cloud
 
 
-async def test_it_has_the_face_of_a_server(cloud: CloudClient) -> None:
+async def test_cloud_client_implements_the_server_interface(cloud: CloudClient) -> None:
     server: ComfyServer = cloud
     await server.check()
     assert server.slots == 1
@@ -123,7 +123,7 @@ class TestSharedFiles:
         assert simulator.log.count("GET", "/api/view") == 2
         assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]
 
-    async def test_what_is_not_there_any_more_is_uploaded_again(self, simulator: Simulator, tmp_path: Path) -> None:
+    async def test_missing_file_is_uploaded_again(self, simulator: Simulator, tmp_path: Path) -> None:
         assert await self.run(simulator, tmp_path / "kept.json") == 1
         for each in (simulator.folder / "input").iterdir():
             each.unlink()
@@ -137,7 +137,9 @@ class TestSharedFiles:
         kept.write_text(said)
         assert [await self.run(simulator, kept) for _ in range(2)] == [1, 1]
 
-    async def test_where_nothing_can_be_written_runs_go_on(self, simulator: Simulator, tmp_path: Path) -> None:
+    async def test_runs_continue_if_the_upload_record_cannot_be_written(
+        self, simulator: Simulator, tmp_path: Path
+    ) -> None:
         assert [await self.run(simulator, tmp_path / "none" / "kept.json") for _ in range(2)] == [1, 2]
 
     async def test_file_of_one_run_is_not_written_down(self, simulator: Simulator, tmp_path: Path) -> None:
@@ -200,7 +202,7 @@ async def test_no_error_shows_the_key(simulator: Simulator, cloud: CloudClient) 
     assert "secret-key" not in f"{caught.value!r} {caught.value.raw}"
 
 
-async def test_a_500_may_have_queued_the_job(simulator: Simulator, cloud: CloudClient) -> None:
+async def test_status_500_may_have_queued_the_job(simulator: Simulator, cloud: CloudClient) -> None:
     simulator.misbehave(ErrorAfterQueueing(times=1))
     assert (await cloud.run(invert())).files
     assert simulator.log.prompts_queued == 1
@@ -292,7 +294,7 @@ async def test_job_that_takes_too_long_is_stopped(simulator: Simulator, cloud: C
         ("cancelled", CloudPhase.FAILED),
     ],
 )
-def test_both_vocabularies_are_understood(word: str, phase: CloudPhase) -> None:
+def test_statuses_of_both_api_versions_are_understood(word: str, phase: CloudPhase) -> None:
     assert phase_of({"status": word}) is phase
 
 

@@ -56,7 +56,7 @@ async def test_server_without_a_socket_is_good_enough(simulator: Simulator, comf
     assert (await comfy.run(invert())).files
 
 
-async def test_restart_mid_run_is_told_as_a_loss(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_restart_during_a_run_is_reported_as_a_loss(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Restart(class_type="ImageInvert", times=1, down_seconds=0.1))
     with pytest.raises(RunLost) as caught:
         await comfy.run(invert())
@@ -90,13 +90,13 @@ async def test_proxy_that_has_lost_its_server_for_a_moment_is_waited_for(
     assert refused.happened == 2
 
 
-async def test_a_500_that_queued_nothing_is_tried_again(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_status_500_that_queued_nothing_is_retried(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(ErrorBeforeQueueing(times=2))
     assert (await comfy.run(invert())).files
     assert simulator.log.prompts_queued == 1
 
 
-async def test_a_500_each_time_is_given_up(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_repeated_status_500_fails_the_run(simulator: Simulator, comfy: ComfyClient) -> None:
     failing = simulator.misbehave(ErrorBeforeQueueing())
     with pytest.raises(ComfyError, match="500") as caught:
         await comfy.run(invert())

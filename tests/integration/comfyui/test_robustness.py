@@ -65,7 +65,7 @@ class TestManyAtOnce:
         # each of them looking for itself would be more than one a run
         assert simulator.log.count("GET", "/queue") < 30
 
-    async def test_after_a_drop_later_runs_are_heard_again(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_later_runs_get_events_after_a_dropped_socket(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.run(invert())
         simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
         await asyncio.gather(*(comfy.run(invert(color)) for color in range(6)))
@@ -164,7 +164,7 @@ class TestAddresses:
                 await comfy._router.socket.ready(5)
         assert seen == []
 
-    async def test_something_that_answers_in_html_is_told_as_such(self) -> None:
+    async def test_html_answer_is_reported_as_such(self) -> None:
         async def page(_request: web.Request) -> web.Response:
             return web.Response(text="<html>hello</html>", content_type="text/html")
 
@@ -189,9 +189,7 @@ class TestFiles:
         with pytest.raises(InvalidInput, match="64 hexadecimal digits"):
             await comfy.upload(PNG, content_hash=digest)
 
-    async def test_many_downloads_to_one_place_do_not_disturb_each_other(
-        self, comfy: ComfyClient, tmp_path: Path
-    ) -> None:
+    async def test_concurrent_downloads_to_one_path_do_not_collide(self, comfy: ComfyClient, tmp_path: Path) -> None:
         result = await comfy.run(invert())
         sizes = await asyncio.gather(*(comfy.download(result.file, tmp_path / "out.png") for _ in range(4)))
         assert len(set(sizes)) == 1

@@ -39,7 +39,7 @@ async def test_each_run_writes_its_own_file(simulator: Simulator, comfy: ComfyCl
     assert b"".join([piece async for piece in comfy.read(second.file)])
 
 
-async def test_a_200_may_carry_errors(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_status_200_may_carry_errors(simulator: Simulator, comfy: ComfyClient) -> None:
     """Outputs that fail validation are dropped in silence, and the rest runs."""
     graph = invert() | {"4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
     with pytest.raises(GraphRefused, match=r"SaveImage \(4\): input 'images' is not connected"):
@@ -48,7 +48,7 @@ async def test_a_200_may_carry_errors(simulator: Simulator, comfy: ComfyClient) 
     assert [file.node_id for file in (await comfy.run(graph, wanted=["3"])).files] == ["3"]
 
 
-async def test_what_was_accepted_beside_errors_does_not_run_on(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_partly_accepted_graph_does_not_keep_running(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
     graph = invert() | {"4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
     with pytest.raises(GraphRefused):
@@ -64,7 +64,7 @@ async def test_every_submission_has_an_id_of_its_own(simulator: Simulator, comfy
     assert all(len(each) == 36 and each == each.lower() for each in ids)
 
 
-async def test_a_500_may_have_queued_the_run(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_status_500_may_have_queued_the_run(simulator: Simulator, comfy: ComfyClient) -> None:
     failed = simulator.misbehave(ErrorAfterQueueing(times=1))
     assert (await comfy.run(invert())).files
     assert failed.happened == 1
@@ -72,7 +72,7 @@ async def test_a_500_may_have_queued_the_run(simulator: Simulator, comfy: ComfyC
     assert simulator.log.prompts_queued == 1
 
 
-async def test_success_is_told_before_the_history_is_there(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_success_event_may_precede_the_history(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(LateHistory(seconds=0.4))
     assert (await comfy.run(invert())).files
 

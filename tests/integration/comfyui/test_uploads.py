@@ -61,7 +61,7 @@ class TestPlaceholders:
         assert [each[0] in files_on(simulator) for each in result.texts.values()] == [True, True]
         assert uploads(simulator) == 1 + 1
 
-    async def test_what_the_graph_does_not_use_is_not_uploaded(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_unused_attachment_is_not_uploaded(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.run(words(), attachments=[picture()])
         assert uploads(simulator) == 0
 
@@ -76,7 +76,7 @@ class TestPlaceholders:
             {"placeholder": ""},
         ],
     )
-    async def test_it_must_be_clear_where_a_file_goes(
+    async def test_attachment_without_a_clear_target_is_refused(
         self, simulator: Simulator, comfy: ComfyClient, wrong: dict[str, Any]
     ) -> None:
         with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
@@ -89,7 +89,7 @@ class TestFolders:
         await comfy.run(invert_file("__IMG__"), attachments=[picture(folder="job-17-ab12cd34")])
         assert files_on(simulator) == [f"comfyrelay/job-17-ab12cd34/{UPLOADED}"]
 
-    async def test_it_is_not_remembered(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_file_of_one_run_is_not_remembered(self, simulator: Simulator, comfy: ComfyClient) -> None:
         for _ in range(2):
             await comfy.run(words("__IMG__"), attachments=[picture(folder="job-1")])
         assert uploads(simulator) == 2
@@ -102,7 +102,7 @@ class TestFolders:
 
 
 class TestShared:
-    async def test_it_is_uploaded_once_also_for_the_next_process(self, simulator: Simulator) -> None:
+    async def test_shared_file_is_uploaded_once_across_processes(self, simulator: Simulator) -> None:
         for _ in range(2):
             async with ComfyClient(simulator.url) as comfy:
                 for _ in range(2):
@@ -135,7 +135,7 @@ class TestShared:
         result = await comfy.run(words("__IMG__"), attachments=[picture(shared=True)])
         assert (simulator.folder / "input" / result.texts["1"][0]).read_bytes() == PNG
 
-    async def test_it_is_uploaded_again_when_the_folder_was_emptied(
+    async def test_shared_file_is_uploaded_again_after_the_folder_was_emptied(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         await comfy.run(invert_file("__IMG__"), attachments=[picture(shared=True)])
@@ -143,14 +143,12 @@ class TestShared:
         assert (await comfy.run(invert_file("__IMG__"), attachments=[picture(shared=True)])).files
         assert uploads(simulator) == 2
 
-    async def test_it_may_have_a_folder(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_shared_file_may_have_a_folder(self, simulator: Simulator, comfy: ComfyClient) -> None:
         for _ in range(2):
             await comfy.run(words("__IMG__"), attachments=[picture(folder="assets", shared=True)])
         assert (files_on(simulator), uploads(simulator)) == ([f"comfyrelay/assets/{UPLOADED}"], 1)
 
-    async def test_who_removed_it_says_so_and_it_is_uploaded_again(
-        self, simulator: Simulator, comfy: ComfyClient
-    ) -> None:
+    async def test_removed_file_is_uploaded_again_once_reported(self, simulator: Simulator, comfy: ComfyClient) -> None:
         """Not every node finds out that its file is gone before it runs."""
         for _ in range(2):
             result = await comfy.run(words("__IMG__"), attachments=[picture(shared=True)])

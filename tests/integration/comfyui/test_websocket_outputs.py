@@ -48,7 +48,7 @@ async def test_images_that_a_node_sends_over_the_socket_are_outputs(comfy: Comfy
     assert told == [result.files, result.files]
 
 
-async def test_they_come_beside_files_and_texts_and_go_first_where_they_are_wanted(comfy: ComfyClient) -> None:
+async def test_wanted_socket_images_come_before_files_and_texts(comfy: ComfyClient) -> None:
     graph = {**sends(), "3": invert()["3"], "6": words()["1"]}
     result = await comfy.run(graph, wanted=["5"])
     assert [(file.node_id, file.type) for file in result.files] == [("5", "socket"), ("3", "output")]
@@ -70,7 +70,7 @@ async def test_run_whose_images_were_missed_is_repeated(simulator: Simulator, co
     assert (len(result.files), dropped.happened, simulator.log.prompts_queued) == (2, 1, 2)
 
 
-async def test_one_whose_images_are_missed_again_fails_in_words(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_run_whose_images_are_missed_twice_fails_with_advice(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(DropSocket(class_type="SaveImageWebsocket"))
     with pytest.raises(OutputGone, match="save them with SaveImage instead"):
         await comfy.run(sends())
@@ -87,7 +87,7 @@ async def test_socket_that_falls_silent_is_not_waited_for_without_end(
         await comfy.run(sends())
 
 
-async def test_more_than_memory_should_hold_is_refused(comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_oversized_socket_images_are_refused(comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("progress", "websocket_outputs"):
         monkeypatch.setattr(f"comfyrelay.comfyui.runs.{module}.MOST_SENT_BYTES", 10)
     with pytest.raises(TooLarge, match="save them with SaveImage"):

@@ -61,7 +61,7 @@ async def test_job_that_is_not_known_there_or_not_short_waits_here(simulator: Si
             await job
 
 
-async def test_nobody_gets_past_the_one_that_is_next_in_line(simulator: Simulator) -> None:
+async def test_prefetch_does_not_pass_the_next_job_in_line(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
@@ -123,7 +123,7 @@ async def test_server_that_dies_costs_the_one_that_waited_there_no_attempt(simul
         (OutOfMemory(times=2), 1),
     ],
 )
-async def test_what_one_run_leaves_behind_is_not_the_failure_of_the_next(
+async def test_leftovers_of_one_run_do_not_fail_the_next(
     simulator: Simulator, fault: Fail | OutOfMemory, attempts: int
 ) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG, failover=SmartFailover(cooldown_seconds=0)) as pool:

@@ -115,7 +115,7 @@ async def test_model_that_fills_the_gpu_never_runs_out_of_memory_in_a_hundred_jo
         assert {job.attempts for job in jobs} == {1}
 
 
-async def test_jobs_that_fit_beside_each_other_run_so(tmp_path: Path) -> None:
+async def test_jobs_that_fit_together_share_the_gpu(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 3) as (pool, simulators, _):
         await pool.run(picture(0))
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
@@ -131,7 +131,7 @@ async def test_jobs_that_fit_beside_each_other_run_so(tmp_path: Path) -> None:
         await asyncio.gather(*jobs)
 
 
-async def test_workflow_that_nobody_has_seen_has_the_gpu_to_itself_once(tmp_path: Path) -> None:
+async def test_first_run_of_an_unknown_workflow_has_the_gpu_to_itself(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
         events = pool.events(JobStarted)
@@ -164,7 +164,7 @@ async def test_larger_pictures_of_the_same_workflow_are_known_after_their_first_
         await asyncio.gather(*jobs)
 
 
-async def test_what_a_failed_run_has_loaded_is_not_taken_for_another_workflows_need(
+async def test_models_of_a_failed_run_do_not_count_for_another_workflow(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.comfyui.pool.gpu_memory.LEARN_SECONDS", 0.0)
@@ -180,7 +180,7 @@ async def test_what_a_failed_run_has_loaded_is_not_taken_for_another_workflows_n
         assert pool.memory.known_need(job.workflow_hash) == 9 * GIB
 
 
-async def test_what_is_known_is_looked_at_again_now_and_then() -> None:
+async def test_known_memory_need_is_measured_again() -> None:
     seconds = 0.0
     memory = GpuMemory(clock=lambda: seconds)
     server = Server(id="a", comfyui=Telling(held=60), loaded={"other": None, "w": None})
@@ -196,7 +196,7 @@ async def test_what_is_known_is_looked_at_again_now_and_then() -> None:
     assert memory.known_need("new") == 40
 
 
-def test_workflow_that_ran_out_of_memory_is_beside_others_again_after_an_hour() -> None:
+def test_workflow_that_ran_out_of_memory_shares_the_gpu_after_an_hour() -> None:
     seconds = 0.0
     memory = GpuMemory(clock=lambda: seconds)
     memory.ran_out("w")
@@ -206,7 +206,7 @@ def test_workflow_that_ran_out_of_memory_is_beside_others_again_after_an_hour() 
     assert not memory.runs_alone("w")
 
 
-async def test_what_a_job_says_that_it_needs_counts_when_it_is_more_than_was_seen(tmp_path: Path) -> None:
+async def test_declared_memory_counts_if_it_exceeds_the_measured_need(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         await pool.run(picture(0))
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
@@ -309,7 +309,7 @@ async def test_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: Pa
         assert job.client_id == "b"
 
 
-def test_what_is_no_gpu_has_no_memory_to_tell_of() -> None:
+def test_device_that_is_no_gpu_has_no_memory() -> None:
     fields = {"vram_total": 10, "vram_free": 8, "torch_vram_total": 3, "torch_vram_free": 1}
     assert memory_in({"devices": [{"type": "cuda", **fields}]}) == Memory(total=10, free=7, held=3)
     for kind in ("cpu", "mps", "privateuseone"):
@@ -366,7 +366,7 @@ class Leaving(Telling):
 
 @pytest.mark.parametrize("bucket", [Bucket("new"), Bucket("new", alone=True)], ids=["beside others", "alone"])
 @pytest.mark.parametrize("answers", range(4))
-async def test_server_that_is_taken_away_meanwhile_fails_nobody_who_makes_room(bucket: Bucket, answers: int) -> None:
+async def test_server_removed_while_memory_is_freed_fails_no_job(bucket: Bucket, answers: int) -> None:
     memory = GpuMemory()
     here, *idle = servers = [Server(id=each) for each in "abc"]
     here.comfyui = Telling(free_bytes=20)

@@ -104,7 +104,7 @@ async def test_extra_data_goes_to_the_server(pool: WorkflowPool) -> None:
     assert history[result.prompt_id]["prompt"][3]["note"] == "mine"
 
 
-async def test_many_may_await_a_job_and_leave_it_alone(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_cancelled_waiter_does_not_cancel_the_job(pool: WorkflowPool, simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     job = await pool.enqueue(invert())
     started = job.events()
@@ -123,7 +123,7 @@ async def test_many_may_await_a_job_and_leave_it_alone(pool: WorkflowPool, simul
     assert job.attempts == 1
 
 
-async def test_mistake_in_the_graph_fails_at_once_and_blocks_nobody(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_invalid_graph_fails_at_once_and_blocks_no_server(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="bad value"))
     events = pool.events("client:blocked_workflow", JobRetrying, JobFailed)
     job = await pool.enqueue(invert())
@@ -147,7 +147,7 @@ async def test_unexpected_error_is_the_servers_fault_and_keeps_its_trace(pool: W
     assert "Traceback" in (caught.value.raw or "")
 
 
-async def test_file_that_cannot_be_read_fails_the_job_and_blocks_nobody(pool: WorkflowPool, tmp_path: Path) -> None:
+async def test_unreadable_file_fails_the_job_and_blocks_no_server(pool: WorkflowPool, tmp_path: Path) -> None:
     missing = Attachment(node="1", input="image", source=tmp_path / "missing.png")
     job = await pool.enqueue(invert(), attachments=[missing])
     with pytest.raises(ComfyError, match=r"missing\.png cannot be read"):
@@ -157,7 +157,7 @@ async def test_file_that_cannot_be_read_fails_the_job_and_blocks_nobody(pool: Wo
 
 
 @pytest.mark.filterwarnings("error")
-async def test_failed_job_that_nobody_awaits_makes_no_noise(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_failed_job_without_waiters_logs_nothing(pool: WorkflowPool, simulator: Simulator) -> None:
     complaints: list[Any] = []
     asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
     simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError"))
@@ -368,7 +368,7 @@ async def test_preferences_and_exclusions(simulators: list[Simulator]) -> None:
         assert pool.stats().clients["a"].completed == 0
 
 
-async def test_job_that_nobody_could_run_is_refused(pool: WorkflowPool) -> None:
+async def test_job_that_no_server_can_run_is_refused(pool: WorkflowPool) -> None:
     with pytest.raises(InvalidInput):
         await pool.enqueue(invert(), exclude_clients=["a", "x"])
     with pytest.raises(GraphError):

@@ -34,7 +34,7 @@ def prompts(*simulators: Simulator) -> list[int]:
     return [each.log.count("POST", "/prompt") for each in simulators]
 
 
-async def test_it_is_tried_once_on_each_server_even_where_nothing_is_blocked() -> None:
+async def test_job_is_tried_once_per_server_even_without_blocks() -> None:
     never_blocks = SmartFailover(cooldown_seconds=0)
     async with (
         Simulator() as one,
@@ -54,7 +54,7 @@ async def test_it_is_tried_once_on_each_server_even_where_nothing_is_blocked() -
         assert found == ["job:retrying", "job:retrying", "job:failed"]
 
 
-async def test_one_that_can_do_it_completes_it_at_the_cost_of_no_attempt() -> None:
+async def test_move_to_a_capable_server_costs_no_attempt() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(BROKEN)
         # to another server it goes at once
@@ -120,7 +120,7 @@ async def test_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
 class TestEveryServerRefusesIt:
     GRAPH: ClassVar[Graph] = {**invert(), "2": {"class_type": "NoSuchNode", "inputs": {}}}
 
-    async def test_it_ends_at_once_with_the_reason_of_each(self, simulators: list[Simulator]) -> None:
+    async def test_job_refused_by_every_server_fails_with_each_reason(self, simulators: list[Simulator]) -> None:
         async with ready_pool(*simulators) as pool, asyncio.timeout(PATIENCE_SECONDS):
             # more than one, for a refusal must not hold up the next
             for _ in range(3):
@@ -147,7 +147,7 @@ class TestEveryServerRefusesIt:
         for name in "abc":
             assert f"{name}: {'; '.join(lacking)}" in caught.value.detail
 
-    async def test_one_that_is_away_is_waited_for_until_it_is_removed(self, simulator: Simulator) -> None:
+    async def test_unreachable_server_is_waited_for_until_it_is_removed(self, simulator: Simulator) -> None:
         async with WorkflowPool({"here": simulator.url, "away": NOWHERE}, timings=QUICK) as pool:
             await pool.wait_ready()
             job = await pool.enqueue(self.GRAPH)
@@ -231,7 +231,7 @@ async def test_job_for_which_no_server_is_there_is_given_up() -> None:
         assert (job.status, job.attempts, pool.stats().failed) == (PoolJobStatus.FAILED, 0, 1)
 
 
-async def test_what_failed_it_first_is_told_of_a_job_that_is_given_up() -> None:
+async def test_abandoned_job_reports_its_first_failure() -> None:
     graph = invert()
     graph["2"]["class_type"] = "NoSuchNode"
     async with Simulator() as simulator, WorkflowPool([simulator.url, NOWHERE], timings=QUICK) as pool:

@@ -15,7 +15,7 @@ from tests.integration.comfyui.pool.test_gpus import LARGE, SMALL, gpus, picture
 from tests.support.pool import invert, plain, ready_pool, until
 
 
-async def test_what_others_on_the_gpu_hold_is_unloaded_and_the_job_runs_again_at_no_cost(tmp_path: Path) -> None:
+async def test_other_models_on_the_gpu_are_unloaded_and_the_retry_is_free(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 3) as (pool, simulators, _):
         await pool.run(picture(0), preferred_clients=["a"])
         await pool.run(picture(1), preferred_clients=["b"])
@@ -30,7 +30,7 @@ async def test_what_others_on_the_gpu_hold_is_unloaded_and_the_job_runs_again_at
         assert pool.stats().clients["c"].blocked_hashes == frozenset()
 
 
-async def test_nobody_else_starts_on_the_gpu_while_it_runs_there_alone(tmp_path: Path) -> None:
+async def test_no_other_job_starts_on_the_gpu_during_a_run_alone(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         await pool.run(picture(0, model=LARGE))
@@ -74,7 +74,7 @@ async def test_once_the_larger_gpu_is_gone_the_small_one_is_tried_all_the_same(t
         assert simulators[0].log.prompts_queued == 4
 
 
-async def test_it_fails_after_one_larger_gpu_and_the_error_tells_the_gpus_size(tmp_path: Path) -> None:
+async def test_job_fails_after_one_larger_gpu_and_the_error_names_its_size(tmp_path: Path) -> None:
     async with gpus(tmp_path, 4, 6, 8) as (pool, simulators):
         job = await pool.enqueue(picture(0), preferred_clients=["a"], exclude_clients=["b"])
         with pytest.raises(OutOfMemory) as failed:
@@ -92,7 +92,7 @@ async def test_without_a_larger_gpu_it_fails_after_it_ran_alone(tmp_path: Path) 
         assert sum(simulator.log.prompts_queued for simulator in simulators) == 2
 
 
-async def test_server_whose_gpu_nobody_named_lets_go_of_its_own_and_tries_again(simulator: Simulator) -> None:
+async def test_server_with_unnamed_gpu_unloads_its_models_and_retries(simulator: Simulator) -> None:
     simulator.misbehave(RunsOut(class_type="ImageInvert", times=1))
     async with ready_pool(simulator) as pool:
         job = await pool.enqueue(invert(), max_attempts=1)
@@ -102,7 +102,7 @@ async def test_server_whose_gpu_nobody_named_lets_go_of_its_own_and_tries_again(
         await pool.run(plain())
 
 
-async def test_what_other_programs_hold_is_no_lesson_about_the_gpu(tmp_path: Path) -> None:
+async def test_memory_of_other_programs_does_not_count_against_the_gpu(tmp_path: Path) -> None:
     """8 of its 24 GiB would be enough for the model, and another program has 16 of them."""
     async with gpus(tmp_path, 24, 25) as (pool, simulators):
         other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
@@ -136,7 +136,7 @@ async def test_job_whose_gpu_others_hold_waits_a_while_for_them(tmp_path: Path) 
         other.close()
 
 
-async def test_server_on_the_same_gpu_that_nobody_named_counts_as_another_program(tmp_path: Path) -> None:
+async def test_server_with_unnamed_gpu_counts_as_another_program(tmp_path: Path) -> None:
     gpu = SimulatedGpuOptions(
         folder=tmp_path / "gpu", memory_bytes=24 * GIB, context_bytes=0, model_bytes=14 * GIB, pixel_bytes=0
     )
@@ -153,7 +153,7 @@ async def test_server_on_the_same_gpu_that_nobody_named_counts_as_another_progra
         assert failed.value.others_bytes == 13 * GIB
 
 
-async def test_where_nobody_can_tell_the_memory_it_fails_after_that(tmp_path: Path) -> None:
+async def test_job_fails_after_one_retry_if_the_memory_is_unknown(tmp_path: Path) -> None:
     async with Simulator(arguments=["--cpu"]) as simulator, ready_pool(simulator) as pool:
         simulator.misbehave(RunsOut(class_type="ImageInvert"))
         with pytest.raises(OutOfMemory) as failed:

@@ -33,7 +33,7 @@ async def test_jobs_are_taken_by_priority_then_in_order(queue: QueueAdapter) -> 
     assert len(queue) == 0
 
 
-async def test_what_is_taken_is_what_was_put(queue: QueueAdapter) -> None:
+async def test_taken_job_equals_the_stored_job(queue: QueueAdapter) -> None:
     await queue.put(ticket(1, metadata={"user": "u"}, include_outputs=("9",), max_attempts=7))
     assert queue.take(anywhere) == ticket(1, metadata={"user": "u"}, include_outputs=("9",), max_attempts=7)
 

@@ -27,7 +27,7 @@ from tests.support.pool import QUICK, invert, plain, ready_pool, until
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_600_jobs_on_three_servers_of_which_one_cannot_do_one_workflow(simulators: list[Simulator]) -> None:
+async def test_jobs_finish_although_one_of_three_servers_cannot_run_a_workflow(simulators: list[Simulator]) -> None:
     failing = simulators[0].misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     async with ready_pool(*simulators) as pool:
         blocks = pool.events(ClientBlockedWorkflow, ClientUnblockedWorkflow)
@@ -85,9 +85,7 @@ async def test_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(sim
         assert isinstance(await anext(events), ClientUnblockedWorkflow)
 
 
-async def test_run_that_somebody_interrupts_is_tried_again_without_a_block(
-    pool: WorkflowPool, simulator: Simulator
-) -> None:
+async def test_interrupted_run_is_retried_without_a_block(pool: WorkflowPool, simulator: Simulator) -> None:
     slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     job = await pool.enqueue(invert(), retry_delay=0)
     events = job.events()

@@ -165,14 +165,14 @@ async def test_forgotten_jobs_are_gone(path: Path) -> None:
         assert connection.execute("SELECT job_id FROM attachments").fetchall() == [("job-1",)]
 
 
-async def test_many_at_once_are_all_written(path: Path) -> None:
+async def test_concurrent_writes_are_all_stored(path: Path) -> None:
     async with opened(path) as (queue, _):
         await asyncio.gather(*(queue.put(ticket(number)) for number in range(500)))
         assert len(queue) == 500
     assert len((await leftover(path)).waiting) == 500
 
 
-async def test_failed_write_reaches_its_caller_and_the_queue_goes_on(path: Path) -> None:
+async def test_failed_write_reaches_its_caller_and_the_queue_continues(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
         with pytest.raises(sqlite3.IntegrityError):

@@ -59,7 +59,7 @@ async def test_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(
         assert [simulator.log.models_loaded for simulator in simulators] == [1, 1]
 
 
-async def test_what_waits_for_another_server_gets_the_pinned_one_when_that_goes(tmp_path: Path) -> None:
+async def test_job_gets_the_pinned_server_when_the_other_is_removed(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=9 * GIB) as (pool, simulators, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         simulators[1].misbehave(Stuck(class_type="KSampler"))
@@ -84,7 +84,7 @@ async def test_pin_is_of_one_server_and_ends_with_the_next_job_that_does_not_ask
         assert other.client_id == "a"
 
 
-async def test_what_is_pinned_is_unloaded_last(tmp_path: Path) -> None:
+async def test_pinned_model_is_unloaded_last(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 3, model_bytes=7 * GIB) as (pool, simulators, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
@@ -111,7 +111,7 @@ async def test_same_graph_runs_once_and_its_server_answers_the_rest_from_its_cac
         assert again.client_id == jobs[0].client_id
 
 
-async def test_what_no_cache_keeps_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         with monkeypatch.context() as patch:
@@ -152,7 +152,7 @@ async def test_different_graphs_run_side_by_side_as_before(tmp_path: Path) -> No
         await asyncio.gather(*jobs)
 
 
-async def test_what_waits_for_the_same_runs_by_itself_when_that_fails_or_its_server_goes(tmp_path: Path) -> None:
+async def test_waiting_duplicate_runs_if_the_first_run_fails_or_loses_its_server(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         for simulator in simulators:
@@ -176,7 +176,7 @@ async def test_what_waits_for_the_same_runs_by_itself_when_that_fails_or_its_ser
 
 
 @pytest.mark.parametrize("key", [None, "same"])
-async def test_without_a_key_nobody_waits_for_another(tmp_path: Path, key: str | None) -> None:
+async def test_job_without_a_cache_key_waits_for_no_other(tmp_path: Path, key: str | None) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]

@@ -37,7 +37,7 @@ def tool(folder: Path, name: str, says: str) -> None:
     (folder / name).chmod(0o755)
 
 
-def test_those_of_nvidia_are_shown_by_their_identity(tools: Path) -> None:
+def test_nvidia_gpus_are_selected_by_uuid(tools: Path) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     first, second = find_gpus(environment={})
     assert (first.key, first.name, first.memory_bytes) == ("GPU-aaa", "NVIDIA GeForce RTX 4090", 24564 * 1024**2)
@@ -63,7 +63,7 @@ class Nvml:
         return number
 
 
-def test_one_that_the_driver_has_lost_hides_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lost_gpu_hides_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(gpus, "import_module", lambda _name: Nvml())
     assert query_nvidia_gpus(lambda _nvml, handle: handle) == [1, 2]
 
@@ -72,7 +72,7 @@ def test_one_that_the_driver_has_lost_hides_none_of_the_others(monkeypatch: pyte
     ("shown", "seen"),
     [("1", ["GPU-bbb"]), ("GPU-a", ["GPU-aaa"]), ("1,0", ["GPU-bbb", "GPU-aaa"]), ("7", ["gpu"]), ("", ["gpu"])],
 )
-def test_what_is_hidden_from_us_is_hidden_from_them(tools: Path, shown: str, seen: list[str]) -> None:
+def test_hidden_gpus_stay_hidden(tools: Path, shown: str, seen: list[str]) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     environment = {"CUDA_VISIBLE_DEVICES": shown, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert [each.key for each in find_gpus(environment=environment)] == seen
@@ -100,7 +100,7 @@ def test_parts_of_a_gpu_are_handed_on_one_by_one(tools: Path) -> None:
     ]
 
 
-def test_those_of_amd_are_shown_by_their_numbers(tools: Path) -> None:
+def test_amd_gpus_are_selected_by_index(tools: Path) -> None:
     tool(tools, "rocm-smi", AMD)
     first, second = find_gpus(environment={})
     assert (first.name, first.memory_bytes) == ("Radeon RX 7900 XTX", 25753026560)
@@ -123,14 +123,14 @@ def test_those_of_amd_are_shown_by_their_numbers(tools: Path) -> None:
         ),
     ],
 )
-def test_those_of_amd_are_filtered_once_by_what_is_set_already(
+def test_amd_gpus_are_filtered_once_by_the_environment(
     tools: Path, environment: dict[str, str], seen: list[tuple[str, dict[str, str]]]
 ) -> None:
     tool(tools, "rocm-smi", AMD)
     assert [(each.key, each.variables) for each in find_gpus(environment=environment)] == seen
 
 
-def test_where_nobody_can_tell_there_is_one(tools: Path) -> None:
+def test_unknown_gpus_count_as_one(tools: Path) -> None:
     tool(tools, "nvidia-smi", "NVIDIA-SMI has failed because it couldn't communicate with the NVIDIA driver.")
     assert find_gpus(environment={}) == [UNNAMED]
 

@@ -150,9 +150,7 @@ class TestPython:
     def install(self, places: SystemFolders) -> Install:
         return Install(kind=InstallKind.MANUAL, named=code(places.home / "ComfyUI"), code=places.home / "ComfyUI")
 
-    def test_one_that_is_named_comes_first_as_a_program_or_as_its_environment(
-        self, install: Install, tmp_path: Path
-    ) -> None:
+    def test_named_python_comes_first_as_program_or_environment(self, install: Install, tmp_path: Path) -> None:
         venv(install.code / "venv")
         other = venv(tmp_path / "other")
         assert find_python(install, given=other) == other
@@ -182,7 +180,7 @@ class TestPython:
         monkeypatch.setattr(pythons, "find_spec", lambda name: name == "torch")
         assert find_python(install, variables={}) == Path(sys.executable)
 
-    def test_what_cannot_import_torch_is_told_with_its_own_words(self, tmp_path: Path) -> None:
+    def test_python_without_torch_is_reported_with_its_own_error(self, tmp_path: Path) -> None:
         silly = python(tmp_path / "bin" / "python")
         silly.write_text("#!/bin/sh\necho \"ModuleNotFoundError: No module named 'torch'\" >&2\nexit 1\n")
         assert check_python(silly) == ("ModuleNotFoundError: No module named 'torch'.", "")
@@ -200,7 +198,7 @@ class TestPython:
             (None, CheckVerdict.LACKING, "Set HERE to the Python that you start it with."),
         ],
     )
-    async def test_who_looks_for_one_is_told_with_which_python_it_runs_and_whether_that_can(
+    async def test_check_names_the_python_and_whether_it_works(
         self, install: Install, monkeypatch: pytest.MonkeyPatch, body: str | None, verdict: CheckVerdict, told: str
     ) -> None:
         monkeypatch.setattr(pythons, "find_spec", lambda _name: None)
