@@ -92,7 +92,7 @@ async def test_all_files_of_a_run_are_copied_and_listed(desk: OpenDesk, tmp_path
     ]
 
 
-async def test_file_that_somebody_removed_is_told_as_gone(desk: OpenDesk) -> None:
+async def test_deleted_file_is_reported_as_missing(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
     [job] = await finished(desk, batch.id)
@@ -150,7 +150,7 @@ async def test_two_jobs_have_a_file_each_also_where_what_they_made_is_the_same(d
     assert outputs(desk, "final") == [kept.name]
 
 
-async def test_output_that_cannot_be_copied_is_told_of_in_the_log(desk: OpenDesk) -> None:
+async def test_failed_output_copy_is_logged(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     (desk.desk.output_folder).mkdir(parents=True, exist_ok=True)
     (desk.desk.output_folder / "blocked").touch()
@@ -174,7 +174,7 @@ async def test_batch_that_is_sent_again_with_its_key_is_the_same_batch(desk: Ope
         await desk.client.add_batch({**wish, "label": "another"})
 
 
-async def test_batch_of_which_nothing_is_left_is_not_run_again(desk: OpenDesk) -> None:
+async def test_batch_without_jobs_is_not_run_again(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine"})
     await finished(desk, batch.id)
@@ -280,7 +280,7 @@ async def test_items_that_are_done_already_are_copied_into_the_folder_of_their_b
 
 
 @pytest.mark.parametrize("is_batch", [False, True], ids=["jobs", "batches"])
-async def test_of_two_equal_requests_at_once_the_second_leaves_no_file(
+async def test_duplicate_concurrent_request_leaves_no_file(
     desk: OpenDesk, monkeypatch: pytest.MonkeyPatch, *, is_batch: bool
 ) -> None:
     slug = (await desk.client.create_workflow(SEEDED, name="same", output_node_id="3")).slug

@@ -93,7 +93,7 @@ async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[O
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_one_process_uses_a_data_folder(untouched: OpenDesk) -> None:
+async def test_data_folder_is_used_by_one_process(untouched: OpenDesk) -> None:
     other = make_desk(untouched.ready.data_dir)
     with pytest.raises(ConfigurationError, match=r"Your desk already runs at http://.* \(--data-dir\)"):
         async with other.open():
@@ -121,7 +121,7 @@ async def test_foreign_hosts_and_origins_are_refused_everywhere(untouched: OpenD
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_its_own_names_and_pages_are_let_in(untouched: OpenDesk) -> None:
+async def test_loopback_names_and_origins_are_accepted(untouched: OpenDesk) -> None:
     port = httpx.URL(untouched.ready.url).port
     async with owner_http(untouched.ready.url) as http:
         for name in ("127.0.0.1", "localhost", "[::1]"):
@@ -129,7 +129,7 @@ async def test_its_own_names_and_pages_are_let_in(untouched: OpenDesk) -> None:
             assert (await http.get("/api/desk", headers=headers)).is_success, name
 
 
-async def test_graph_may_name_whatever_lies_on_the_machine_of_its_owner(tmp_path: Path) -> None:
+async def test_graph_may_name_any_file_on_the_machine_of_its_owner(tmp_path: Path) -> None:
     async with (
         Simulator(folder=tmp_path / "comfyui") as simulator,
         open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk,
@@ -281,7 +281,7 @@ async def values_of(desk: OpenDesk, job_id: str) -> dict[str, object]:
     return {each.key: each.value for each in about.inputs}
 
 
-async def test_what_runs_is_put_back_when_the_desk_is_closed(tmp_path: Path) -> None:
+async def test_running_job_is_requeued_when_the_desk_closes(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
         first = make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)
@@ -300,7 +300,7 @@ async def test_what_runs_is_put_back_when_the_desk_is_closed(tmp_path: Path) -> 
             assert (found.status, found.attempts) == ("completed", 1)
 
 
-async def test_what_nobody_thought_of_fails_the_job_and_not_the_worker(
+async def test_unexpected_error_fails_the_job_and_not_the_worker(
     desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def broken(*_args: object) -> None:

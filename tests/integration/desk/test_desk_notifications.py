@@ -56,7 +56,7 @@ async def submit_broken(desk: OpenDesk) -> None:
     assert (await desk.ended(job.id)).status == "failed"
 
 
-async def test_failures_and_the_empty_queue_are_told_unless_something_else_was_chosen(tmp_path: Path) -> None:
+async def test_failures_and_the_empty_queue_notify_by_default(tmp_path: Path) -> None:
     async with receiving() as receiver:
         async with opened(tmp_path, notify_urls=[hook(receiver)]) as desk:
             await ended(desk, await add(desk))
@@ -66,7 +66,7 @@ async def test_failures_and_the_empty_queue_are_told_unless_something_else_was_c
         assert titles(receiver) == ["The queue is empty", "dog failed", "The queue is empty"]
 
 
-async def test_what_is_told_can_be_chosen(tmp_path: Path) -> None:
+async def test_notified_events_can_be_chosen(tmp_path: Path) -> None:
     async with receiving() as receiver:
         async with opened(tmp_path, notify_urls=hook(receiver), notify_on="completed") as desk:
             await submit_broken(desk)
@@ -74,7 +74,7 @@ async def test_what_is_told_can_be_chosen(tmp_path: Path) -> None:
         assert titles(receiver) == ["cats is done"]
 
 
-async def test_who_asked_for_a_batch_is_told_once_when_all_of_it_has_ended(tmp_path: Path) -> None:
+async def test_batch_notification_is_sent_once_when_all_items_have_ended(tmp_path: Path) -> None:
     async with receiving() as receiver:
         async with opened(tmp_path) as desk:
             batch = await add(desk, tries=4, notify_urls=[hook(receiver)])
@@ -84,7 +84,7 @@ async def test_who_asked_for_a_batch_is_told_once_when_all_of_it_has_ended(tmp_p
         assert (json.loads(body)["title"], json.loads(body)["message"]) == ("cats is done", "4 completed.")
 
 
-async def test_batch_is_told_of_after_a_restart_and_so_is_its_repetition(tmp_path: Path) -> None:
+async def test_batch_and_its_rerun_notify_after_a_restart(tmp_path: Path) -> None:
     async with receiving() as receiver, Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
         async with opened(tmp_path, comfyui_url=[simulator.url], finish_seconds=0) as desk:
@@ -121,7 +121,7 @@ async def test_service_that_does_not_answer_holds_up_no_job(tmp_path: Path, monk
     silent.close()
 
 
-async def test_what_could_not_be_sent_is_said_without_its_secrets(tmp_path: Path) -> None:
+async def test_failed_notification_is_logged_without_secrets(tmp_path: Path) -> None:
     async with receiving() as receiver:
         receiver.statuses = [500]
         async with opened(tmp_path, notify_urls=[hook(receiver).replace("://", "://ada:s3cr3t@")]) as desk:

@@ -63,7 +63,7 @@ async def test_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypatc
     assert "not in use" in after["data"][1]
 
 
-async def test_page_of_a_desk_is_told_the_same(machine: Path) -> None:
+async def test_desk_page_shows_the_same_check_results(machine: Path) -> None:
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
         made = make_desk(machine, comfyui_url=[simulator.url])
         async with made.open() as (_worker, ready), owner_http(ready.url) as http:
@@ -79,9 +79,7 @@ async def test_page_of_a_desk_is_told_the_same(machine: Path) -> None:
     assert [each["verdict"] for each in later if each["about"] == f"ComfyUI {simulator.url}"] == ["broken"]
 
 
-async def test_of_a_desk_that_runs_the_comfyui_that_it_has_is_looked_at(
-    machine: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_doctor_checks_the_comfyui_of_a_running_desk(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may have been named on the command line of the desk, where no setting tells of it."""
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
         made = make_desk(machine, comfyui_url=[simulator.url])
@@ -105,7 +103,7 @@ async def test_comfyui_that_was_named_and_does_not_answer_is_broken(
     assert verdict is CheckVerdict.BROKEN
 
 
-async def test_port_that_somebody_else_has_is_broken(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_port_used_by_another_program_fails_the_check(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     # bound, but not listening: nobody answers, and nobody else can have it
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -146,7 +144,7 @@ def test_configuration_that_cannot_be_read_is_said_with_exit_code_1(machine: Pat
     assert "Did you mean 'port'?" in last["text"]
 
 
-def test_in_words_and_with_exit_code_0_when_nothing_is_broken(machine: Path) -> None:
+def test_doctor_exits_with_0_if_nothing_is_broken(machine: Path) -> None:
     ran = CliRunner().invoke(app, ["doctor"])
     assert ran.exit_code == 0, ran.output
     assert "ok   data folder:" in ran.stdout

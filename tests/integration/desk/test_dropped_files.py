@@ -16,7 +16,7 @@ async def made_by(desk: OpenDesk, folder: Path) -> Path:
     return saved
 
 
-async def test_what_a_file_carries_is_told_of_an_upload(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_upload_reports_the_metadata_of_the_file(desk: OpenDesk, tmp_path: Path) -> None:
     picture = await made_by(desk, tmp_path)
     (tmp_path / "plain.png").write_bytes(png("#112233"))
     own, plain = [await desk.client.upload(each) for each in (picture, tmp_path / "plain.png")]

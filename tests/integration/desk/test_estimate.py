@@ -50,7 +50,7 @@ async def test_how_long_it_takes_is_known_once_one_was_made(desk: OpenDesk, tmp_
     assert many["done_at"] > one["done_at"]
 
 
-async def test_what_no_worker_has_and_what_is_wrong_is_told(desk: OpenDesk) -> None:
+async def test_estimate_reports_missing_requirements_and_errors(desk: OpenDesk) -> None:
     graph = {**PROMPT_GRAPH, "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "no.safetensors"}}}
     slug = (await desk.client.add_graph(graph, name="lacking")).workflow.slug
     found = await asked(desk, workflow_slug=slug, prompts=["a", "b"])
@@ -92,11 +92,11 @@ async def test_files_of_an_earlier_job_can_be_used_again(desk: OpenDesk) -> None
     ("width", "height", "words"),
     [(832, 480, "16:9"), (480, 832, "9:16"), (640, 480, "4:3"), (512, 512, "1:1"), (1000, 100, "1000 × 100")],
 )
-def test_shapes_are_told_in_words(width: int, height: int, words: str) -> None:
+def test_common_aspect_ratios_have_names(width: int, height: int, words: str) -> None:
     assert name_shape(width, height) == words
 
 
-def test_pictures_of_another_shape_are_told_of() -> None:
+def test_images_with_another_aspect_ratio_are_warned_about() -> None:
     usual = [Shape(name=f"{number}.png", width=832, height=480) for number in range(3)]
     other = Shape(name="photo.png", width=640, height=480)
     assert shape_warnings(usual, wanted=None) == []

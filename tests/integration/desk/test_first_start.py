@@ -52,7 +52,7 @@ async def test_first_start_that_is_cut_off_again_and_again_is_gone_on_with(world
         assert (await world.engine.catalogue.effects.get(each.slug)).workflow_slug == each.slug
 
 
-async def test_what_somebody_removed_does_not_come_back(world: World, tmp_path: Path) -> None:
+async def test_removed_preset_is_not_recreated(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     user, _ = await create_initial_data(world.engine, settings)
     [first, *_] = (await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)).items

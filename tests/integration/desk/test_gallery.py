@@ -28,7 +28,7 @@ async def made(desk: OpenDesk, *labels: str) -> dict[str, str]:
     return {each["label"]: each["id"] for each in items}
 
 
-async def test_what_was_chosen_is_in_the_folder_and_stays_when_it_is_deleted(desk: OpenDesk) -> None:
+async def test_copied_outputs_stay_in_the_folder_after_deletion(desk: OpenDesk) -> None:
     ids = await made(desk, "a cat", "a dog")
     answer = await call(
         desk, "POST", "/api/desk/gallery/copy", {"ids": [*ids.values(), "nothing"], "folder": "best/of"}

@@ -10,7 +10,7 @@ from comfyrelay.errors import ConfigurationError
 from tests.support.desk import make_desk
 
 
-async def test_what_cannot_be_started_is_said_before_anything_begins(tmp_path: Path) -> None:
+async def test_missing_comfyui_is_reported_before_the_start(tmp_path: Path) -> None:
     made = make_desk(tmp_path / "desk", comfyui_dir=tmp_path)
     with pytest.raises(ConfigurationError, match="No ComfyUI found in"):
         async with made.open():

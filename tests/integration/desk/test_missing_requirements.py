@@ -50,7 +50,7 @@ async def until_waiting(desk: OpenDesk, job_id: str, reason: str) -> str:
             await asyncio.sleep(0.02)
 
 
-async def test_what_comfyui_lacks_is_named_waited_for_and_run_once_it_is_there(tmp_path: Path) -> None:
+async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_path: Path) -> None:
     simulator = Simulator(folder=tmp_path / "comfyui")
     await simulator.start()
     port = int(simulator.url.rpartition(":")[2])

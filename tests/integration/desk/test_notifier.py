@@ -53,7 +53,7 @@ def titles(
 # Which ends call for a notification
 
 
-def test_job_by_itself_is_news_when_it_completes_or_fails_and_not_when_it_was_canceled() -> None:
+def test_single_job_notifies_unless_it_was_cancelled() -> None:
     rules = NotificationRules()
     assert titles(rules, ended()) == ["cat is done"]
     [failure] = rules.of_end(ended("failed", error="Too dark."), None, active=1, read_at=START)
@@ -70,7 +70,7 @@ def test_batch_is_news_once_when_its_last_item_ends() -> None:
     assert done.batch_id == "b"
 
 
-def test_items_that_end_together_are_told_of_once() -> None:
+def test_items_that_end_together_notify_once() -> None:
     rules = NotificationRules()
     assert titles(rules, ended(seconds=1), batch(completed=2), seen=3) == ["boats is done"]
     assert titles(rules, ended(seconds=2), batch(completed=2), seen=4) == []
@@ -123,7 +123,7 @@ async def test_webhook_hears_title_and_body() -> None:
     assert '"message": "Its output is ready."' in body
 
 
-async def test_only_the_occasions_that_were_asked_for_are_told_always() -> None:
+async def test_only_the_chosen_events_notify() -> None:
     async with receiving() as receiver:
         notifier = Notifier([receiver.url.replace("http", "json")], events=[Occasion.FAILED])
         await notifier.notify(NOTIFICATION)
@@ -132,7 +132,7 @@ async def test_only_the_occasions_that_were_asked_for_are_told_always() -> None:
     assert len(receiver.heard) == 1
 
 
-async def test_who_asked_for_a_batch_hears_of_that_batch_whatever_became_of_it() -> None:
+async def test_batch_notification_ignores_the_event_filter() -> None:
     async with receiving() as receiver:
         mine = [receiver.url.replace("http", "json")]
         notifier = Notifier(mine, events=[Occasion.COMPLETED])
@@ -149,7 +149,7 @@ async def test_who_asked_for_a_batch_hears_of_that_batch_whatever_became_of_it()
 # What went wrong
 
 
-async def test_refusal_and_a_silence_are_told_apart_and_do_not_keep_others_from_hearing() -> None:
+async def test_refused_and_unreachable_targets_do_not_block_other_targets() -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     async with receiving() as receiver, receiving() as refusing:
@@ -192,7 +192,7 @@ async def test_no_secret_of_a_url_is_shown_or_logged(url: str, caplog: pytest.Lo
             assert secret not in shown
 
 
-async def test_no_secret_is_logged_when_somebody_refuses(caplog: pytest.LogCaptureFixture) -> None:
+async def test_refused_notification_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
     """Below apprise, the path of every request that was answered is logged."""
     caplog.set_level(logging.DEBUG)
     async with receiving() as refusing:

@@ -44,7 +44,7 @@ async def other_worker(desk: OpenDesk, folder: Path, simulator: Simulator) -> As
         await asyncio.gather(working, return_exceptions=True)
 
 
-async def test_another_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
+async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
     # it waits until it is let go
     source = textwrap.dedent("""
         import pathlib, time

@@ -81,7 +81,7 @@ async def test_name_in_the_output_folder_is_saved_before_the_copy(
     assert saved_first == [True]
 
 
-async def test_what_runs_leave_in_comfyui_stays_there_where_that_is_set(tmp_path: Path, comfyui: Simulator) -> None:
+async def test_comfyui_outputs_are_kept_if_tidying_is_off(tmp_path: Path, comfyui: Simulator) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder], tidy_comfyui=False)
     async with open_desk(made) as desk:
         await one_done(desk)
@@ -89,7 +89,7 @@ async def test_what_runs_leave_in_comfyui_stays_there_where_that_is_set(tmp_path
         assert pictures(comfyui.folder / "output")
 
 
-async def test_where_the_output_folder_is_on_another_disk_it_has_a_copy(tmp_path: Path) -> None:
+async def test_output_folder_on_another_disk_gets_copies(tmp_path: Path) -> None:
     elsewhere = Path("/dev/shm")
     if not elsewhere.is_dir() or elsewhere.stat().st_dev == tmp_path.stat().st_dev:
         pytest.skip("this machine has no second file system that everybody may write to")

@@ -140,7 +140,7 @@ async def test_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
             assert (await after.get("/")).status_code == 401
 
 
-async def test_account_that_somebody_else_made_opens_nothing(tmp_path: Path) -> None:
+async def test_registered_account_of_another_user_gives_no_access(tmp_path: Path) -> None:
     async with open_desk(make_desk(tmp_path)) as desk, owner_http(desk.ready.url) as http:
         account = {"email": "other@example.com", "password": "long enough"}
         token = (await http.post("/api/register", json=account)).json()["data"]["token"]
@@ -213,7 +213,7 @@ async def test_secret_is_handed_to_no_program_at_another_address_of_this_machine
             assert "authorization" not in received[0]
 
 
-async def test_who_takes_the_port_while_the_desk_still_stops_is_handed_nothing(tmp_path: Path) -> None:
+async def test_process_that_takes_the_port_of_a_stopping_desk_gets_no_pass(tmp_path: Path) -> None:
     """Calls that are under way are waited for, when nobody listens at the port any more."""
     made = make_desk(tmp_path)
     port = made.settings.port
@@ -256,7 +256,9 @@ async def _is_free(port: int) -> bool:
     return False
 
 
-async def test_somebody_elses_client_is_told_what_to_do(desk: OpenDesk, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_of_another_user_gets_a_hint_about_the_token(
+    desk: OpenDesk, monkeypatch: pytest.MonkeyPatch
+) -> None:
     secret = (desk.ready.data_dir / SECRET_FILE).read_text().strip()
     # another user of this machine has another home
     monkeypatch.setenv("XDG_STATE_HOME", str(desk.ready.data_dir / "elsewhere"))
@@ -332,7 +334,7 @@ async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, t
 
 
 @pytest.mark.parametrize("is_removed", [False, True], ids=["token rotated", "registration removed"])
-async def test_desks_own_worker_finds_back_by_itself(desk: OpenDesk, is_removed: bool) -> None:
+async def test_desk_worker_registers_again(desk: OpenDesk, is_removed: bool) -> None:
     async with owner_http(desk.ready.url) as http:
         await _until_worker(http)
         rotated = await http.post(f"/api/admin/workers/{SIMULATOR}/rotate-token")
@@ -346,7 +348,7 @@ async def test_desks_own_worker_finds_back_by_itself(desk: OpenDesk, is_removed:
             assert (await desk.ended(job.id)).status == "completed"
 
 
-async def test_nobody_takes_the_name_of_the_desks_own_worker(desk: OpenDesk) -> None:
+async def test_name_of_the_desk_worker_is_reserved(desk: OpenDesk) -> None:
     secret = load_secrets(desk.desk.settings).fleet["production"][0]
     async with owner_http(desk.ready.url) as http:
         await _until_worker(http)

@@ -27,7 +27,7 @@ def shown(what: RenderableType) -> str:
     return said.get()
 
 
-async def test_how_long_a_batch_should_take_is_told_while_it_runs(tmp_path: Path) -> None:
+async def test_running_batch_shows_its_estimated_duration(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.3, steps=3))
         made = make_desk(tmp_path, comfyui_url=[simulator.url])
@@ -60,7 +60,7 @@ async def test_jobs_that_belong_to_no_batch_can_be_listed_alone(desk: OpenDesk) 
     assert len([each async for each in desk.client.jobs()]) == 4
 
 
-async def test_what_is_only_fetched_counts_as_waiting_until_it_runs(tmp_path: Path) -> None:
+async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
         made = make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)

@@ -83,7 +83,7 @@ async def test_workflow_of_the_editor_with_nodes_that_are_missing_is_refused_wit
     assert [each["name"] for each in answer.json()["missing"]] == ["Foo", "Bar"]
 
 
-async def test_all_that_is_known_of_a_job_is_told(http: httpx.AsyncClient) -> None:
+async def test_job_page_shows_all_known_details(http: httpx.AsyncClient) -> None:
     made = (await http.post("/api/workflows", json={"graph": PROMPT_GRAPH, "name": "portrait"})).json()["data"]
     body = {
         "workflow_slug": made["slug"],

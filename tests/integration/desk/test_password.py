@@ -59,7 +59,7 @@ async def sign_in(browser: httpx.AsyncClient, password: str = PASSWORD) -> httpx
 
 
 @pytest.mark.parametrize("wish", [{"host": "0.0.0.0"}, {"host": "127.0.0.1", "allowed_hosts": "desk.home"}])
-async def test_nobody_elses_machine_reaches_a_desk_without_a_password(tmp_path: Path, wish: dict[str, str]) -> None:
+async def test_desk_without_a_password_does_not_listen_for_other_machines(tmp_path: Path, wish: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match=f"Set one with: comfyrelay password --data-dir {tmp_path}"):
         async with open_to_others(tmp_path, **wish).open():
             pass
@@ -139,7 +139,7 @@ async def test_names_that_are_allowed_are_let_in(shared: OpenDesk) -> None:
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_owners_programs_and_links_go_on_by_loopback(shared: OpenDesk) -> None:
+async def test_owner_programs_and_links_keep_working_over_loopback(shared: OpenDesk) -> None:
     port = shared.desk.settings.port
     assert shared.ready.url == f"http://127.0.0.1:{port}"
     assert (shared.ready.url_elsewhere or "").endswith(f":{port}")
@@ -152,16 +152,14 @@ async def test_owners_programs_and_links_go_on_by_loopback(shared: OpenDesk) -> 
             await client.desk()
 
 
-async def test_where_it_listens_at_other_addresses_it_listens_at_loopback_too(tmp_path: Path) -> None:
+async def test_desk_on_other_addresses_also_listens_on_loopback(tmp_path: Path) -> None:
     set_password(tmp_path, PASSWORD)
     # as it would be at one: at all addresses of the other kind it may listen beside loopback
     async with open_desk(open_to_others(tmp_path, host="::")) as desk:
         assert (await desk.client.desk()).version
 
 
-async def test_another_password_signs_out_who_used_the_one_before(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_password_change_ends_existing_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also who listens already."""
     monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.05)
@@ -194,7 +192,7 @@ async def test_another_password_signs_out_who_used_the_one_before(
 
 @pytest.mark.asyncio(loop_scope="module")
 @pytest.mark.parametrize("path", ["/api/desk/links", "/api/tokens", "/api/tokens/", ROTATE])
-async def test_who_has_the_password_makes_nothing_that_outlives_it(shared: OpenDesk, path: str) -> None:
+async def test_password_session_cannot_create_links_or_tokens(shared: OpenDesk, path: str) -> None:
     async with phone(shared, own="127.0.0.10") as browser, httpx.AsyncClient(base_url=shared.ready.url) as here:
         await sign_in(browser)
         refused = await browser.post(path, json={"name": "mine"})
@@ -216,7 +214,7 @@ def test_password_is_kept_as_a_hash_for_the_owner_alone(tmp_path: Path) -> None:
     assert not remove_password(tmp_path)
 
 
-def test_it_is_set_and_removed_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_password_is_set_and_removed_by_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "desk"
     ran = CliRunner().invoke(app, ["password", "--data-dir", str(folder)], input=f"{PASSWORD}\n")
@@ -227,7 +225,7 @@ def test_it_is_set_and_removed_by_a_command(tmp_path: Path, monkeypatch: pytest.
     assert (removed.exit_code, removed.output, has_password(folder)) == (0, "Removed.\n", False)
 
 
-def test_what_is_no_name_is_refused_with_how_to_write_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_host_name_is_refused_with_an_example(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("COMFYRELAY_DESK_ALLOWED_HOSTS", "https://desk.home/")
     with pytest.raises(ConfigurationError, match=r"COMFYRELAY_DESK_ALLOWED_HOSTS .* such as desk\.home"):

@@ -25,7 +25,7 @@ def steps(key: str, **more: Any) -> Property:
 # The rule
 
 
-def test_key_is_meant_for_all_that_have_this_role_whatever_they_are_called() -> None:
+def test_key_applies_to_all_properties_with_this_role() -> None:
     found = [steps("steps"), steps("refiner"), number("footsteps"), number("ksampler_steps")]
     applied = apply_preset({"steps": 8}, found)
     assert (applied.values, applied.ignored) == ({"steps": 8, "refiner": 8}, [])
@@ -35,7 +35,7 @@ def test_key_is_meant_for_the_property_of_that_name() -> None:
     assert apply_preset({"ksampler_cfg": 2}, [number("ksampler_cfg"), number("cfg")]).values == {"ksampler_cfg": 2}
 
 
-def test_what_is_named_in_full_beats_what_is_meant_by_its_role() -> None:
+def test_property_name_wins_over_the_role() -> None:
     for preset in ({"steps": 8, "low": 4}, {"low": 4, "steps": 8}):
         assert apply_preset(preset, [steps("high"), steps("low")]).values == {"high": 8, "low": 4}
 
@@ -51,7 +51,7 @@ def test_what_is_named_in_full_beats_what_is_meant_by_its_role() -> None:
     ],
     ids=["out of range", "its own out of range", "fixed", "a text", "a file"],
 )
-def test_what_cannot_take_the_value_is_not_meant(prop: Property) -> None:
+def test_property_that_cannot_take_the_value_is_ignored(prop: Property) -> None:
     applied = apply_preset({"steps": 8}, [prop])
     assert (applied.values, applied.ignored) == ({}, ["steps"])
     assert applied.remark == "Not used by this workflow: steps."

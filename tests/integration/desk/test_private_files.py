@@ -39,7 +39,7 @@ def test_link_to_a_folder_elsewhere_leaves_that_as_open_as_it_is(tmp_path: Path)
 
 
 @pytest.mark.parametrize(("umask", "mode"), [(None, 0o644), (0o027, 0o640)])
-async def test_what_a_script_saves_is_as_its_user_has_it(tmp_path: Path, umask: int | None, mode: int) -> None:
+async def test_script_outputs_follow_the_umask_of_the_user(tmp_path: Path, umask: int | None, mode: int) -> None:
     settings = settings_in(tmp_path, "open('made.png', 'w').close(); print('saved: made.png')")
     run = ScriptRun(settings, tmp_path / "log", umask=umask)
     assert (await run.run()).outputs == [tmp_path / "work" / "made.png"]

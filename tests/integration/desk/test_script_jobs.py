@@ -131,7 +131,7 @@ async def test_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: P
         assert (work / "made 1.png").is_file()
 
 
-async def test_progress_is_told_while_the_script_runs(tmp_path: Path) -> None:
+async def test_progress_is_reported_while_the_script_runs(tmp_path: Path) -> None:
     source = "print('[1/4] 50%', flush=True)\nimport time\ntime.sleep(600)"
     async with open_desk(tmp_path, source, desk={"finish_seconds": 0}) as desk:
         job_id = await submit(desk)
@@ -154,7 +154,7 @@ async def test_shipped_script_runs_against_the_comfyui_of_the_desk(tmp_path: Pat
         assert await desk.client.download_outputs(job_id, tmp_path)
 
 
-async def test_script_that_fails_is_told_in_a_sentence_and_not_run_again(tmp_path: Path) -> None:
+async def test_failed_script_reports_its_error_and_is_not_retried(tmp_path: Path) -> None:
     source = "print('seed: 9')\nraise SystemExit('Error: the template has no prompt')"
     async with open_desk(tmp_path, source) as desk:
         job_id = await submit(desk)
@@ -234,7 +234,7 @@ async def test_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_its_
         assert "waiting" in Path(kept["log"]).read_text("utf-8").splitlines()
 
 
-async def test_what_an_unchanged_script_left_in_comfyui_is_interrupted_and_nothing_else(tmp_path: Path) -> None:
+async def test_only_comfyui_runs_of_the_stopped_script_are_interrupted(tmp_path: Path) -> None:
     async with Simulator() as simulator, httpx.AsyncClient(base_url=simulator.url) as http:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=600))
         source = UNCHANGED.replace("GRAPH", repr(json.dumps(invert())))
@@ -309,7 +309,7 @@ async def desk_with_ways_out(tmp_path_factory: pytest.TempPathFactory) -> AsyncI
     ],
 )
 @pytest.mark.asyncio(loop_scope="module")
-async def test_what_leads_elsewhere_is_refused_when_it_is_submitted(
+async def test_path_outside_the_allowed_folders_is_refused_on_submission(
     values: dict[str, Any], field: str, desk_with_ways_out: OpenDesk
 ) -> None:
     with pytest.raises(ComfyRelayError) as refused:
@@ -445,7 +445,7 @@ READS = """
 """
 
 
-async def test_script_job_runs_on_what_it_was_added_with_whatever_changes_while_it_waits(tmp_path: Path) -> None:
+async def test_script_job_uses_the_script_and_inputs_from_its_submission(tmp_path: Path) -> None:
     inputs = tmp_path / "desk" / "inputs" / "cats"
     source = READS.replace("INPUTS", repr(str(inputs.parent)))
     async with open_desk(tmp_path, source, arguments=["--mine=1"]) as desk:
@@ -479,7 +479,7 @@ async def test_script_job_runs_on_what_it_was_added_with_whatever_changes_while_
         assert not any("have changed since" in each for each in lines)
 
 
-async def test_what_was_kept_for_script_jobs_goes_when_nobody_can_need_it(tmp_path: Path) -> None:
+async def test_unused_frozen_inputs_are_deleted(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES) as desk:
         old, new = await desk.ended(await submit(desk)), desk.desk.input_folder / "cats" / "new.png"
         new.write_bytes(png("#000000"))

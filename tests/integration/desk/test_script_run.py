@@ -103,7 +103,7 @@ async def test_script_that_is_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("prints_the_answer", [True, False])
-async def test_a_400_of_comfyui_becomes_a_sentence(tmp_path: Path, prints_the_answer: bool) -> None:
+async def test_status_400_of_comfyui_becomes_a_readable_error(tmp_path: Path, prints_the_answer: bool) -> None:
     script = f"""
         import json, os, urllib.error, urllib.request
         graph = {{"1": {{"class_type": "ImageInvert", "inputs": {{}}}},
@@ -164,7 +164,7 @@ async def test_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path) 
     assert [is_alive(pid) for pid in pids] == [False] * 4
 
 
-async def test_what_a_script_leaves_behind_ends_with_it(tmp_path: Path) -> None:
+async def test_child_processes_of_a_script_stop_with_it(tmp_path: Path) -> None:
     heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    sys.exit(4)\n", grace_seconds=0.3), tmp_path / "log.txt")
     result = await heard.run()
     assert result.exit_code == 4
@@ -247,7 +247,7 @@ async def test_script_sees_its_own_variables_and_none_of_our_secrets(
     assert not [name for name in seen if name.startswith("COMFYRELAY_")]
 
 
-async def test_script_waits_for_those_who_read(tmp_path: Path) -> None:
+async def test_script_waits_for_slow_readers(tmp_path: Path) -> None:
     script = """
         from pathlib import Path
         for number in range(20_000):
@@ -286,7 +286,7 @@ async def test_script_waits_for_those_who_read(tmp_path: Path) -> None:
     assert len(heard.lines) == 20_000
 
 
-async def test_error_of_those_who_listen_ends_the_script(tmp_path: Path) -> None:
+async def test_listener_error_stops_the_script(tmp_path: Path) -> None:
     heard = ScriptRun(settings_in(tmp_path, f"{FAMILY}    time.sleep(600)\n", grace_seconds=0.3), tmp_path / "log.txt")
 
     async def broken(_line: str) -> None:

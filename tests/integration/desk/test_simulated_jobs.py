@@ -96,9 +96,7 @@ async def test_without_a_comfyui_the_examples_can_be_tried_and_all_else_waits_un
         assert desk.ready.trying_out is TryingOut.NOTHING
 
 
-async def test_who_chooses_to_try_things_out_tries_what_is_added_then_and_nothing_else(
-    tmp_path: Path, fast_reconnect: None
-) -> None:
+async def test_simulator_runs_only_jobs_added_while_it_is_chosen(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
     async with open_desk(usual_place(tmp_path, port)) as desk:
         [meant] = await add(desk.client)
@@ -138,7 +136,7 @@ async def test_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Pat
         assert (await desk.ended(job.id)).status == "completed"
 
 
-async def test_what_is_run_again_goes_where_things_run_now(tmp_path: Path) -> None:
+async def test_rerun_uses_the_current_backend(tmp_path: Path) -> None:
     port = free_port()
     async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
         slug = (await desk.client.add_graph(PROMPT_GRAPH, name="mine")).workflow.slug
@@ -164,7 +162,7 @@ async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None
         assert len(found) == 2
 
 
-async def test_what_the_simulator_made_does_not_answer_a_job_that_is_meant_for_comfyui(tmp_path: Path) -> None:
+async def test_simulated_result_is_not_reused_for_comfyui(tmp_path: Path) -> None:
     port = free_port()
     async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
         slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
