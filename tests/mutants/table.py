@@ -298,7 +298,7 @@ MUTANTS = (
         old="            check_pixels(claim.width, claim.height, self._limits)\n",
         new="",
         tests="tests/integration/media/test_bombs.py",
-        only="before_anything_is_decoded",
+        only="refused_before_decoding",
     ),
     Mutant(
         name="looking into media takes any memory",

@@ -237,7 +237,7 @@ def test_sound_life_breaks_no_rule() -> None:
         assert broken(facts, ALWAYS, seen=seen) == []
 
 
-def test_what_is_under_way_may_differ() -> None:
+def test_unfinished_steps_may_differ() -> None:
     behind = running(
         jobs=[replace(JOB, status="queued", dispatch_version=0, event_seq=1)], events=[("j", 1)], entries=[UPDATE]
     )

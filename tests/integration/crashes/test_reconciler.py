@@ -316,7 +316,7 @@ def test_every_kind_of_disagreement_is_seeded(kind: FindingKind) -> None:
 
 
 @pytest.mark.parametrize(("backend", "kind", "seed"), on_both(MENDED), indirect=["backend"])
-async def test_disagreement_is_found_and_mended(world: World, kind: FindingKind, seed: Seed) -> None:
+async def test_disagreement_is_found_and_repaired(world: World, kind: FindingKind, seed: Seed) -> None:
     seeded = await seed(world)
     found = (await world.engine.operations.reconciler.run()).findings
     assert {each.kind for each in found} == {kind} | seeded.also
@@ -335,7 +335,7 @@ async def test_disagreement_is_found_and_mended(world: World, kind: FindingKind,
 
 @pytest.mark.parametrize("at_once", [1, 20_000])
 @pytest.mark.parametrize(("kind", "seed"), [(kind, seed) for kind in sorted(SAFE) for seed in SEEDS[kind]])
-async def test_what_needs_nobodys_judgement_mends_itself_and_is_reported(
+async def test_unambiguous_disagreement_is_repaired_and_reported(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: FindingKind, seed: Seed, at_once: int
 ) -> None:
     monkeypatch.setattr("comfyrelay.services.operations.repair.JOBS_AT_ONCE", at_once)

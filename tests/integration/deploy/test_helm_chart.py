@@ -166,7 +166,7 @@ def test_without_keda_the_number_of_workers_is_fixed() -> None:
 
 
 @needs_helm
-def test_with_keda_an_upgrade_keeps_the_number_of_workers() -> None:
+def test_upgrade_with_keda_keeps_the_number_of_workers() -> None:
     assert "replicas" not in find(render(), "Deployment", WORKERS)["spec"]
 
 

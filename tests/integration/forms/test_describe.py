@@ -72,7 +72,7 @@ class TestOnTheStandIn:
         ],
         ids=["image", "image to image", "clip", "video to video"],
     )
-    async def test_its_own_word_describes_graphs_and_they_run(
+    async def test_described_graphs_run_on_the_simulator(
         self, graph: Graph, roles: dict[str, str], extension: str, comfy: ComfyClient
     ) -> None:
         described = describe_graph(graph, await comfy.object_info())

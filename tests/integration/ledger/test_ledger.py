@@ -97,7 +97,7 @@ async def test_credit_must_be_of_at_least_one_token(world: World, amount: int) -
     assert await holds(world, user, 5)
 
 
-async def test_nobody_is_credited_who_is_not_there(world: World) -> None:
+async def test_credit_to_an_unknown_user_is_refused(world: World) -> None:
     with pytest.raises(NotFound):
         await world.engine.accounts.ledger.credit("nobody", 1, reference="one")
 
@@ -112,7 +112,7 @@ async def test_job_is_reserved_for_once(world: World) -> None:
     assert await holds(world, user, 90)
 
 
-async def test_more_than_the_balance_cannot_be_reserved(world: World) -> None:
+async def test_reservation_above_the_balance_is_refused(world: World) -> None:
     user = await world.user(tokens=9)
     with pytest.raises(InsufficientTokens) as refused:
         await reserve(world, user, "job", 10)
@@ -136,7 +136,7 @@ async def test_refunding_gives_back_what_was_reserved_once(world: World) -> None
     assert await holds(world, user, 100)
 
 
-async def test_what_was_consumed_is_not_refunded(world: World) -> None:
+async def test_consumed_reservation_is_not_refunded(world: World) -> None:
     user = await world.user(tokens=100)
     await reserve(world, user, "job", 10)
     await consume(world, user, "job")
@@ -144,7 +144,7 @@ async def test_what_was_consumed_is_not_refunded(world: World) -> None:
     assert await holds(world, user, 90)
 
 
-async def test_what_was_refunded_is_not_consumed(world: World) -> None:
+async def test_refunded_reservation_is_not_consumed(world: World) -> None:
     user = await world.user(tokens=100)
     await reserve(world, user, "job", 10)
     await refund(world, user, "job")

@@ -45,7 +45,7 @@ def look(data: bytes, limits: ProbeLimits) -> MediaInfo:
     return probe_process.probe("image", size=len(data), limits=limits, read=reads(data))
 
 
-async def test_what_a_header_claims_is_refused_before_anything_is_decoded(
+async def test_oversized_header_is_refused_before_decoding(
     objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(probe_process, "probe", lambda *_args, **_more: pytest.fail("it was decoded"))
@@ -143,7 +143,7 @@ def test_process_has_what_python_needs_and_no_secrets(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="another system is played on Linux")
-def test_where_a_process_cannot_limit_its_memory_the_server_watches_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_server_watches_a_process_that_cannot_limit_its_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     file = io.BytesIO()
     Image.effect_noise((5000, 5000), 50).save(file, "TIFF")
     data = file.getvalue()

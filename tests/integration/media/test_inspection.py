@@ -79,14 +79,14 @@ async def test_media_in_every_store(store: ObjectStore) -> None:
             await look(store, data, mime_type)
 
 
-async def test_what_is_absent_is_not_found(store: ObjectStore) -> None:
+async def test_missing_file_is_not_found(store: ObjectStore) -> None:
     for mime_type in ("image/png", "video/mp4", "application/zip"):
         with pytest.raises(NotFound):
             await probe(store, "nothing", mime_type=mime_type)
 
 
 @pytest.mark.parametrize("mime_type", ["image/png", "video/mp4", "audio/mpeg", "application/zip", ""])
-async def test_what_is_empty_is_refused(objects: Watched, mime_type: str) -> None:
+async def test_empty_file_is_refused(objects: Watched, mime_type: str) -> None:
     with pytest.raises(InvalidInput, match=r"^The output is empty\.$"):
         await look(objects, b"", mime_type)
 
@@ -172,7 +172,7 @@ async def test_audio(objects: Watched, container: str, codec: str) -> None:
             await look(objects, broken, "audio/mpeg")
 
 
-async def test_one_kind_does_not_pass_for_another(objects: Watched) -> None:
+async def test_media_kind_must_match_the_content(objects: Watched) -> None:
     files = {
         "image": media_samples.image("PNG"),
         "video": media_samples.video(),
@@ -284,7 +284,7 @@ async def test_slow_store_is_not_waited_for_long(objects: Watched, mime_type: st
         await asyncio.wait_for(look(objects, media_samples.video(), mime_type, ProbeLimits(timeout_seconds=0.2)), 25)
 
 
-async def test_many_at_once_do_not_wait_for_each_other(objects: Watched) -> None:
+async def test_concurrent_inspections_run_in_parallel(objects: Watched) -> None:
     await objects.put("a", media_samples.video())
     probes = Probes()
     infos = await asyncio.wait_for(

@@ -4,7 +4,7 @@ import subprocess
 import sys
 
 
-def test_what_the_machine_has_installed_changes_nothing() -> None:
+def test_media_types_do_not_depend_on_the_machine() -> None:
     look = "from comfyrelay.media_types import guess_media_type as g; print(g('x.mkv'), g('x.wav'), g('x.nothing'))"
     empty = f"import mimetypes; mimetypes.knownfiles = []; {look}"
     here, elsewhere = (

@@ -139,7 +139,7 @@ def test_poster_stands_as_the_camera_says() -> None:
         assert not found.getexif()
 
 
-def test_what_is_clear_stays_clear_and_deep_colours_are_seen() -> None:
+def test_transparency_and_deep_colours_are_kept() -> None:
     clear = picture(drawn(saved(Image.new("RGBA", (40, 40), (255, 0, 0, 0)), "PNG"))["poster"])
     assert clear.convert("RGBA").getpixel((20, 20))[3] == 0  # type: ignore[index]
     deep = picture(drawn(saved(Image.new("I;16", (40, 40), 0x8000), "PNG"))["poster"]).convert("L")
@@ -177,7 +177,7 @@ def test_image_that_moves_keeps_its_pace() -> None:
         assert [round(frame.time or 0, 2) for frame in shown.decode(video=0)] == [0, 0.5, 1]
 
 
-def test_where_there_is_no_encoder_for_h264_a_preview_is_webm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_preview_without_an_h264_encoder_is_webm(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("av.codecs_available", {"libvpx"})
     preview = drawn(film(["red", "blue"] * 5), "video")["preview"]
     assert preview.extension == "webm"
@@ -186,7 +186,7 @@ def test_where_there_is_no_encoder_for_h264_a_preview_is_webm(monkeypatch: pytes
         assert shown.streams.video[0].time_base == Fraction(1, 1000)
 
 
-def test_what_was_made_before_the_time_was_up_stays() -> None:
+def test_poster_made_before_the_timeout_is_kept() -> None:
     """The poster has come; the process then says nothing more."""
     answers = iter([{"piece": ["poster", "webp", 12]}])
 
@@ -228,7 +228,7 @@ def test_process_that_draws_too_long_is_killed_and_the_next_file_has_another() -
         ("../../x", "webp", b"RIFF1234WEBP"),
     ],
 )
-def test_what_a_process_gives_that_is_no_picture_is_not_taken(name: str, extension: str, data: bytes) -> None:
+def test_poster_that_is_no_image_is_refused(name: str, extension: str, data: bytes) -> None:
     with pytest.raises(MediaRefused):
         probe_process._with_piece(Drawn(), name, extension, data)
     assert probe_process._with_piece(Drawn(), "poster", "webp", b"RIFF1234WEBP").poster is not None

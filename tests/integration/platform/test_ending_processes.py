@@ -17,7 +17,7 @@ time.sleep(10_000)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nobody has to take note there")
-def test_one_whose_parent_takes_no_note_of_its_end_is_gone_all_the_same() -> None:
+def test_zombie_process_counts_as_stopped() -> None:
     """As an orphan in a container, whose first process is no init."""
     with subprocess.Popen([sys.executable, "-c", _CARELESS], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None

@@ -34,7 +34,7 @@ def test_all_that_a_command_has_started_ends_when_it_is_let_go_of() -> None:
         assert psutil.wait_procs(family, timeout=PATIENCE_SECONDS)[1] == []
 
 
-def test_its_exit_code_is_that_of_the_command() -> None:
+def test_launcher_returns_the_exit_code_of_the_command() -> None:
     with launched(sys.executable, "-c", "raise SystemExit(3)") as launcher:
         assert launcher.wait(PATIENCE_SECONDS) == 3
     with launched("/no/such/program") as launcher:

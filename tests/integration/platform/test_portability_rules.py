@@ -30,7 +30,7 @@ def findings(tree: ast.AST) -> Iterator[str]:
 @pytest.mark.parametrize(
     "line", ["loop.add_signal_handler(2, stop)", "Popen(['x'], start_new_session=True)", "path.unlink()"]
 )
-def test_what_windows_has_not_is_noticed(line: str) -> None:
+def test_calls_missing_on_windows_are_detected(line: str) -> None:
     assert list(findings(ast.parse(line)))
 
 
