@@ -165,13 +165,13 @@ async def test_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_do
     assert re.search(r"\x1b\[\?25h\r(\x1b\[1A\x1b\[2K){2}$", shown.raw)
 
 
-async def test_of_many_jobs_a_few_are_shown() -> None:
+async def test_status_line_shows_only_a_few_jobs() -> None:
     async with terminal("console.status([lease() for _ in range(9)])") as shown:
         await shown.until("and 5 more")
         await shown.end()
 
 
-async def test_who_has_no_job_says_so() -> None:
+async def test_status_line_without_jobs_says_waiting() -> None:
     async with terminal("console.status([])") as shown:
         await shown.until("waiting for a job")
         await shown.end()
@@ -184,7 +184,7 @@ async def test_terminal_that_cannot_move_gets_lines_only() -> None:
     assert text.count("abcd5678") == 1
 
 
-async def test_what_broke_unexpectedly_is_shown_with_its_trace_and_what_went_wrong_in_a_line() -> None:
+async def test_unexpected_error_is_shown_with_its_traceback() -> None:
     code = """
 try:
     raise ValueError("no such thing")
@@ -199,7 +199,7 @@ except ValueError:
     assert text.count("Traceback") == 1
 
 
-async def test_where_no_terminal_is_each_event_is_an_object_on_standard_error() -> None:
+async def test_events_are_json_on_standard_error_without_a_terminal() -> None:
     completed, said = await lines_of(
         f"{COMPLETED}; console.status([lease()]); log.debug('no'); log.info('worker.stopped', reason='shutdown')"
     )
@@ -227,7 +227,7 @@ except OSError as error:
 SECRETS = ("5161", "AKID", "that-opens", "a-password", "private cat")
 
 
-async def test_no_line_opens_a_door_or_tells_what_somebody_wrote() -> None:
+async def test_log_lines_contain_no_secrets_and_no_user_text() -> None:
     lines = await lines_of(LEAKY)
     assert len(lines) == 2
     async with terminal(LEAKY) as shown:
@@ -255,14 +255,14 @@ async def test_no_line_opens_a_door_or_tells_what_somebody_wrote() -> None:
         ("see http://[half/", "see …"),
     ],
 )
-def test_what_a_field_may_show(value: object, shown: object) -> None:
+def test_log_field_is_redacted(value: object, shown: object) -> None:
     assert without_secrets(None, "info", {"field": value}) == {"field": shown}
 
 
 @pytest.mark.parametrize(
     "name", ["token", "lease_token", "fleet_secret", "comfy_cloud_api_key", "graph", "output_headers"]
 )
-def test_what_is_private_by_its_name(name: str) -> None:
+def test_field_with_a_private_name_is_hidden(name: str) -> None:
     assert without_secrets(None, "info", {name: "x", "prompt_id": "p", "tokens": 3}) == {
         name: "…",
         "prompt_id": "p",

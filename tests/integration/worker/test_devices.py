@@ -38,7 +38,7 @@ def test_memory_in_use_is_what_comfyui_could_not_take() -> None:
     assert described(stats(), []) == {"name": "NVIDIA RTX", "memory_total": 24 * GIB, "memory_used": 4 * GIB}
 
 
-def test_of_several_gpus_alike_the_load_is_of_the_one_with_as_much_memory_in_use() -> None:
+def test_load_among_identical_gpus_is_matched_by_memory_use() -> None:
     gpus = [
         DriverGpu(name="NVIDIA RTX", memory_used=1 * GIB, load=0.1),
         DriverGpu(name="NVIDIA RTX", memory_used=5 * GIB, load=0.9),
@@ -49,7 +49,7 @@ def test_of_several_gpus_alike_the_load_is_of_the_one_with_as_much_memory_in_use
 
 
 @pytest.mark.parametrize("said", [{}, {"devices": []}, {"devices": [{"name": 1}]}, {"devices": "x"}])
-def test_server_that_says_nothing_of_use_is_told_of_by_its_name_alone(said: Any) -> None:
+def test_server_without_usable_stats_has_no_device_details(said: Any) -> None:
     assert described(said, []) == {}
 
 
@@ -61,7 +61,7 @@ def test_without_nvml_nothing_is_known_of_the_load(monkeypatch: pytest.MonkeyPat
     assert gpus_here() == []
 
 
-async def test_each_server_is_told_of_and_one_that_is_away_says_why(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_each_server_is_listed_and_an_unreachable_one_has_its_reason(monkeypatch: pytest.MonkeyPatch) -> None:
     async with Simulator(vram_bytes=20 * GIB) as simulator:
         changed = asyncio.Event()
         settings = WorkerSettings(comfyui_base_url=[simulator.url, "http://127.0.0.1:1"])

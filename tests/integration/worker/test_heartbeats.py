@@ -71,7 +71,7 @@ async def pulsing(
             await control.close()
 
 
-async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
+async def test_fast_progress_is_sent_once_a_second() -> None:
     async with pulsing() as (plane, heartbeats):
         loop = asyncio.get_running_loop()
         began_at, steps = loop.time(), 0
@@ -88,7 +88,7 @@ async def test_progress_that_moves_fast_is_told_once_a_second() -> None:
         assert told[-1] > len(told), "what came in between is left out"
 
 
-async def test_progress_is_told_with_what_is_known_and_no_more() -> None:
+async def test_progress_contains_only_known_fields() -> None:
     async with pulsing() as (plane, heartbeats):
         heartbeats.progress(0.0)
         await plane.until_news(1)
@@ -110,7 +110,7 @@ async def test_progress_is_told_with_what_is_known_and_no_more() -> None:
         ]
 
 
-async def test_devices_are_told_with_what_is_known_and_no_more() -> None:
+async def test_devices_contain_only_known_fields() -> None:
     async with pulsing(devices=[Device(server="comfyui-1", load=0.5)]) as (plane, heartbeats):
         heartbeats.log("a line")
         await plane.until_news(1)
@@ -126,7 +126,7 @@ async def test_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase: 
 
 
 @pytest.mark.parametrize("phase", [Phase.RUNNING, Phase.STORING, Phase.SETTLING])
-async def test_job_that_has_begun_goes_on_when_it_is_asked_for(phase: Phase) -> None:
+async def test_running_job_ignores_a_release_request(phase: Phase) -> None:
     async with pulsing(phase) as (plane, heartbeats):
         plane.say("release")
         for number in (1, 2):

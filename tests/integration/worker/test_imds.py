@@ -49,14 +49,14 @@ async def test_instance_knows_what_it_is() -> None:
         assert not await imds.is_spot()
 
 
-async def test_without_a_token_nothing_is_told() -> None:
+async def test_metadata_without_a_token_is_refused() -> None:
     """What the simulator insists on, so that the other tests mean something."""
     async with Metadata() as metadata, httpx.AsyncClient(base_url=metadata.url) as http:
         assert (await http.get("/latest/meta-data/instance-id")).status_code == 401
         assert (await http.put("/latest/api/token")).status_code == 400
 
 
-async def test_what_is_not_there_is_none_and_what_comes_brings_the_time_of_ec2() -> None:
+async def test_missing_notice_is_none_and_a_notice_has_the_ec2_time() -> None:
     async with Metadata(clock_seconds=3600) as metadata, asking(metadata.url) as imds:
         assert await imds.get(SPOT) is None
         assert imds.is_there
@@ -69,7 +69,7 @@ async def test_what_is_not_there_is_none_and_what_comes_brings_the_time_of_ec2()
         assert abs(now - datetime.now(UTC) - timedelta(hours=1)) < timedelta(minutes=5)
 
 
-async def test_another_process_arms_the_simulator() -> None:
+async def test_simulator_can_be_armed_by_another_process() -> None:
     async with Metadata() as metadata, asking(metadata.url) as imds, httpx.AsyncClient(base_url=metadata.url) as http:
         await http.put(f"/_control/{SPOT}", content='{"action": "stop"}')
         found = await imds.get(SPOT)
@@ -96,7 +96,7 @@ async def test_token_is_renewed_before_it_ends() -> None:
         assert metadata.tokens_given == 2
 
 
-async def test_where_nothing_listens_the_answer_is_none() -> None:
+async def test_unreachable_metadata_service_gives_none() -> None:
     async with asking(NOWHERE) as imds:
         assert await imds.instance_id() is None
         assert await imds.region() is None
@@ -104,7 +104,7 @@ async def test_where_nothing_listens_the_answer_is_none() -> None:
         assert not imds.is_there
 
 
-async def test_who_never_answers_costs_one_short_wait_however_much_is_asked() -> None:
+async def test_silent_metadata_service_costs_one_short_wait() -> None:
     released = asyncio.Event()
     asked = []
 
@@ -125,7 +125,7 @@ async def test_who_never_answers_costs_one_short_wait_however_much_is_asked() ->
     ("status", "said"),
     [(403, "disabled"), (404, "not of this cloud"), (405, ""), (200, "<html>Please sign in</html>"), (200, "")],
 )
-async def test_somebody_else_at_that_address_is_not_taken_for_ec2(status: int, said: str) -> None:
+async def test_foreign_server_at_the_address_is_not_ec2(status: int, said: str) -> None:
     async def answer(_request: web.Request) -> web.Response:
         return web.Response(status=status, text=said)
 

@@ -87,7 +87,7 @@ async def test_assets_are_kept_and_the_users_files_are_not(bench: Bench) -> None
     assert [each.path for each in bench.storage.requests].count("/photo.jpg") == 2
 
 
-async def test_cleaning_leaves_what_others_put_beside(bench: Bench) -> None:
+async def test_cleanup_leaves_foreign_files(bench: Bench) -> None:
     first, second = bench.lease(1), bench.lease(2)
     for lease in (first, second):
         await bench.inputs.fetch(lease, refresh=no_refresh)
@@ -148,7 +148,7 @@ async def test_several_come_at_once_but_not_all(bench: Bench) -> None:
     assert bench.storage.most_at_once == AT_ONCE
 
 
-async def test_when_one_is_gone_nothing_is_left(bench: Bench, tmp_path: Path) -> None:
+async def test_missing_input_leaves_no_files(bench: Bench, tmp_path: Path) -> None:
     cache = AssetCache(tmp_path / "small", max_bytes=0)
     transfers = Transfers(retries=0)
     inputs = Inputs(transfers, cache, folder=bench.work, asset_folder="assets")
@@ -176,7 +176,7 @@ async def test_when_one_is_gone_nothing_is_left(bench: Bench, tmp_path: Path) ->
     await transfers.close()
 
 
-async def test_when_one_is_gone_the_others_are_not_waited_for(bench: Bench) -> None:
+async def test_missing_input_fails_without_waiting_for_the_others(bench: Bench) -> None:
     bench.storage.answers = [answering(404), never]
     async with asyncio.timeout(PATIENCE_SECONDS):
         with pytest.raises(TransferFailed):

@@ -51,7 +51,7 @@ async def plane(lines: list[str] | None) -> AsyncIterator[tuple[ControlPlane, "a
             await control.close()
 
 
-async def test_they_are_sent_when_a_poll_or_a_heartbeat_says_so() -> None:
+async def test_log_lines_are_sent_when_a_poll_or_heartbeat_requests_them() -> None:
     async with plane(["one", "two"]) as (control, sent, _status), asyncio.timeout(PATIENCE_SECONDS):
         assert await control.poll({}) is None
         assert await sent.get() == {"lines": ["one", "two"]}
@@ -79,7 +79,7 @@ async def test_worker_that_keeps_none_sends_none() -> None:
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])
-def test_they_are_those_that_are_shown_with_secrets_hidden(is_terminal: bool) -> None:
+def test_log_lines_are_sent_with_secrets_hidden(is_terminal: bool) -> None:
     shown = Console(file=io.StringIO(), force_terminal=is_terminal)
     with WorkerConsole(shown, shows_jobs=False) as console:
         log = structlog.get_logger("test")

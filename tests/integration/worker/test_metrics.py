@@ -70,7 +70,7 @@ async def worker() -> AsyncIterator[Worker]:
     await asyncio.to_thread(worker.close)
 
 
-async def test_what_is_counted_is_served(worker: Worker) -> None:
+async def test_metrics_are_served(worker: Worker) -> None:
     worker.metrics.ended("completed")
     worker.metrics.ended("completed")
     worker.metrics.ended("failed")
@@ -159,7 +159,7 @@ async def test_port_that_is_taken_is_a_sentence() -> None:
             WorkerMetrics().serve(port, "127.0.0.1")
 
 
-async def test_once_closed_nobody_answers() -> None:
+async def test_closed_metrics_server_refuses_connections() -> None:
     worker = Worker()
     await worker.read()
     await asyncio.to_thread(worker.close)
@@ -167,7 +167,7 @@ async def test_once_closed_nobody_answers() -> None:
         await worker.read()
 
 
-async def test_nobody_is_named(worker: Worker) -> None:
+async def test_metrics_contain_no_job_ids_or_tokens(worker: Worker) -> None:
     worker.watch()
     worker.held = [lease()]
     async with httpx.AsyncClient() as http:

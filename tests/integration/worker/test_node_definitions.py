@@ -72,7 +72,7 @@ async def _comfyuis(*infos: dict[str, Any]) -> AsyncIterator[list[str]]:
         yield [url, *urls]
 
 
-async def test_they_are_sent_once_and_named_whenever_they_may_have_changed() -> None:
+async def test_node_definitions_are_sent_once_and_then_only_by_hash() -> None:
     plane = Plane()
     async with bringing(plane, {"A": loader()}) as definitions:
         definitions.send_soon()
@@ -82,7 +82,7 @@ async def test_they_are_sent_once_and_named_whenever_they_may_have_changed() -> 
     assert plane.calls == 3
 
 
-async def test_of_several_servers_they_are_those_of_all() -> None:
+async def test_node_definitions_of_all_servers_are_merged() -> None:
     plane, infos = Plane(), ({"A": loader("a"), "B": loader()}, {"A": loader("b"), "C": loader()})
     async with bringing(plane, *infos) as definitions:
         definitions.send_soon()
@@ -103,7 +103,7 @@ async def test_of_several_servers_they_are_those_of_all() -> None:
         pytest.param([502], 1, id="it is away for a moment"),
     ],
 )
-async def test_one_that_refuses_is_asked_again_when_it_is_due(answers: list[int], calls: int) -> None:
+async def test_refused_node_definitions_are_sent_again_when_due(answers: list[int], calls: int) -> None:
     plane = Plane(*answers)
     async with bringing(plane, {"A": loader()}) as definitions:
         definitions.send_soon()

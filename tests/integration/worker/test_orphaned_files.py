@@ -89,7 +89,9 @@ async def test_files_of_our_runs_go(simulator: Simulator, state: StateFolder, or
     assert previews(simulator) == []
 
 
-async def test_those_of_others_stay(simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles) -> None:
+async def test_files_of_script_runs_stay(
+    simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
+) -> None:
     """A script's prompts are among its runs, and what they make is its user's."""
     prompt_id = await failed_run(simulator)
     orphaned_files.add([("comfyui-1", prompt_id)])
@@ -99,9 +101,7 @@ async def test_those_of_others_stay(simulator: Simulator, state: StateFolder, or
         assert prompt_id in (await http.get(f"{simulator.url}/history")).json()
 
 
-async def test_what_is_no_run_of_a_server_here_is_not_written_down(
-    state: StateFolder, orphaned_files: OrphanedFiles
-) -> None:
+async def test_run_of_an_unknown_server_is_not_recorded(state: StateFolder, orphaned_files: OrphanedFiles) -> None:
     orphaned_files.add([("comfy-cloud", "p1"), ("comfyui-1", "../../p2"), ("comfyui-1", "")])
     assert state.unfinished_runs() == []
 
@@ -244,7 +244,7 @@ async def test_input_that_was_never_sent_is_nobodys_to_wait_for(
     assert not servers.named["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
-async def test_where_no_folder_of_comfyui_is_known_no_input_is_waited_for(state: StateFolder, servers: Servers) -> None:
+async def test_upload_is_not_recorded_without_a_known_comfyui_folder(state: StateFolder, servers: Servers) -> None:
     orphaned_files = OrphanedFiles(state, servers=servers, folders=ComfyFolders(list, asset_folder="assets"))
     orphaned_files.add_upload("comfyui-1", FOLDER)
     assert state.unanswered_uploads() == []

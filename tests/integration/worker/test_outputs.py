@@ -113,7 +113,7 @@ async def test_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, tm
     assert CollectedOutput.from_json(json.loads(json.dumps(collected.to_json()))) == collected
 
 
-async def test_another_kind_than_expected_is_told_as_it_is(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_unexpected_media_kind_is_reported_as_it_is(comfy: ComfyClient, tmp_path: Path) -> None:
     collected = await collect(comfy, await comfy.run(invert()), make_lease(**VIDEO), tmp_path / "output.mp4")
     assert collected.mime_type == "image/png"
 
@@ -126,9 +126,7 @@ async def test_file_that_is_too_large_is_not_fetched_to_its_end(comfy: ComfyClie
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_of_many_files_no_more_are_kept_than_allowed_and_none_that_is_too_large(
-    comfy: ComfyClient, tmp_path: Path
-) -> None:
+async def test_extra_files_are_limited_in_number_and_size(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(invert())
     [first] = result.files
     many = replace(result, files=(first, *(replace(first, node_id=f"{number}") for number in range(90, 95))))
@@ -147,7 +145,7 @@ async def test_text_becomes_a_file(comfy: ComfyClient, tmp_path: Path) -> None:
     assert collected.metadata == {"node_id": "1", "prompt_id": result.prompt_id, "seconds": result.seconds}
 
 
-async def test_texts_beside_an_output_go_with_it_and_are_files_of_their_own(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_extra_texts_are_reported_and_stored_as_files(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run({**invert(), "7": words("seven")["1"], "8": words("eight \0")["1"]})
     lease = make_lease(output_node_id="3")
     collected = await collect(comfy, result, lease, tmp_path / "output.png")
@@ -157,16 +155,14 @@ async def test_texts_beside_an_output_go_with_it_and_are_files_of_their_own(comf
     assert [each.read_text("utf-8") for each in kept] == ["seven", "eight \N{REPLACEMENT CHARACTER}"]
 
 
-async def test_of_several_texts_one_is_the_output_and_only_so_much_of_the_others_is_reported(
-    comfy: ComfyClient, tmp_path: Path
-) -> None:
+async def test_extra_texts_are_reported_up_to_a_limit(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run({"1": words("a" * 19_999)["1"], "2": words("b" * 9)["1"], "3": words("c")["1"]})
     collected = await collect(comfy, result, make_lease(output_node_id="3", **TEXT), tmp_path / "output.txt")
     assert (tmp_path / "output.txt").read_text() == "c"
     assert {node: len(text) for node, text in collected.metadata["texts"].items()} == {"1": 19_999, "2": 1}
 
 
-async def test_what_came_over_the_socket_is_an_output_like_any_other(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_socket_image_can_be_the_output(comfy: ComfyClient, tmp_path: Path) -> None:
     graph = invert() | {"3": {"class_type": "SaveImageWebsocket", "inputs": {"images": ["2", 0]}}}
     graph["1"]["inputs"]["batch_size"] = 2
     result = await comfy.run(graph)

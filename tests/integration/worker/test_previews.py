@@ -55,7 +55,7 @@ async def put(storage: Storage, count: int) -> None:
             await asyncio.wait({asyncio.create_task(storage.arrived.wait())}, timeout=0.01)
 
 
-async def test_while_nobody_watches_nothing_is_sent_and_the_newest_is_kept_for_who_comes() -> None:
+async def test_unwatched_run_sends_no_preview_and_keeps_the_newest() -> None:
     async with sending() as (storage, lease, made):
         for number in range(100):
             made.take(picture(8, "JPEG", seed=number))
@@ -66,7 +66,7 @@ async def test_while_nobody_watches_nothing_is_sent_and_the_newest_is_kept_for_w
         assert storage.requests[0].headers["Content-Type"] == "image/jpeg"
 
 
-async def test_of_many_pictures_the_newest_is_sent_once_in_a_while() -> None:
+async def test_previews_are_rate_limited() -> None:
     async with sending(pause_seconds=1000.0) as (storage, lease, made):
         watch(storage, lease)
         made.take(SMALL)
@@ -77,7 +77,7 @@ async def test_of_many_pictures_the_newest_is_sent_once_in_a_while() -> None:
         assert len(storage.requests) == 1
 
 
-async def test_after_the_run_nothing_is_sent() -> None:
+async def test_finished_run_sends_no_preview() -> None:
     async with open_storage() as storage:
         transfers, lease = Transfers(), make_lease()
         made = PreviewUploader(lease, transfers)
@@ -131,5 +131,5 @@ def test_without_pillow_only_what_is_small_enough_is_sent(monkeypatch: pytest.Mo
     assert shrunk(picture(8, "PNG")) is None
 
 
-def test_what_is_no_picture_is_not_sent() -> None:
+def test_invalid_image_is_not_sent() -> None:
     assert shrunk(b"\x89PNG and then nothing") is None

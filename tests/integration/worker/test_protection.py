@@ -158,7 +158,7 @@ async def test_nothing_is_said_that_is_so_already(aws: Aws) -> None:
     assert aws.wishes == [True]
 
 
-async def test_of_many_wishes_the_last_one_counts(aws: Aws) -> None:
+async def test_last_protection_request_wins(aws: Aws) -> None:
     aws.opened.clear()
     async with protecting(aws) as protection:
         protection.want(True)
@@ -183,7 +183,7 @@ async def test_between_two_jobs_it_stays_on_and_does_not_delay_leaving(aws: Aws)
     assert not await aws.is_protected()
 
 
-async def test_what_aws_refuses_is_tried_again_and_complained_of_once(aws: Aws) -> None:
+async def test_refused_protection_is_retried_and_logged_once(aws: Aws) -> None:
     aws.refuses = True
     with capture_logs() as logs:
         async with protecting(aws) as protection:
@@ -196,7 +196,7 @@ async def test_what_aws_refuses_is_tried_again_and_complained_of_once(aws: Aws) 
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == ["worker.protection_failed"]
 
 
-async def test_after_a_failure_the_other_wish_is_told_even_if_it_should_be_so(aws: Aws) -> None:
+async def test_failed_request_is_followed_by_an_explicit_reset(aws: Aws) -> None:
     """The answer may have been lost, and not the wish."""
     async with protecting(aws) as protection:
         protection.want(False)
@@ -213,16 +213,14 @@ async def test_after_a_failure_the_other_wish_is_told_even_if_it_should_be_so(aw
 @pytest.mark.parametrize(
     "wrong", [{"name": "no such group"}, {"region": "no region"}, {"endpoint_url": "http://127.0.0.1:1"}]
 )
-async def test_whatever_is_wrong_with_aws_nothing_is_raised_and_leaving_goes_on(
-    aws: Aws, wrong: dict[str, Any]
-) -> None:
+async def test_aws_errors_do_not_block_deregistering(aws: Aws, wrong: dict[str, Any]) -> None:
     with capture_logs() as logs:
         async with protecting(aws, **wrong) as protection:
             protection.want(True)
     assert "worker.protection_failed" in [entry["event"] for entry in logs]
 
 
-async def test_who_waits_for_aws_in_vain_leaves_soon(aws: Aws) -> None:
+async def test_hanging_aws_call_does_not_delay_deregistering(aws: Aws) -> None:
     aws.opened.clear()
     async with protecting(aws) as protection:
         protection.want(True)

@@ -42,9 +42,7 @@ async def fail_on_the_gpu(simulator: Simulator, client: RecoveringClient) -> Non
         await client.run(invert())
 
 
-async def test_memory_is_freed_before_anybody_hears_that_there_was_not_enough(
-    simulator: Simulator, client: RecoveringClient
-) -> None:
+async def test_memory_is_freed_before_out_of_memory_is_raised(simulator: Simulator, client: RecoveringClient) -> None:
     simulator.misbehave(NoMemory(class_type="ImageInvert", times=1))
     with pytest.raises(OutOfMemory):
         await client.run(invert())
@@ -75,7 +73,7 @@ class TestRestarts:
     def restarts(self, *command: str, wait_seconds: float = 60.0) -> Restarts:
         return Restarts(command, wait_seconds=wait_seconds)
 
-    async def test_one_that_comes_back_by_itself_is_left_alone(
+    async def test_server_that_recovers_alone_is_not_restarted(
         self, simulator: Simulator, client: RecoveringClient, tmp_path: Path
     ) -> None:
         trace = tmp_path / "restarted"
@@ -103,13 +101,13 @@ class TestRestarts:
         assert not client.is_restarting
         await client.check()
 
-    async def test_one_that_answers_while_it_is_restarted_gets_no_job(self, client: RecoveringClient) -> None:
+    async def test_server_gets_no_job_while_it_is_restarting(self, client: RecoveringClient) -> None:
         client.is_restarting = True
         with pytest.raises(ServerRefused, match="being restarted"):
             await client.check()
         await client.check_health()
 
-    async def test_command_that_cannot_be_run_makes_nobody_well(
+    async def test_failing_restart_command_leaves_the_server_restarting(
         self, simulator: Simulator, client: RecoveringClient
     ) -> None:
         await fail_on_the_gpu(simulator, client)
@@ -138,7 +136,7 @@ class Ended:
     def restart_stuck(self, why: str) -> None: ...
 
 
-async def test_what_a_lost_process_said_of_others_is_not_told_with_a_job(simulator: Simulator) -> None:
+async def test_job_error_excludes_output_of_earlier_jobs(simulator: Simulator) -> None:
     ended = Ended()
     client = RecoveringClient(simulator.url, timeouts=RunTimeouts(refused_seconds=0.1), exits=ended)
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))

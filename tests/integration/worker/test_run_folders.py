@@ -141,14 +141,14 @@ def test_folders_themselves_may_be_links(base: Path, tmp_path: Path) -> None:
     assert files_in(tmp_path / "disk") == []
 
 
-def test_what_cannot_be_removed_is_logged(base: Path) -> None:
+def test_failed_removal_is_logged(base: Path) -> None:
     write(base / "output" / "comfyrelay" / "p1")
     with capture_logs() as logs:
         remove(base, result())
     assert [each["event"] for each in logs] == ["comfy_folders.not_removed"]
 
 
-def test_where_no_folders_are_known_nothing_is_removed(base: Path) -> None:
+def test_nothing_is_removed_without_known_folders(base: Path) -> None:
     write(base / "output" / "comfyrelay" / "p1" / "a.png")
     ComfyFolders(lambda: [], asset_folder="assets").remove(lease=LEASE, result=result(), prompt_ids=())
     assert files_in(base) == ["output/comfyrelay/p1/a.png"]
@@ -167,13 +167,13 @@ class TestAssets:
             write(base / path)
         return ComfyFolders(lambda: [base], asset_folder="assets")
 
-    def test_one_goes_by_its_name_in_the_cache(self, base: Path, folders: ComfyFolders) -> None:
+    def test_asset_is_removed_by_its_cache_name(self, base: Path, folders: ComfyFolders) -> None:
         folders.remove_asset(self.CACHED[0])
         assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
         # again, as for one that ComfyUI never had
         folders.remove_asset(self.CACHED[0])
 
-    def test_those_that_nobody_keeps_go(self, base: Path, folders: ComfyFolders) -> None:
+    def test_assets_missing_from_the_cache_are_removed(self, base: Path, folders: ComfyFolders) -> None:
         folders.keep_assets([self.CACHED[1], f"{'c' * 64}.png"])
         assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
 
@@ -186,7 +186,7 @@ class TestAssets:
         folders.keep_assets([])
         assert outside.is_file()
 
-    def test_where_there_are_none_nothing_happens(self, base: Path) -> None:
+    def test_missing_asset_folder_is_ignored(self, base: Path) -> None:
         ComfyFolders(lambda: [base], asset_folder="assets").keep_assets(self.CACHED)
         assert files_in(base) == []
 

@@ -57,7 +57,7 @@ async def test_addresses_of_one_gpu_share_its_memory() -> None:
         await gpus("x", "y")
 
 
-async def test_of_gpus_of_two_sizes_the_larger_one_gets_what_did_not_fit_elsewhere(tmp_path: Path) -> None:
+async def test_larger_gpu_gets_the_job_that_ran_out_of_memory(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         options = [SimulatedGpuOptions(folder=tmp_path / str(gib), memory_bytes=gib * GIB) for gib in (8, 24, 8)]
         simulators = [await stack.enter_async_context(Simulator(gpu=each)) for each in options]
@@ -74,7 +74,7 @@ def workflows(count: int) -> Iterator[Graph]:
         yield {str(number): words()["1"]}
 
 
-async def test_of_many_warm_workflows_the_newest_of_each_server_are_told() -> None:
+async def test_newest_warm_workflows_of_each_server_are_reported() -> None:
     async with Simulator() as first, Simulator() as second, open_servers(first.url, second.url, online=2) as servers:
         accepted = asyncio.Event()
 
@@ -116,7 +116,7 @@ class TestNoServerIsLeft:
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr("comfyrelay.worker.comfyui.servers.OFFLINE_SECONDS", 1.0)
 
-    async def test_nor_beside_one_that_has_failed_it(self) -> None:
+    async def test_job_failed_by_one_server_does_not_wait_for_an_unreachable_one(self) -> None:
         async with (
             Simulator() as first,
             Simulator() as second,
@@ -144,7 +144,7 @@ class TestNoServerIsLeft:
                     await waiting
                 await asyncio.gather(other, return_exceptions=True)
 
-    async def test_nor_beside_one_that_has_not_what_it_needs(self) -> None:
+    async def test_job_with_missing_nodes_does_not_wait_for_an_unreachable_server(self) -> None:
         graph = invert()
         graph["2"]["class_type"] = "NoSuchNode"
         async with Simulator() as simulator, open_servers(simulator.url, "http://127.0.0.1:1") as servers:
@@ -179,14 +179,14 @@ def loader(*names: Any) -> dict[str, Any]:
     "stats",
     [{}, {"system": None, "devices": None}, {"system": "?", "devices": "?"}, {"devices": ["?", 7, None]}],
 )
-async def test_server_that_says_odd_things_of_itself_is_told_of_all_the_same(stats: dict[str, Any]) -> None:
+async def test_server_with_invalid_stats_is_still_reported(stats: dict[str, Any]) -> None:
     async with odd_comfyui(stats, {"A": loader("a.safetensors")}) as url, open_servers(url) as servers:
         told = await gather(servers, {})
     assert told["comfyui"] == [{"url": url, "version": None, "gpus": []}]
     assert (told["node_types"], told["models"]) == (["A"], ["a.safetensors"])
 
 
-async def test_of_several_servers_each_tells_what_it_lacks_of_what_they_have_between_them() -> None:
+async def test_each_server_reports_what_it_lacks_of_the_common_set() -> None:
     both, one = {"A": loader("a.safetensors"), "B": loader("b.safetensors")}, {"A": loader("a.safetensors")}
     async with odd_comfyui({}, both) as first, odd_comfyui({}, one) as second, open_servers(first, second) as servers:
         told = await gather(servers, {})
@@ -203,7 +203,7 @@ async def test_names_that_are_no_texts_are_left_out() -> None:
     assert (told["node_types"], told["models"]) == (["A"], ["good.safetensors"])
 
 
-async def test_what_the_operator_says_does_not_hide_what_is_so() -> None:
+async def test_configured_capabilities_do_not_hide_detected_ones() -> None:
     said = {"room": "attic", "node_types": ["Everything"], "providers": ["cloud"]}
     async with odd_comfyui({}, {"A": loader()}) as url, open_servers(url) as servers:
         capabilities = Capabilities(servers, said)
@@ -222,9 +222,7 @@ async def test_server_that_is_away_says_nothing() -> None:
     ("usual", "watched", "method"),
     [(None, False, "auto"), (5.0, False, "auto"), (0.8, False, "none"), (0.8, True, "auto")],
 )
-async def test_run_that_is_over_at_once_makes_no_previews_unless_somebody_watches(
-    usual: float | None, watched: bool, method: str
-) -> None:
+async def test_short_run_makes_no_previews_unless_watched(usual: float | None, watched: bool, method: str) -> None:
     lease = make_lease()
     if watched:
         lease.preview = PreviewTarget(url="http://nowhere", headers={}, until=monotonic() + 60)

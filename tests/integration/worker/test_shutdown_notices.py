@@ -70,7 +70,7 @@ async def test_time_that_is_left_is_counted_by_the_clock_of_ec2() -> None:
 
 
 @pytest.mark.parametrize("said", ['{"action": "terminate"}', '{"action": "stop", "time": "soon"}'])
-async def test_instance_that_goes_nobody_knows_when_goes_now(said: str) -> None:
+async def test_notice_without_a_valid_time_means_now(said: str) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.arm(SPOT, said)
         notice = await next_after(notices, None)
@@ -78,7 +78,7 @@ async def test_instance_that_goes_nobody_knows_when_goes_now(said: str) -> None:
 
 
 @pytest.mark.parametrize("said", ["", "<html></html>", "[]", "null", '{"time": "2030-01-01T00:00:00Z"}'])
-async def test_what_is_no_notice_is_none(said: str) -> None:
+async def test_invalid_notice_is_ignored(said: str) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.arm(SPOT, said)
         metadata.arm(REBALANCE, said)
@@ -161,7 +161,7 @@ def test_which_of_two_is_more_urgent(new: Notice, known: Notice | None, is_newer
     assert new.is_more_urgent(known) is is_newer
 
 
-async def test_everybody_who_waits_hears_of_it() -> None:
+async def test_every_waiter_gets_the_notice() -> None:
     notices = Notices(imds=None, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS)
     waiting = [asyncio.create_task(next_after(notices, None)) for _ in range(3)]
     await asyncio.sleep(0)
@@ -197,7 +197,7 @@ async def test_off_ec2_it_is_tried_a_few_times_and_then_never_again() -> None:
         assert notices.current is None
 
 
-async def test_on_ec2_a_server_that_is_away_for_a_while_is_asked_on() -> None:
+async def test_unreachable_metadata_service_on_ec2_is_polled_further() -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         await metadata.until_asked(SPOT)
         metadata.refuses = True
@@ -259,7 +259,7 @@ async def line(process: asyncio.subprocess.Process) -> str:
     ("first", "second"),
     [(signal.SIGTERM, signal.SIGTERM), (signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGINT)],
 )
-async def test_one_signal_leaves_some_time_and_a_second_none(
+async def test_first_signal_leaves_time_and_second_signal_none(
     loop: str, first: signal.Signals, second: signal.Signals
 ) -> None:
     async with program(loop) as process:

@@ -73,7 +73,9 @@ class TestDownloads:
         storage.answers = [answering(status), hanging_up, answering(status, headers={"Retry-After": "0"})]
         assert await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh) == 5
 
-    async def test_it_is_given_up_in_the_end(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_download_fails_after_its_retries(
+        self, storage: Storage, transfers: Transfers, tmp_path: Path
+    ) -> None:
         storage.answers = [answering(503)] * 9
         with pytest.raises(TransferFailed, match="storage answered with 503") as caught:
             await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh)
@@ -157,7 +159,7 @@ class TestDownloads:
         storage.answers = [cut_off]
         assert await transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh) == 5
 
-    async def test_what_is_stored_packed_stays_packed(
+    async def test_compressed_object_stays_compressed(
         self, storage: Storage, transfers: Transfers, tmp_path: Path
     ) -> None:
         """The checksum is that of the stored bytes."""
@@ -262,7 +264,7 @@ class TestUploads:
         assert storage.files["output"] == b"the output"
 
     @pytest.mark.parametrize("status", [301, 307, 400, 404, 411, 413, 422])
-    async def test_what_will_not_change_is_not_tried_again(
+    async def test_permanent_upload_error_is_not_retried(
         self, storage: Storage, transfers: Transfers, source: Path, status: int
     ) -> None:
         storage.answers = [answering(status, headers={"Location": "/elsewhere"})]
@@ -303,7 +305,7 @@ class TestUploads:
         await transfers.upload(source, storage.urls, refresh=refresh)
         assert (storage.files["output"], refresh.count) == (b"the output", 1)
 
-    async def test_nobody_there(self, transfers: Transfers, source: Path) -> None:
+    async def test_unreachable_storage_fails_the_upload(self, transfers: Transfers, source: Path) -> None:
         nowhere = Urls(input_url=None, output_url="http://127.0.0.1:9/", output_headers={}, assets={})
         with pytest.raises(TransferFailed, match="storage cannot be reached") as caught:
             await transfers.upload(source, lambda: nowhere, refresh=no_refresh)
@@ -378,7 +380,9 @@ class TestRealStores:
         found: ObjectStore = request.getfixturevalue(request.param)
         return found
 
-    async def test_there_and_back(self, store: ObjectStore, transfers: Transfers, source: Path, tmp_path: Path) -> None:
+    async def test_uploaded_file_can_be_downloaded(
+        self, store: ObjectStore, transfers: Transfers, source: Path, tmp_path: Path
+    ) -> None:
         signed = await store.sign_upload("ü a.png", content_type="image/png", ttl_seconds=60)
         urls = Urls(input_url=None, output_url=signed.url, output_headers=signed.headers, assets={})
         await transfers.upload(source, lambda: urls, refresh=no_refresh)

@@ -59,6 +59,6 @@ async def test_only_what_calls_itself_an_instance_is_checked(aws_url: str) -> No
     await Instances(is_on=False).check("i-0123456789abcdef0")
 
 
-async def test_everybody_gets_in_while_aws_cannot_be_asked(aws_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_worker_is_accepted_while_aws_is_unreachable(aws_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")
     await Instances(is_on=True).check("i-0123456789abcdef0")

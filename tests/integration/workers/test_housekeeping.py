@@ -31,7 +31,7 @@ async def test_worker_that_was_silent_for_two_hours_is_removed(world: World) -> 
     assert await world.audit(desk.worker) == ["register", "stale"]
 
 
-async def test_one_that_holds_a_lease_stays_until_the_reaper_has_ended_it(world: World) -> None:
+async def test_stale_worker_with_a_lease_stays_until_the_lease_is_reaped(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.leased()
     await world.advance(3 * HOUR)
@@ -57,7 +57,7 @@ async def test_desk_s_own_and_revoked_ones_stay(world: World) -> None:
     assert await names(world) == {"own", revoked}
 
 
-async def test_one_that_takes_a_job_this_moment_keeps_it(world: World) -> None:
+async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World) -> None:
     """Whatever goes first: it is removed and gets nothing, or it has a lease and stays."""
     desk = await world.desk()
     await world.advance(3 * HOUR)

@@ -98,7 +98,7 @@ async def test_only_aws_s_signature_counts(small: Api) -> None:
 
 
 @pytest.mark.parametrize("options", [(), (pkcs7.PKCS7Options.NoAttributes,)])
-async def test_what_was_changed_after_it_was_signed_is_refused(small: Api, options: Any) -> None:
+async def test_altered_document_is_refused(small: Api, options: Any) -> None:
     signed = base64.b64decode(aws().sign(fresh(small), options=options))
     forged = base64.b64encode(signed.replace(INSTANCE.encode(), b"i-0123456789abcdef1")).decode()
     answer = await refusal(small, forged, worker_id="i-0123456789abcdef1")
@@ -153,7 +153,7 @@ async def test_document_opens_for_the_first_who_shows_it_alone(api: Api) -> None
     )
 
 
-async def test_who_was_let_in_comes_back_with_its_key_however_old_the_instance_is(api: Api) -> None:
+async def test_registered_worker_returns_with_its_key_at_any_instance_age(api: Api) -> None:
     signed = aws().sign(fresh(api))
     assert (await register(api, signed)).status_code == 201
     await api.clock.set(api.clock.now + timedelta(days=3))
@@ -167,7 +167,7 @@ async def test_refused_registration_does_not_use_the_document_up(small: Api) -> 
 
 
 @pytest.mark.parametrize("said", ["", "no base64 at all!", "AAAA", "x" * 20_000])
-async def test_what_is_no_document_is_refused_in_words(small: Api, said: str) -> None:
+async def test_invalid_document_is_refused_with_a_reason(small: Api, said: str) -> None:
     detail = await refusal(small, said)
     assert detail.startswith(("The instance identity document cannot be read", "The fleet secret is wrong"))
 
@@ -190,7 +190,7 @@ async def test_without_certificates_only_the_secret_opens(sqlite_backend: Sqlite
         await api.worker()
 
 
-def test_certificate_that_cannot_be_read_is_told_at_the_start(tmp_path: Path) -> None:
+def test_unreadable_certificate_is_reported_at_startup(tmp_path: Path) -> None:
     (tmp_path / "wrong.pem").write_text("no certificate")
     for name in ("wrong.pem", "missing.pem"):
         identities = Identities(certificates={REGION: tmp_path / name}, accounts={}, max_age_seconds=60)
@@ -216,7 +216,7 @@ class TestWorker:
         yield Registrar(given, control, StateFolder(folder), imds=imds)
         await imds.close()
 
-    async def test_it_shows_the_document_where_it_has_no_secret(self, small: Api, tmp_path: Path) -> None:
+    async def test_worker_without_a_secret_sends_the_document(self, small: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
             metadata.arm(IDENTITY, as_ec2_writes_it(aws().sign(fresh(small))))
             async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
@@ -231,7 +231,7 @@ class TestWorker:
             with pytest.raises(ConfigurationError, match="this machine has no EC2 identity document"):
                 await registration.register({})
 
-    async def test_refusal_is_told_in_the_server_s_words(self, small: Api, tmp_path: Path) -> None:
+    async def test_refusal_shows_the_server_message(self, small: Api, tmp_path: Path) -> None:
         async with Metadata(instance_id=INSTANCE) as metadata:
             metadata.arm(IDENTITY, somebody().sign(fresh(small)))
             async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
@@ -245,7 +245,7 @@ class TestWorker:
                 assert await registration.register({"max_concurrency": 1})
             assert metadata.asked[IDENTITY] == 0
 
-    def test_one_of_the_two_must_be_there(self, tmp_path: Path) -> None:
+    def test_worker_requires_a_secret_or_an_identity_document(self, tmp_path: Path) -> None:
         registration = Registrar(
             WorkerSettings(fleet_slug="x"), ControlPlane("http://relay.test", worker_id="w"), StateFolder(tmp_path)
         )

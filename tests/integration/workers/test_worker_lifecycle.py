@@ -32,7 +32,7 @@ class TestRegister:
         assert not worker.is_draining
         assert worker.last_seen_at == world.clock.now
 
-    async def test_it_may_narrow_them_but_not_widen_them(self, world: World) -> None:
+    async def test_worker_may_narrow_its_workflows_but_not_widen_them(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.workflow("c")
         registered = await world.engine.fleet.workers.register(
@@ -81,9 +81,7 @@ class TestRegister:
         with pytest.raises(Conflict):
             await world.worker(desk.fleet, name=desk.worker)
 
-    async def test_with_its_key_it_is_registered_again_at_once_and_keeps_its_leases(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_worker_registers_again_with_its_key_and_keeps_its_leases(self, world: World, desk: Desk) -> None:
         register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
         first = await register(key="its own key", token_hash="first", protocol=1)
         await desk.submit()
@@ -109,7 +107,7 @@ class TestRegister:
         await world.advance(301)
         assert (await register(key=key)).leases == 0
 
-    async def test_one_that_was_registered_without_a_key_has_none(self, world: World, desk: Desk) -> None:
+    async def test_worker_registered_without_a_key_accepts_no_key(self, world: World, desk: Desk) -> None:
         with pytest.raises(Conflict):
             await world.engine.fleet.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
 
@@ -120,7 +118,7 @@ class TestRegister:
         with pytest.raises(Forbidden):
             await register()
 
-    async def test_it_has_its_place_in_a_full_fleet(self, world: World) -> None:
+    async def test_known_worker_registers_again_in_a_full_fleet(self, world: World) -> None:
         workflow = await world.workflow()
         await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         for _ in range(2):
@@ -138,7 +136,7 @@ class TestRegister:
         with pytest.raises(NotFound):
             await world.worker(desk.fleet, stage=Stage.STAGING)
 
-    async def test_fleet_without_an_active_workflow_takes_nobody(self, world: World) -> None:
+    async def test_fleet_without_an_active_workflow_accepts_no_worker(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"))
         await world.engine.catalogue.workflows.set_active("a", is_active=False)
         with pytest.raises(InvalidInput):
@@ -154,7 +152,7 @@ class TestRegister:
         with pytest.raises(InvalidInput):
             await world.worker(desk.fleet, concurrency=0)
 
-    async def test_full_fleet_takes_nobody_until_somebody_leaves(self, world: World) -> None:
+    async def test_full_fleet_accepts_no_worker_until_one_deregisters(self, world: World) -> None:
         workflow = await world.workflow()
         await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         first = await world.worker("small")
@@ -163,7 +161,7 @@ class TestRegister:
         await world.engine.fleet.workers.deregister(first)
         await world.worker("small")
 
-    async def test_of_many_at_once_no_more_get_in_than_fit(self, world: World) -> None:
+    async def test_concurrent_registrations_do_not_exceed_the_limit(self, world: World) -> None:
         workflow = await world.workflow()
         await world.engine.fleet.fleets.create(slug="small", max_workers=2, workflow_slugs=[workflow.slug])
         answers = await asyncio.gather(*(world.worker("small") for _ in range(5)), return_exceptions=True)
@@ -172,7 +170,7 @@ class TestRegister:
 
 
 class TestLeaving:
-    async def test_its_leases_are_requeued_without_penalty(self, world: World) -> None:
+    async def test_leases_of_a_deregistered_worker_are_requeued_without_penalty(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
         jobs = await submit_many(world, desk.user, desk.effect, 2)
         leased = await world.leases(desk.worker, 2)
@@ -185,7 +183,7 @@ class TestLeaving:
         with pytest.raises(LeaseLost):
             await world.complete(leased[0])
 
-    async def test_it_gets_nothing_more(self, world: World, desk: Desk) -> None:
+    async def test_deregistered_worker_gets_no_job(self, world: World, desk: Desk) -> None:
         await world.engine.fleet.workers.deregister(desk.worker)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
@@ -216,7 +214,7 @@ class TestLeaving:
 
 
 class TestRevoke:
-    async def test_its_leases_are_taken_away_without_penalty(self, world: World, desk: Desk) -> None:
+    async def test_leases_of_a_revoked_worker_are_requeued_without_penalty(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
         dispatch = await world.dispatch(job)
@@ -253,7 +251,7 @@ async def test_being_seen_is_noted_for_many_workers_at_once(world: World, desk: 
     assert [each.last_seen_at if each else None for each in found] == [world.clock.now, world.clock.now, before]
 
 
-async def test_audit_tells_a_worker_s_whole_life_in_order(world: World, desk: Desk) -> None:
+async def test_audit_log_lists_the_worker_lifecycle_in_order(world: World, desk: Desk) -> None:
     _, first = await desk.leased()
     await world.complete(first)
     await desk.leased()
