@@ -195,7 +195,7 @@ async def test_refusals(cloud: Cloud) -> None:
     assert answers[2].json()["error"]["type"] == "PAYMENT_REQUIRED"
 
 
-async def test_a_500_after_queueing_leaves_the_job_there(cloud: Cloud) -> None:
+async def test_status_500_after_queueing_keeps_the_job(cloud: Cloud) -> None:
     cloud.simulator.misbehave(ErrorAfterQueueing(times=1))
     graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "x"}}}
     response = await cloud.http.post("/api/prompt", json={"prompt": graph, "prompt_id": "mine"})

@@ -93,7 +93,7 @@ def test_process_takes_memory_before_it_has_done_anything_and_for_each_pixel(tmp
     assert gpu.free == 7 * GIB
 
 
-def test_who_samples_is_counted_while_it_does(tmp_path: Path) -> None:
+def test_busy_counts_servers_that_are_sampling(tmp_path: Path) -> None:
     one, two = opened(options(tmp_path)), opened(options(tmp_path))
     with one.sampling():
         assert two.busy == 1

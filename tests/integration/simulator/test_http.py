@@ -233,7 +233,7 @@ async def test_discovery() -> None:
         assert known["CheckpointLoaderSimple"]["input"]["required"]["ckpt_name"][0] == ["a.safetensors"]
 
 
-async def test_what_the_editor_and_others_ask(client: Client) -> None:
+async def test_editor_routes_are_answered(client: Client) -> None:
     async def got(path: str) -> Any:
         answer = await client.http.get(path)
         assert answer.status_code == 200

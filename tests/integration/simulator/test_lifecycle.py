@@ -48,7 +48,7 @@ async def _is_asked(simulator: Simulator) -> bool:
     return simulator.log.count("GET", "/history") == 1
 
 
-async def test_it_can_be_started_and_stopped_twice(simulator: Simulator) -> None:
+async def test_simulator_can_be_started_and_stopped_twice(simulator: Simulator) -> None:
     await simulator.start()
     await simulator.stop()
     await simulator.stop()

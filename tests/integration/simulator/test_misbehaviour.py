@@ -34,7 +34,7 @@ from tests.integration.simulator.raw_client import Client, error_of, invert_grap
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_slow_node_tells_its_progress(client: Client) -> None:
+async def test_slow_node_reports_its_progress(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.04, steps=4, previews=True))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -105,7 +105,7 @@ async def test_failure_of_any_type_with_paths_in_its_traceback(client: Client) -
     assert "/comfyui/" in error["traceback"][0]
 
 
-async def test_dropped_socket_has_no_close_frame_and_the_run_goes_on(client: Client) -> None:
+async def test_dropped_socket_has_no_close_frame_and_the_run_continues(client: Client) -> None:
     client.simulator.misbehave(DropSocket(class_type="ImageInvert", times=1))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -144,7 +144,7 @@ async def test_restart_in_the_middle_loses_the_prompt(client: Client) -> None:
     assert (await client.run(invert_graph()))["status"]["completed"]
 
 
-async def test_a_500_after_queueing(client: Client) -> None:
+async def test_status_500_after_queueing(client: Client) -> None:
     client.simulator.misbehave(ErrorAfterQueueing(times=1))
     response = await client.prompt(invert_graph(), prompt_id="known", client_id="c")
     assert response.status_code == 500
@@ -153,7 +153,7 @@ async def test_a_500_after_queueing(client: Client) -> None:
     assert client.simulator.log.prompts_queued == 1
 
 
-async def test_a_500_before_queueing(client: Client) -> None:
+async def test_status_500_before_queueing(client: Client) -> None:
     client.simulator.misbehave(ErrorBeforeQueueing(class_type="SaveImage", times=1))
     assert (await client.prompt(invert_graph(), prompt_id="known")).status_code == 500
     assert client.simulator.log.prompts_queued == 0

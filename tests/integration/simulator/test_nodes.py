@@ -120,7 +120,7 @@ async def test_text_and_numbers_are_shown(client: Client) -> None:
 
 
 @pytest.mark.parametrize("described", [True, False])
-async def test_images_over_the_socket_are_told_step_by_step_and_never_cached(client: Client, described: bool) -> None:
+async def test_socket_images_are_sent_one_by_one_and_never_cached(client: Client, described: bool) -> None:
     """As a real ComfyUI 0.7.0 sends them."""
     graph = {"1": empty(count=2), "2": node("SaveImageWebsocket", images=["1", 0])}
     flags = {"supports_preview_metadata": True} if described else {}

@@ -49,7 +49,7 @@ async def test_prompt_id_can_be_used_twice(client: Client) -> None:
     assert entry["outputs"]["3"]["images"][0]["filename"] == "other_00001_.png"
 
 
-async def test_a_500_can_have_queued_the_prompt(client: Client) -> None:
+async def test_status_500_can_have_queued_the_prompt(client: Client) -> None:
     stuck = client.simulator.misbehave(Stuck(times=1))
     await client.queue_prompt(invert_graph())
     first = await client.prompt(invert_graph(prefix="a"), prompt_id="same", number=7)
@@ -63,7 +63,7 @@ async def test_a_500_can_have_queued_the_prompt(client: Client) -> None:
     await until(client.idle)
 
 
-async def test_success_is_told_before_the_history_is_there(client: Client) -> None:
+async def test_success_event_precedes_the_history(client: Client) -> None:
     client.simulator.misbehave(LateHistory(seconds=0.8))
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
@@ -123,7 +123,7 @@ async def test_history_is_empty_for_unknown_pending_and_running(client: Client) 
 
 
 @pytest.mark.parametrize("body", ["{no json", '{"prompt": {"last_node_id": 3, "nodes": []}}', ""])
-async def test_what_is_no_prompt_gives_a_bare_500(body: str, client: Client) -> None:
+async def test_invalid_prompt_gives_a_bare_500(body: str, client: Client) -> None:
     response = await client.http.post("/prompt", content=body)
     assert response.status_code == 500
     assert response.text.startswith("500 Internal Server Error")
@@ -170,7 +170,7 @@ def _idle() -> dict[str, object]:
     return {"status": {"exec_info": {"queue_remaining": 0}}}
 
 
-async def test_interrupt_without_a_client_is_told_to_everybody(client: Client) -> None:
+async def test_interrupt_without_a_client_is_broadcast(client: Client) -> None:
     client.simulator.misbehave(Slow(class_type="ImageInvert", seconds=30, steps=1000))
     async with listening(client.simulator) as listener:
         await client.queue_prompt(invert_graph())

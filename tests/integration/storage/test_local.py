@@ -43,7 +43,7 @@ async def test_link_out_of_the_folder_is_refused(objects: LocalObjects, root: Pa
     assert not (tmp_path / "new").exists()
 
 
-async def test_what_somebody_else_put_there_is_not_listed(objects: LocalObjects, root: Path) -> None:
+async def test_foreign_files_are_not_listed(objects: LocalObjects, root: Path) -> None:
     await objects.put("a/b", b"x")
     (root / "a/back\\slash").write_bytes(b"")
     (root / "new\nline").mkdir()
@@ -97,7 +97,7 @@ async def test_failed_put_leaves_the_old_object_and_no_rubbish(
     assert files_in(root) == ["a"]
 
 
-async def test_where_a_file_has_one_name_only_its_bytes_are_copied(
+async def test_bytes_are_copied_if_hard_links_are_not_supported(
     objects: LocalObjects, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def link(*_: object) -> None:
@@ -190,7 +190,7 @@ async def test_reader_keeps_the_object_that_it_opened(objects: LocalObjects) -> 
     assert first + b"".join([piece async for piece in stream]) == b"1" * 600_000
 
 
-async def test_what_a_killed_process_left_is_swept_up(objects: LocalObjects, root: Path) -> None:
+async def test_leftovers_of_a_killed_process_are_removed(objects: LocalObjects, root: Path) -> None:
     await objects.put("a/b/c", b"x")
     for folder in ("", "a/b/"):
         (root / f"{folder}.put-left").write_bytes(b"part")

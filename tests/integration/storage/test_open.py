@@ -39,7 +39,7 @@ async def test_s3_url_opens_a_bucket(aws: None, prefix: str) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://host/x", "objects", "", "/objects", "https://host/x"])
-def test_another_url_is_refused_with_what_works(url: str) -> None:
+def test_unsupported_url_is_refused_with_the_supported_ones(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"file:///absolute/path or s3://bucket/prefix"):
         open_objects(url)
 

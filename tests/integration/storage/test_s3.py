@@ -62,7 +62,7 @@ async def test_wrong_bucket_is_named(aws: None) -> None:
 
 
 @pytest.mark.parametrize("bucket", ["no bucket", "a/b", "ü"])
-async def test_what_cannot_be_a_bucket_is_named(aws: None, bucket: str) -> None:
+async def test_invalid_bucket_name_is_refused(aws: None, bucket: str) -> None:
     with pytest.raises(ConfigurationError):
         await S3Objects(bucket).check()
 
@@ -107,7 +107,7 @@ async def test_broken_answer_is_no_short_object(aws: None) -> None:
                 await call
 
 
-async def test_many_pages_are_one_listing(aws: None) -> None:
+async def test_listing_joins_all_pages(aws: None) -> None:
     async def handle(request: web.Request) -> web.Response:
         page = int(request.query.get("continuation-token", "1"))
         more = f"<NextContinuationToken>{page + 1}</NextContinuationToken>" if page < 3 else ""
@@ -122,7 +122,7 @@ async def test_many_pages_are_one_listing(aws: None) -> None:
         assert [(entry.path, entry.size) async for entry in store.list()] == [("1", 1), ("2", 2), ("3", 3)]
 
 
-async def test_more_than_s3_removes_at_once(aws: None) -> None:
+async def test_large_removal_is_split_into_batches(aws: None) -> None:
     batches = []
 
     async def handle(request: web.Request) -> web.Response:

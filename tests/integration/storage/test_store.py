@@ -18,7 +18,7 @@ BAD_PATHS = [
 ]
 
 
-async def test_what_was_put_can_be_got(store: ObjectStore) -> None:
+async def test_stored_object_can_be_read(store: ObjectStore) -> None:
     await store.put("tenants/7/ü 1.png", b"\x00data")
     assert await store.get("tenants/7/ü 1.png") == b"\x00data"
     assert await store.exists("tenants/7/ü 1.png")
@@ -60,7 +60,7 @@ async def test_nothing_is_copied_from_where_nothing_is_or_to_elsewhere(store: Ob
             await store.copy(source, target)
 
 
-async def test_what_is_absent_is_not_found(store: ObjectStore) -> None:
+async def test_missing_object_is_not_found(store: ObjectStore) -> None:
     await store.put("folder/a", b"")
     await store.put("file", b"")
     for path in ("nothing", "folder", "file/below"):
@@ -130,7 +130,7 @@ async def test_removing_twice_is_removing_once(store: ObjectStore) -> None:
     assert not await store.exists("a/b")
 
 
-async def test_many_are_removed_at_once(store: ObjectStore) -> None:
+async def test_objects_are_removed_in_one_call(store: ObjectStore) -> None:
     await asyncio.gather(*(store.put(f"many/{number}", b"") for number in range(20)))
     await store.remove_many([*(f"many/{number}" for number in range(19)), "many/none", "none/at/all"])
     await store.remove_many([])

@@ -48,7 +48,7 @@ async def test_empty_upload(store: ObjectStore, http: httpx.AsyncClient) -> None
     assert await store.get(PATH) == b""
 
 
-async def test_another_upload_than_the_signed_one_is_refused(store: ObjectStore, http: httpx.AsyncClient) -> None:
+async def test_upload_that_differs_from_the_signature_is_refused(store: ObjectStore, http: httpx.AsyncClient) -> None:
     upload = await store.sign_upload(PATH, content_type="image/png", size=5, ttl_seconds=60)
     other_type = {"Content-Type": "text/html"}
     for headers, content in (other_type, b"12345"), ({}, b"12345"), (PNG, b"1234"), (PNG, b"123456"), (PNG, b""):
@@ -126,7 +126,7 @@ async def test_url_expires(store: ObjectStore, http: httpx.AsyncClient, clock: C
     assert await store.get(PATH) == b"old"
 
 
-async def test_when_a_url_expires_is_said(store: ObjectStore, clock: Clock) -> None:
+async def test_url_states_its_expiry(store: ObjectStore, clock: Clock) -> None:
     upload = await store.sign_upload(PATH, content_type="image/png", ttl_seconds=900)
     assert 890 < (upload.expires_at - clock()).total_seconds() <= 901
 
@@ -158,7 +158,7 @@ async def test_file_name_is_signed_into_a_download(store: ObjectStore, http: htt
         assert "Set-Cookie" not in answer.headers
 
 
-async def test_what_is_no_content_type_is_refused(store: ObjectStore) -> None:
+async def test_invalid_content_type_is_refused(store: ObjectStore) -> None:
     for content_type in ("", "image", "image/png\r\nX: 1", "image/png\n", "image/png; x", "ä/b", "a/" + "b" * 300):
         with pytest.raises(InvalidInput, match="content type"):
             await store.sign_upload(PATH, content_type=content_type, ttl_seconds=60)
@@ -190,7 +190,7 @@ async def test_server_holds_an_upload_to_the_largest_size(
     assert (await http.put(upload.url, headers=PNG, content=b"x" * 10)).status_code == 200
 
 
-async def test_what_s3_signs(s3: S3Objects) -> None:
+async def test_s3_signs_length_and_content_type(s3: S3Objects) -> None:
     known = await s3.sign_upload(PATH, content_type="image/png", size=5, ttl_seconds=60)
     unknown = await s3.sign_upload(PATH, content_type="image/png", max_size=5, ttl_seconds=60)
     signed = [dict(parse_qsl(urlsplit(each.url).query))["X-Amz-SignedHeaders"] for each in (known, unknown)]

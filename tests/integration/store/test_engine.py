@@ -45,7 +45,7 @@ async def test_worker_is_answered_once_the_queue_has_its_verdict(world: World) -
     assert (await world.job(job)).status == "completed"
 
 
-async def test_no_event_tells_a_tenant_a_path_of_a_server(world: World) -> None:
+async def test_tenant_events_contain_no_server_path(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.fail(leased, "killed while writing /home/comfy/output/secret.png", fault=Fault.INTERRUPTED)
@@ -55,7 +55,7 @@ async def test_no_event_tells_a_tenant_a_path_of_a_server(world: World) -> None:
     assert not any("/home" in each for each in told)
 
 
-async def test_what_a_failed_transaction_had_put_off_is_never_written(world: World) -> None:
+async def test_deferred_writes_of_a_failed_transaction_are_dropped(world: World) -> None:
     central = world.engine.databases.central
 
     async def fail(tx: Tx) -> None:

@@ -119,7 +119,7 @@ def test_page_comes_in_the_order_of_an_index(
 @pytest.mark.parametrize(
     "wanted", [GalleryFilter(), GalleryFilter(workflow_ids=frozenset({3})), GalleryFilter(batch_id="b7")]
 )
-def test_what_fits_is_counted_in_an_index(large: sqlite3.Connection, wanted: GalleryFilter) -> None:
+def test_gallery_count_uses_a_covering_index(large: sqlite3.Connection, wanted: GalleryFilter) -> None:
     found = plan(large, gallery.count_query("t0", wanted, dialect="sqlite"))
     assert found[0] == "SEARCH outputs USING COVERING INDEX ix_outputs_newest (tenant_id=?)"
 

@@ -125,7 +125,7 @@ async def test_task_that_is_ended_in_the_middle_of_a_statement_has_not_found_the
         assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
 
 
-async def test_what_is_written_after_somebody_was_ended_at_the_begin_of_a_transaction_is_kept(
+async def test_write_after_a_connection_lost_at_begin_is_kept(
     postgres_url: str,
 ) -> None:
     """The driver takes the transaction of whoever was cut off for one that goes on, and ours for a part of it."""

@@ -225,7 +225,7 @@ async def test_lease_locks_no_row_that_it_does_not_take(central: asyncpg.Connect
     await other.close()
 
 
-async def test_what_is_queued_is_seen_without_reading_past_the_first_of_each_kind(
+async def test_demand_reads_only_the_first_queued_job_of_each_kind(
     central: asyncpg.Connection,
 ) -> None:
     nodes = await explain(central, demand.POSTGRES.bindparams(most=8, down_shards="[]"), run=True)
@@ -238,13 +238,13 @@ async def test_what_is_queued_is_seen_without_reading_past_the_first_of_each_kin
     assert 0 < read <= 20 * (1 + 8)
 
 
-async def test_what_is_prefetched_has_an_index_of_its_own(central: asyncpg.Connection) -> None:
+async def test_prefetched_query_uses_its_own_index(central: asyncpg.Connection) -> None:
     nodes = await explain(central, demand.prefetched_query().params(for_seconds=-5.0, most=8))
     assert indexes(nodes) == {"ix_ai_job_dispatches_prefetched"}
     assert not scans_everything(nodes)
 
 
-async def test_where_nobody_lacks_anything_a_submission_reads_no_worker(central: asyncpg.Connection) -> None:
+async def test_submission_reads_no_worker_if_no_requirement_is_missing(central: asyncpg.Connection) -> None:
     query = missing_requirements.verdicts_query("postgresql").params(
         rows='[{"id": "h1"}]', workflow_id=1, stage="production", lately=-600.0
     )
@@ -293,7 +293,7 @@ async def test_dispatches_set_aside_have_an_index_of_their_own(
     assert not scans_everything(nodes)
 
 
-async def test_what_was_written_down_of_a_dispatch_has_an_index_of_its_own(central: asyncpg.Connection) -> None:
+async def test_audit_log_of_a_dispatch_uses_its_own_index(central: asyncpg.Connection) -> None:
     newest = worker_audit_logs.c.id.desc()
     for query in (audit.dispatch_query(7), audit.dispatch_query(7, before_id=ROWS)):
         nodes = await explain(central, query.order_by(newest).limit(51))
@@ -301,7 +301,7 @@ async def test_what_was_written_down_of_a_dispatch_has_an_index_of_its_own(centr
         assert not scans_everything(nodes)
 
 
-async def test_who_decided_about_a_worker_is_found_among_decisions(central: asyncpg.Connection) -> None:
+async def test_decision_query_uses_the_index_of_decisions(central: asyncpg.Connection) -> None:
     nodes = await explain(central, audit.decision_query("w7"))
     assert indexes(nodes) == {"ix_worker_audit_logs_decisions"}
     assert not scans_everything(nodes)
@@ -313,7 +313,7 @@ async def test_tenant_s_dispatches_are_found_by_the_tenant(central: asyncpg.Conn
     assert not scans_everything(nodes)
 
 
-async def test_what_a_worker_had_is_found_by_the_worker(central: asyncpg.Connection) -> None:
+async def test_past_leases_of_a_worker_use_an_index(central: asyncpg.Connection) -> None:
     kept = central.transaction()
     await kept.start()
     await central.execute(
@@ -414,7 +414,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
 
 
 @pytest.mark.parametrize("what", SCALING)
-async def test_what_scaling_sees_it_sees_through_indexes(scaling: asyncpg.Connection, what: str) -> None:
+async def test_autoscaling_queries_use_indexes(scaling: asyncpg.Connection, what: str) -> None:
     query, wanted, most = SCALING[what]
     nodes = await explain(scaling, query, run=True)
     assert indexes(nodes) == wanted
@@ -430,7 +430,7 @@ async def test_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) ->
         assert "Sort" not in {each["Node Type"] for each in nodes}
 
 
-async def test_jobs_outside_of_batches_are_told_from_items_in_the_index(tenant: asyncpg.Connection) -> None:
+async def test_single_jobs_are_separated_from_batch_items_in_the_index(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", no_batch=True))
     [scan] = [each for each in nodes if "Index Name" in each]
     assert scan["Index Name"] == "ix_ai_jobs_tenant_newest"
@@ -455,7 +455,7 @@ async def test_search_comes_in_order_and_looks_once_for_batches_of_that_name(ten
     assert looked["Actual Loops"] <= 1
 
 
-async def test_what_changed_for_tenants_is_found_by_where_each_has_read(tenant: asyncpg.Connection) -> None:
+async def test_tenant_changes_are_found_by_the_read_position(tenant: asyncpg.Connection) -> None:
     await _as_run(tenant)
     rows = [{"tenant_id": f"t{n}", "txid": ROWS - 1000} for n in range(3)]
     query: Any = changes.since_query("postgresql").params(rows=json.dumps(rows), limit=10_001)
@@ -479,7 +479,7 @@ async def test_units_of_a_queue_come_in_the_order_of_their_ids(tenant: asyncpg.C
             assert "Sort" not in {each["Node Type"] for each in nodes}
 
 
-async def test_what_has_not_ended_is_found_among_itself(tenant: asyncpg.Connection) -> None:
+async def test_active_jobs_use_their_own_index(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, units.active_query("t0"), run=True)
     assert indexes(nodes) == {"ix_ai_jobs_active"}
     assert not scans_everything(nodes)
@@ -491,7 +491,7 @@ async def test_oldest_jobs_come_in_order_too(tenant: asyncpg.Connection) -> None
     assert "Sort" not in {each["Node Type"] for each in nodes}
 
 
-async def test_what_waits_of_a_tenant_is_found_among_what_waits(scaling: asyncpg.Connection) -> None:
+async def test_waiting_jobs_of_a_tenant_are_read_from_the_waiting_index(scaling: asyncpg.Connection) -> None:
     nodes = await explain(scaling, units.in_line_query("t7"), run=True)
     assert not scans_everything(nodes)
     assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= 200

@@ -84,7 +84,7 @@ async def test_start_waits_for_a_database_that_recovers(real_postgres_backend: P
         assert lines[0]["why"] == "The central database is unreachable."
 
 
-async def test_it_waits_no_longer_than_it_may(real_postgres_backend: PostgresBackend) -> None:
+async def test_connection_attempt_stops_at_its_time_limit(real_postgres_backend: PostgresBackend) -> None:
     async with (
         real_postgres_backend.databases([]) as (url, _, _clock),
         open_gate(url, refuses_with="57P03") as starting,
@@ -95,7 +95,7 @@ async def test_it_waits_no_longer_than_it_may(real_postgres_backend: PostgresBac
         assert starting.refused.qsize() == 1
 
 
-async def test_shard_that_is_away_at_the_start_is_brought_up_before_anybody_uses_it(
+async def test_shard_unreachable_at_start_is_migrated_before_its_first_use(
     real_postgres_backend: PostgresBackend, postgres_url: str
 ) -> None:
     server = await asyncpg.connect(postgres_url.format("postgres"))

@@ -22,7 +22,7 @@ async def proxy() -> AsyncIterator[Proxy]:
         yield proxy
 
 
-async def test_it_forwards_both_ways(proxy: Proxy) -> None:
+async def test_proxy_forwards_both_ways(proxy: Proxy) -> None:
     async with httpx.AsyncClient(base_url=proxy.url) as http:
         sent = bytes(range(256)) * 4096
         assert (await http.put("/x", content=sent)).content == sent
