@@ -79,11 +79,8 @@ class Workers:
         version: str | None = None,
         identity: Identity | None = None,
     ) -> WorkerRegistered:
-        """Register a worker in its fleet.
-
-        A registered worker that presents its `key` is registered again with a new token and its leases: the answer to
-        its first call was lost.
-        """
+        """Register a worker in its fleet. A registered worker that presents its `key` gets a new token and keeps its
+        leases: the answer to its first call was lost."""
         if max_concurrency < 1:
             raise InvalidInput(errors={"max_concurrency": "This must be at least 1."})
         key_hash = hash_secret(key) if key is not None else None
@@ -127,13 +124,16 @@ class Workers:
             await write_missing(tx, worker_id, worker.capabilities, held)
             data = {**_place(worker, fleet_slug), "workflows": assigned, "protocol": protocol}
             await audit.record(tx, [NewAuditEntry(worker_id=worker_id, event=members.REGISTERED, data=data)])
-            if await machines.is_ending(tx, fleet.id, worker_id):
-                # a late or repeated call: its work would be lost
-                worker = await self._drain(tx, worker, by=SCALING)
+            worker = await self._drain_if_ending(tx, worker)
             leases = await workers.lease_count(tx, worker_id) if again else 0
             return WorkerRegistered(worker=worker, workflows=assigned, leases=leases)
 
         return await self._databases.central.run(TransactionStep.WORKER, work)
+
+    async def _drain_if_ending(self, tx: Tx, worker: Worker) -> Worker:
+        """After a late or repeated registration of a machine that is being terminated, its work would be lost."""
+        is_ending = await machines.is_ending(tx, worker.fleet_id, worker.worker_id)
+        return await self._drain(tx, worker, by=SCALING) if is_ending else worker
 
     async def try_to_register(
         self, *, worker_id: str, fleet_slug: str, stage: Stage, workflow_slugs: Sequence[str] | None = None
