@@ -1,4 +1,4 @@
-"""The commands as people call them: processes that speak to a server, with words, JSON and exit codes."""
+"""Commands against a server, run as processes: text, JSON and exit codes."""
 
 import asyncio
 import json
@@ -34,7 +34,7 @@ async def status_of(site: Site, job: Any) -> str:
 # Lists
 
 
-async def test_jobs_are_listed_with_what_they_are_and_what_went_wrong(site: Site) -> None:
+async def test_jobs_are_listed_with_status_and_error(site: Site) -> None:
     broken = await failed(site, "No [red]such model\x1b[31m.")
     await site.batch(1, label="boats")
     ran = await site.command("jobs")
@@ -58,12 +58,12 @@ async def test_jobs_can_be_filtered_searched_and_limited(site: Site) -> None:
     assert await listed("--search", "boat", "--limit", "2") == [waiting[2]["id"], waiting[1]["id"]]
     assert len(await listed("--batch", batch["id"][-8:])) == 2
     assert await listed("--search", "nothing like that") == []
-    # by what the table calls them
+    # by their table headings
     assert len(await listed("--search", "LOOK-d")) == 2
     assert await listed("--search", "look-dev", "--status", "failed") == []
 
 
-async def test_status_is_named_as_on_the_page_or_as_in_the_api(site: Site) -> None:
+async def test_status_filter_accepts_page_and_api_names(site: Site) -> None:
     await run(site.api, site.user, site.worker, site.effect_id)
     broken, waiting = await failed(site), await site.submit()
 
@@ -78,7 +78,7 @@ async def test_status_is_named_as_on_the_page_or_as_in_the_api(site: Site) -> No
     assert "waiting, running, done, failed, canceled or paused" in ran.err
 
 
-async def test_batches_are_listed_with_how_far_they_are(site: Site) -> None:
+async def test_batches_are_listed_with_their_progress(site: Site) -> None:
     assert (await site.command("batches")).out == "No batches.\n"
     batch, other = await site.batch(3, label="boats"), await site.batch(1)
     await fail(site.api, site.worker, await lease(site.worker), "Too dark.")
@@ -89,7 +89,7 @@ async def test_batches_are_listed_with_how_far_they_are(site: Site) -> None:
     assert [each["id"] for each in listed] == [other["id"]]
 
 
-async def test_tables_fit_into_80_columns_and_say_everything_that_went_wrong(site: Site) -> None:
+async def test_tables_fit_80_columns_and_show_whole_errors(site: Site) -> None:
     error = f"The node needs the model {'sd_xl_base_1.0.safetensors ' * 3}, which no worker has."
     await failed(site, error)
     await site.batch(2, label="Wan 2.2 image to video, first try with the red boat at night, and much more to say")
@@ -109,7 +109,7 @@ async def test_tables_fit_into_80_columns_and_say_everything_that_went_wrong(sit
 # Workflows
 
 
-async def test_workflows_are_listed_by_what_they_are_called(site: Site) -> None:
+async def test_workflows_are_listed_by_name(site: Site) -> None:
     assert "You have no workflows yet" in (await site.command("workflows")).out
     made = await site.client.create_workflow(invert(), name="Portrait, soft", output_extension="png")
     ran = await site.command("workflows")
@@ -158,19 +158,19 @@ async def test_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
     ran = await site.command("show", done["id"])
     assert f"clip-{done['id'][-8:]}.png" in ran.out
     shown = json.loads((await site.command("show", done["id"], "--json")).out)
-    # whole and on a line of its own, to be clicked on
+    # whole and on its own line, so that a terminal makes it clickable
     [link] = [each for each in ran.out.splitlines() if each.startswith("http")]
     assert link.startswith(shown["outputs"][0]["url"].partition("?")[0])
     assert len(link) == len(shown["outputs"][0]["url"])
     assert (shown["id"], shown["status"]) == (done["id"], "completed")
 
 
-async def test_waiting_job_says_what_it_waits_for(site: Site) -> None:
+async def test_waiting_job_shows_what_it_waits_for(site: Site) -> None:
     job = await site.submit()
     assert "Next in the queue; a worker is free." in (await site.command("show", job["id"])).out
 
 
-async def test_batch_is_shown_with_its_counts_and_what_failed(site: Site) -> None:
+async def test_batch_is_shown_with_counts_and_failures(site: Site) -> None:
     batch = await site.batch(3)
     await fail(site.api, site.worker, await lease(site.worker), "Too dark.")
     ran = await site.command("show", batch["id"][-8:])
@@ -180,7 +180,7 @@ async def test_batch_is_shown_with_its_counts_and_what_failed(site: Site) -> Non
     assert "Too dark." in ran.out
 
 
-async def test_what_was_retried_is_no_longer_among_what_failed(site: Site) -> None:
+async def test_retried_job_is_not_listed_as_failed(site: Site) -> None:
     batch = await site.batch(2)
     for error in ("Too dark.", "Too bright."):
         await fail(site.api, site.worker, await lease(site.worker), error)
@@ -201,7 +201,7 @@ async def test_what_was_retried_is_no_longer_among_what_failed(site: Site) -> No
 # Logs
 
 
-async def test_logs_are_followed_to_the_end_and_the_code_tells_it(site: Site) -> None:
+async def test_followed_logs_end_with_the_job_and_its_exit_code(site: Site) -> None:
     job = await site.submit()
     leased = await lease(site.worker)
     await site.worker.post("/api/worker/heartbeat", {**lease_of(leased), "logs": ["loading\x1b[2J"]})
@@ -218,17 +218,17 @@ async def test_logs_are_followed_to_the_end_and_the_code_tells_it(site: Site) ->
     assert json.loads(first)["line"] == "loading\x1b[2J"
 
 
-async def test_log_of_a_job_that_failed_ends_with_1_when_followed(site: Site) -> None:
+async def test_followed_logs_of_a_failed_job_exit_with_1(site: Site) -> None:
     job = await failed(site)
     ran = await site.command("logs", job["id"], "--follow")
     assert (ran.code, ran.err) == (1, "The job is failed.\n")
     assert (await site.command("logs", job["id"])).code == 0
 
 
-# Verbs
+# Actions
 
 
-async def test_jobs_are_paused_resumed_and_canceled_several_at_once(site: Site) -> None:
+async def test_several_jobs_are_paused_resumed_and_cancelled_at_once(site: Site) -> None:
     one, two = await site.submit(), await site.submit()
     ran = await site.command("pause", one["id"], two["id"][-8:])
     assert (ran.code, ran.out.count("The job is paused.")) == (0, 2)
@@ -239,7 +239,7 @@ async def test_jobs_are_paused_resumed_and_canceled_several_at_once(site: Site) 
     assert [each["status"] for each in json.loads(ran.out)] == ["canceled"]
 
 
-async def test_pause_now_interrupts_what_runs(site: Site) -> None:
+async def test_immediate_pause_interrupts_the_running_job(site: Site) -> None:
     job = await site.submit()
     leased = await lease(site.worker)
     await site.command("pause", job["id"], "--now")
@@ -247,7 +247,7 @@ async def test_pause_now_interrupts_what_runs(site: Site) -> None:
     assert answer["stop"] == "pause"
 
 
-async def test_refusal_is_a_sentence_and_2_and_the_others_are_done(site: Site) -> None:
+async def test_refused_job_exits_with_2_and_the_others_are_changed(site: Site) -> None:
     done, waiting = await run(site.api, site.user, site.worker, site.effect_id), await site.submit()
     ran = await site.command("cancel", done["id"], waiting["id"])
     assert ran.code == 2
@@ -255,7 +255,7 @@ async def test_refusal_is_a_sentence_and_2_and_the_others_are_done(site: Site) -
     assert await status_of(site, waiting) == "canceled"
 
 
-async def test_slip_of_the_pen_changes_nothing(site: Site) -> None:
+async def test_mistyped_id_changes_nothing(site: Site) -> None:
     job = await site.submit()
     ran = await site.command("cancel", job["id"], "00000000")
     assert (ran.code, ran.out) == (2, "")
@@ -264,7 +264,7 @@ async def test_slip_of_the_pen_changes_nothing(site: Site) -> None:
 
 
 @pytest.mark.journey
-async def test_batch_takes_every_verb_that_a_job_takes(site: Site) -> None:
+async def test_batch_supports_every_job_action(site: Site) -> None:
     batch = await site.batch(2)
     short = batch["id"][-8:]
     assert "2 jobs paused." in (await site.command("pause", short)).out
@@ -295,7 +295,7 @@ async def test_job_is_retried_as_a_new_one(site: Site) -> None:
     assert (await site.command("retry", job["id"], "--all")).code == 2
 
 
-async def test_neighbours_move_down_together(site: Site) -> None:
+async def test_adjacent_jobs_move_down_together(site: Site) -> None:
     jobs = [await site.submit() for _ in range(4)]
     moved = await site.command("move", jobs[0]["id"], jobs[1]["id"], "--to", "down")
     assert moved.out.count("Moved.") == 2
@@ -303,7 +303,7 @@ async def test_neighbours_move_down_together(site: Site) -> None:
     assert [each and each.position for each in waiting] == [2, 3, 1, 4]
 
 
-async def test_jobs_moved_to_the_top_keep_the_order_in_which_they_were_named(site: Site) -> None:
+async def test_jobs_moved_to_the_top_keep_the_given_order(site: Site) -> None:
     jobs = [await site.submit() for _ in range(4)]
     assert (await site.command("move", jobs[2]["id"], jobs[3]["id"], "--to", "top")).code == 0
     assert (await site.command("move", jobs[0]["id"], "--to", "down")).code == 0
@@ -329,33 +329,33 @@ async def test_presets_are_added_listed_and_removed(site: Site, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("words", [["empty"], ["x", "--set", "no-equals-sign"], ["x", "--file", "nowhere.json"]])
-async def test_preset_without_good_values_is_refused(site: Site, words: list[str]) -> None:
+async def test_preset_with_invalid_values_is_refused(site: Site, words: list[str]) -> None:
     assert (await site.command("presets", "add", *words)).code == 2
     assert await site.client.presets() == []
 
 
-# Where it runs, and who calls
+# Connection and authentication
 
 
-async def test_nobody_there_is_one_sentence_and_2(site: Site) -> None:
+async def test_unreachable_server_is_one_sentence_and_exit_code_2(site: Site) -> None:
     with listen("127.0.0.1", 0) as probe:
         port = probe.getsockname()[1]
     said = f"Error: There is no response at http://127.0.0.1:{port}. Start it with: comfyrelay up\n"
     for words in (["jobs"], ["show", "12345678"], ["cancel", "12345678"], ["presets"], ["top", "--once"]):
         ran = await site.command(*words, "--url", f"http://127.0.0.1:{port}")
         assert (ran.code, ran.out, ran.err) == (2, "", said)
-    # without an address: where a ComfyRelay with these settings would be
+    # without an address: the default address of a server with these settings
     ran = await site.command("jobs", COMFYRELAY_URL="", COMFYRELAY_PORT=str(port), COMFYRELAY_HOST="0.0.0.0")
     assert (ran.code, ran.err) == (2, said)
 
 
-async def test_missing_token_is_asked_for(site: Site) -> None:
+async def test_missing_token_is_reported(site: Site) -> None:
     ran = await site.command("jobs", COMFYRELAY_TOKEN="")
     assert (ran.code, ran.out) == (2, "")
     assert "set COMFYRELAY_TOKEN to an API token" in ran.err
 
 
-# The live view
+# Live view
 
 
 async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
@@ -374,12 +374,12 @@ async def test_top_shows_queue_progress_and_outcomes_once(site: Site) -> None:
     assert seen["counts"] == {"processing": 1, "queued": 1, "paused": 0}
     assert [each["id"] for each in seen["batches"]] == [batch["id"]]
     assert [each["status"] for each in seen["outcomes"]] == ["completed", "failed"]
-    # who works is told to administrators only
+    # only administrators see workers
     assert seen["workers"] is None
 
 
 @pytest.mark.parametrize("began_at", ["yesterday", "2030-01-01T00:00:00", 7])
-async def test_jobs_are_shown_whatever_their_worker_says_of_them(site: Site, began_at: object) -> None:
+async def test_jobs_with_invalid_worker_reports_are_shown(site: Site, began_at: object) -> None:
     await site.submit()
     leased = await lease(site.worker)
     progress = {"value": 0.4, "node": ["a"], "step": "x", "steps": {}, "phase": "sampling", "began_at": began_at}
@@ -391,7 +391,7 @@ async def test_jobs_are_shown_whatever_their_worker_says_of_them(site: Site, beg
         assert ("40%" in ran.out, "sampling, about" in ran.out) == (True, True)
 
 
-async def test_top_says_why_nothing_runs(site: Site) -> None:
+async def test_top_shows_why_nothing_runs(site: Site) -> None:
     job = await site.submit()
     said = f"job {job['id'][-8:]}: Next in the queue; a worker is free."
     assert said in (await site.command("top", "--once")).out
@@ -399,7 +399,7 @@ async def test_top_says_why_nothing_runs(site: Site) -> None:
 
 @asynccontextmanager
 async def top_in_a_terminal(site: Site) -> AsyncIterator[tuple[asyncio.StreamReader, Callable[[bytes], object], Any]]:
-    """What it shows, how keys are pressed, and its process."""
+    """The screen, a function that sends keys, and the process."""
     ours, theirs = os.openpty()
     process = await asyncio.create_subprocess_exec(
         sys.executable,
@@ -432,7 +432,7 @@ async def top_in_a_terminal(site: Site) -> AsyncIterator[tuple[asyncio.StreamRea
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
 @pytest.mark.parametrize("leave", [b"q", b"\x03"], ids=["q", "ctrl-c"])
-async def test_top_is_live_in_a_terminal_until_somebody_leaves(site: Site, leave: bytes) -> None:
+async def test_top_updates_in_a_terminal_until_it_is_closed(site: Site, leave: bytes) -> None:
     async with top_in_a_terminal(site) as (screen, press, process):
         job = await site.submit()
         await screen.readuntil(b"queued")
@@ -443,12 +443,12 @@ async def test_top_is_live_in_a_terminal_until_somebody_leaves(site: Site, leave
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
-async def test_top_pauses_resumes_cancels_retries_and_moves_by_keys(site: Site) -> None:
+async def test_top_keys_pause_resume_cancel_retry_and_move(site: Site) -> None:
     batches = [await site.batch(2, label=label) for label in ("first", "second")]
     [oldest, newest] = [each["id"][-8:].encode() for each in batches]
     async with top_in_a_terminal(site) as (screen, press, process):
         await screen.readuntil(oldest)
-        # the newest is chosen at first; j, or the key with the arrow, goes on to the other
+        # the newest is selected at first; j or the arrow key selects the next
         press(b"p")
         await screen.readuntil(b"batch " + newest + b": 2 jobs paused.")
         press(b"p")
@@ -462,7 +462,7 @@ async def test_top_pauses_resumes_cancels_retries_and_moves_by_keys(site: Site) 
         assert (await site.client.batch(batches[0]["id"])).counts["queued"] == 2
         press(b"xy")
         await screen.readuntil(b"2 jobs canceled.")
-        # what is canceled is no batch that goes on: its newest item has taken its place
+        # a cancelled batch is not active: its newest item takes its place
         press(b"r")
         await screen.readuntil(b": Submitted again.")
         press(b"q")
@@ -471,14 +471,14 @@ async def test_top_pauses_resumes_cancels_retries_and_moves_by_keys(site: Site) 
 
 
 def _own_terminal(fd: int) -> Callable[[], None]:
-    """As a shell's: Ctrl-C typed there reaches the process."""
+    """Like a shell's terminal: Ctrl-C reaches the process."""
     return lambda: os.login_tty(os.dup(fd))
 
 
 # Notifications
 
 
-async def test_notify_test_says_what_arrived_and_what_did_not(site: Site) -> None:
+async def test_notify_test_lists_delivered_and_failed_messages(site: Site) -> None:
     async with receiving() as receiver:
         good = receiver.url.replace("http://", "json://user:hunter22@")
         with listen("127.0.0.1", 0) as probe:

@@ -1,4 +1,4 @@
-"""`run` and `batch add` against a server, and workflows of one's own through the client."""
+"""`run` and `batch add` against a server, and a user's workflows through the client."""
 
 import json
 from pathlib import Path
@@ -21,7 +21,7 @@ def written(folder: Path, graph: Any, name: str = "graph.json") -> str:
 
 
 async def graphs_of(site: Site, count: int) -> list[Any]:
-    """What a worker gets of the newest workflow's jobs, in their order."""
+    """The graphs that a worker gets for the newest workflow's jobs, in order."""
     [workflow] = await site.client.workflows()
     await site.api.engine.fleet.fleets.create(slug="own", workflow_slugs=[workflow.slug])
     worker = await site.api.worker("gpu-own", fleet="own", max_concurrency=count)
@@ -29,7 +29,7 @@ async def graphs_of(site: Site, count: int) -> list[Any]:
     return [(await worker.post("/api/worker/poll", each))["job"]["input_payload"]["workflow"] for each in polls]
 
 
-async def test_batch_of_a_graph_is_added_as_to_a_desk(site: Site, tmp_path: Path) -> None:
+async def test_batch_of_a_graph_works_as_on_a_desk(site: Site, tmp_path: Path) -> None:
     await site.client.create_preset("big", {"steps": 30})
     words = (
         "--prompt",
@@ -83,7 +83,7 @@ async def test_each_file_of_a_folder_is_an_item(site: Site, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("option", ["--input-subdir", "--output-folder", "--notify"])
-async def test_what_only_a_desk_has_is_refused_in_a_sentence(site: Site, tmp_path: Path, option: str) -> None:
+async def test_desk_only_option_is_refused_with_a_sentence(site: Site, tmp_path: Path, option: str) -> None:
     ran = await site.command("batch", "add", written(tmp_path, PROMPT_GRAPH), option, "ntfy://x")
     assert ran.code == 2
     assert f"{option}: only a desk" in ran.err
@@ -98,14 +98,14 @@ async def test_server_has_no_page_to_open(site: Site) -> None:
 
 
 @pytest.mark.parametrize("words", [("run",), ("batch", "add")])
-async def test_file_for_a_graph_that_takes_none_is_refused(site: Site, tmp_path: Path, words: tuple[str, ...]) -> None:
+async def test_file_for_a_graph_without_inputs_is_refused(site: Site, tmp_path: Path, words: tuple[str, ...]) -> None:
     Image.new("RGB", (4, 4)).save(tmp_path / "cat.png")
     ran = await site.command(*words, written(tmp_path, PROMPT_GRAPH), "--input", str(tmp_path / "cat.png"))
     assert ran.code == 2
     assert "Leave --input out" in ran.err
 
 
-async def test_file_of_the_editor_says_what_is_missing_to_read_it(site: Site, tmp_path: Path) -> None:
+async def test_unreadable_editor_file_names_what_is_missing(site: Site, tmp_path: Path) -> None:
     saved = workflow([empty(), save(9, 1)], [(1, 1, 0, 9, 0)])
     ran = await site.command("run", written(tmp_path, saved), "--out", str(tmp_path))
     assert ran.code == 2
@@ -133,8 +133,7 @@ async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> 
             await verb
 
 
-async def test_what_may_be_reused_is_said_to_the_server(site: Site, tmp_path: Path) -> None:
-    """A job that is done answers the batch that asks for it."""
+async def test_reusable_batch_is_answered_by_a_completed_job(site: Site, tmp_path: Path) -> None:
     graph = written(tmp_path, PROMPT_GRAPH)
     words = ("batch", "add", graph, "--prompt", "a hill", "--seed", "5", "--seed-mode", "fixed", "--json")
     first = json.loads((await site.command(*words)).out)

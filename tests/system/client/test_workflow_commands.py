@@ -1,4 +1,4 @@
-"""What the commands for workflows ask a server for, and what they print of its answers."""
+"""Requests and output of the workflow commands."""
 
 import json
 import os
@@ -25,7 +25,7 @@ WORKFLOW = {
 
 
 class Catalogue:
-    """A server that has one workflow, and keeps what it was asked for."""
+    """A server with one workflow that records requests."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -63,9 +63,7 @@ async def catalogue() -> AsyncIterator[Catalogue]:
     await runner.cleanup()
 
 
-async def test_workflow_is_renamed_replaced_and_removed_by_its_name_or_its_slug(
-    catalogue: Catalogue, tmp_path: Path
-) -> None:
+async def test_workflow_is_changed_by_name_or_slug(catalogue: Catalogue, tmp_path: Path) -> None:
     (tmp_path / "newer.json").write_text(json.dumps(invert()))
     ran = await catalogue.command("rename", "Portrait, soft", "Portrait")
     assert (ran.code, ran.out) == (0, "workflow portrait-1: Saved.\n"), ran.err

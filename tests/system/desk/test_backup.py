@@ -1,4 +1,4 @@
-"""A desk is backed up while it works, and is there again, whole, where the backup is put."""
+"""A desk is backed up while it runs jobs, and a restored copy continues from there."""
 
 import asyncio
 import hashlib
@@ -39,7 +39,7 @@ async def until_done(desk: OpenDesk, batch_id: str, count: int) -> None:
 
 
 async def outputs(desk: OpenDesk, batch_id: str, to: Path) -> dict[str, str]:
-    """By job, the hash of what can be downloaded."""
+    """The hash of each job's downloadable output."""
     found = {}
     async for job in desk.client.jobs(batch_id=batch_id):
         if job.status == "completed":
@@ -53,7 +53,7 @@ def modes(folder: Path) -> set[tuple[str, int]]:
 
 
 @pytest.mark.journey
-async def test_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_path: Path) -> None:
+async def test_restored_backup_of_a_busy_desk_continues_its_work(tmp_path: Path) -> None:
     data = tmp_path / "desk"
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.05))
@@ -88,10 +88,10 @@ async def test_desk_is_backed_up_while_it_works_and_goes_on_where_it_was(tmp_pat
             httpx.AsyncClient(base_url=desk.ready.url, cookies=session) as browser,
             Client(desk.ready.url, token=secret.strip()) as program,
         ):
-            # a page that was open is so again, and programs that know the secret are let in
+            # open sessions and the secret are still valid
             assert (await browser.get("/api/desk/now")).is_success
             assert (await program.desk()).version
-            # those that ran or waited then run now; those that were done are not done again
+            # jobs that were running or waiting run now; completed jobs do not run again
             await until_done(desk, batch_id, 6)
             assert (await desk.client.batch(batch_id)).counts["completed"] == 6
             after = await outputs(desk, batch_id, tmp_path / "after")

@@ -1,4 +1,4 @@
-"""`comfyrelay batch-i2v`, the shipped script: as a command, and under our own runner, against a simulator."""
+"""`comfyrelay batch-i2v`, the shipped script, as a command and under the script runner, against a simulator."""
 
 import asyncio
 import contextlib
@@ -82,7 +82,7 @@ async def run(folder: Path, simulator: Simulator, *options: str) -> tuple[int, l
 
 
 async def graphs(simulator: Simulator) -> list[Graph]:
-    """What was run, in order."""
+    """The graphs that ran, in order."""
     async with httpx.AsyncClient() as http:
         history: dict[str, Any] = (await http.get(f"{simulator.url}/history")).json()
     return [entry["prompt"][2] for entry in sorted(history.values(), key=lambda entry: entry["prompt"][0])]
@@ -92,7 +92,7 @@ def saved(lines: list[str]) -> list[Path]:
     return [Path(line.partition(" saved: ")[2]) for line in lines if " saved: " in line]
 
 
-async def test_every_input_is_run_as_often_as_asked_with_its_own_seed(folder: Path, simulator: Simulator) -> None:
+async def test_each_attempt_at_an_input_has_its_own_seed(folder: Path, simulator: Simulator) -> None:
     code, lines = await run(folder, simulator, "--tries", "2", "--seed", "7")
     assert code == 0
     assert [each["2"]["inputs"]["seed"] for each in await graphs(simulator)] == [7, 8, 9, 10]
@@ -102,7 +102,7 @@ async def test_every_input_is_run_as_often_as_asked_with_its_own_seed(folder: Pa
     assert "Note: the template has no prompt; what was given is not used." in lines
 
 
-async def test_seed_of_the_template_counts_until_another_is_asked_for(folder: Path, simulator: Simulator) -> None:
+async def test_template_seed_is_incremented_unless_another_is_given(folder: Path, simulator: Simulator) -> None:
     await run(folder, simulator)
     await run(folder, simulator, "--randomize-seed")
     seeds = [each["2"]["inputs"]["seed"] for each in await graphs(simulator)]
@@ -110,12 +110,12 @@ async def test_seed_of_the_template_counts_until_another_is_asked_for(folder: Pa
     assert len(set(seeds)) == 4
 
 
-async def test_nothing_is_overwritten(folder: Path, simulator: Simulator) -> None:
+async def test_existing_files_are_not_overwritten(folder: Path, simulator: Simulator) -> None:
     runs = [saved((await run(folder, simulator))[1]) for _ in range(2)]
     assert len({path for paths in runs for path in paths}) == 4
 
 
-async def test_prompts_profile_and_changes_go_where_they_belong(folder: Path, simulator: Simulator) -> None:
+async def test_prompts_profile_and_overrides_are_applied(folder: Path, simulator: Simulator) -> None:
     write(folder, SAMPLED)
     text = 'a "cat"\n🐈'
     options = ["--positive", text, "--negative", "-", "--profile", "look-dev", "--set", "The sampler.cfg=2.5"]
@@ -126,7 +126,7 @@ async def test_prompts_profile_and_changes_go_where_they_belong(folder: Path, si
     assert graph["2"]["inputs"]["image"].startswith("comfyrelay/")
 
 
-async def test_without_wait_it_only_queues(folder: Path, simulator: Simulator) -> None:
+async def test_command_without_wait_only_queues(folder: Path, simulator: Simulator) -> None:
     given = ("--template-api", str(folder / "templates" / "wan.json"), "--input-subdir", "cats", "--positive", "x")
     with contextlib.chdir(folder / "input"):
         ran = await commands.run("batch-i2v", "--server", simulator.url, *given, env=os.environ)
@@ -134,7 +134,7 @@ async def test_without_wait_it_only_queues(folder: Path, simulator: Simulator) -
     assert ran.out.count("queued: ") == simulator.log.prompts_queued == 2
 
 
-async def test_what_failed_is_said_and_the_rest_goes_on(folder: Path, simulator: Simulator) -> None:
+async def test_failed_input_is_reported_and_the_rest_runs(folder: Path, simulator: Simulator) -> None:
     simulator.misbehave(Fail(class_type="ImageAddNoise", message="no noise today", times=1))
     code, lines = await run(folder, simulator)
     assert code == 1
@@ -142,7 +142,7 @@ async def test_what_failed_is_said_and_the_rest_goes_on(folder: Path, simulator:
     assert len(saved(lines)) == 1
 
 
-async def test_graph_that_is_refused_is_not_tried_again(folder: Path, simulator: Simulator) -> None:
+async def test_refused_graph_is_not_retried(folder: Path, simulator: Simulator) -> None:
     write(folder, NOISE | {"2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 1}}})
     code, lines = await run(folder, simulator)
     assert code == 1
@@ -164,7 +164,7 @@ async def test_graph_that_is_refused_is_not_tried_again(folder: Path, simulator:
         (["--tries", "0"], "--tries"),
     ],
 )
-async def test_what_cannot_be_done_is_said_and_nothing_is_run(
+async def test_invalid_option_is_reported_and_nothing_runs(
     folder: Path, simulator: Simulator, options: list[str], reason: str
 ) -> None:
     code, lines = await run(folder, simulator, *options)
@@ -174,7 +174,7 @@ async def test_what_cannot_be_done_is_said_and_nothing_is_run(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-async def test_stopping_it_stops_the_run_on_the_server(
+async def test_stopping_the_script_stops_its_run_in_comfyui(
     folder: Path, simulator: Simulator, number: signal.Signals
 ) -> None:
     simulator.misbehave(Slow(class_type="ImageAddNoise", seconds=600, steps=60_000))
@@ -191,7 +191,7 @@ async def test_stopping_it_stops_the_run_on_the_server(
     assert not queue["queue_pending"]
 
 
-async def test_what_goes_into_a_file_has_lines_and_nothing_for_a_terminal(folder: Path, simulator: Simulator) -> None:
+async def test_redirected_output_has_no_terminal_codes(folder: Path, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageAddNoise", seconds=0.5, steps=100))
     ran = await (await start(folder, simulator)).ended()
     assert "\r" not in ran.out + ran.err
@@ -202,7 +202,7 @@ async def test_what_goes_into_a_file_has_lines_and_nothing_for_a_terminal(folder
 
 
 @pytest.mark.journey
-async def test_runner_runs_it_and_understands_all_it_says(folder: Path, simulator: Simulator) -> None:
+async def test_runner_runs_the_script_and_parses_its_output(folder: Path, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageAddNoise", seconds=0.5, steps=10))
     heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=simulator.url)
     write(folder, NOISE)
@@ -215,11 +215,11 @@ async def test_runner_runs_it_and_understands_all_it_says(folder: Path, simulato
     assert told == sorted(told)
     assert any(0 < fraction < 0.25 for _, fraction in told)
     assert told[-1] == (4, 1.0)
-    # one for a tenth, not for each step
+    # one line per tenth, not per step
     assert len([line for line in heard.lines if "%" in line]) <= 4 * 11
 
 
-async def test_runner_tells_what_it_failed_with(folder: Path, simulator: Simulator) -> None:
+async def test_runner_reports_the_script_error(folder: Path, simulator: Simulator) -> None:
     heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=simulator.url)
     write(folder, NOISE | {"2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 1}}})
     result = await heard.run()
@@ -227,7 +227,7 @@ async def test_runner_tells_what_it_failed_with(folder: Path, simulator: Simulat
     assert result.error == "The script ended with exit code 1: ImageAddNoise (2): input 'strength' is not connected"
 
 
-async def test_canceling_the_runner_stops_the_run_on_the_server(folder: Path, simulator: Simulator) -> None:
+async def test_cancelling_the_runner_stops_its_run_in_comfyui(folder: Path, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageAddNoise", seconds=600, steps=60_000))
     heard = ScriptRun(settings_in(folder, script=None), folder / "log.txt", COMFYUI_BASE_URL=simulator.url)
     write(folder, NOISE)

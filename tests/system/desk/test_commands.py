@@ -1,4 +1,4 @@
-"""The commands as somebody at a desk calls them: processes that speak to it, with words and exit codes."""
+"""Commands at a desk, run as processes: their output and exit codes."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ THREE: dict[str, Any] = {
     "1": {"class_type": "EmptyImage", "inputs": {"width": 16, "height": 16, "batch_size": 3, "color": 7}},
     "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
 }
-# A first and a last frame, each saved as it is.
+# A first and a last frame, each saved unchanged.
 TWO: dict[str, Any] = {
     "1": {"class_type": "LoadImage", "inputs": {"image": "first.png"}},
     "4": {"class_type": "LoadImage", "inputs": {"image": "last.png"}, "_meta": {"title": "Last frame"}},
@@ -49,7 +49,7 @@ async def start(url: str, *words: str, **more: str) -> commands.RunningCommand:
     return await commands.start(*words, env={**os.environ, "COMFYRELAY_URL": url, "COLUMNS": "200", **more})
 
 
-async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenDesk) -> None:
+async def test_show_lists_common_and_changed_values(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
     payload = {"prompt": "a hill", "steps": 7}
     job = await desk.client.submit(workflow_slug=made.workflow.slug, input_payload=payload)
@@ -68,7 +68,7 @@ async def test_show_has_what_people_change_most_and_what_was_changed(desk: OpenD
 
 
 @pytest.mark.journey
-async def test_run_takes_what_the_editor_saves_and_what_comfyui_made(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_run_accepts_editor_files_and_comfyui_outputs(desk: OpenDesk, tmp_path: Path) -> None:
     saved = workflow([empty(), invert(2, 1), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
     (tmp_path / "editor.json").write_text(json.dumps(saved))
     words = ("run", str(tmp_path / "editor.json"), "--set", "1.width=40", "--out", str(tmp_path), "--json")
@@ -76,16 +76,14 @@ async def test_run_takes_what_the_editor_saves_and_what_comfyui_made(desk: OpenD
     assert code == 0
     (picture,) = json.loads(out)["saved"]
     assert Image.open(picture).size == (40, 48)
-    # the picture carries the graph that made it, with the values that it had
+    # the picture contains the graph that made it, with its values
     code, out, _ = await command(desk.ready.url, "run", picture, "--out", str(tmp_path / "again"), "--json")
     assert code == 0
     (again,) = json.loads(out)["saved"]
     assert Image.open(again).size == (40, 48)
 
 
-async def test_every_run_has_a_new_seed_unless_one_is_named_or_what_was_made_is_made_again(
-    desk: OpenDesk, tmp_path: Path
-) -> None:
+async def test_run_uses_a_new_seed_unless_it_is_given_or_reproduced(desk: OpenDesk, tmp_path: Path) -> None:
     noisy = {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 8, "height": 8, "batch_size": 1, "color": 0}},
         "2": {"class_type": "ImageAddNoise", "inputs": {"image": ["1", 0], "seed": 40, "strength": 0.5}},
@@ -117,12 +115,10 @@ async def test_every_run_has_a_new_seed_unless_one_is_named_or_what_was_made_is_
     assert f"noisy · seed {other['seed']}" in out
 
 
-async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_follows(
-    desk: OpenDesk, tmp_path: Path
-) -> None:
+async def test_shared_sampler_steps_are_set_by_name_and_move_the_boundary(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "wan.json").write_text(json.dumps(WAN_22))
     words = ("batch", "add", str(tmp_path / "wan.json"), "--set")
-    # no simulator has these nodes
+    # the simulator does not have these nodes
     code, out, err = await command(desk.ready.url, *words, "steps=8", "--anyway", "--json")
     assert code == 0, err
     [job] = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
@@ -136,7 +132,7 @@ async def test_steps_that_samplers_share_are_set_by_their_name_and_their_border_
     assert (code, "There is no input 'stepps'. Did you mean steps?" in err) == (2, True)
 
 
-async def test_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_value_is_set_by_an_unambiguous_key_suffix(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "portrait.json").write_text(json.dumps({**PROMPT_GRAPH, "1": STAND_IN}))
     words = ("run", str(tmp_path / "portrait.json"), "--out", str(tmp_path))
     code, out, err = await command(desk.ready.url, *words, "--json", "--set", "sampler_name=ddim")
@@ -150,7 +146,7 @@ async def test_value_is_set_by_the_end_of_its_key_where_only_one_ends_so(desk: O
         assert (code, "There is no input 'promt'. Did you mean prompt?" in err) == (2, True)
 
 
-async def test_run_that_may_be_reused_is_answered_with_the_output_of_its_equal(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_reusable_run_returns_the_output_of_an_identical_job(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
 
     async def run(*more: str) -> dict[str, Any]:
@@ -166,16 +162,14 @@ async def test_run_that_may_be_reused_is_answered_with_the_output_of_its_equal(d
     assert (await run())["reused_from"] is None
 
 
-async def test_batch_is_called_as_what_it_runs_unless_it_has_a_label(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_batch_without_a_label_is_named_after_its_workflow(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     for more, name in (((), "three"), (("--label", "mine"), "mine")):
         given = ("batch", "add", str(tmp_path / "three.json"), *more, "--json")
         assert json.loads((await command(desk.ready.url, *given))[1])["label"] == name
 
 
-async def test_model_that_no_worker_has_is_told_with_the_option_that_waits_for_it(
-    desk: OpenDesk, tmp_path: Path
-) -> None:
+async def test_missing_model_is_reported_with_the_option_to_wait(desk: OpenDesk, tmp_path: Path) -> None:
     rare = {**STAND_IN, "inputs": {"ckpt_name": "rare.safetensors"}}
     (tmp_path / "rare.json").write_text(json.dumps({**PROMPT_GRAPH, "1": rare}))
     words = ("run", str(tmp_path / "rare.json"), "--out", str(tmp_path))
@@ -189,14 +183,14 @@ async def test_model_that_no_worker_has_is_told_with_the_option_that_waits_for_i
     assert said.startswith("Waiting for a worker with the model rare.safetensors. Ctrl-C cancels it;")
 
 
-async def test_port_that_is_none_is_said_in_plain_words(tmp_path: Path) -> None:
+async def test_invalid_port_is_explained(tmp_path: Path) -> None:
     for port, said in (("70000", "must be at most 65535"), ("0", "must be at least 1")):
         code, out, err = await command("", "up", "--port", port, "--data-dir", str(tmp_path / "desk"))
         assert (code, out) == (2, "")
         assert said in err
 
 
-async def test_run_prints_and_saves_a_text_and_all_that_a_graph_makes_beside(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_run_prints_text_and_saves_all_other_outputs(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "words.json").write_text(json.dumps(graphs.words("two\nlines [red]")))
     code, out, _ = await command(desk.ready.url, "run", str(tmp_path / "words.json"), "--out", str(tmp_path))
     assert code == 0
@@ -218,11 +212,11 @@ async def test_picture_without_a_workflow_is_explained(desk: OpenDesk, tmp_path:
     Image.new("RGB", (8, 8)).save(tmp_path / "plain.png")
     code, _, err = await command(desk.ready.url, "run", str(tmp_path / "plain.png"))
     assert code == 2
-    assert "carries no workflow" in err
+    assert "contains no workflow" in err
 
 
 @pytest.mark.journey
-async def test_run_saves_every_file_and_show_says_where_the_desk_has_them(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_run_saves_every_file_and_show_prints_its_path(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     code, out, _ = await command(
         desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"), "--json"
@@ -236,7 +230,7 @@ async def test_run_saves_every_file_and_show_says_where_the_desk_has_them(desk: 
     assert all(Path(each).is_file() for each in paths)
 
 
-async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Path) -> None:
+async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES) as desk:
         given = ("--set", "positive=it's so", "--set", "input_subdir=cats", "--set", "extra_args=--seed 7")
         code, out, err = await command(desk.ready.url, "run", "script", *given, "--out", str(tmp_path / "made"))
@@ -247,14 +241,14 @@ async def test_run_prints_the_command_of_a_script_before_it_is_run(tmp_path: Pat
         assert about is not None
         assert shlex.split(line[2:]) == (about.attempts[0].about or {})["argv"]
         assert len(out.splitlines()) == 2
-        # what cannot be run is not submitted
+        # an invalid command is not submitted
         code, _, err = await command(desk.ready.url, "run", "script", "--set", "input_subdir=../up")
         assert (code, "name a folder inside the input folder" in err) == (2, True)
         assert len([each async for each in desk.client.jobs()]) == 1
 
 
-async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDesk, tmp_path: Path) -> None:
-    """No field of the API, no desk that is started in vain, and the names that there are."""
+async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_path: Path) -> None:
+    """No API field, no needless start of a desk, and the available names."""
     (tmp_path / "rare.json").write_text(json.dumps(workflow([node(2, "Rare"), node(3, "Rarer")])))
     for words, said in (
         (("run", "invert-image"), "It works on a file: name one with --input."),
@@ -276,7 +270,7 @@ async def test_what_is_missing_is_said_in_the_words_of_the_command(desk: OpenDes
 
 
 def pictures(folder: Path) -> tuple[str, str]:
-    """A red and a blue one."""
+    """A red and a blue picture."""
     for colour in ("red", "blue"):
         (folder / f"{colour}.png").write_bytes(png(colour))
     return str(folder / "red.png"), str(folder / "blue.png")
@@ -293,12 +287,12 @@ def colour_of(path: str | Path) -> str:
     [
         (TWO, ("--input", "{red}", "--set", "4.image={blue}")),
         (TWO, ("--set", "1.image={red}", "--set", "Last frame.image={blue}")),
-        # one input where the graph names one file; two where the command names two
+        # one input if the graph names one file, two if the command names two
         (SAME, ("--set", "1.image={red}", "--set", "4.image={blue}")),
     ],
     ids=["one-of-them", "both", "both-of-a-graph-that-names-one"],
 )
-async def test_graph_with_two_files_is_run_with_both(
+async def test_graph_with_two_inputs_runs_with_both(
     desk: OpenDesk, tmp_path: Path, graph: dict[str, Any], given: tuple[str, ...]
 ) -> None:
     red, blue = pictures(tmp_path)
@@ -311,7 +305,7 @@ async def test_graph_with_two_files_is_run_with_both(
     assert sorted(colour_of(each) for each in json.loads(out)["saved"]) == ["blue", "red"]
 
 
-async def test_batch_has_its_second_file_in_every_item(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_second_input_is_part_of_every_batch_item(desk: OpenDesk, tmp_path: Path) -> None:
     red, blue = pictures(tmp_path)
     (tmp_path / "two.JSON").write_text(json.dumps(TWO))
     given = ("--input", red, "--input", blue, "--set", f"4.image={blue}", "--json")
@@ -325,7 +319,7 @@ async def test_batch_has_its_second_file_in_every_item(desk: OpenDesk, tmp_path:
     assert sorted(made) == [["blue", "blue"], ["blue", "red"]]
 
 
-async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_file_error_names_the_file_as_typed(desk: OpenDesk, tmp_path: Path) -> None:
     red, blue = pictures(tmp_path)
     two, folder = str(tmp_path / "two.json"), tmp_path / "texts"
     Path(two).write_text(json.dumps(TWO))
@@ -353,7 +347,7 @@ async def test_what_is_wrong_with_a_file_is_said_with_the_name_that_was_typed(de
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_picture_made_of_a_picture_says_that_this_has_to_be_named(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_rerun_of_an_image_to_image_output_asks_for_its_input(desk: OpenDesk, tmp_path: Path) -> None:
     red, _ = pictures(tmp_path)
     (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
     made = ("--out", str(tmp_path / "made"))
@@ -367,7 +361,7 @@ async def test_picture_made_of_a_picture_says_that_this_has_to_be_named(desk: Op
     assert (code, "every value as it was" in err) == (0, True)
 
 
-async def test_what_is_refused_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_refused_run_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: Path) -> None:
     red, _ = pictures(tmp_path)
     (tmp_path / "loads.json").write_text(json.dumps(graphs.invert_file("gone.png")))
     editor = workflow(
@@ -387,13 +381,13 @@ async def test_what_is_refused_leaves_no_workflow_behind(desk: OpenDesk, tmp_pat
         code, _, err = await command(desk.ready.url, *given)
         assert code == 2, err
         assert await desk.client.workflows() == []
-    # what was there before stays
+    # existing workflows stay
     kept = (await desk.client.add_graph(THREE, name="three")).workflow.slug
     assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
     assert [each.slug for each in await desk.client.workflows()] == [kept]
 
 
-async def test_files_are_looked_for_before_a_desk_is_started(tmp_path: Path) -> None:
+async def test_input_files_are_checked_before_a_desk_starts(tmp_path: Path) -> None:
     env = {"COMFYRELAY_DATA_DIR": str(tmp_path / "desk"), "COMFYRELAY_PORT": str(free_port())}
     gone = str(tmp_path / "gone.png")
     for words in (("invert-image", "--input", gone), (gone,), (gone, "--as-input", "invert-image")):
@@ -403,7 +397,7 @@ async def test_files_are_looked_for_before_a_desk_is_started(tmp_path: Path) -> 
     assert not (tmp_path / "desk").exists()
 
 
-async def test_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made(tmp_path: Path) -> None:
+async def test_desk_started_for_a_job_prints_only_the_outputs(tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     silent = f"http://127.0.0.1:{free_port()}"
     async with Simulator() as simulator:
@@ -418,7 +412,7 @@ async def test_desk_that_is_started_for_a_job_prints_nothing_but_what_was_made(t
     assert [Path(each).suffix for each in ran.out.splitlines()] == [".png"] * 3
 
 
-async def test_name_that_two_workflows_have_is_refused_with_their_slugs(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_ambiguous_workflow_name_is_refused_with_the_slugs(desk: OpenDesk, tmp_path: Path) -> None:
     other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
     older, newer = [(await desk.client.add_graph(each, name="three")).workflow.slug for each in (THREE, other)]
     code, out, err = await command(desk.ready.url, "run", "three")
@@ -430,9 +424,7 @@ async def test_name_that_two_workflows_have_is_refused_with_their_slugs(desk: Op
     assert (code, len(out.splitlines())) == (0, 3)
 
 
-async def test_folder_that_cannot_be_written_is_said_before_the_job_is_submitted(
-    desk: OpenDesk, tmp_path: Path
-) -> None:
+async def test_unwritable_folder_is_reported_before_submission(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     (tmp_path / "taken.txt").touch()
     for folder, said in (
@@ -444,15 +436,13 @@ async def test_folder_that_cannot_be_written_is_said_before_the_job_is_submitted
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(
-    tmp_path: Path, fast_reconnect: None
-) -> None:
+async def test_failed_save_names_the_job_and_the_kept_file(tmp_path: Path, fast_reconnect: None) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{(port := free_port())}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     folder = tmp_path / "made"
     async with made.open() as (_, ready), Client(ready.url) as client, asyncio.timeout(TIMEOUT_SECONDS):
         running = await start(ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
-        # it waits for ComfyUI, and meanwhile its folder is lost
+        # its folder is lost while it waits for ComfyUI
         assert str(port) in (await running.err.readline()).decode()
         folder.rmdir()
         folder.touch()
@@ -464,7 +454,7 @@ async def test_what_cannot_be_saved_is_said_with_the_job_and_where_it_is_kept(
         assert f"It is kept at {made.output_folder}" in ran.err
 
 
-async def test_first_seed_is_counted_from_without_another_word(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_first_seed_alone_increments_the_others(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "portrait.json").write_text(json.dumps(PROMPT_GRAPH))
     given = ("--prompt", "a hill", "--tries", "2", "--seed", str(2**64 - 1), "--json")
     code, out, _ = await command(desk.ready.url, "batch", "add", str(tmp_path / "portrait.json"), *given)
@@ -478,7 +468,7 @@ async def test_first_seed_is_counted_from_without_another_word(desk: OpenDesk, t
     assert seeds == [2**64 - 1, 0]
 
 
-async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path, fast_reconnect: None) -> None:
+async def test_run_and_top_report_an_unreachable_comfyui(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
     made = make_desk(tmp_path / "desk", comfyui_url=[f"http://127.0.0.1:{port}"])
     (tmp_path / "three.json").write_text(json.dumps(THREE))
@@ -496,7 +486,7 @@ async def test_run_and_top_say_that_comfyui_does_not_answer(tmp_path: Path, fast
         assert len(ran.out.splitlines()) == 3
 
 
-async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp_path: Path) -> None:
+async def test_up_refuses_invalid_addresses_and_names_the_one_it_awaits(tmp_path: Path) -> None:
     code, out, err = await command("", "up", "--comfyui-url", "not a url", "--data-dir", str(tmp_path / "desk"))
     assert (code, out) == (2, "")
     assert err == "Error: --comfyui-url is not an address. Write it like http://127.0.0.1:8188.\n"
@@ -516,7 +506,7 @@ async def test_up_refuses_what_is_no_address_and_says_which_one_it_waits_for(tmp
     assert f"{simulator.url} does not answer" not in said
 
 
-async def test_up_lets_others_in_with_a_password_alone_and_says_how_to_set_one(tmp_path: Path) -> None:
+async def test_up_on_other_addresses_requires_a_password(tmp_path: Path) -> None:
     code, out, err = await command("", "up", "--host", "0.0.0.0", "--data-dir", str(tmp_path / "desk"))
     assert (code, out) == (2, "")
     assert err.endswith(f"Set one with: comfyrelay password --data-dir {tmp_path / 'desk'}\n")
@@ -524,7 +514,7 @@ async def test_up_lets_others_in_with_a_password_alone_and_says_how_to_set_one(t
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
-async def test_run_says_how_long_it_takes_where_only_nodes_tell_how_far_it_is(tmp_path: Path) -> None:
+async def test_run_shows_the_elapsed_time_if_only_nodes_report_progress(tmp_path: Path) -> None:
     (tmp_path / "three.json").write_text(json.dumps(THREE))
     words = ("run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"))
     ours, theirs = os.openpty()

@@ -1,4 +1,4 @@
-"""A file that ComfyUI made is dropped or named: what made it runs again, or it is worked on."""
+"""A file made by ComfyUI is rerun or used as input."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ async def made_by(desk: OpenDesk, folder: Path) -> Path:
     return saved
 
 
-async def test_run_says_what_it_does_with_a_picture_and_works_on_it_when_asked(tmp_path: Path) -> None:
+async def test_run_reruns_a_picture_or_uses_it_as_input(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path / "desk", comfyui_url=[simulator.url])) as desk:
         picture = await made_by(desk, tmp_path)
         code, _, err = await command(desk.ready.url, "run", str(picture), "--out", str(tmp_path / "again"))

@@ -1,4 +1,4 @@
-"""The desk killed with -9, again and again: what was accepted is there, runs once, and is where it was."""
+"""The desk is killed repeatedly: accepted jobs are kept, run once, and keep their order."""
 
 import asyncio
 import random
@@ -41,7 +41,7 @@ class DeskProcess:
                 try:
                     await self.client.desk()
                 except ControlPlaneUnreachable:
-                    # nothing tells from outside when a port opens
+                    # no signal shows when a port opens
                     await asyncio.sleep(0.05)
                 else:
                     return
@@ -55,7 +55,7 @@ class DeskProcess:
                 await asyncio.sleep(0.1)
 
     async def until_in_step(self, batch_id: str, *, of: int) -> None:
-        """Wait until an item runs in a node of so many steps."""
+        """Wait until an item runs in a node with this many steps."""
         async with asyncio.timeout(60):
             while not any((each.progress or {}).get("steps") == of for each in await self.jobs(batch_id)):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
@@ -84,7 +84,7 @@ async def desk_process(
 
 async def submit_items(desk: DeskProcess, count: int) -> str:
     made = await desk.client.add_graph(invert(), name="mine")
-    # each another one, or ComfyUI would have the most of it in its cache
+    # different inputs, or ComfyUI would use its cache
     items = [{"input_payload": {"empty_image_color": number}, "label": f"item {number}"} for number in range(count)]
     batch = await desk.client.submit_batch(items, workflow_slug=made.workflow.slug, label="many")
     return str(batch.id)
@@ -93,7 +93,7 @@ async def submit_items(desk: DeskProcess, count: int) -> str:
 @pytest.mark.journey
 @pytest.mark.skipif(sys.platform == "win32", reason="kill -9 is a thing of POSIX")
 @pytest.mark.parametrize(("items", "kills"), [(8, 2), *full_only((30, 5))])
-async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: Path, items: int, kills: int) -> None:
+async def test_every_item_of_a_killed_desk_ends_once_and_in_order(tmp_path: Path, items: int, kills: int) -> None:
     moments = random.Random(7)
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
@@ -107,7 +107,7 @@ async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: 
             jobs = await desk.jobs(batch_id)
             assert len(jobs) == items
             began = [str(each.started_at) for each in jobs]
-            # when a run began is known to a tenth of a second: two neighbours may look swapped, and no others
+            # start times have a resolution of 0.1 s, so two neighbours may seem swapped
             places = sorted(range(items), key=began.__getitem__)
             assert all(abs(place - number) <= 1 for number, place in enumerate(places)), places
             [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
@@ -116,7 +116,7 @@ async def test_killed_at_any_moment_every_item_ends_once_and_in_order(tmp_path: 
             await desk.agrees()
 
 
-async def test_what_ran_when_it_was_killed_is_failed_where_that_is_set_and_one_retry_finishes_it(
+async def test_interrupted_job_fails_if_configured_and_a_retry_completes(
     tmp_path: Path,
 ) -> None:
     async with Simulator() as simulator:
@@ -143,7 +143,7 @@ async def test_what_ran_when_it_was_killed_is_failed_where_that_is_set_and_one_r
             await desk.agrees()
 
 
-async def test_run_from_before_the_kill_does_not_go_on_beside_the_new_one(tmp_path: Path) -> None:
+async def test_run_from_before_the_kill_is_stopped(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_process(tmp_path, simulator, interrupted_jobs="requeue") as desk:
@@ -154,14 +154,14 @@ async def test_run_from_before_the_kill_does_not_go_on_beside_the_new_one(tmp_pa
                     break
             await desk.service.kill()
             await desk.start()
-            # it could not end while the first run, of ten minutes, holds the server
+            # it could not finish while the first run, of ten minutes, occupies ComfyUI
             async with asyncio.timeout(60):
                 async for _ in desk.client.events(job.id):
                     pass
             assert (await desk.client.job(job.id)).status == "completed"
 
 
-async def test_pauses_and_order_survive(tmp_path: Path) -> None:
+async def test_pauses_and_order_survive_a_kill(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
         async with desk_process(tmp_path, simulator, interrupted_jobs="requeue", prefetch="0") as desk:

@@ -1,4 +1,4 @@
-"""The desk killed with -9 over a batch, with nothing set: what was interrupted runs again, and nobody has to click."""
+"""The desk is killed during a batch with default settings: interrupted jobs run again without a click."""
 
 import asyncio
 import random
@@ -28,7 +28,7 @@ async def attempts_of(desk: DeskProcess, job_id: str) -> list[JobAttempt]:
 
 @pytest.mark.journey
 @pytest.mark.parametrize(("items", "kills"), [(8, 2), *full_only((30, 4))])
-async def test_what_was_interrupted_runs_again_and_no_item_is_lost(tmp_path: Path, items: int, kills: int) -> None:
+async def test_interrupted_items_run_again_and_none_is_lost(tmp_path: Path, items: int, kills: int) -> None:
     moments = random.Random(11)
     async with Simulator() as simulator:
         quick = simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.1, steps=2))
@@ -49,7 +49,7 @@ async def test_what_was_interrupted_runs_again_and_no_item_is_lost(tmp_path: Pat
             # one ran at each kill
             attempts = [attempt for each in jobs for attempt in await attempts_of(desk, each.id)]
             killed_runs = [each.error for each in attempts if each.outcome == "failed"]
-            # and the one before it may not have been stored
+            # the previous one may not have been stored
             assert kills <= len(killed_runs) <= 2 * kills
             assert set(killed_runs) == {"The worker was killed while it ran this job."}
             [folder] = [each for each in (tmp_path / "data" / "outputs").iterdir() if each.is_dir()]
@@ -58,7 +58,7 @@ async def test_what_was_interrupted_runs_again_and_no_item_is_lost(tmp_path: Pat
             await desk.agrees()
 
 
-async def test_what_ran_is_queued_at_once_though_comfyui_is_away_and_only_what_had_begun_costs_an_attempt(
+async def test_interrupted_jobs_are_requeued_before_comfyui_returns(
     tmp_path: Path,
 ) -> None:
     async with Simulator() as simulator:
@@ -66,7 +66,7 @@ async def test_what_ran_is_queued_at_once_though_comfyui_is_away_and_only_what_h
         async with desk_process(tmp_path, simulator) as desk:
             batch_id = await submit_items(desk, 3)
             await desk.until_in_step(batch_id, of=6000)
-            # one runs, and another was fetched
+            # one runs, and another is prefetched
             assert [each.status for each in await desk.jobs(batch_id)].count("processing") == 2
             await desk.service.kill()
             await simulator.stop()

@@ -1,4 +1,4 @@
-"""The desk killed with -9 while the user's script runs: nothing of it goes on, and nothing of it is forgotten."""
+"""The desk is killed while a user's script runs: its processes stop, and its runs are recovered."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from tests.support.graphs import invert
 from tests.support.script_runs import is_alive, pids_in, until
 from tests.system.desk.test_killed import DeskProcess, desk_process
 
-# It knows nothing of us, gives ComfyUI a graph, has a child that does not mind signals, and waits for the file.
+# The script knows nothing of ComfyRelay: it queues a graph, has a child that ignores signals, and waits for the file.
 SCRIPT = """
     import json, os, signal, subprocess, sys, time, urllib.request
     from pathlib import Path
@@ -60,10 +60,8 @@ async def prompts_in(simulator: Simulator) -> set[str]:
     return {item[1] for item in (*queue["queue_running"], *queue["queue_pending"])}
 
 
-async def killed_while_the_script_waits(
-    desk: DeskProcess, simulator: Simulator, *, is_known: bool = True
-) -> tuple[str, str]:
-    """The job, and the prompt that its script left in ComfyUI; `is_known` when the desk had written that down."""
+async def killed_during_script(desk: DeskProcess, simulator: Simulator, *, is_known: bool = True) -> tuple[str, str]:
+    """The job, and the prompt that its script left in ComfyUI. `is_known`: the desk had recorded the prompt."""
     payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
     job = await desk.client.submit(workflow_slug="script", input_payload=payload)
     async with asyncio.timeout(60):
@@ -75,7 +73,7 @@ async def killed_while_the_script_waits(
             await asyncio.sleep(0.05)
     await desk.service.kill()
     if not is_known:
-        # as if it had been killed at once: the desk looks every half second for what a script has sent
+        # as if killed at once: the desk checks every half second for prompts of a script
         held = json.loads(held_by(desk).read_text())
         held_by(desk).write_text(json.dumps(held | {"runs": held["runs"][:1]}))
     return job.id, prompt_id
@@ -98,23 +96,21 @@ async def test_script_and_its_children_die_with_the_desk(tmp_path: Path) -> None
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000))
         async with desk_with_script(tmp_path, simulator) as desk:
-            await killed_while_the_script_waits(desk, simulator)
+            await killed_during_script(desk, simulator)
             pids = pids_in(tmp_path / "pids")
             assert len(pids) == 2
             await until(lambda: not any(map(is_alive, pids)))
 
 
 @pytest.mark.parametrize(("then", "is_known"), [("fail", True), ("requeue", True), ("requeue", False)])
-async def test_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
-    tmp_path: Path, then: str, is_known: bool
-) -> None:
+async def test_prompt_of_a_killed_script_is_stopped_before_the_next(tmp_path: Path, then: str, is_known: bool) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_with_script(tmp_path, simulator, interrupted_jobs=then) as desk:
-            job_id, left = await killed_while_the_script_waits(desk, simulator, is_known=is_known)
+            job_id, left = await killed_during_script(desk, simulator, is_known=is_known)
             assert await prompts_in(simulator) == {left}
             await desk.start()
-            # it could not end while the first prompt, of ten minutes, holds the server
+            # it could not finish while the first prompt, of ten minutes, occupies ComfyUI
             if then == "fail":
                 assert await ended(desk, job_id) == "failed"
                 assert left not in await prompts_in(simulator)
@@ -123,11 +119,11 @@ async def test_prompt_that_it_left_in_comfyui_does_not_run_beside_the_next(
             await desk.agrees()
 
 
-async def test_script_job_that_was_only_fetched_does_not_count_as_run(tmp_path: Path) -> None:
+async def test_prefetched_script_job_costs_no_attempt(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=6000, times=1))
         async with desk_with_script(tmp_path, simulator, interrupted_jobs="fail") as desk:
-            # the same words, so a prompt that the first has left could be the second's
+            # same prompt text, so a leftover of the first could be taken for the second's
             payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
             first, second = [
                 (await desk.client.submit(workflow_slug="script", input_payload=payload)).id for _ in range(2)
@@ -137,7 +133,7 @@ async def test_script_job_that_was_only_fetched_does_not_count_as_run(tmp_path: 
                 async for each in desk.client.logs(first, is_followed=True):
                     if each.line.startswith("queued "):
                         break
-                while len(list(folder.glob("*.json"))) < 2:  # noqa: ASYNC110  (files tell nobody)
+                while len(list(folder.glob("*.json"))) < 2:  # noqa: ASYNC110  (files send no signal)
                     await asyncio.sleep(0.05)
             await desk.service.kill()
             await desk.start()

@@ -1,4 +1,4 @@
-"""A desk that starts ComfyUI itself: its jobs run there, its page says how it is, and it leaves with the desk."""
+"""A desk that starts ComfyUI: jobs run there, the page shows its state, and it stops with the desk."""
 
 import sys
 from collections.abc import Awaitable, Callable
@@ -25,12 +25,12 @@ def install(tmp_path: Path) -> FakeInstall:
 
 @pytest.mark.journey
 @pytest.mark.parametrize("is_seen_first_by", ["keeper", "worker"])
-async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
+async def test_job_survives_a_crash_of_the_managed_comfyui(
     tmp_path: Path, install: FakeInstall, fast_reconnect: None, monkeypatch: pytest.MonkeyPatch, is_seen_first_by: str
 ) -> None:
     if is_seen_first_by == "worker":
-        # both look for it, and on a busy machine a job may begin before the keeper has seen that it is up
-        monkeypatch.setattr(ComfyProcess, "answers", _answers_in_its_second_life(install))
+        # both poll it, and on a busy machine a job may start before the supervisor sees it up
+        monkeypatch.setattr(ComfyProcess, "answers", _answers_after_restart(install))
     install.behave(misbehave=[STUCK])
     made = make_desk(
         tmp_path / "desk",
@@ -49,7 +49,7 @@ async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
         install.kill()
         done = await desk.ended(job.id)
         assert done.status == "completed"
-        # here whoever owns the job owns the machine
+        # on a desk the job's owner is the operator
         said = [line.line async for line in desk.client.logs(job.id)]
         assert "ComfyUI: got prompt" in said
         assert not any("To see the GUI" in line for line in said)
@@ -61,16 +61,16 @@ async def test_its_jobs_run_there_tell_how_it_died_and_it_leaves_with_the_desk(
     assert install.living == []
 
 
-def _answers_in_its_second_life(install: FakeInstall) -> Callable[[ComfyProcess], Awaitable[bool]]:
+def _answers_after_restart(install: FakeInstall) -> Callable[[ComfyProcess], Awaitable[bool]]:
     answers = ComfyProcess.answers
 
-    async def only_then(process: ComfyProcess) -> bool:
+    async def answer_if_restarted(process: ComfyProcess) -> bool:
         return len(install.lives) > 1 and await answers(process)
 
-    return only_then
+    return answer_if_restarted
 
 
-async def test_doctor_finds_it_and_says_the_line_to_use_and_whether_it_could_run(
+async def test_doctor_finds_the_install_and_prints_how_to_use_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))

@@ -1,4 +1,7 @@
-"""A desk whose ComfyUI lacks something: it is named at once, waited for if one likes, and never fails a whole batch."""
+"""A desk whose ComfyUI lacks a requirement:
+
+it is named at once, jobs may wait for it, and no batch fails as a whole.
+"""
 
 import asyncio
 import json
@@ -18,7 +21,7 @@ from tests.system.desk.test_commands import command
 
 
 async def add(desk: OpenDesk, graph: Graph) -> Workflow:
-    """As it is, with what leads nowhere."""
+    """Add the graph unchanged, including nodes that lead to no output."""
     return await desk.client.create_workflow(
         graph,
         name="mine",
@@ -30,13 +33,13 @@ async def add(desk: OpenDesk, graph: Graph) -> Workflow:
 
 
 async def until_registered(desk: OpenDesk) -> None:
-    """Nothing is known to be missing before the worker has said what it has."""
+    """Requirements are only known to be missing after the worker has registered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
-async def test_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_are_there(
+async def test_editor_file_waits_for_its_nodes_and_runs_once_they_exist(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = tmp_path / "mine.json"
@@ -65,7 +68,7 @@ async def test_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_a
             True,
             True,
         )
-        # nobody is sent back to what was done already
+        # finished steps are not asked for again
         code, _, err = await command(url, "batch", "add", str(saved), "--tries", "2", "--anyway")
         assert (code, f"{no_job_yet} It is kept as 'mine'. It can be run once a worker has the nodes" in err) == (
             2,
@@ -84,7 +87,7 @@ async def test_file_of_the_editor_waits_for_its_nodes_and_can_be_run_once_they_a
 
 
 async def started_without(simulator: Simulator, monkeypatch: pytest.MonkeyPatch) -> str:
-    """A simulator that has no `ImageInvert`; its address."""
+    """The address of a simulator without `ImageInvert`."""
     monkeypatch.delitem(cast(dict[str, Any], DEFINITIONS), "ImageInvert")
     await simulator.start()
     return simulator.url

@@ -1,4 +1,4 @@
-"""What a desk keeps of a run: one file, under a name that says what it is; and what goes when it is deleted."""
+"""Outputs of a desk: one file with a descriptive name, and what a deletion removes."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ async def one_done(desk: OpenDesk) -> str:
 
 
 def pictures(*folders: Path) -> dict[int, list[Path]]:
-    """The files that are pictures, by what they are on the disk: one may have several names."""
+    """Pictures by inode: one file may have several names."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
         for path in folder.rglob("*.png"):
@@ -27,7 +27,7 @@ def pictures(*folders: Path) -> dict[int, list[Path]]:
     return {inode: paths for inode, paths in found.items() if "sample.png" not in {each.name for each in paths}}
 
 
-async def test_delete_names_what_goes_and_removes_it(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_delete_names_its_files_and_removes_them(desk: OpenDesk, tmp_path: Path) -> None:
     first, second = await one_done(desk), await one_done(desk)
     about = await desk.client.about(first)
     assert about is not None
@@ -38,7 +38,7 @@ async def test_delete_names_what_goes_and_removes_it(desk: OpenDesk, tmp_path: P
         await desk.client.job(first)
     [names] = pictures(desk.ready.data_dir / "objects", desk.ready.data_dir / "outputs").values()
     assert Path(going) not in names
-    # of the other, the file in the output folder is kept
+    # the other job keeps its file in the output folder
     code, out, err = await command(desk.ready.url, "delete", second, "--keep-files", "--yes")
     assert (code, out, err) == (0, f"job {second}: Deleted.\n", "")
     [[kept]] = pictures(desk.ready.data_dir / "objects", desk.ready.data_dir / "outputs").values()
@@ -51,7 +51,7 @@ async def test_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
     for each in [each.id async for each in desk.client.jobs(batch_id=batch.id)]:
         await desk.ended(each)
     code, out, err = await command(desk.ready.url, "delete", batch.id)
-    # nobody says yes
+    # the question is not confirmed
     assert (code, out.strip()) == (1, "")
     assert err.count(str(desk.desk.output_folder)) == 2
     code, out, _ = await command(desk.ready.url, "delete", batch.id, "--yes")
@@ -59,7 +59,7 @@ async def test_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
     assert list(desk.desk.output_folder.iterdir()) == []
 
 
-async def test_job_that_succeeded_can_be_run_again(desk: OpenDesk) -> None:
+async def test_completed_job_can_be_rerun(desk: OpenDesk) -> None:
     first = await one_done(desk)
     with pytest.raises(Conflict):
         await desk.client.retry("job", first)

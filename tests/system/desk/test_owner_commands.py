@@ -16,19 +16,19 @@ pytestmark = pytest.mark.usefixtures("built_app")
 
 
 def browser_in(folder: Path) -> str:
-    """A browser that leaves behind what it was started with, and the page that it was given."""
+    """A browser that records its arguments and the page it opened."""
     browser = folder / "browser"
     browser.write_text(f'#!/bin/sh\necho "$@" > {folder}/started; cp "${{1#file://}}" {folder}/page\n')
     browser.chmod(0o755)
     return f"{browser} %s"
 
 
-async def test_commands_find_the_secret_and_open_makes_a_link(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_commands_find_the_secret_and_open_prints_a_link(desk: OpenDesk, tmp_path: Path) -> None:
     env = {**os.environ, "COMFYRELAY_URL": desk.ready.url, "BROWSER": browser_in(tmp_path), "COLUMNS": "200"}
     ran = await commands.run("open", env=env)
     assert (ran.code, ran.err) == (0, "")
     [link] = [each for each in ran.out.splitlines() if each.startswith(desk.ready.url)]
-    # everybody sees what a program is started with
+    # other users can see the arguments of a process
     assert "link=" not in (tmp_path / "started").read_text()
     assert link in (tmp_path / "page").read_text()
     async with httpx.AsyncClient() as http:
@@ -40,7 +40,7 @@ async def test_commands_find_the_secret_and_open_makes_a_link(desk: OpenDesk, tm
     assert "COMFYRELAY_TOKEN" in ran.err
 
 
-async def test_up_opens_the_page_when_it_is_asked_to(tmp_path: Path) -> None:
+async def test_up_opens_the_page_if_asked(tmp_path: Path) -> None:
     copy_initial_data(data := tmp_path / "data")
     env = {
         **os.environ,

@@ -1,4 +1,4 @@
-"""`--per-gpu auto` through a desk: as many ComfyUI as the work is worth, told wherever people look."""
+"""`--per-gpu auto` on a desk: the number of ComfyUI processes follows the load and is shown everywhere."""
 
 import asyncio
 import sys
@@ -22,7 +22,7 @@ from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.simulated_gpus import picture
 from tests.support.world import PATIENCE_SECONDS
 
-# However quick the machine is that this runs on, more are worth it, up to two.
+# Another process always pays off, up to two, however fast the machine.
 ALWAYS = PackingLimits(least_gain=-1.0, most=2, idle_seconds=1.0, turns=1, jobs_per_turn=1)
 
 
@@ -33,7 +33,7 @@ async def seen(desk: OpenDesk, is_so: Callable[[list[WorkerSlot]], bool]) -> lis
     return found
 
 
-async def test_there_are_more_while_jobs_wait_and_one_without_work_and_everybody_is_told(
+async def test_process_count_follows_the_queue_and_is_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, fast_reconnect: None
 ) -> None:
     quick = partial(packing.Packer, limits=ALWAYS, spare=lambda _own: 16.0, loads=dict, look_seconds=0.1)
@@ -55,7 +55,7 @@ async def test_there_are_more_while_jobs_wait_and_one_without_work_and_everybody
         async with open_desk(made) as desk:
             workflow = (await desk.client.create_workflow(picture(0), name="mine", output_node_id="6")).slug
             jobs = [await desk.client.submit(workflow_slug=workflow) for _ in range(4)]
-            # far more than the worker has at a time, so that only the desk knows what waits
+            # far more jobs than the worker leases, so only the desk knows the queue length
             adding = asyncio.create_task(keep_adding(desk, workflow))
             slots = await seen(desk, lambda slots: len(slots) == 2)
             slots = await seen(desk, lambda slots: all("no more are allowed" in (each.packing or "") for each in slots))
@@ -77,7 +77,7 @@ async def test_there_are_more_while_jobs_wait_and_one_without_work_and_everybody
         assert install.living == []
     changes = [each["change"] for each in logs if each["event"] == "worker.packing" and each["change"] != "nothing"]
     assert changes == ["add", "remove"]
-    # those that it starts and takes back itself are nothing to be warned of
+    # its own starts and stops cause no warning
     assert [each for each in logs if each["log_level"] in ("warning", "error")] == []
 
 

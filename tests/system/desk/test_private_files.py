@@ -1,4 +1,4 @@
-"""Nobody but its user can read what a desk or a server keeps on disk; what people get is as open as they have it."""
+"""Only its user can read the data folder of a desk or a server. Delivered outputs keep the user's permissions."""
 
 import os
 from collections.abc import Iterator
@@ -20,14 +20,16 @@ def usual_umask() -> Iterator[None]:
 
 
 def open_to_others(folder: Path) -> list[str]:
-    """What is, but for outputs that their owner has under another name elsewhere, as open as he has it there; nobody
-    else comes to them through the folders here."""
+    """Files that others can read, except outputs that are hard links to files of the owner.
+
+    The folders here keep others out.
+    """
     found = [each for each in (folder, *folder.rglob("*")) if each.is_dir() or each.stat().st_nlink == 1]
     return [f"{each} {each.stat().st_mode & 0o777:o}" for each in found if each.stat().st_mode & 0o077]
 
 
 @pytest.mark.journey
-async def test_data_folder_of_a_desk_is_its_owners_alone(tmp_path: Path) -> None:
+async def test_desk_data_folder_is_private(tmp_path: Path) -> None:
     port, made, outside = free_port(), tmp_path / "data", tmp_path / "mine"
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
         environment = {
@@ -47,7 +49,7 @@ async def test_data_folder_of_a_desk_is_its_owners_alone(tmp_path: Path) -> None
                 async for _event in client.events(job.id):
                     pass
                 about = await client.about(job.id)
-            # while it runs: that is when SQLite has its other files
+            # while it runs, because SQLite then has more files
             assert list(made.glob("*.db-wal"))
             assert open_to_others(made) == []
         finally:
@@ -58,9 +60,9 @@ async def test_data_folder_of_a_desk_is_its_owners_alone(tmp_path: Path) -> None
     assert outside.stat().st_mode & 0o777 == 0o755
 
 
-async def test_data_folder_of_a_server_is_its_users_alone(tmp_path: Path) -> None:
+async def test_server_data_folder_is_private(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    # as an earlier version has left it
+    # as an earlier version created it
     folder.mkdir(mode=0o755)
     for name in ("central.db", "secrets.json"):
         (folder / name).touch(mode=0o644)

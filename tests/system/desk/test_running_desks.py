@@ -1,4 +1,4 @@
-"""Commands find the desk that runs, whichever port and folder it was given, and ask where there are several."""
+"""Commands find the running desk on any port and in any folder, and ask if there are several."""
 
 import asyncio
 import json
@@ -20,7 +20,7 @@ from tests.support.server_processes import free_port
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of somebody who has set nothing, and whose other desks are unknown here."""
+    """A home without settings, and without knowledge of other desks on this machine."""
     for name in list(os.environ):
         if name.startswith("COMFYRELAY_"):
             monkeypatch.delenv(name)
@@ -34,7 +34,7 @@ async def command(*words: str, **env: str) -> CommandResult:
     return await commands.run(*words, env={**os.environ, "COLUMNS": "300", **env})
 
 
-async def test_only_desk_that_runs_is_found_with_its_folder(home: Path) -> None:
+async def test_single_running_desk_is_found_with_its_folder(home: Path) -> None:
     (home / "graph.json").write_text(json.dumps(invert()))
     async with open_desk(make_desk(home / "elsewhere")) as desk:
         job = (await desk.client.submit(workflow_slug=(await desk.client.add_graph(invert())).workflow.slug)).id
@@ -57,14 +57,14 @@ async def test_only_desk_that_runs_is_found_with_its_folder(home: Path) -> None:
     assert not (home / ".local" / "share").exists()
 
 
-async def test_second_up_says_where_the_desk_is_and_how_to_open_it(home: Path) -> None:
+async def test_second_up_prints_the_running_desk_and_how_to_open_it(home: Path) -> None:
     async with open_desk(make_desk(home / "mine")) as desk:
         ran = await command("up", "--data-dir", "mine")
         assert (ran.code, ran.out) == (2, "")
         assert f"Your desk already runs at {desk.ready.url}: `comfyrelay open` opens it." in ran.err
 
 
-async def test_port_that_somebody_has_is_named_before_anything_is_begun(home: Path) -> None:
+async def test_taken_port_is_reported_before_anything_starts(home: Path) -> None:
     with listen("127.0.0.1", 0) as taken:
         port = taken.getsockname()[1]
         up = (sys.executable, "-X", "importtime", "-m", "comfyrelay", "up", "--port", str(port))
@@ -73,7 +73,7 @@ async def test_port_that_somebody_has_is_named_before_anything_is_begun(home: Pa
     lines = err.decode().splitlines()
     imported = [each.rpartition("|")[2].strip() for each in lines if each.startswith("import time:")]
     assert "comfyrelay.cli.main" in imported
-    # what takes long
+    # the slow imports
     assert not {"comfyrelay.desk.desk", "sqlalchemy", "fastapi"} & set(imported)
     assert process.returncode == 2
     why = f"Cannot listen on 127.0.0.1:{port} (Address already in use). Choose another port with COMFYRELAY_PORT"
@@ -81,7 +81,7 @@ async def test_port_that_somebody_has_is_named_before_anything_is_begun(home: Pa
     assert not (home / ".local" / "share").exists()
 
 
-async def test_of_several_one_has_to_be_named(home: Path) -> None:
+async def test_command_must_name_one_of_several_desks(home: Path) -> None:
     async with open_desk(make_desk(home / "one")) as one, open_desk(make_desk(home / "two")) as two:
         ran = await command("jobs")
         assert (ran.code, ran.out) == (2, "")
@@ -95,7 +95,7 @@ async def test_of_several_one_has_to_be_named(home: Path) -> None:
             assert link["url"].startswith(two.ready.url)
 
 
-async def test_desk_that_was_killed_is_not_taken_for_one_that_runs(home: Path) -> None:
+async def test_killed_desk_is_not_listed_as_running(home: Path) -> None:
     make_desk(home / "gone")
     address = ("127.0.0.1", free_port())
     with noted(home / "gone", address=address, secret="left behind"):

@@ -1,4 +1,4 @@
-"""A process with a durable queue is killed in the middle of its work, and another one takes it up."""
+"""A process with a durable queue is killed, and another one continues its jobs."""
 
 import asyncio
 import signal
@@ -12,7 +12,7 @@ from comfyrelay.errors import Conflict, RunLost
 from comfyrelay.simulator import Simulator, Slow
 from tests.support.pool import ready_pool
 
-# Enqueues jobs, one of them endless, and says so as soon as the queue has them.
+# Enqueues jobs, one of them endless, and prints a line once the queue has them.
 PROGRAM = """
 import asyncio, sys
 from comfyrelay.comfyui.pool import JobCompleted, JobStarted, SqliteQueue, WorkflowPool
@@ -57,7 +57,7 @@ async def killed_process(simulator: Simulator, path: Path, *, attempts: int = 3)
 
 
 @pytest.mark.journey
-async def test_nothing_is_lost_when_the_process_is_killed(simulator: Simulator, tmp_path: Path) -> None:
+async def test_no_job_is_lost_when_the_process_is_killed(simulator: Simulator, tmp_path: Path) -> None:
     slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     ids = await killed_process(simulator, tmp_path / "queue.db")
     assert len(ids) == 50
@@ -70,7 +70,7 @@ async def test_nothing_is_lost_when_the_process_is_killed(simulator: Simulator, 
         jobs = [pool.job(job_id) for job_id in ids]
         assert all(result.files for result in results)
         assert [job.metadata["number"] for job in jobs] == list(range(50))
-        # the attempt that was cut off counts
+        # the interrupted attempt counts
         assert [job.attempts for job in jobs] == [1, 2, *[1] * 48]
         waited = sorted(jobs[2:], key=lambda job: job.started_at or job.created_at)
         assert [job.priority for job in waited] == list(range(49, 1, -1))
@@ -78,7 +78,7 @@ async def test_nothing_is_lost_when_the_process_is_killed(simulator: Simulator, 
         assert [await pool.job(job_id) for job_id in ids] == results
 
 
-async def test_job_that_takes_its_process_down_runs_out_of_attempts(simulator: Simulator, tmp_path: Path) -> None:
+async def test_job_that_kills_its_process_runs_out_of_attempts(simulator: Simulator, tmp_path: Path) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=600, steps=60_000))
     ids = await killed_process(simulator, tmp_path / "queue.db", attempts=1)
     async with WorkflowPool([simulator.url], queue=SqliteQueue(tmp_path / "queue.db")) as pool:

@@ -1,4 +1,4 @@
-"""A simulator for `nvidia-cuda-mps-control`: the same options, words and exit codes, and no GPU."""
+"""A simulator of `nvidia-cuda-mps-control`: the same options, commands and exit codes, without a GPU."""
 
 import json
 import stat
@@ -64,7 +64,7 @@ with socket.socket(socket.AF_UNIX) as control:
 
 
 class MpsControl:
-    """To be put on PATH by its `folder`."""
+    """Put its `folder` on PATH."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -75,7 +75,7 @@ class MpsControl:
         self.behave()
 
     def behave(self, **how: Any) -> None:
-        """What the next daemons do: `fails` with these words, or be `deaf` to `quit` and to SIGTERM."""
+        """Set how later daemons behave: fail with this message, or ignore `quit` and SIGTERM (`deaf`)."""
         (self.folder / "behaviour.json").write_text(json.dumps(how))
 
     @property

@@ -1,4 +1,4 @@
-"""Processes on one NVIDIA GPU share it through MPS where that works; where it fails they run without, and are told."""
+"""Processes on one NVIDIA GPU share it through MPS. If MPS fails, they run without it and report why."""
 
 import asyncio
 import json
@@ -47,14 +47,14 @@ def control(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[MpsContro
     made = MpsControl(folder / "bin")
     monkeypatch.setenv("PATH", f"{made.folder}:{os.environ['PATH']}")
     monkeypatch.delenv(mps.PIPES, raising=False)
-    # whatever runs on this machine
+    # independent of MPS on this machine
     monkeypatch.setattr(mps, "USUAL_PIPES", folder / "usual")
     yield made
     assert made.living == []
 
 
 @asynccontextmanager
-async def kept(
+async def supervised(
     install: FakeInstall,
     folder: Path,
     *,
@@ -62,65 +62,67 @@ async def kept(
     gpus: list[LocalGpu] | None = None,
     setting: str = "auto",
 ) -> AsyncIterator[Supervisor]:
-    keeper = Supervisor(
-        install.options(per_gpu=per_gpu, mps=setting), folder=place(folder), gpus=gpus or GPUS[:1], timings=QUICK
+    supervisor = Supervisor(
+        install.options(per_gpu=per_gpu, mps=setting),
+        folder=supervisor_folder(folder),
+        gpus=gpus or GPUS[:1],
+        timings=QUICK,
     )
     try:
-        await keeper.open()
-        yield keeper
+        await supervisor.open()
+        yield supervisor
     finally:
-        await keeper.close()
+        await supervisor.close()
     assert install.living == []
 
 
-def place(folder: Path) -> Path:
-    """Where a worker's keeper has its own."""
+def supervisor_folder(folder: Path) -> Path:
     return folder / "worker" / state_files.FOLDER
 
 
 async def until(holds: Callable[[], object]) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        # whoever keeps them tells nobody of each step
+        # the supervisor sends no signal for each step
         while not holds():  # noqa: ASYNC110
             await asyncio.sleep(0.01)
 
 
-async def until_up(keeper: Supervisor, count: int) -> None:
-    await until(lambda: [each.state for each in keeper.processes] == [ProcessState.UP] * count)
+async def until_up(supervisor: Supervisor, count: int) -> None:
+    await until(lambda: [each.state for each in supervisor.processes] == [ProcessState.UP] * count)
 
 
 def pipes_of(life: Mapping[str, dict[str, str]]) -> str | None:
     return life["environment"].get(mps.PIPES)
 
 
-def said(folder: Path) -> str:
-    note = mps.read(place(folder))
+def mps_reason(folder: Path) -> str:
+    note = mps.read(supervisor_folder(folder))
     return note.why if note is not None else ""
 
 
-async def test_all_on_a_gpu_run_under_one_daemon_which_is_asked_to_quit_when_they_have_ended(
+async def test_processes_share_one_daemon_that_quits_after_them(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(install, folder, gpus=GPUS) as keeper:
-        await until_up(keeper, 4)
+    async with supervised(install, folder, gpus=GPUS) as supervisor:
+        await until_up(supervisor, 4)
         [daemon] = control.lives
         pipes = pipes_of(daemon)
         assert pipes is not None
         assert {pipes_of(life) for life in install.lives} == {pipes}
-        assert {life["environment"][mps.LOGS] for life in install.lives} == {str(place(folder) / mps.FOLDER)}
-        # the GPUs mean the same to it and to them
+        assert {life["environment"][mps.LOGS] for life in install.lives} == {
+            str(supervisor_folder(folder) / mps.FOLDER)
+        }
+        # GPU numbers mean the same to the daemon and its clients
         assert daemon["environment"]["CUDA_VISIBLE_DEVICES"] == "GPU-1,GPU-2"
         assert (len(pipes) <= mps.LONGEST_PATH, Path(pipes).stat().st_mode & 0o777) == (True, 0o700)
         assert [note.mps for note, _ in state_files.find(folder)] == [True] * 4
-        assert said(folder) == "They share the GPU through NVIDIA MPS."
+        assert mps_reason(folder) == "They share the GPU through NVIDIA MPS."
     assert control.quits == 1
     assert not Path(pipes).exists()
-    assert said(folder) == "They share the GPU through NVIDIA MPS."
+    assert mps_reason(folder) == "They share the GPU through NVIDIA MPS."
 
 
-async def test_folder_for_temporary_files_with_a_long_path_is_not_used(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_temporary_folder_with_a_long_path_is_not_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     deep = folder / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(deep))
@@ -142,180 +144,177 @@ async def test_folder_for_temporary_files_with_a_long_path_is_not_used(
         ),
     ],
 )
-async def test_it_is_not_started_where(install: FakeInstall, folder: Path, control: MpsControl, how: object) -> None:
-    async with kept(install, folder, **how) as keeper:  # type: ignore[arg-type]
-        await until_up(keeper, 1 if "per_gpu" in str(how) else 2)
+async def test_daemon_is_not_started_without_need(
+    install: FakeInstall, folder: Path, control: MpsControl, how: object
+) -> None:
+    async with supervised(install, folder, **how) as supervisor:  # type: ignore[arg-type]
+        await until_up(supervisor, 1 if "per_gpu" in str(how) else 2)
         assert {pipes_of(life) for life in install.lives} == {None}
         assert not any(note.mps for note, _ in state_files.find(folder))
     assert control.lives == []
 
 
-async def test_operators_own_is_used_and_no_other_started(
+async def test_operator_daemon_is_used(
     install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv(mps.PIPES, "/run/theirs")
-    async with kept(install, folder) as keeper:
-        await until_up(keeper, 2)
+    async with supervised(install, folder) as supervisor:
+        await until_up(supervisor, 2)
         assert {pipes_of(life) for life in install.lives} == {"/run/theirs"}
         assert all(note.mps for note, _ in state_files.find(folder))
-        assert said(folder) == f"They share the GPU through the NVIDIA MPS of {mps.PIPES}."
+        assert mps_reason(folder) == f"They share the GPU through the NVIDIA MPS of {mps.PIPES}."
     assert control.lives == []
 
 
-async def test_one_that_runs_where_cuda_looks_by_itself_is_used(
-    install: FakeInstall, folder: Path, control: MpsControl
-) -> None:
+async def test_daemon_at_the_default_path_is_used(install: FakeInstall, folder: Path, control: MpsControl) -> None:
     mps.USUAL_PIPES.mkdir()
     (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text(f"{os.getpid()}\n")
     chosen = mps.plan(install.options(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
     assert (chosen.is_used, chosen.program) == (True, None)
-    # of one that is gone the file may be left
+    # a stopped daemon may leave its file
     (mps.USUAL_PIPES / f"{mps.PROGRAM}.pid").write_text("999999999")
     chosen = mps.plan(install.options(per_gpu=2, mps="auto"), GPUS)
     assert chosen is not None
     assert chosen.program == control.program
 
 
-async def test_where_it_cannot_be_started_they_run_without_and_the_reason_is_told(
+async def test_processes_run_without_mps_if_it_cannot_start(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     control.behave(fails="Failed to create the pipe directory")
-    async with kept(install, folder) as keeper:
-        await until_up(keeper, 2)
+    async with supervised(install, folder) as supervisor:
+        await until_up(supervisor, 2)
         assert {pipes_of(life) for life in install.lives} == {None}
-        assert [each.starts for each in keeper.processes] == [1, 1]
-        assert "could not be started (it exited with code 1; Failed to create the pipe directory)" in said(folder)
+        assert [each.starts for each in supervisor.processes] == [1, 1]
+        assert "could not be started (it exited with code 1; Failed to create the pipe directory)" in mps_reason(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
 
 
-async def test_one_that_ends_with_cudas_word_on_mps_has_all_of_them_started_again_without_it(
+async def test_mps_error_restarts_all_processes_without_it(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(install, folder, per_gpu=1 + 1) as keeper:
-        await until_up(keeper, 2)
+    async with supervised(install, folder, per_gpu=1 + 1) as supervisor:
+        await until_up(supervisor, 2)
         install.behave(mps="fails")
-        # it waits for its second start, which is without
-        added = await keeper.add("GPU-1")
+        # returns after its second start, which is without MPS
+        added = await supervisor.add("GPU-1")
         assert added.starts == 2
-        await until(lambda: len(install.living) == 3 and all(each.starts == 2 for each in keeper.processes))
-        await until_up(keeper, 3)
+        await until(lambda: len(install.living) == 3 and all(each.starts == 2 for each in supervisor.processes))
+        await until_up(supervisor, 3)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
-        # nobody is under it any more
+        # no process uses it
         await until(lambda: control.living == [])
         assert control.quits == 1
-        assert "it was disabled (comfyui-3 reported: RuntimeError: Unexpected error" in said(folder)
+        assert "it was disabled (comfyui-3 reported: RuntimeError: Unexpected error" in mps_reason(folder)
         assert not any(note.mps for note, _ in state_files.find(folder))
 
 
-async def test_first_that_does_not_come_up_under_it_is_started_without_at_once(
+async def test_failed_first_start_under_mps_is_repeated_without_it(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     install.behave(mps="exits")
-    async with kept(install, folder) as keeper:
-        await until_up(keeper, 2)
+    async with supervised(install, folder) as supervisor:
+        await until_up(supervisor, 2)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
-        assert "the first process under it, did not start" in said(folder)
+        assert "the first process under it, did not start" in mps_reason(folder)
         await until(lambda: control.living == [])
 
 
-async def test_one_that_ends_early_without_a_word_is_started_without_and_the_others_stay(
+async def test_early_exit_restarts_only_that_process_without_mps(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(install, folder) as keeper:
-        await until_up(keeper, 2)
+    async with supervised(install, folder) as supervisor:
+        await until_up(supervisor, 2)
         install.kill()
         await until(lambda: len(install.lives) == 3)
-        await until_up(keeper, 2)
+        await until_up(supervisor, 2)
         assert [pipes_of(life) is None for life in install.lives] == [False, False, True]
-        # without it was no better: so it was not MPS
+        # it exited without MPS as well, so MPS was not the cause
         install.kill()
         await until(lambda: len(install.lives) == 4)
-        await until_up(keeper, 2)
+        await until_up(supervisor, 2)
         assert pipes_of(install.lives[3]) is not None
-        assert said(folder) == "They share the GPU through NVIDIA MPS."
+        assert mps_reason(folder) == "They share the GPU through NVIDIA MPS."
 
 
-async def test_fault_of_one_has_all_on_its_gpu_started_again_under_mps_when_the_last_has_ended(
+async def test_gpu_fault_restarts_all_processes_of_that_gpu_under_mps(
     install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(process, "GRACE_SECONDS", 2.0)
     install.behave(stubborn=True)
-    async with kept(install, folder, gpus=GPUS) as keeper:
-        await until_up(keeper, 4)
+    async with supervised(install, folder, gpus=GPUS) as supervisor:
+        await until_up(supervisor, 4)
         install.behave()
-        ill = found(keeper, install).gpu
-        await fault(keeper, install)
-        await until_up(keeper, 4)
-        # each once: no one was refused for coming too soon, and the other GPU had no part in it
-        assert {each.starts for each in keeper.processes if each.gpu is ill} == {2}
-        assert {each.starts for each in keeper.processes if each.gpu is not ill} == {1}
+        faulty = newest_process(supervisor, install).gpu
+        await cause_gpu_fault(supervisor, install)
+        await until_up(supervisor, 4)
+        # each once: no start was refused as too early, and the other GPU was not affected
+        assert {each.starts for each in supervisor.processes if each.gpu is faulty} == {2}
+        assert {each.starts for each in supervisor.processes if each.gpu is not faulty} == {1}
         assert {pipes_of(life) for life in install.lives} == {pipes_of(control.lives[0])}
-        assert said(folder) == "They share the GPU through NVIDIA MPS."
+        assert mps_reason(folder) == "They share the GPU through NVIDIA MPS."
 
 
-async def test_after_several_faults_in_an_hour_mps_is_left(
-    install: FakeInstall, folder: Path, control: MpsControl
-) -> None:
-    async with kept(install, folder) as keeper:
+async def test_repeated_gpu_faults_disable_mps(install: FakeInstall, folder: Path, control: MpsControl) -> None:
+    async with supervised(install, folder) as supervisor:
         for number in range(mps.MOST_FAULTS):
-            await until_up(keeper, 2)
+            await until_up(supervisor, 2)
             assert control.living, number
-            await fault(keeper, install)
-        await until_up(keeper, 2)
+            await cause_gpu_fault(supervisor, install)
+        await until_up(supervisor, 2)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
-        assert "there were 3 faults of a GPU" in said(folder)
+        assert "there were 3 faults of a GPU" in mps_reason(folder)
         await until(lambda: control.living == [])
 
 
-def found(keeper: Supervisor, install: FakeInstall) -> ManagedProcess:
-    """That of the newest life."""
-    return next(each for each in keeper.processes if each.url.endswith(f":{install.lives[-1]['port']}"))
+def newest_process(supervisor: Supervisor, install: FakeInstall) -> ManagedProcess:
+    return next(each for each in supervisor.processes if each.url.endswith(f":{install.lives[-1]['port']}"))
 
 
-async def fault(keeper: Supervisor, install: FakeInstall) -> None:
-    """As a worker has its ComfyUI started again when a run has failed by the GPU."""
-    ill, before = found(keeper, install), len(install.lives)
+async def cause_gpu_fault(supervisor: Supervisor, install: FakeInstall) -> None:
+    """As a worker restarts its ComfyUI after a GPU failure."""
+    faulty, before = newest_process(supervisor, install), len(install.lives)
     install.fault()
-    await until(lambda: "illegal memory access" in "".join(ill.log.last_lines))
-    keeper.restart(ill.name, "The GPU was in a bad state.")
+    await until(lambda: "illegal memory access" in "".join(faulty.log.last_lines))
+    supervisor.restart(faulty.name, "The GPU was in a bad state.")
     await until(lambda: len(install.lives) == before + 2)
 
 
-async def test_when_its_daemon_dies_all_are_started_again_without_it(
+async def test_dead_daemon_restarts_all_processes_without_mps(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
-    async with kept(install, folder) as keeper:
-        await until_up(keeper, 2)
+    async with supervised(install, folder) as supervisor:
+        await until_up(supervisor, 2)
         os.kill(control.lives[0]["pid"], signal.SIGKILL)
-        await until(lambda: [each.starts for each in keeper.processes] == [2, 2])
-        await until_up(keeper, 2)
+        await until(lambda: [each.starts for each in supervisor.processes] == [2, 2])
+        await until_up(supervisor, 2)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
         assert control.living == []
-        assert "its daemon exited with code 137" in said(folder)
+        assert "its daemon exited with code 137" in mps_reason(folder)
 
 
-async def test_daemon_that_does_not_hear_is_ended_by_force(
+async def test_unresponsive_daemon_is_killed(
     install: FakeInstall, folder: Path, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mps, "GRACE_SECONDS", 0.1)
     control.behave(deaf=True)
-    async with kept(install, folder) as keeper:
-        await until_up(keeper, 2)
+    async with supervised(install, folder) as supervisor:
+        await until_up(supervisor, 2)
     assert control.lives[0]["heard"][-1] == "quit"
     assert (control.quits, control.living) == (0, [])
 
 
-_KEEPER = """
+_SUPERVISOR_PROGRAM = """
     import asyncio, sys
     from pathlib import Path
-    from comfyrelay.comfyui.processes.gpus import Gpu
+    from comfyrelay.comfyui.processes.gpus import LocalGpu
     from comfyrelay.comfyui.processes.supervisor import Supervisor
     from comfyrelay.comfyui.processes.options import ManagedOptions
 
     async def main():
         options = ManagedOptions(folder=Path(sys.argv[1]), python=Path(sys.executable), per_gpu=2)
-        gpu = Gpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
+        gpu = LocalGpu(key="GPU-1", variables={"CUDA_VISIBLE_DEVICES": "GPU-1"})
         await Supervisor(options, folder=Path(sys.argv[2]), gpus=[gpu]).open()
         await asyncio.Event().wait()
 
@@ -323,9 +322,11 @@ _KEEPER = """
 """
 
 
-async def test_after_kill_9_nothing_of_it_is_left(install: FakeInstall, folder: Path, control: MpsControl) -> None:
+async def test_killed_supervisor_leaves_no_process_behind(
+    install: FakeInstall, folder: Path, control: MpsControl
+) -> None:
     life = subprocess.Popen(  # noqa: ASYNC220
-        [sys.executable, "-c", dedent(_KEEPER), str(install.folder), str(place(folder))]
+        [sys.executable, "-c", dedent(_SUPERVISOR_PROGRAM), str(install.folder), str(supervisor_folder(folder))]
     )
     try:
         await until(lambda: len(install.lives) == 2)
@@ -336,26 +337,26 @@ async def test_after_kill_9_nothing_of_it_is_left(install: FakeInstall, folder: 
         life.wait()
         await until(lambda: control.living == [] and install.living == [])
         assert Path(pipes).exists()
-        async with kept(install, folder) as keeper:
+        async with supervised(install, folder) as supervisor:
             assert not Path(pipes).exists()
-            await until_up(keeper, 2)
+            await until_up(supervisor, 2)
     finally:
         life.kill()
         life.wait()
 
 
-async def test_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
+async def test_daemon_without_its_launcher_is_stopped_at_the_next_start(
     install: FakeInstall, folder: Path, control: MpsControl
 ) -> None:
     left = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(10_000)"])  # noqa: ASYNC220
     try:
         pipes = mps._private_folder()
-        (place(folder) / mps.FOLDER).mkdir(parents=True)
+        (supervisor_folder(folder) / mps.FOLDER).mkdir(parents=True)
         processes = {str(left.pid): detached.started_at(left.pid), str(os.getpid()): 1.0}
         note = {"why": "…", "pipes": str(pipes), "processes": processes}
-        (place(folder) / mps.FOLDER / mps.FILE).write_text(json.dumps(note))
-        # also where it is not used any more
-        async with kept(install, folder, setting="off"):
+        (supervisor_folder(folder) / mps.FOLDER / mps.FILE).write_text(json.dumps(note))
+        # also if MPS is off by then
+        async with supervised(install, folder, setting="off"):
             assert left.poll() is not None
             assert not pipes.exists()
     finally:
@@ -363,7 +364,7 @@ async def test_daemon_whose_launcher_was_killed_too_is_ended_by_the_next_life(
         left.wait()
 
 
-def test_what_cuda_says_of_mps_is_known_and_what_others_say_is_not() -> None:
+def test_mps_errors_of_cuda_are_recognized() -> None:
     for line in (
         "cudaErrorMpsConnectionFailed",
         "torch.AcceleratorError: CUDA error: MPS client failed to connect to the MPS control daemon or the MPS server",
@@ -377,7 +378,7 @@ def test_what_cuda_says_of_mps_is_known_and_what_others_say_is_not() -> None:
         assert not mps._MPS_ERROR.search(line), line
 
 
-async def test_gpu_that_is_older_than_volta_is_not_shared(
+async def test_gpu_older_than_volta_does_not_use_mps(
     install: FakeInstall, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mps, "query_nvidia_gpus", lambda _read: [("GPU-1", (6, 1)), ("GPU-9", (5, 0))])
@@ -391,7 +392,7 @@ async def test_gpu_that_is_older_than_volta_is_not_shared(
     assert chosen.program == control.program
 
 
-async def test_check_says_whether_gpus_would_be_shared(
+async def test_check_reports_whether_mps_would_be_used(
     install: FakeInstall, control: MpsControl, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.worker.check.find_gpus", lambda _arguments: GPUS)
@@ -410,7 +411,7 @@ async def test_check_says_whether_gpus_would_be_shared(
     assert "MPS" not in (await check_managed_comfyui(install.options(per_gpu=1, mps="auto"))).text
 
 
-def test_list_says_whether_gpus_are_shared(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_list_shows_whether_mps_is_used(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     place = folder / "worker" / "this-machine" / state_files.FOLDER
     for name in ("comfyui-1", mps.FOLDER):
@@ -436,9 +437,7 @@ def test_list_says_whether_gpus_are_shared(folder: Path, monkeypatch: pytest.Mon
     assert json.loads(listed.output)[0]["mps"] is True
 
 
-def test_in_a_narrow_window_the_list_cuts_neither_addresses_nor_reasons(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_list_in_a_narrow_terminal_keeps_addresses_and_reasons(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     place = folder / "worker" / "this-machine" / state_files.FOLDER / "comfyui-1"
     place.mkdir(parents=True)
