@@ -33,7 +33,7 @@ TEXT = {"key": "text", "type": "text", "placeholder": "{{TEXT}}", "user_configur
         (graph("OpenThing", directory=LINK), ["OpenThing (4): input 'directory' is linked"]),
         (graph("OpenThing", directory="frames"), ["OpenThing (4): input 'directory' names 'frames'", "property"]),
         (graph("OpenThing", text="frames/**"), ["OpenThing (4): input 'text' names 'frames/**'", "pattern"]),
-        (graph("SaveImage", filename_prefix=LINK), ["SaveImage (4): input 'filename_prefix' must be a text itself"]),
+        (graph("SaveImage", filename_prefix=LINK), ["SaveImage (4): input 'filename_prefix' must be a literal text"]),
     ],
 )
 async def test_graph_that_may_not_run_is_refused_with_its_node_and_what_to_do(
@@ -61,7 +61,7 @@ async def test_graph_with_a_newly_denied_node_runs_no_more_jobs(api: Api) -> Non
     settings = api.engine.settings.model_copy(update={"graph_denied_nodes": ["Dr*"]})
     assert user.user is not None
     async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
-        with pytest.raises(GraphNotAllowed, match="the administrator has denied it"):
+        with pytest.raises(GraphNotAllowed, match="an administrator has denied it"):
             await engine.jobs.resolve.find_target(user.user.tenant_id, effect_id=None, workflow_slug=slug)
 
 

@@ -97,7 +97,7 @@ def refusal(kind: str, *, class_type: str = "KSampler", details: str = "", **ext
             GraphRefused,
             "KSampler (12): an input is linked to an output that its node does not have",
         ),
-        (refusal("dependency_cycle"), GraphRefused, "KSampler (12): its links go in a circle"),
+        (refusal("dependency_cycle"), GraphRefused, "KSampler (12): its links form a cycle"),
         (refusal("of_the_future", details="explained"), GraphRefused, "KSampler (12): Some message: explained"),
     ],
 )
@@ -137,7 +137,7 @@ def test_node_errors_are_explained(failure: ComfyError, kind: type[ComfyError], 
         (
             {"type": "prompt_outputs_failed_validation", "details": ""},
             GraphRefused,
-            "The server refused every output of the graph; its links may go in a circle.",
+            "The server refused every output of the graph; its links may form a cycle.",
         ),
         (
             {"type": "invalid_prompt_id", "message": "prompt_id must be a UUID"},

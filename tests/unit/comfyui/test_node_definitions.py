@@ -52,10 +52,10 @@ def test_files_that_jobs_have_uploaded_are_not_part_of_them() -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b"no json", "not definitions"),
-        (b"[]", "not definitions"),
-        (b'{"A": 1}', "not definitions"),
-        (b"[" * 100_000, "not definitions"),
+        (b"no json", "not node definitions"),
+        (b"[]", "not node definitions"),
+        (b'{"A": 1}', "not node definitions"),
+        (b"[" * 100_000, "not node definitions"),
     ],
 )
 def test_what_is_no_definitions_is_refused(text: bytes, words: str) -> None:

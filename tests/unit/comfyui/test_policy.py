@@ -102,8 +102,8 @@ class TestClasses:
             ("Shell Command", "runs code"),
             ("Terminal", "runs code"),
             ("JavascriptExecutor", "runs code"),
-            ("Environment Variable", "reads the machine"),
-            ("WebcamCaptureCV2", "reads the machine"),
+            ("Environment Variable", "reads data of the machine"),
+            ("WebcamCaptureCV2", "reads data of the machine"),
             ("Load Image From Url (mtb)", "calls addresses"),
             ("HTTPPost", "calls addresses"),
             ("Send Http Request", "calls addresses"),
@@ -125,8 +125,8 @@ class TestClasses:
     def test_class_that_is_known_to_be_dangerous_is_refused_by_its_name(self, class_type: str, why: str) -> None:
         sentence = refusal(node(class_type))
         assert sentence is not None
-        assert sentence.startswith(f"{class_type} (7) may not be in a graph of yours: it {why}")
-        assert "ask the administrator" in sentence
+        assert sentence.startswith(f"{class_type} (7) is not allowed in your graphs: it {why}")
+        assert "ask an administrator" in sentence
 
     @pytest.mark.parametrize(
         "class_type",

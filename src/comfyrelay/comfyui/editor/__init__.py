@@ -1,1 +1,1 @@
-"""Workflows as ComfyUI's editor saves them, turned into graphs that a server runs."""
+"""Convert workflows saved by ComfyUI's editor into graphs."""

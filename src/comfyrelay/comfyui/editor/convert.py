@@ -1,6 +1,6 @@
-"""From the editor's workflow to the graph that a server runs, as the editor itself does it when it sends one.
+"""Convert an editor workflow into a graph, as the editor does when it submits one.
 
-Subgraphs are laid flat, reroutes and bypassed nodes passed through, muted ones left out, and fields get their names.
+Subgraphs are flattened, reroutes and bypassed nodes skipped, muted nodes removed, and field values get their names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,29 +12,29 @@ from comfyrelay.comfyui.editor.sources import DEEPEST_SUBGRAPH, Literal, NodeOut
 from comfyrelay.comfyui.editor.widgets import as_input, made_in_browser, marks_in
 from comfyrelay.comfyui.editor.workflow import Node, read_workflow
 from comfyrelay.comfyui.graphs.explain import GraphProblem, failure_of
-from comfyrelay.comfyui.graphs.graph import Graph, in_circle
+from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
-# Beyond this it is no workflow, but something that was made to take up memory.
+# A larger file is not a real workflow, but an attempt to exhaust memory.
 MOST_NODES = 20_000
 _MOST_INPUTS = 50 * MOST_NODES
-# Of what a prompt with choices and comments is taken apart by.
+# Number of special characters to parse in prompts with choices and comments.
 MOST_MARKS = 300_000
-# Of names in a message: one subgraph may stand for thousands, and each would be told of.
+# Longest name in a message: one subgraph may be used thousands of times.
 _LONGEST_NAME = 80
-# So many classes that are missing are named; no workflow that somebody made has more.
+# Number of missing classes to list; no real workflow has more.
 _MOST_CLASSES = 200
-# Of the places of one class that is missing.
+# Number of nodes to list for one missing class.
 MOST_NAMED = 3
 
 
-def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
-    """The graph of an editor's workflow, given the definitions of a server's nodes (`/object_info`).
+def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> Graph:
+    """Convert an editor workflow, given a server's node definitions (`/object_info`).
 
-    What cannot be converted is named, all at once: `GraphRefused`, or `NotInstalled` where only nodes are missing.
+    Reports all problems at once: `GraphRefused`, or `NotInstalled` if only nodes are missing.
     """
     workflow = read_workflow(value)
-    sources = Sources(workflow, definitions)
+    sources = Sources(workflow, node_definitions)
     graph: Graph = {}
     problems: list[GraphProblem] = []
     missing: dict[str, list[str]] = {}
@@ -49,23 +49,23 @@ def convert_workflow(value: Mapping[str, Any], definitions: Mapping[str, Any]) -
         failure = failure_of(problems)
         if isinstance(failure, NotInstalled):
             raise NotInstalled(
-                _lacking(missing), node_types=list(missing), node_id=failure.node_id, problems=failure.problems
+                _missing_text(missing), node_types=list(missing), node_id=failure.node_id, problems=failure.problems
             )
         raise failure
     if not graph:
         raise GraphError("The workflow has no node that runs: all of them are muted, bypassed or notes.")
     for entry in graph.values():
-        # what only muted nodes would give is not given
+        # Remove inputs that only muted nodes would provide.
         entry["inputs"] = {
             name: value for name, value in entry["inputs"].items() if not isinstance(value, list) or value[0] in graph
         }
-    if circle := in_circle(graph):
-        raise GraphError(f"Nodes feed each other in a circle, so that none can run first: {', '.join(circle[:10])}.")
+    if cycle := nodes_in_cycle(graph):
+        raise GraphError(f"The links of these nodes form a cycle: {', '.join(cycle[:10])}.")
     return graph
 
 
-def _lacking(missing: Mapping[str, list[str]]) -> str:
-    """One list that can be read, whoever has the nodes: each class once, with where it is."""
+def _missing_text(missing: Mapping[str, list[str]]) -> str:
+    """List each missing class once, with its nodes."""
     named = [
         f"{name[:_LONGEST_NAME]} (node{'s' if len(ids) > 1 else ''} "
         f"{', '.join(node_id[:_LONGEST_NAME] for node_id in ids[:MOST_NAMED])}{', …' * (len(ids) > MOST_NAMED)})"
@@ -84,10 +84,10 @@ def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
             if node.type in editor_only_nodes.VIRTUAL or node.is_off:
                 continue
             if (inside := sources.inside(scope, node)) is not None:
-                # counted here: many that wait would take up memory before the first of them is looked at
+                # Counted here: many pending nodes would use memory before the first is checked.
                 count = _within(count + len(inside.sheet.nodes), inside)
                 pending.append(inside)
-            # a subgraph with many of them may be used often
+            # A subgraph with many values may be used often.
             inputs += len(sources.inputs(node)) + len(node.values)
             if inputs > _MOST_INPUTS:
                 raise GraphError(f"The workflow is too large: more than {_MOST_INPUTS:,} inputs and values.")
@@ -139,4 +139,4 @@ def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProbl
     if node.type.startswith(editor_only_nodes.BROADCASTS):
         yield problem("it gives other nodes their inputs without links. Turn them into links in the editor")
     for name in made_in_browser(sources.specs(node)):
-        yield problem(f"input '{name}' is made in the browser. Use a node that loads a file instead")
+        yield problem(f"input '{name}' is created in the browser. Use a node that loads a file instead")

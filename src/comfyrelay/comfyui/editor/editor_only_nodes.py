@@ -1,13 +1,13 @@
-"""Nodes that live in the editor alone: no server knows them."""
+"""Node types that exist only in the editor."""
 
-# They pass on what they are given.
+# Pass their input on.
 REROUTES = {"Reroute", "Reroute (rgthree)"}
-# Their value is that of every field that is linked to them.
+# Provide the value of every field that is linked to them.
 PRIMITIVE = "PrimitiveNode"
-# A value is kept under a name, and taken elsewhere by that name. The name is their first field.
+# Store a value under a name, and read it elsewhere by that name. The name is their first field.
 SETTERS = {"SetNode", "easy setNode"}
 GETTERS = {"GetNode", "easy getNode"}
-# They are for the eye, or switch other nodes on and off; what they switched is in the file.
+# Decoration, or switches for other nodes; the file contains the resulting state.
 NOTES = {
     "Note",
     "MarkdownNote",
@@ -27,5 +27,5 @@ NOTES = {
 }
 VIRTUAL = {*REROUTES, PRIMITIVE, *SETTERS, *GETTERS, *NOTES}
 
-# They give other nodes their inputs without a link, which only the editor can find out.
+# Give inputs to other nodes without a link, which only the editor can resolve.
 BROADCASTS = ("Anything Everywhere", "Seed Everywhere", "Prompts Everywhere")

@@ -1,8 +1,7 @@
-"""The graph and the workflow that a picture, a video, a sound or a model carries: ComfyUI writes them into what it
-saves.
+"""Read the graph and workflow that ComfyUI embeds in the images, videos, audio files and models it saves.
 
-Only headers and texts are read; nothing is decoded. Pictures are read here, because some savers put the texts where
-libraries do not look; videos and sounds are read with PyAV.
+Only headers and texts are read; nothing is decoded. Images are parsed here, because some savers put the texts where
+libraries do not look. Videos and audio are read with PyAV.
 """
 
 import io
@@ -20,14 +19,14 @@ from comfyrelay.comfyui.graphs.graph import MOST_BYTES, Graph, check_graph
 from comfyrelay.errors import GraphError
 
 _NAMES = ("prompt", "workflow")
-# A file carries a graph and a workflow, and a few texts of others. More is not looked at, however many there are.
+# A file contains a graph, a workflow and a few other texts. More texts are ignored.
 _MOST_TEXTS, _MOST_IN_ALL = 64, 2 * MOST_BYTES
-# No kind of file that is read, and ComfyUI's own savers write no text into most of them.
+# Formats that are not read; ComfyUI's own savers embed no text in most of them.
 UNREAD_SUFFIXES = (".bmp", ".exr", ".gltf", ".obj", ".ply")
 _EXIF_MARK = b"Exif\0\0"
 _JPEG_EXIF, _JPEG_COMMENT, _JPEG_SCAN = 0xE1, 0xFE, 0xDA
 _TIFF_ORDERS = {b"II*\0": "<", b"MM\0*": ">"}
-# ASCII and UNDEFINED of TIFF, and where the texts of a camera stand
+# ASCII and UNDEFINED of TIFF, and the tag with camera texts.
 _TIFF_TEXTS, _TIFF_CAMERA = (2, 7), 0x8769
 _USER_COMMENT = re.compile(rb"^(?:ASCII|UNICODE|JIS|\0{3,8})\0*")
 _LABEL = re.compile(r"^\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
@@ -35,14 +34,14 @@ _LABEL = re.compile(r"^\s*(prompt|workflow)\s*:\s*(?=\{)", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Embedded:
-    """What a file carries: the graph that made it, and the workflow in the editor that it was sent from."""
+    """Embedded data of a file: the graph that produced it, and the editor workflow."""
 
     graph: Graph | None = None
     workflow: Mapping[str, Any] | None = None
 
 
 def read_embedded(path: Path) -> Embedded | None:
-    """What a file carries; nothing for one that ComfyUI has not made, or that was stripped since."""
+    """Return the embedded data of a file, or `None` if ComfyUI did not make it or the data was stripped."""
     found: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
@@ -51,20 +50,20 @@ def read_embedded(path: Path) -> Embedded | None:
     except OSError as error:
         raise GraphError(f"{path} cannot be read: {error.strerror}.") from None
     except (struct.error, zlib.error, IndexError):
-        # cut off, or not what it says it is: what was found until there counts
+        # Truncated or not of this format: use what was found so far.
         pass
     graph, workflow = found.get("prompt"), found.get("workflow")
     return Embedded(graph=graph, workflow=workflow) if graph or workflow else None
 
 
 def _few(texts: Iterator[tuple[str, bytes | str]]) -> Iterator[tuple[str, bytes | str]]:
-    """Those that could be JSON, until it is too much."""
+    """Yield the texts that could be JSON, up to the limit."""
     count = size = 0
     for name, text in texts:
         size += len(text)
         if size > _MOST_IN_ALL:
             return
-        # in UTF-16, too, there is a byte of this letter
+        # UTF-16 contains this byte, too.
         if (b"{" in text) if isinstance(text, bytes) else ("{" in text):
             count += 1
             yield name, text
@@ -107,7 +106,7 @@ def _of_webp(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
         if kind == b"EXIF" and size <= MOST_BYTES:
             yield from _of_exif(file.read(size))
             size = 0
-        # chunks begin at even places
+        # Chunks start at even offsets.
         file.seek(size + size % 2, 1)
 
 
@@ -164,7 +163,7 @@ def _of_tiff(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
 
 
 def _of_avif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
-    # where its EXIF begins is told by tables of tables: it is found sooner by how it begins
+    # EXIF offsets are in nested tables: searching for its header is simpler.
     data = file.read(MOST_BYTES)
     for mark in _TIFF_ORDERS:
         if (at := data.find(mark)) != -1:
@@ -199,7 +198,7 @@ _READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[tuple[str
     (re.compile(rb"II\*\0|MM\0\*"), _of_tiff),
     (re.compile(rb".{4}ftypavi[fs]", re.DOTALL), _of_avif),
     (re.compile(rb"glTF"), _of_glb),
-    # its first eight bytes are the size of what follows, of which more than three bytes can tell is not read
+    # The first eight bytes are the size of the header. Sizes over three bytes are not read.
     (re.compile(rb".{3}\0{5}\{", re.DOTALL), _of_safetensors),
     (re.compile(rb"(\xef\xbb\xbf)?\s*<"), _of_svg),
 )
@@ -210,7 +209,7 @@ def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
         import av
     except ImportError:
         raise GraphError(
-            'To read a workflow out of a video or a sound, install what reads them: pip install "comfyrelay[media]".'
+            'Reading workflows from video and audio needs an extra: pip install "comfyrelay[media]".'
         ) from None
     try:
         with av.open(str(path), mode="r") as container:
@@ -218,12 +217,12 @@ def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
             for stream in container.streams:
                 yield from stream.metadata.items()
     except (av.FFmpegError, OSError, ValueError):
-        # no video, no sound
+        # Neither video nor audio.
         return
 
 
 def _parsed_bytes(file: BinaryIO, size: int) -> Any:
-    """The JSON that comes next, if it is no more than there may be."""
+    """Parse the JSON that follows, if it is within the limit."""
     return _parsed(_decoded(file.read(size))) if size <= MOST_BYTES else None
 
 
@@ -239,7 +238,7 @@ def _take(found: dict[str, Any], name: str, text: bytes | str) -> None:
     if name.lower() in _NAMES:
         _keep(found, name.lower(), value)
     elif isinstance(value, dict):
-        # savers of videos put both into one comment
+        # Video savers put both into one comment.
         for each in _NAMES:
             inner = value.get(each)
             _keep(found, each, _parsed(inner) if isinstance(inner, str) else inner)
@@ -267,7 +266,7 @@ def _decoded(data: bytes) -> str:
 
 def _parsed(text: str) -> Any:
     try:
-        # ComfyUI writes NaN for what changes with every run
+        # ComfyUI writes NaN for values that change with every run.
         return json.loads(text, parse_constant=lambda _: None)
     except (ValueError, RecursionError):
         return None

@@ -1,7 +1,7 @@
-"""Group nodes, which the editor had before subgraphs: each becomes a subgraph here.
+"""Convert group nodes, which the editor had before subgraphs, into subgraphs.
 
-The file does not say which field of the group belongs to which node inside. It follows from their order: of each node
-inside first its fields, then its open inputs, and at the end the fields that had been turned into inputs.
+The file does not say which field of the group belongs to which node inside. It follows from their order: for each node
+inside first its fields, then its open inputs, and at the end the fields that were turned into inputs.
 """
 
 from collections.abc import Mapping
@@ -28,13 +28,13 @@ PREFIXES = ("workflow>", "workflow/")
 
 @dataclass(frozen=True, slots=True)
 class GroupNode:
-    """The inside of a group node, and the fields that it shows, in their order: node inside, and name there."""
+    """The content of a group node, and the fields it shows, in order: node inside, and name there."""
 
     sheet: Sheet
     fields: tuple[tuple[str, str], ...]
 
     def values_inside(self, stored: list[Any] | dict[str, Any]) -> dict[tuple[str, str], Any]:
-        """The values of the group's fields, by the node inside and the name there."""
+        """Return the values of the group's fields by node inside and name there."""
         values = iter(stored if isinstance(stored, list) else ())
         found: dict[tuple[str, str], Any] = {}
         for node_id, name in self.fields:
@@ -44,7 +44,7 @@ class GroupNode:
         return {field: value for field, value in found.items() if value is not None}
 
 
-def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> GroupNode:
+def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> GroupNode:
     stored = [each if isinstance(each, dict) else {} for each in as_list(group.get("nodes"))]
     nodes = [read_node(each, node_id=str(at)) for at, each in enumerate(stored)]
     inner, targets = _links(group)
@@ -63,10 +63,10 @@ def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Grou
         opened[node.id, name] = link
 
     for node in nodes:
-        slots_of[node.id] = _slots(node, definitions, targets)
+        slots_of[node.id] = _slots(node, node_definitions, targets)
         linked = {slot.name for slot in slots_of[node.id] if slot.link is not None}
         turned = {slot.name for slot in node.inputs if slot.widget == slot.name}
-        names = _names(node, definitions)
+        names = _names(node, node_definitions)
         for name, is_field in names:
             if is_field and name not in turned:
                 naming.name(node, name)
@@ -90,14 +90,14 @@ def read_group(group: Mapping[str, Any], definitions: Mapping[str, Any]) -> Grou
             },
             links=links,
             inputs=tuple(ports),
-            outputs=tuple(_outputs(nodes, group, links, definitions)),
+            outputs=tuple(_outputs(nodes, group, links, node_definitions)),
         ),
         fields=tuple(fields),
     )
 
 
 class _Naming:
-    """The names that a group gives its inputs and fields: the node's own, with its title where that is taken."""
+    """Names of a group's inputs and fields: the node's own, prefixed with its title if already used."""
 
     def __init__(self, group: Mapping[str, Any]) -> None:
         self._config = as_dict(group.get("config"))
@@ -126,33 +126,33 @@ def _links(group: Mapping[str, Any]) -> tuple[dict[str, GraphLink], dict[tuple[s
     return links, targets
 
 
-def _slots(node: Node, definitions: Mapping[str, Any], targets: Mapping[tuple[str, int], str]) -> list[Slot]:
-    definition = definitions.get(node.type)
+def _slots(node: Node, node_definitions: Mapping[str, Any], targets: Mapping[tuple[str, int], str]) -> list[Slot]:
+    definition = node_definitions.get(node.type)
     known = input_slots(read_specs(definition)) if isinstance(definition, dict) else []
     named = {slot.name for slot in node.inputs}
     slots = [Slot(slot.name, slot.type, targets.get((node.id, at)), slot.widget) for at, slot in enumerate(node.inputs)]
     return slots + [slot for slot in known if slot.name not in named]
 
 
-def _names(node: Node, definitions: Mapping[str, Any]) -> list[tuple[str, bool]]:
-    """The inputs of a node inside, and whether each is a field."""
+def _names(node: Node, node_definitions: Mapping[str, Any]) -> list[tuple[str, bool]]:
+    """Return the inputs of a node inside, and whether each is a field."""
     if node.type == PRIMITIVE:
         return [("value", True)]
-    definition = definitions.get(node.type)
+    definition = node_definitions.get(node.type)
     if not isinstance(definition, dict):
         return [(slot.name, False) for slot in node.inputs]
     return [(spec.name, spec.is_field) for spec in read_specs(definition)]
 
 
 def _outputs(
-    nodes: list[Node], group: Mapping[str, Any], links: dict[str, GraphLink], definitions: Mapping[str, Any]
+    nodes: list[Node], group: Mapping[str, Any], links: dict[str, GraphLink], node_definitions: Mapping[str, Any]
 ) -> list[SubgraphPort]:
-    """Outputs that nothing inside takes, or that something outside took when the group was made."""
+    """Outputs that no node inside uses, or that an outside node used when the group was created."""
     taken = {(link.origin, link.origin_slot) for link in links.values()}
     outside = {(str(each[0]), each[1]) for each in as_list(group.get("external")) if _is_place(each)}
     ports: list[SubgraphPort] = []
     for node in nodes:
-        definition = definitions.get(node.type)
+        definition = node_definitions.get(node.type)
         types = definition.get("output") if isinstance(definition, dict) else node.output_types
         for slot, kind in enumerate(types if isinstance(types, list | tuple) else ()):
             if (node.id, slot) not in taken or (node.id, slot) in outside:

@@ -1,4 +1,4 @@
-"""Any file that holds a workflow: JSON of the editor's or the API's format, or what ComfyUI has made with it."""
+"""Load a workflow from any file: editor or API JSON, or media made by ComfyUI."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -11,34 +11,36 @@ from comfyrelay.comfyui.graphs.graph import Graph, check_graph, read_json
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.errors import GraphError
 
-# Models are made by ComfyUI, too.
+# ComfyUI also saves models.
 _MADE_SUFFIXES = (*MEDIA_SUFFIXES, ".safetensors")
 
 
 def may_hold_workflow(path: Path) -> bool:
-    """Whether this is the name of a file that could hold one."""
+    """Whether a file with this name could contain a workflow."""
     return path.suffix.lower() == ".json" or (path.suffix.lower() in _MADE_SUFFIXES and path.is_file())
 
 
 def load_workflow(path: Path) -> Mapping[str, Any]:
-    """The graph in a file, or the workflow as ComfyUI's editor has it; `GraphError` says what is wrong with it.
+    """Return the graph or the editor workflow in a file. Raises `GraphError` if there is none.
 
-    What ComfyUI has made carries both: the graph has every value as it was.
+    Media made by ComfyUI contain both. The graph is preferred, because it has the exact values.
     """
     if path.suffix.lower() in _MADE_SUFFIXES:
         found = read_embedded(path)
         if found is None:
             why = (
-                "a workflow is not read from this kind of file."
+                "workflows cannot be read from this file type."
                 if path.suffix.lower() in UNREAD_SUFFIXES
-                else "it carries no workflow. ComfyUI has not made it, or it was stripped on its way."
+                else "it contains no workflow. ComfyUI did not make it, or the metadata was removed."
             )
-            raise GraphError(f"{path}: {why} To work on it, name what is to be run, and give this file as its input.")
+            raise GraphError(
+                f"{path}: {why} To process the file itself, name a workflow and pass the file as its input."
+            )
         return found.graph or found.workflow or {}
     value = read_json(path)
     return value if is_editor_file(value) else check_graph(value)
 
 
-def as_graph(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Graph:
-    """The graph that a server with these definitions runs."""
-    return convert_workflow(value, definitions) if is_editor_file(value) else check_graph(value)
+def as_graph(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> Graph:
+    """Convert a workflow into a graph for a server with these node definitions."""
+    return convert_workflow(value, node_definitions) if is_editor_file(value) else check_graph(value)

@@ -1,4 +1,4 @@
-"""Where the value of an input really comes from: through reroutes, bypassed nodes, and the borders of subgraphs."""
+"""Resolve the source of an input through reroutes, bypassed nodes and subgraph boundaries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,19 +11,19 @@ from comfyrelay.comfyui.editor.workflow import BYPASSED, INPUT_NODE, MUTED, Edit
 from comfyrelay.errors import GraphError
 
 DEEPEST_SUBGRAPH = 50
-# Among so many inputs of a bypassed node is looked for one that fits.
+# Number of inputs of a bypassed node to search for a matching one.
 _MOST_FITTING = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Scope:
-    """The workflow itself, or one use of a subgraph: `holder` is the node that stands for it outside."""
+    """The workflow itself, or one use of a subgraph, where `holder` is its node outside."""
 
     sheet: Sheet
     path: tuple[str, ...] = ()
     holder: Node | None = None
     outer: "Scope | None" = None
-    # values of fields inside that are set outside, by node and field; only the old group nodes have them
+    # Values of inner fields that are set outside, by node and field; only old group nodes have them.
     set_outside: Mapping[tuple[str, str], Any] | None = None
 
     def id_of(self, node: Node) -> str:
@@ -40,14 +40,14 @@ class NodeOutput:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value that is in the file."""
+    """A value in the file."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An input where a link is to be followed on. `value` counts where the link leads to nothing."""
+    """An input whose link must be followed further. `value` is the fallback if the link leads nowhere."""
 
     scope: Scope
     node: Node
@@ -56,16 +56,16 @@ class _Place:
 
 
 Source = NodeOutput | Literal | None
-# subgraph, node, input, and the type that is wanted there
+# Subgraph, node, input, and the required type.
 _Step = tuple[tuple[str, ...], str, str, str]
 
 
 class Sources:
-    """Follows the links of one workflow, at the definitions of a server's nodes."""
+    """Follow the links of one workflow, given a server's node definitions."""
 
-    def __init__(self, workflow: EditorWorkflow, definitions: Mapping[str, Any]) -> None:
+    def __init__(self, workflow: EditorWorkflow, node_definitions: Mapping[str, Any]) -> None:
         self._workflow = workflow
-        self._definitions = definitions
+        self._node_definitions = node_definitions
         self._specs: dict[str, list[Spec]] = {}
         self._known: dict[str, list[Slot]] = {}
         self._groups: dict[str, GroupNode] = {}
@@ -80,11 +80,11 @@ class Sources:
         self._setters: dict[tuple[str, ...], dict[str, Node]] = {}
 
     def definition(self, node: Node) -> Mapping[str, Any] | None:
-        found = self._definitions.get(node.type)
+        found = self._node_definitions.get(node.type)
         return found if isinstance(found, dict) else None
 
     def specs(self, node: Node) -> list[Spec]:
-        """What its definition says of a node's inputs: read once, though there may be hundreds of its kind."""
+        """Return the input specs of a node. Cached, because a workflow may have hundreds of nodes of one class."""
         if node.type not in self._specs:
             self._specs[node.type] = read_specs(self.definition(node) or {})
         return self._specs[node.type]
@@ -97,14 +97,14 @@ class Sources:
         return self._known[node.type]
 
     def inside(self, scope: Scope, node: Node) -> Scope | None:
-        """The use of a subgraph that a node stands for, if it does."""
+        """Return the subgraph use that a node represents, if any."""
         path = (*scope.path, node.id)
         if path not in self._scopes:
             self._scopes[path] = self._open(scope, node, path)
         return self._scopes[path]
 
     def fields(self, scope: Scope, node: Node) -> Mapping[str, Any]:
-        """The values of a node's fields."""
+        """Return the values of a node's fields."""
         if node not in self._fields:
             is_known = self.definition(node) is not None
             self._fields[node] = field_values(self.specs(node), node.values) if is_known else {}
@@ -113,7 +113,10 @@ class Sources:
         return {name: set_outside.get((node.id, name), value) for name, value in self._fields[node].items()}
 
     def inputs(self, node: Node) -> list[Slot]:
-        """The inputs of a node: those of its definition, with the file's links, and what the file has besides."""
+        """Return the inputs of a node:
+
+        inputs of its definition with the file's links, and additional ones in the file.
+        """
         if node not in self._inputs:
             known = self._known_slots(node)
             stored = {slot.name: slot.link for slot in node.inputs}
@@ -128,7 +131,7 @@ class Sources:
         return self._inputs[node]
 
     def _found_by(self, node: Node) -> tuple[dict[str, Slot], dict[str, Slot]]:
-        """The inputs of a node by their names, and by their links; of two with the same, the first."""
+        """Return the inputs of a node by name and by link; the first of duplicates wins."""
         if node not in self._slots:
             slots = self.inputs(node)[::-1]
             by_link = {slot.link: slot for slot in slots if slot.link is not None}
@@ -136,9 +139,9 @@ class Sources:
         return self._slots[node]
 
     def source(self, scope: Scope, node: Node, slot: Slot) -> Source:
-        """What gives an input its value; nothing, where only the node's own field does.
+        """Return what gives an input its value, or nothing if only the node's own field does.
 
-        Each step of the way is remembered with its end: many links may lead through one long chain.
+        Each step is cached with its result: many links may lead through one long chain.
         """
         if slot.link is None:
             return None
@@ -163,7 +166,7 @@ class Sources:
                 place = None if origin is None else self._behind(place.scope, origin, link.origin_slot, wanted)
         end: Source = place
         for step, value in reversed(way.items()):
-            # where the way leads to nothing, the last field on it counts
+            # If the link leads nowhere, the last field on the way counts.
             end = end or value
             self._ends[step] = end
         return end
@@ -177,12 +180,12 @@ class Sources:
         if name is None or name not in self._workflow.groups:
             return None
         if name not in self._groups:
-            self._groups[name] = read_group(self._workflow.groups[name], self._definitions)
+            self._groups[name] = read_group(self._workflow.groups[name], self._node_definitions)
         group = self._groups[name]
         return Scope(group.sheet, path, node, scope, group.values_inside(node.values))
 
     def _outside(self, scope: Scope, at: int) -> _Place | None:
-        """The input of the node outside that an input of a subgraph stands for."""
+        """Return the outside input that corresponds to an input of a subgraph."""
         if scope.holder is None or scope.outer is None or at >= len(scope.sheet.inputs):
             return None
         name = scope.sheet.inputs[at].name
@@ -191,7 +194,7 @@ class Sources:
         return _Place(scope.outer, scope.holder, slot, Literal(promoted[name]) if name in promoted else None)
 
     def _behind(self, scope: Scope, node: Node, at: int, wanted: str) -> "Source | _Place":
-        """What stands behind an output."""
+        """Return what feeds an output."""
         for _ in range(DEEPEST_SUBGRAPH + 1):
             if node.mode == BYPASSED:
                 passed = _passed_on(self.inputs(node), self._output_type(node, at), at, wanted)
@@ -238,9 +241,9 @@ class Sources:
         return found if isinstance(found, str) else "COMBO"
 
     def _promoted_fields(self, holder: Node, sheet: Sheet) -> dict[str, Any]:
-        """The fields that the node of a subgraph shows for nodes inside, by the subgraph's inputs.
+        """Return the fields that a subgraph's node shows for inner nodes, by the subgraph's inputs.
 
-        Their values are kept by position; newer files also say to which input each belongs.
+        Their values are stored by position; newer files also name the input of each.
         """
         if holder not in self._promoted:
             result = dict(self._shown_fields(sheet))
@@ -255,9 +258,9 @@ class Sources:
         return self._promoted[holder]
 
     def _shown_fields(self, sheet: Sheet) -> dict[str, Any]:
-        """The fields that a subgraph shows, with the values inside: once, however many nodes stand for it."""
+        """Return the fields that a subgraph shows, with the inner values. Computed once per subgraph."""
         if sheet not in self._shown:
-            # set first: a subgraph within itself would never end
+            # Set first: a subgraph that contains itself would recurse forever.
             self._shown[sheet] = {}
             self._depth += 1
             if self._depth > DEEPEST_SUBGRAPH:
@@ -286,7 +289,7 @@ class Sources:
 
 
 def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | None:
-    """The input whose value a bypassed node passes on."""
+    """Return the input whose value a bypassed node passes on."""
     beside = slots[at] if at < len(slots) else None
     if wanted == "*":
         return beside or (slots[0] if slots else None)

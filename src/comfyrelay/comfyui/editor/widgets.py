@@ -1,7 +1,7 @@
-"""Which fields a node has in the editor, in the editor's order, and what the file says of their values.
+"""Determine the fields of a node in the editor's order, and read their values from the file.
 
-The file keeps values by position. Beside each seed it keeps one more, what becomes of it after a run; the server is not
-told of that one.
+The file stores values by position. Next to each seed it stores an extra value, the action after a run, which is not
+sent to the server.
 """
 
 import random
@@ -15,30 +15,30 @@ from comfyrelay.comfyui.editor.workflow import Slot, as_list, type_name
 
 _CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
 _MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
-# with the value of a field whose definition gives none
+# Types with the default value of a field whose definition has none.
 _EMPTY = {"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""}
 _FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
-# Their values come into being in the browser: a recording, a picture of a camera, the view of a model.
+# The browser creates their values: a recording, a camera image, the view of a model.
 _MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
 SEEDS = {"seed", "noise_seed"}
 _AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", True, False, None)
 
-# Of a prompt with choices: what is escaped, what has a meaning, and what is between.
+# Tokens of a prompt with choices: escaped characters, special characters, and the text between.
 _TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")
 _MARKS = ("{", "}", "|", "\\", "/*", "//")
-# A text, put together of texts.
+# A text, as a tree of texts.
 _Pieces = list["str | _Pieces"]
 
 
 class _Absent:
-    """No value at all: the server takes its own."""
+    """No value: the server uses its default."""
 
 
 ABSENT = _Absent()
 
 
 class Spec(NamedTuple):
-    """What a definition says of one input."""
+    """The definition of one input."""
 
     name: str
     type: str
@@ -63,7 +63,7 @@ class Field:
 
 
 def read_specs(definition: Mapping[str, Any]) -> list[Spec]:
-    """The inputs of a node as the editor orders them: required, then optional, each as the node says."""
+    """Return the inputs of a node in the editor's order: required, then optional."""
     inputs = _mapping(definition.get("input"))
     order = _mapping(definition.get("input_order"))
     result: list[Spec] = []
@@ -76,18 +76,18 @@ def read_specs(definition: Mapping[str, Any]) -> list[Spec]:
 
 
 def input_slots(specs: Sequence[Spec]) -> list[Slot]:
-    """The inputs that a node of this kind has, those without a field first."""
+    """Return the inputs of a node of this class, those without a field first."""
     plain = [Slot(spec.name, spec.type) for spec in specs if not spec.is_field]
     return plain + [Slot(spec.name, spec.type, None, spec.name) for spec in specs if spec.is_field]
 
 
 def marks_in(values: Iterable[Any]) -> int:
-    """How many marks texts have that are looked at one by one: a text may be made of nothing else."""
+    """Count the special characters that must be parsed one by one: a text may consist of nothing else."""
     return sum(value.count(mark) for value in values if isinstance(value, str) for mark in _MARKS)
 
 
 def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> dict[str, Any]:
-    """The value of each field that the server is told of."""
+    """Return the value of each field that is sent to the server."""
     if isinstance(stored, dict):
         return _by_name(specs, stored)
     values = deque(_without_forced(specs, stored))
@@ -106,24 +106,24 @@ def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> d
 
 
 def made_in_browser(specs: Iterable[Spec]) -> list[str]:
-    """The inputs of a node whose values no file holds."""
+    """Return the inputs of a node whose values no file contains."""
     return [spec.name for spec in specs if spec.type in _MADE_IN_BROWSER]
 
 
 def as_input(value: Any) -> Any:
-    """A value as the server expects it: a list would be taken for a link."""
+    """Return a value as the server expects it: a list would be read as a link."""
     return {"__value__": value} if isinstance(value, list) else value
 
 
 def _by_name(specs: Sequence[Spec], stored: Mapping[str, Any]) -> dict[str, Any]:
     found = {field.name: _default(field) for field in _fields(specs)}
-    # a node may have more of them than its definition says, by the format that was chosen
+    # A node may have more fields than its definition, depending on the chosen format.
     found |= {name: value for name, value in stored.items() if name in found or not isinstance(value, dict)}
     return {name: value for name, value in found.items() if value is not ABSENT}
 
 
 def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> list[Any]:
-    """Older files have values for fields that have become plain inputs since."""
+    """Remove the values that older files have for fields that have become plain inputs."""
     if not any(spec.options.get("forceInput") for spec in specs):
         return stored
     counted: list[tuple[bool, int]] = []
@@ -188,17 +188,17 @@ def _clean(field: Field, value: Any) -> Any:
 
 
 def _without_comments(text: str) -> str:
-    """Without what stands between `/*` and `*/`, or from `//` to the end of its line."""
+    """Remove comments: from `/*` to `*/`, and from `//` to the end of the line."""
     parts: list[str] = []
     at = 0
-    # where the next of each begins: a text may be made of nothing else, so none is looked for twice
+    # Position of the next of each. A text may consist of nothing else, so nothing is searched twice.
     long, short = text.find("/*"), text.find("//")
     while long != -1 or short != -1:
         is_long = short == -1 or -1 < long < short
         begin = long if is_long else short
         end = text.find("*/", begin + 2) if is_long else text.find("\n", begin)
         if is_long and end == -1:
-            # it has no end, and those after it have none either
+            # It has no end, so later ones have none either.
             long = -1
             continue
         parts.append(text[at:begin])
@@ -209,9 +209,9 @@ def _without_comments(text: str) -> str:
 
 
 def _one_of_each(text: str) -> str:
-    """Choose from `{a|b}`, as the editor does when it sends a prompt; the same text gives the same choice."""
+    """Choose from `{a|b}`, as the editor does when it submits a prompt. The same text always gives the same choice."""
     chance = random.Random(text)
-    # What is being read, within each bracket that is open; put together at the end, however deep it is nested.
+    # The parts within each open bracket. Joined at the end, so that nesting depth does not matter.
     out: list[_Pieces] = [[]]
     choices: list[list[_Pieces]] = []
 
@@ -231,7 +231,7 @@ def _one_of_each(text: str) -> str:
         else:
             out[-1].append(token[1] if len(token) == 2 and token[0] == "\\" else token)
     while choices:
-        # it was never closed: the rest is one of them
+        # It was never closed: the rest is one choice.
         close()
     return _put_together(out[0])
 

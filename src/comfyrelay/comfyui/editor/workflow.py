@@ -1,6 +1,6 @@
-"""Reading the editor's file: nodes, their slots, links and subgraphs, in format 0.4 and 1.0 alike.
+"""Read the editor's file: nodes, slots, links and subgraphs, in formats 0.4 and 1.0.
 
-What the file says is taken as it is; a part of it that has another shape than expected is as good as absent.
+Parts with an unexpected shape are ignored.
 """
 
 from collections.abc import Iterator, Mapping
@@ -9,15 +9,15 @@ from typing import Any
 
 from comfyrelay.errors import GraphError
 
-# The editor numbers nodes, or gives them UUIDs. Within subgraphs one id is put together of many.
+# The editor uses numbers or UUIDs as node ids. Within subgraphs, ids are joined.
 _LONGEST_ID = 100
 
-# Where links inside of a subgraph begin and end that come from, or lead to, the outside.
+# Ids of a subgraph's boundary: where links from and to the outside start and end.
 INPUT_NODE, OUTPUT_NODE = "-10", "-20"
-# How the editor marks nodes that do not run. One that is bypassed passes on what it is given.
+# Modes of nodes that do not run. A bypassed node passes its input on.
 MUTED, BYPASSED = 2, 4
 
-# Node types that were renamed.
+# Renamed node types.
 _RENAMED = {
     "T2IAdapterLoader": "ControlNetLoader",
     "ConditioningAverage ": "ConditioningAverage",
@@ -29,7 +29,7 @@ _RENAMED = {
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """An input of a node. `widget` is the name of the field that the link stands in for."""
+    """An input of a node. `widget` is the name of the field that the link replaces."""
 
     name: str
     type: str = "*"
@@ -52,7 +52,7 @@ class Node:
     title: str | None
     inputs: tuple[Slot, ...]
     output_types: tuple[str, ...]
-    # by position, or by name; some node packs do the latter
+    # By position, or by name, as some node packs store them.
     values: list[Any] | dict[str, Any]
     properties: Mapping[str, Any]
 
@@ -63,7 +63,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class SubgraphPort:
-    """An input or output of a subgraph, with the links inside."""
+    """An input or output of a subgraph, with its links inside."""
 
     name: str
     type: str
@@ -72,7 +72,7 @@ class SubgraphPort:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Sheet:
-    """One graph of the file: the workflow itself, or the inside of a subgraph."""
+    """One graph of the file: the workflow itself or the inside of a subgraph."""
 
     nodes: Mapping[str, Node]
     links: Mapping[str, GraphLink]
@@ -80,7 +80,7 @@ class Sheet:
     outputs: tuple[SubgraphPort, ...] = ()
 
     def link_to_output(self, at: int) -> GraphLink | None:
-        """The link inside of a subgraph that leads to one of its outputs."""
+        """Return the link inside a subgraph that leads to one of its outputs."""
         links = self.outputs[at].links if at < len(self.outputs) else ()
         return next((self.links[link] for link in links if link in self.links), None)
 
@@ -88,14 +88,14 @@ class Sheet:
 @dataclass(frozen=True, slots=True)
 class EditorWorkflow:
     root: Sheet
-    # by the type of the nodes that stand for them
+    # By the type of the nodes that represent them.
     subgraphs: Mapping[str, Sheet]
-    # as the file has them: what the editor used before there were subgraphs
+    # As stored in the file: the editor's predecessor of subgraphs.
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
 def is_editor_file(value: object) -> bool:
-    """Whether this is a workflow as the editor saves it."""
+    """Whether this is a workflow saved by the editor."""
     return isinstance(value, dict) and isinstance(value.get("nodes"), list)
 
 
@@ -104,12 +104,12 @@ def read_workflow(value: Mapping[str, Any]) -> EditorWorkflow:
     if not root.nodes:
         raise GraphError("The workflow has no nodes.")
     subgraphs: dict[str, Sheet] = {}
-    pending = list(_definitions(value))
+    pending = list(_subgraphs(value))
     while pending:
         definition = pending.pop()
         if str(definition.get("id")) not in subgraphs:
             subgraphs[str(definition.get("id"))] = read_sheet(definition)
-            pending.extend(_definitions(definition))
+            pending.extend(_subgraphs(definition))
     groups = as_dict(as_dict(value.get("extra")).get("groupNodes"))
     return EditorWorkflow(
         root=root, subgraphs=subgraphs, groups={name: as_dict(group) for name, group in groups.items()}
@@ -126,7 +126,7 @@ def read_sheet(value: Mapping[str, Any]) -> Sheet:
         nodes={node.id: node for node in nodes},
         links=links,
         inputs=tuple(_ports(value.get("inputs"))),
-        # the first that is there counts
+        # The first of duplicates wins.
         outputs=tuple(replace(port, links=tuple(link for link in port.links if link in links)[:1]) for port in outputs),
     )
 
@@ -149,13 +149,13 @@ def read_node(value: Mapping[str, Any], *, node_id: str | None = None) -> Node:
 
 
 def type_name(value: object) -> str:
-    """A slot's type. A list of choices is a type of its own; 0 and nothing stand for any."""
+    """Return a slot's type. A list of choices is a separate type; 0 and nothing mean any."""
     if isinstance(value, list):
         return "COMBO"
     return value if isinstance(value, str) and value else "*"
 
 
-def _definitions(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+def _subgraphs(value: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
     return _dicts(as_dict(value.get("definitions")).get("subgraphs"))
 
 

@@ -1,1 +1,1 @@
-"""Graphs in ComfyUI's API format: reading, hashing, checking."""
+"""Read, hash and check graphs in ComfyUI's API format."""

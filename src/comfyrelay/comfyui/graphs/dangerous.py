@@ -1,16 +1,16 @@
-"""Node classes of public packs that a graph of somebody else should not bring along, by what they can do.
+"""Node classes of public packs that are unsafe in a tenant's graph, grouped by what they can do.
 
-A name is compared by its small letters and digits alone, so that `Load Image From Url (mtb)` and `LoadImageFromURL`
-are one rule. A `*` at an end stands for anything. What is denied here by accident, an administrator allows by name.
+Names are compared by lower-case letters and digits only, so that `Load Image From Url (mtb)` and `LoadImageFromURL`
+match one rule. A `*` at either end matches anything. An administrator can allow false positives by name.
 """
 
 from dataclasses import dataclass
 from functools import lru_cache
 
 _CODE = "it runs code or commands"
-_MACHINE = "it reads the machine that it runs on"
-_ADDRESSES = "it calls addresses of the graph's choice"
-_PATHS = "it reads or writes paths of the graph's choice"
+_MACHINE = "it reads data of the machine"
+_ADDRESSES = "it calls addresses that the graph chooses"
+_PATHS = "it reads or writes paths that the graph chooses"
 
 DANGERS: dict[str, str] = {
     _CODE: """
@@ -63,7 +63,7 @@ DANGERS: dict[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class _Rule:
-    """Names by their whole, their beginning, their end, or a part: each compared by what is fastest for it."""
+    """Patterns split into exact names, prefixes, suffixes and substrings, each matched the fastest way."""
 
     why: str
     names: frozenset[str]
@@ -96,6 +96,6 @@ _RULES = tuple(_Rule.of(why, patterns) for why, patterns in DANGERS.items())
 
 @lru_cache(maxsize=8192)
 def danger_of(class_type: str) -> str | None:
-    """What a class can do that a tenant's graph should not; `None` when nothing is known against it."""
+    """Return what a class can do that a tenant's graph should not; `None` if it is not known to be dangerous."""
     name = "".join(each for each in class_type.lower() if each.isascii() and each.isalnum())
     return next((rule.why for rule in _RULES if rule.covers(name)), None)

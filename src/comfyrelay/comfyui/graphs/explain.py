@@ -1,4 +1,4 @@
-"""ComfyUI's complaints about a graph, in words that a person understands."""
+"""Turn ComfyUI's validation errors into sentences for users."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ MODEL_INPUTS = frozenset(
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphProblem:
-    """One reason why a server does not take a graph; `kind` is the error that it means."""
+    """One reason why a server rejects a graph; `kind` is the exception class."""
 
     text: str
     kind: type[ComfyError] = GraphRefused
@@ -32,7 +32,7 @@ class GraphProblem:
 
 
 def failure_of(problems: list[GraphProblem], *, raw: str | None = None) -> ComfyError:
-    """One error for all problems. What is wrong with the graph itself outweighs what only this server lacks."""
+    """Return one error for all problems. An error of the graph itself outweighs missing nodes or models."""
     kinds = {problem.kind for problem in problems}
     kind = next((each for each in (GraphRefused, NotInstalled, InputMissing) if each in kinds), GraphRefused)
     texts = [problem.text for problem in problems]
@@ -41,7 +41,7 @@ def failure_of(problems: list[GraphProblem], *, raw: str | None = None) -> Comfy
 
 
 def explain_refusal(body: Mapping[str, Any], *, raw: str | None = None) -> ComfyError:
-    """The error that a 400 of `/prompt` stands for."""
+    """Convert a 400 response of `/prompt` into an exception."""
     problems = node_problems(body.get("node_errors"))
     if not problems:
         problems = [_general_problem(body.get("error"))]
@@ -49,7 +49,7 @@ def explain_refusal(body: Mapping[str, Any], *, raw: str | None = None) -> Comfy
 
 
 def node_problems(node_errors: object) -> list[GraphProblem]:
-    """Everything in a `node_errors` object."""
+    """Return every problem in a `node_errors` object."""
     if not isinstance(node_errors, dict):
         return []
     return [
@@ -77,12 +77,12 @@ def _general_problem(error: object) -> GraphProblem:
     if kind == "missing_node_type":
         return _missing_node(extra.get("class_type"), str(extra.get("node_id") or "?"))
     if kind == "invalid_prompt" and "does not exist" in message:
-        # 0.7.0 names the class in the middle of its sentence and the node in the details, as #id
+        # ComfyUI 0.7.0 names the class in the middle of its sentence and the node in the details, as #id.
         name = message.partition("node ")[2].partition(" does not exist")[0]
         return _missing_node(name, str(error.get("details") or "").partition("#")[2].strip("'"))
     if kind == "prompt_outputs_failed_validation" and not error.get("details"):
-        # 0.7.0 gives no reason for a circle of links
-        return GraphProblem(text="The server refused every output of the graph; its links may go in a circle.")
+        # ComfyUI 0.7.0 gives no reason for a cycle of links.
+        return GraphProblem(text="The server refused every output of the graph; its links may form a cycle.")
     return GraphProblem(
         text=user_sentence(": ".join(str(error[key]) for key in ("message", "details") if error.get(key)))
     )
@@ -164,7 +164,7 @@ def _broken(_name: str, extra: dict[str, Any], error: dict[str, Any]) -> Explain
 
 
 def _cycle(_name: str, _extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    return "its links go in a circle", GraphRefused
+    return "its links form a cycle", GraphRefused
 
 
 def _anything_else(_name: str, _extra: dict[str, Any], error: dict[str, Any]) -> Explained:

@@ -1,7 +1,7 @@
-"""Files that a graph names and that are not its own: another job's, or the machine's.
+"""Find files in a graph that belong to another job or to the machine.
 
-A graph may name models, and what was uploaded for its job. ComfyUI itself follows `../`, absolute paths and
-`x.png [output]`, so that whoever may send a graph could read what others have left there.
+A graph may name models, and files uploaded for its job. ComfyUI itself follows `../`, absolute paths and `x.png
+[output]`, so without this check any tenant could read files of others.
 """
 
 import re
@@ -14,29 +14,29 @@ from comfyrelay.comfyui.graphs.graph import Graph, is_link
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
 
-# One folder for everything that was put there by us, so that it is found and cleaned up easily.
+# All our uploads go into one folder, so that they are easy to find and clean up.
 UPLOAD_FOLDER = "comfyrelay"
 
-# Stands for the job's own file while the text around it is looked at.
+# Replaces the job's own file while the text around it is checked.
 _OWN = "own"
-# ComfyUI does not look for the space before them.
+# ComfyUI does not require the space before these.
 _MARKS = ("[input]", "[output]", "[temp]")
 _QUOTES = "\"'` \t"
-# `..` as a part of a path, wherever it stands; "wait...", "and/or" and "1../2" have none
+# `..` as a path component at any position; "wait...", "and/or" and "1../2" have none.
 _BEFORE, _AFTER = r"(?<![^\s/\\\"'`(\[{,;:=|<>])", r"(?![^\s/\\\"'`)\]},;:|<>])"
 _PARENT = re.compile(rf"{_BEFORE}\.\.[/\\]|[/\\]\.\.{_AFTER}|^\.\.$")
 _FILE_URL = re.compile(r"\bfile:[/\\]", re.IGNORECASE)
 _HOME_DRIVE_OR_SHARE = re.compile(r"~[\w.-]*[/\\]|~$|[A-Za-z]:[/\\]|\\\\\S|file:\S", re.IGNORECASE)
-# a prompt may begin with a slash ("/imagine a cat"), a path goes on with another, or ends like a file
+# A prompt may start with a slash ("/imagine a cat"); a path has another slash or a file suffix.
 _ABSOLUTE = re.compile(r"/\S*$|/+[^\s/]+/\S|/+[^\s/].*\.[A-Za-z]\w{1,9}$")
 _WEB = re.compile(r"https?://\S+$", re.IGNORECASE)
-# not by its letters alone: to Windows and macOS large and small ones are the same
+# Case-insensitive, because Windows and macOS file systems are.
 _OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECASE)
-# Linux takes no longer one; an image as base64 may begin with a slash
+# Linux allows no longer path; base64 image data may start with a slash.
 LONGEST_PATH = 4096
-# More than these nobody reads, and a graph can have a hundred thousand.
+# Report at most this number of problems: a graph can have a hundred thousand.
 MOST_PROBLEMS = 10
-# how the most used pack of video nodes marks a text that is a path
+# How the most common video node pack marks a text that is a path.
 PATH_MARK = "vhs_path_extensions"
 
 
@@ -50,9 +50,9 @@ class _Input:
 
 
 def foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any]) -> list[str]:
-    """What a graph names besides models and its own files, one sentence each; empty when there is nothing.
+    """Return one sentence for each file a graph names that is neither a model nor its own.
 
-    `own` are the placeholders of the job's files. Nodes that `object_info` does not know are judged by their texts.
+    `own` are the placeholders of the job's files. Nodes missing in `object_info` are judged by their texts.
     """
     return list(islice(_foreign_files(graph, own=own, object_info=object_info), MOST_PROBLEMS))
 
@@ -92,7 +92,7 @@ def _inputs(node_id: str, node: dict[str, Any], object_info: Mapping[str, Any]) 
     specs = dict(input_specs(object_info.get(node["class_type"])))
     for name, value in node["inputs"].items():
         if name == "filename_prefix" and isinstance(value, str):
-            # it is replaced before the run
+            # Replaced before the run.
             continue
         spec = specs.get(name)
         yield (
@@ -111,36 +111,36 @@ def _why_foreign(each: _Input, text: str, own: re.Pattern[str] | None) -> str | 
     around = own.sub(_OWN, text) if own is not None else text
     if each.has_choices and _is_media(around.rstrip()):
         return "which is not a file of this job"
-    # some nodes take one path in each line
+    # Some nodes take one path per line.
     return next(filter(None, map(_why_path, around.splitlines())), None)
 
 
 def _why_path(line: str) -> str | None:
     text = line.strip(_QUOTES)
     if text.endswith(_MARKS):
-        return "a file in a folder of the server"
+        return "a file in a server folder"
     is_absolute = len(text) <= LONGEST_PATH and _ABSOLUTE.match(text)
     if is_absolute or _PARENT.search(text) or _FILE_URL.search(text) or _HOME_DRIVE_OR_SHARE.match(text):
         return "a path on the server"
     has_space = any(map(str.isspace, text))
     has_slash = "/" in text or "\\" in text
-    # dynamic prompts have patterns of their own: __animals/*__
+    # Dynamic prompts have their own patterns: __animals/*__.
     if "*" in text and has_slash and not has_space and not text.startswith("__") and len(text) <= LONGEST_PATH:
-        return "a pattern that stands for files of the server"
+        return "a pattern that matches files on the server"
     if _OUR_FOLDER.search(text) and not has_space:
-        return "a folder in which files of other jobs are"
+        return "a folder with files of other jobs"
     if _is_media(text) and (has_slash or not has_space) and not _WEB.match(text):
         return "which is not a file of this job"
     return None
 
 
 def _is_media(text: str) -> bool:
-    """Whether it ends like the name of a file, and is not only such an ending, which savers let one choose."""
+    """Whether it ends with a media suffix and is not just a suffix, which savers offer as a choice."""
     return text.lower().endswith(MEDIA_SUFFIXES) and text.lower() not in MEDIA_SUFFIXES
 
 
 def texts_in(value: Any) -> Iterator[str]:
-    """Every text in an input's value, however deep; a link has none."""
+    """Yield every text in an input's value, at any depth. A link has none."""
     pending = [] if is_link(value) else [value]
     while pending:
         each = pending.pop()

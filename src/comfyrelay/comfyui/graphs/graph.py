@@ -1,4 +1,4 @@
-"""Graphs in ComfyUI's API format: reading them, and filling in their placeholders."""
+"""Read graphs in ComfyUI's API format and fill in their placeholders."""
 
 import json
 import re
@@ -10,47 +10,47 @@ from typing import Any, TypeGuard
 
 from comfyrelay.errors import GraphError
 
-# node id → {"class_type": …, "inputs": {…}, "_meta": {…}}
+# Node id -> {"class_type": …, "inputs": {…}, "_meta": {…}}
 Graph = dict[str, Any]
 
-# Those of a thousand nodes have about one megabyte.
+# A graph of a thousand nodes has about one megabyte.
 MOST_BYTES = 16 * 1024 * 1024
 
 
 def load_graph(source: str | bytes | Path) -> Graph:
-    """Read a graph from JSON or a file and check its shape; `GraphError` says what is wrong with it."""
+    """Read a graph from JSON or a file and check its shape. Raises `GraphError` if it is invalid."""
     return check_graph(read_json(source))
 
 
 def read_json(source: str | bytes | Path) -> Any:
-    """What a file or a text holds; `GraphError` where that is no JSON."""
+    """Parse JSON from a text or a file. Raises `GraphError` if it is invalid."""
     if isinstance(source, Path):
         source = _read(source)
     if len(source) > MOST_BYTES:
-        raise GraphError(f"A workflow has at most {MOST_BYTES // 2**20} MB, and this has more.")
+        raise GraphError(f"The workflow is larger than {MOST_BYTES // 2**20} MB.")
     return _parse(source)
 
 
 def check_graph(value: object) -> Graph:
     """Check that a value has the shape of a graph, and return it."""
     if not isinstance(value, dict):
-        raise GraphError("This is not a ComfyUI workflow: that would be a JSON object of nodes.")
+        raise GraphError("This is not a ComfyUI workflow: a workflow is a JSON object of nodes.")
     if isinstance(value.get("nodes"), list):
         raise GraphError(
-            "This is a workflow as ComfyUI's editor saves it: it runs where the definitions of its nodes are known. "
+            "This workflow is in the format of ComfyUI's editor, which needs the node definitions of a server. "
             'Export it with "Export (API)", or convert it (`ComfyClient.load`).'
         )
     if not value:
         raise GraphError("The graph has no nodes.")
     if not any(isinstance(each, dict) and ("class_type" in each or "inputs" in each) for each in value.values()):
-        raise GraphError("This is not a ComfyUI workflow: it has nothing like a node.")
+        raise GraphError("This is not a ComfyUI workflow: it contains no node.")
     for node_id, node in value.items():
         _check_node(node_id, node)
     return value
 
 
-def in_circle(graph: Graph) -> list[str]:
-    """The nodes that can never run: those in a circle of links, and those behind one."""
+def nodes_in_cycle(graph: Graph) -> list[str]:
+    """Return the nodes that can never run: those in a cycle of links, and nodes that depend on one."""
     sources = {
         node_id: {value[0] for value in node["inputs"].values() if is_link(value) and value[0] in graph}
         for node_id, node in graph.items()
@@ -71,7 +71,7 @@ def in_circle(graph: Graph) -> list[str]:
 
 
 def dump_json(value: object) -> bytes:
-    """A graph, or what holds one, as JSON; `GraphError` for values that JSON does not have."""
+    """Encode a graph, or an object that contains one, as JSON. Raises `GraphError` for values JSON cannot represent."""
     try:
         return json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError, RecursionError) as error:
@@ -79,18 +79,18 @@ def dump_json(value: object) -> bytes:
 
 
 def is_link(value: object) -> TypeGuard[list[Any]]:
-    """Whether an input's value is another node's output, as ComfyUI tells them apart: `["12", 0]`."""
-    # to ComfyUI `true` is a number, too
+    """Whether an input's value is a link to another node's output, such as `["12", 0]`. Uses ComfyUI's rule."""
+    # ComfyUI also accepts `true` as a number.
     return (
         isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], int | float)
     )
 
 
 def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
-    """Return a new graph in which each placeholder in an input's text is its value.
+    """Return a new graph with each placeholder in the inputs replaced by its value.
 
-    A text that is nothing but the placeholder becomes the value itself: a number stays a number. All are
-    replaced in one pass, so a value that holds another placeholder's text (a prompt may) is left alone.
+    A text that is exactly one placeholder becomes the value itself, so a number stays a number. All placeholders are
+    replaced in one pass, so placeholder text within a value, such as a prompt, is left alone.
     """
     pattern = _pattern(frozenset(values))
 
@@ -106,7 +106,7 @@ def replace_placeholders(graph: Graph, values: Mapping[str, object]) -> Graph:
 
 
 def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
-    """Return those of the names that `replace_placeholders` would replace somewhere in the graph."""
+    """Return the names that `replace_placeholders` would replace in the graph."""
     wanted = set(names)
     pattern = _pattern(frozenset(wanted))
     if pattern is None:
@@ -127,13 +127,12 @@ def _read(path: Path) -> bytes:
 
 def _parse(text: str | bytes) -> Any:
     try:
-        # utf-8-sig: some editors on Windows put a byte order mark in front
+        # utf-8-sig: some Windows editors write a byte order mark.
         decoded = text.decode("utf-8-sig") if isinstance(text, bytes) else text.removeprefix("\ufeff")
         return json.loads(decoded, parse_constant=_refuse_constant)
     except UnicodeDecodeError:
         raise GraphError(
-            "The graph is not valid JSON, for it is no text. What pictures, videos and sounds carry is read by "
-            "`ComfyClient.load`."
+            "The graph is not valid JSON: it is not a text. Use `ComfyClient.load` to read images, videos and audio."
         ) from None
     except RecursionError:
         raise GraphError("The graph is not valid JSON: it is nested too deeply.") from None
@@ -142,7 +141,7 @@ def _parse(text: str | bytes) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    # Python reads NaN and Infinity, but databases and other readers of JSON do not
+    # Python reads NaN and Infinity, but databases and other JSON parsers do not.
     raise ValueError(f"{name} is not a JSON number")
 
 
@@ -168,7 +167,7 @@ def _pattern(names: frozenset[str]) -> re.Pattern[str] | None:
 def _as_text(value: object) -> str:
     if value is None:
         return ""
-    # a value in the middle of a text reads as JSON would write it: true, not True
+    # Within a text, write a value as JSON does: true, not True.
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
@@ -180,7 +179,7 @@ def _fill_node(node: dict[str, Any], fill: Callable[[str], object]) -> dict[str,
 
 
 def _copied(part: Any) -> Any:
-    # deepcopy takes its time to find out that a text need not be copied
+    # Faster than deepcopy, which checks every text.
     return part if isinstance(part, str) else deepcopy(part)
 
 

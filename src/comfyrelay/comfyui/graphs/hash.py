@@ -1,4 +1,4 @@
-"""The workflow hash: the same for two graphs that need the same nodes and models, whatever their prompts."""
+"""Workflow hash: equal for graphs that need the same nodes and models, independent of their prompts."""
 
 import hashlib
 import json
@@ -14,18 +14,18 @@ MODEL_SUFFIXES = (
 
 
 _name = itemgetter(0)
-# Made once: json.dumps with separators makes an encoder per call.
+# Created once: json.dumps with separators creates an encoder per call.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
 def workflow_hash(graph: Graph) -> str:
     """Return the SHA-256 of a graph's structure, in hexadecimal.
 
-    Node ids, `class_type`, links, names of inputs and names of model files count; prompts, seeds, sizes,
-    titles and the order of keys do not.
+    Node ids, `class_type`, links, input names and model file names count. Prompts, seeds, sizes, titles and key order
+    do not.
     """
     nodes = [_node(node_id, graph[node_id]) for node_id in sorted(graph)]
-    # JSON rather than repr: the hash must be the same in every version of Python
+    # JSON instead of repr: the hash must be the same in every Python version.
     return hashlib.sha256(_encode(nodes).encode()).hexdigest()
 
 
@@ -33,7 +33,7 @@ def _node(node_id: str, node: dict[str, Any]) -> list[Any]:
     parts = [node_id, node["class_type"]]
     for name, value in sorted(node["inputs"].items(), key=_name):
         parts.append(name)
-        # most values are numbers, which never count
+        # Most values are numbers, which never count.
         parts.append(_structure(value) if isinstance(value, (str, list, dict)) else None)
     return parts
 
@@ -43,11 +43,11 @@ def _structure(value: Any) -> Any:
 
 
 def _models(value: Any) -> Any:
-    """The model files that a literal value names; `None` when it names none."""
+    """Return the model files that a literal value names, or `None`."""
     if isinstance(value, str):
-        # only the end is looked at: a prompt may be long
+        # Check only the end: a prompt may be long.
         return value if value[-12:].lower().endswith(MODEL_SUFFIXES) else None
-    # some nodes (LoRA stacks) keep their models in an object or a list
+    # Some nodes (LoRA stacks) keep their models in an object or a list.
     if isinstance(value, dict):
         return [[name, named] for name in sorted(value) if (named := _models(value[name])) is not None] or None
     if isinstance(value, list):

@@ -1,7 +1,7 @@
-"""Definitions of nodes, held to the shape in which they are read.
+"""Reduce node definitions to the expected shape.
 
-They come from workers, and whoever reads a workflow reads those of all: what a broken or hostile node says of itself is
-left out here, once, so that nobody stumbles over it later.
+Workers send them, and every reader of a workflow reads the definitions of all workers. Invalid parts of a broken or
+hostile node are dropped here once.
 """
 
 import math
@@ -10,25 +10,25 @@ from typing import Any
 
 from comfyrelay.text import is_storable
 
-# A choice that brings inputs along nests by six, and those of ComfyUI itself do so once.
+# A choice with nested inputs adds six levels; ComfyUI's own nodes nest once.
 MOST_DEPTH = 32
 LONGEST_NAME = 200
 _LARGEST_NUMBER = 2**64 - 1
-# how much a value takes in memory besides its text, about
+# Approximate memory of a value in addition to its text.
 _VALUE_BYTES = 64
 
 
-# What has no place among definitions: `None` has.
+# Marks an invalid value, because `None` is a valid one.
 _DROPPED = object()
 
 
 def in_shape(definitions: Mapping[str, Any]) -> dict[str, Any]:
-    """Each class with what is read of it, in the order in which it came; what has another shape is dropped."""
+    """Return the valid parts of each class, in the original order."""
     return {name: _class(each) for name, each in definitions.items() if _is_name(name) and isinstance(each, dict)}
 
 
 def weight(value: object) -> int:
-    """How many bytes a value takes in memory, about."""
+    """Return the approximate memory of a value in bytes."""
     total, pending = 0, [value]
     while pending:
         each = pending.pop()
@@ -53,7 +53,7 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
             part: [name for name in names if _is_name(name)] for part, names in parts.items() if isinstance(names, list)
         }
     if isinstance(outputs := definition.get("output"), list):
-        # by position: what is no type stands for any
+        # Outputs count by position, so an invalid type becomes "any".
         found["output"] = [_output(each) for each in outputs]
     if isinstance(is_output := definition.get("output_node"), bool):
         found["output_node"] = is_output
@@ -83,7 +83,7 @@ def _inputs(inputs: Mapping[str, Any], depth: int) -> dict[str, Any]:
 
 
 def _spec(spec: object, depth: int) -> Any:
-    """An input as `[type, options]`."""
+    """Return an input as `[type, options]`."""
     if not isinstance(spec, list) or not spec or not isinstance(spec[0], str | list):
         return _DROPPED
     kind = _value(spec[0], depth)
@@ -100,7 +100,7 @@ def _options(options: Mapping[str, Any], depth: int) -> dict[str, Any]:
         del found["widgetType"]
     _shape_inputs(found, "inputs", depth)
     for each in found.get("options", ()):
-        # a choice may bring inputs along
+        # A choice may have nested inputs.
         if isinstance(each, dict):
             _shape_inputs(each, "inputs", depth)
     if isinstance(template := found.get("template"), dict):
@@ -114,7 +114,7 @@ def _shape_inputs(holder: dict[str, Any], key: str, depth: int) -> None:
 
 
 def _value(value: object, depth: int) -> Any:
-    """The value without what cannot be kept."""
+    """Return the value without invalid parts."""
     if isinstance(value, str):
         return value if is_storable(value) else _DROPPED
     if isinstance(value, dict):

@@ -1,4 +1,4 @@
-"""The definitions of nodes (`/object_info`), as they go from a worker to a server: packed, named by their content."""
+"""Pack, verify and merge the node definitions (`/object_info`) that workers send to a server."""
 
 import gzip
 import hashlib
@@ -14,11 +14,10 @@ from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_uplo
 from comfyrelay.errors import InvalidInput
 from comfyrelay.json_size import has_more_values
 
-# A ComfyUI with a hundred node packs has a third of this,
+# A ComfyUI with a hundred node packs has a third of these two limits.
 MOST_BYTES = 16 * 1024**2
-# and of this.
 MOST_VALUES = 1_000_000
-# In memory, of all workers together; what has no room there is as good as absent.
+# In memory, for all workers together. Definitions beyond this limit are ignored.
 MOST_MERGED_BYTES = 256 * 1024**2
 
 
@@ -29,49 +28,51 @@ class PackedDefinitions:
 
     @property
     def data(self) -> bytes:
-        """Compressed; it takes longer than all the rest."""
+        """The compressed data. Compressing takes longer than all other steps."""
         return gzip.compress(self.text, mtime=0)
 
 
 def pack(definitions: Mapping[str, Any]) -> PackedDefinitions:
-    """The same definitions are packed the same way by every worker.
+    """Pack node definitions, so that equal definitions give equal data on every worker.
 
-    Lists of uploaded files are left out: they change with each job, and name what is somebody's.
+    Lists of uploaded files are removed: they change with each job and contain users' file names.
     """
-    # only the classes may be put in order: the editor saves the values of a node in the order of its inputs
+    # Sort only the classes: the editor saves a node's values in the order of its inputs.
     shared = {name: _without_files(definitions[name]) for name in sorted(definitions)}
     text = json.dumps(shared, separators=(",", ":")).encode()
     return PackedDefinitions(sha256=hashlib.sha256(text).hexdigest(), text=text)
 
 
 def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:
-    """Held to the shape in which they are read. `InvalidInput` when it is not what it is named, too large, or no
-    definitions."""
+    """Unpack node definitions and reduce them to the expected shape.
+
+    Raises `InvalidInput` if the hash is wrong, or they are too large or not node definitions.
+    """
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
             text = file.read(MOST_BYTES + 1)
     except (OSError, EOFError, zlib.error):
-        raise InvalidInput("This is not compressed with gzip, or not whole.") from None
+        raise InvalidInput("The data is not complete gzip data.") from None
     if len(text) > MOST_BYTES:
-        raise InvalidInput(f"Definitions have at most {MOST_BYTES // 1024**2} MiB.")
+        raise InvalidInput(f"Node definitions have at most {MOST_BYTES // 1024**2} MiB.")
     if hashlib.sha256(text).hexdigest() != sha256:
-        raise InvalidInput(
-            "This is not what its hash says: send the SHA-256 of the JSON text, before it is compressed."
-        )
+        raise InvalidInput("The content does not match its hash: send the SHA-256 of the JSON text before compression.")
     if has_more_values(text, MOST_VALUES):
-        raise InvalidInput(f"Definitions have at most {MOST_VALUES:,} values.")
+        raise InvalidInput(f"Node definitions have at most {MOST_VALUES:,} values.")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
-        raise InvalidInput("These are not definitions of nodes: send what ComfyUI answers at /object_info.")
+        raise InvalidInput("These are not node definitions: send ComfyUI's response of /object_info.")
     return in_shape(found)
 
 
 class Merging:
-    """One set of definitions out of several, newest first: of each class the first, which may choose what any of them
-    may."""
+    """Merge several sets of node definitions, newest first.
+
+    The first definition of a class wins, with the choices of all.
+    """
 
     def __init__(self, *, most_bytes: int = MOST_MERGED_BYTES) -> None:
         self.merged: dict[str, Any] = {}
@@ -94,7 +95,7 @@ class Merging:
 
 
 def merge(newest_first: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-    """What `Merging` makes of them."""
+    """Merge sets of node definitions, newest first."""
     merging = Merging()
     for definitions in newest_first:
         merging.add(definitions)
@@ -107,7 +108,7 @@ def _without_files(definition: Any) -> Any:
 
 
 def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
-    """All the choices of each input that has some more in the other definition."""
+    """Return all choices of each input for which the other definition has additional ones."""
     others = dict(input_specs(other))
     more = {}
     for name, spec in input_specs(first):
@@ -118,7 +119,7 @@ def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
 
 
 def _not_in(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
-    # newer nodes have objects as choices, which have no hash
+    # Newer nodes have objects as choices, which are not hashable.
     known = {json.dumps(each, sort_keys=True) for each in choices}
     return (each for each in added if json.dumps(each, sort_keys=True) not in known)
 

@@ -1,4 +1,4 @@
-"""Finding the nodes of a graph by id or title, setting their inputs, and listing what they name."""
+"""Find nodes by id or title, set their inputs, and list the files they name."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ MEDIA_SUFFIXES = (
     *(".wav", ".mp3", ".flac", ".ogg", ".opus", ".m4a", ".aac"),
     *(".glb", ".gltf", ".obj", ".ply", ".latent"),
 )
-# How a graph says in which of the server's folders a file is.
+# How a graph marks the server folder of a file.
 FOLDER_MARKS = (" [input]", " [output]", " [temp]")
 
 
@@ -30,7 +30,7 @@ class NamedFile:
 
 
 def title_of(graph: Graph, node_id: str) -> str:
-    """The title that the node has in the editor, else its class."""
+    """Return the node's title in the editor, or its class."""
     node = graph[node_id]
     meta = node.get("_meta")
     title = meta.get("title") if isinstance(meta, dict) else None
@@ -38,24 +38,27 @@ def title_of(graph: Graph, node_id: str) -> str:
 
 
 def find_node(graph: Graph, node: str) -> str:
-    """Return the id of the node with this id or title; `GraphError` when there is none, or more than one."""
+    """Return the id of the node with this id or title. Raises `GraphError` if there is none or more than one."""
     if node in graph:
         return node
     found = [node_id for node_id in graph if title_of(graph, node_id) == node]
     if not found:
         raise GraphError(f'The graph has no node with the id or title "{node}".')
     if len(found) > 1:
-        raise GraphError(f'The title "{node}" is that of several nodes ({", ".join(found)}): use an id.')
+        raise GraphError(f'Several nodes have the title "{node}" ({", ".join(found)}): use an id.')
     return found[0]
 
 
 def set_input(graph: Graph, node: str, name: str, value: Any) -> None:
-    """Set an input of a node, named by id or title, in place."""
+    """Set an input of a node, given by id or title, in place."""
     graph[find_node(graph, node)]["inputs"][name] = value
 
 
 def output_nodes(graph: Graph, object_info: Mapping[str, Any] | None = None) -> list[str]:
-    """The nodes whose outputs ComfyUI keeps. Without `object_info` it is guessed: savers, previews, and other ends."""
+    """Return the output nodes.
+
+    Without `object_info` this is a guess: savers, previews, and other nodes without successors.
+    """
     if object_info is not None:
         return [node_id for node_id, node in graph.items() if _is_output(object_info.get(node["class_type"]))]
     linked = {value[0] for node in graph.values() for value in node["inputs"].values() if is_link(value)}
@@ -67,20 +70,20 @@ def output_nodes(graph: Graph, object_info: Mapping[str, Any] | None = None) -> 
 
 
 def models_in(graph: Graph) -> list[NamedFile]:
-    """The model files that a graph names."""
+    """Return the model files that a graph names."""
     return [each for each in _literals(graph) if each.name.lower().endswith(MODEL_SUFFIXES)]
 
 
 def files_in(graph: Graph) -> list[NamedFile]:
-    """The images, videos and other media that a graph names, as it names them."""
+    """Return the images, videos and other media that a graph names."""
     return [each for each in _literals(graph) if _plain_name(each.name).lower().endswith(MEDIA_SUFFIXES)]
 
 
 def with_prefix(graph: Graph, folder: str) -> Graph:
-    """Return the graph with each saver's files in a folder of its own, named as before.
+    """Return the graph with each saver writing into `folder`, with unchanged file names.
 
-    A saver whose inputs are all as in an earlier run does not run again: ComfyUI then names the old file, which may be
-    gone. A folder that is new each time makes it write.
+    ComfyUI does not run a saver again if its inputs are unchanged: it returns the old file, which may be deleted. A new
+    folder for each run makes it write.
     """
     return {node_id: _prefixed(node, folder) for node_id, node in graph.items()}
 
@@ -89,7 +92,7 @@ def _prefixed(node: dict[str, Any], folder: str) -> dict[str, Any]:
     prefix = node["inputs"].get("filename_prefix")
     if not isinstance(prefix, str):
         return node
-    # only the last part: a prefix may not lead out of the folder
+    # Only the last part: a prefix must not lead out of the folder.
     name = PurePosixPath(prefix.replace("\\", "/")).name or "out"
     return {**node, "inputs": {**node["inputs"], "filename_prefix": f"{folder}/{'out' if name == '..' else name}"}}
 
@@ -107,6 +110,6 @@ def _plain_name(name: str) -> str:
 def _literals(graph: Graph) -> Iterator[NamedFile]:
     for node_id, node in graph.items():
         for name, value in node["inputs"].items():
-            # a prompt may end like a file name, but hardly in one line of 255 letters
+            # A prompt may end like a file name, but rarely in one line of 255 characters.
             if isinstance(value, str) and len(value) <= 255 and "\n" not in value:
                 yield NamedFile(node_id=node_id, class_type=node["class_type"], input=name, name=value)

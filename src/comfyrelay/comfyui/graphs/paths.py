@@ -1,7 +1,8 @@
-"""Inputs that name a file, a folder or an address: what they may hold in a tenant's graph.
+"""Check inputs that name a file, folder or address in a tenant's graph.
 
-Whatever a link brings is made while the graph runs, and nobody can look at it before. So such an input holds the file
-itself: a placeholder of a file of the job. Where a node's definition is known it decides; else the input's name does.
+A linked value is computed while the graph runs and cannot be checked before. Such an input must therefore contain the
+placeholder of a file of the job. The node's definition decides which inputs these are; without one, the input's name
+does.
 """
 
 import re
@@ -16,9 +17,9 @@ from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.comfyui.graphs.preflight import choices_of, inner_specs, input_specs, is_upload, specs_for
 
-# Each run puts a folder of its own before it.
+# Each run puts its own folder in front of it.
 PREFIX = "filename_prefix"
-# Loaders that many graphs have, for where no definition is known.
+# Common loaders, for nodes without a known definition.
 _LOADERS = {
     ("LoadImage", "image"),
     ("LoadImageMask", "image"),
@@ -41,7 +42,7 @@ _FILES = frozenset(
     }
 )
 _MEDIA = frozenset({"image", "images", "video", "videos", "audio", "mask", "latent", "mesh"})
-# What is not a file, but something about one: path_type, filename_delimiter.
+# Attributes of a file, not a file: path_type, filename_delimiter.
 _ATTRIBUTES = frozenset(
     {
         *("type", "format", "mode", "extension", "ext", "suffix", "delimiter", "separator", "padding", "digits"),
@@ -49,11 +50,11 @@ _ATTRIBUTES = frozenset(
         *("length", "width", "height", "scale", "weight", "strength", "opacity", "color", "style", "points"),
     }
 )
-# Without anything between its words; not `profile` and `curl`.
+# Compound words without a separator; excludes `profile` and `curl`.
 _ONE_WORD = re.compile(
     r"[a-z]+(?:path|paths|filename|folder|directory)|(?:image|video|audio|mask)(?:file|dir|url|uri)s?"
 )
-# Types whose values are made by a node, or are no texts.
+# Types whose values a node computes or that are not texts.
 _NO_NAMES = frozenset(
     {
         *("INT", "FLOAT", "BOOLEAN", "NUMBER", "COLOR", "IMAGE", "MASK", "LATENT", "VIDEO", "AUDIO", "MESH", "VOXEL"),
@@ -64,19 +65,19 @@ _NO_NAMES = frozenset(
     }
 )
 _LOADED_3D = "FILE_3D"
-# Where ComfyUI keeps what is no model, seen from its own folder.
+# ComfyUI's folders without models, relative to its own.
 _SERVER_FOLDER = re.compile(r"(?:\.[/\\]+)*(?:output|input|temp|user|custom_nodes)[/\\]", re.IGNORECASE)
-# Names of these are links between nodes that hand over more than a text.
+# Inputs with these names are links that carry more than a text.
 _TYPED_LINKS = frozenset({"filenames", "file_3d"})
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-# The end of a name says what it is; a longer one is no input of any node.
+# The end of a name is significant; no node has a longer input name.
 _LONGEST_NAME = 200
-_WRITE_IT = "Write the placeholder of a file of the job there."
+_USE_PLACEHOLDER = "Use the placeholder of a file of the job."
 _OWN_FILE = "Make it a property, so that the file is uploaded for the job."
 
 
 def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]) -> Iterator[str]:
-    """The inputs that could name more than a file of the job, one sentence each.
+    """Yield one sentence for each input that could name more than a file of the job.
 
     `own` are the placeholders of the job's files.
     """
@@ -87,7 +88,7 @@ def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]
         for name, value in node["inputs"].items():
             if isinstance(value, str) and value in own:
                 continue
-            # where several may define it, each must allow it
+            # If several specs may define it, each must allow it.
             judges: list[list[Any] | None] = [*specs_for(specs, name)] or [None]
             for spec in judges:
                 why = _why_not(class_type, name, value, spec, is_known=definition is not None)
@@ -98,15 +99,15 @@ def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]
 
 def _why_not(class_type: str, name: str, value: Any, spec: list[Any] | None, *, is_known: bool) -> str | None:
     if name == PREFIX:
-        return None if isinstance(value, str) else "must be a text itself: each run saves into a folder of its own."
+        return None if isinstance(value, str) else "must be a literal text: each run saves into its own folder."
     if is_link(value):
         return _why_not_linked(class_type, name, spec, is_known=is_known)
     text = next(texts_in(value), None)
     if text is None:
         return None
     if not isinstance(value, str) and _brings_files(class_type, spec):
-        # a node takes an object in place of a choice as it is, with all the inputs in it
-        return "may name any file. Write each input that belongs to it by itself."
+        # A node accepts an object in place of a choice, with all its nested inputs.
+        return "may name any file. Set each of its inputs separately."
     is_file = _names_file(class_type, name, spec, is_known=is_known)
     if not is_file or (isinstance(value, str) and _is_harmless(name if spec is None else _last(name), value, spec)):
         return None
@@ -116,9 +117,9 @@ def _why_not(class_type: str, name: str, value: Any, spec: list[Any] | None, *, 
 def _why_not_linked(class_type: str, name: str, spec: list[Any] | None, *, is_known: bool) -> str | None:
     is_file = _names_file(class_type, name, spec, is_known=is_known) or _brings_files(class_type, spec)
     if is_file and (spec is not None or name not in _TYPED_LINKS):
-        return f"is linked, so it may name any file. {_WRITE_IT}"
+        return f"is linked, so it may name any file. {_USE_PLACEHOLDER}"
     if name in MODEL_INPUTS or (spec is not None and _has_models(spec)):
-        return "is linked, so it may name any file. Write the name of the model there."
+        return "is linked, so it may name any file. Set the name of the model."
     return None
 
 
@@ -128,7 +129,7 @@ def _names_file(class_type: str, name: str, spec: list[Any] | None, *, is_known:
     if is_upload(spec) or is_path(spec):
         return True
     types = {each.strip() for each in str(spec[0]).split(",")}
-    # a link of these types hands over what was loaded, and no name
+    # A link of these types carries loaded data, not a name.
     if choices_of(spec) is None and all(each in _NO_NAMES or each.startswith(_LOADED_3D) for each in types):
         return False
     return _is_path_name(_last(name)) or ("STRING" in types and _last(name) in _MEDIA)
@@ -145,7 +146,7 @@ def _brings_files(class_type: str, spec: list[Any] | None) -> bool:
 
 
 def _last(name: str) -> str:
-    """Of `images.image0`, the name that its definition has."""
+    """Return the name in the definition: `image0` for `images.image0`."""
     return name.rpartition(".")[2].rstrip("0123456789_")
 
 
@@ -157,25 +158,25 @@ def _is_path_name(name: str) -> bool:
     words = _words(name)
     if words[-1:] and words[-1] in _ATTRIBUTES:
         return False
-    # file_name is one word to some, and imagepath to others
+    # Some nodes write file_name, others imagepath.
     pairs = map("".join, pairwise(words))
     return not {*words, *pairs}.isdisjoint(_FILES | _FOLDERS) or any(map(_ONE_WORD.fullmatch, words))
 
 
 def _is_harmless(name: str, text: str, spec: list[Any] | None) -> bool:
-    """Whether a literal that is no file of the job is none of another's either."""
+    """Whether a literal that is not a file of the job cannot name another job's file either."""
     if spec is not None and (is_upload(spec) or is_path(spec)):
         return False
     words = {*_words(name)}
     if not text:
-        # no folder within another, or no address; as a file it would be the folder itself
+        # A name without a subfolder or address; as a file it would be the folder itself.
         return spec is not None or bool(words & (_FOLDERS | _ADDRESSES))
     is_image = name in _MEDIA and len(text) > LONGEST_PATH
     if is_image or text.lower().endswith(MODEL_SUFFIXES):
         return is_image or (words.isdisjoint(_MEDIA) and _SERVER_FOLDER.match(text) is None)
     if text.lower().endswith(MEDIA_SUFFIXES) or words & _FOLDERS:
         return False
-    # a font or a table of colours that comes with the node: where its definition is known, that says so
+    # A font or colour table that comes with the node, according to its definition.
     return _is_plain_file(text) if spec is None else text in (choices_of(spec) or ())
 
 

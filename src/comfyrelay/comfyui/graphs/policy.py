@@ -1,4 +1,4 @@
-"""What a graph may do: which classes of nodes it may have, and which files it may name."""
+"""Policy for tenants' graphs: allowed node classes and files."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -15,16 +15,16 @@ from comfyrelay.errors import GraphNotAllowed
 
 Mode = Literal["deny", "allow", "off"]
 _LONGEST_CLASS = 200
-_ASK = "Remove the node, or ask the administrator to make an effect of the graph."
+_ASK = "Remove the node, or ask an administrator to create an effect from the graph."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphPolicy:
-    """`deny`: no class that is known to be dangerous. `allow`: only classes of the list. `off`: everything.
+    """`deny`: all classes except known dangerous ones. `allow`: only listed classes. `off`: all classes.
 
-    Where jobs of several people run (`is_shared`), files of other jobs are out of reach in every mode.
-    `denied` and `allowed` are names of classes, in which `*` stands for anything. What is denied by name is denied in
-    both modes; what is allowed by name is allowed although it is known to be dangerous.
+    If several users share a machine (`is_shared`), files of other jobs are forbidden in every mode. `denied` and
+    `allowed` are class names with `*` as a wildcard. A denied name is denied in both modes; an allowed name is allowed
+    even if it is known to be dangerous.
     """
 
     mode: Mode = "deny"
@@ -40,10 +40,10 @@ class GraphPolicy:
         object_info: Mapping[str, Any] | None = None,
         is_effect: bool = False,
     ) -> None:
-        """Raise `GraphNotAllowed` when a graph may not run. `own` are the placeholders of the job's files.
+        """Raise `GraphNotAllowed` if a graph may not run. `own` are the placeholders of the job's files.
 
-        Of an effect, whose nodes an administrator has chosen, only the files are looked at: texts of users are in it.
-        Nodes that `object_info` does not know are judged by the names of their inputs.
+        An administrator chose the nodes of an effect, so only its files are checked: it contains users' texts. Nodes
+        missing in `object_info` are judged by the names of their inputs.
         """
         if self.mode == "off" and not self.is_shared:
             return
@@ -56,13 +56,13 @@ class GraphPolicy:
             raise GraphNotAllowed(" ".join(problems))
 
     def why_not(self, class_type: str) -> str | None:
-        """Why a tenant's graph may not have this class; `None` when it may."""
+        """Return why a tenant's graph may not contain this class, or `None` if it may."""
         if self.mode == "off":
             return None
         if len(class_type) > _LONGEST_CLASS:
-            return "no class has so long a name"
+            return "its name is too long"
         if _matches(self.denied, class_type):
-            return "the administrator has denied it"
+            return "an administrator has denied it"
         if _matches(self.allowed, class_type):
             return None
         if self.mode == "allow":
@@ -76,7 +76,7 @@ class GraphPolicy:
             if class_type not in known:
                 known[class_type] = self.why_not(class_type)
             if (why := known[class_type]) is not None:
-                yield f"{node_place(class_type, node_id)} may not be in a graph of yours: {why}. {_ASK}"
+                yield f"{node_place(class_type, node_id)} is not allowed in your graphs: {why}. {_ASK}"
 
 
 def _matches(patterns: Sequence[str], class_type: str) -> bool:
@@ -86,7 +86,7 @@ def _matches(patterns: Sequence[str], class_type: str) -> bool:
 
 @lru_cache(maxsize=16)
 def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
-    # the list of a whole fleet is long, and nearly all of it are plain names; brackets are letters, for names have them
+    # A fleet's list is long and nearly all names are plain. Brackets are literal, because class names contain them.
     wildcards = [".*?".join(map(re.escape, each.split("*"))) for each in patterns if "*" in each]
     names = frozenset(each for each in patterns if "*" not in each)
     return names, re.compile("|".join(wildcards), re.DOTALL) if wildcards else None

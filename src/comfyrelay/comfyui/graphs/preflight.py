@@ -1,4 +1,4 @@
-"""Everything that a graph lacks on a server, found before it is submitted and all at once."""
+"""Find everything that a graph is missing on a server, before it is submitted."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,12 +9,12 @@ from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
 from comfyrelay.errors import GraphRefused, NotInstalled
 
-# Inputs with these options name a file in the input folder; the node itself checks it, the list is incomplete.
+# Inputs with these options name a file in the input folder. The node itself checks it; the list is incomplete.
 _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
 
 
 def graph_problems(graph: Graph, object_info: Mapping[str, Any]) -> list[GraphProblem]:
-    """What the definitions of the installed nodes say against a graph."""
+    """Check a graph against the definitions of the installed nodes."""
     problems = [problem for node_id, node in graph.items() for problem in _of_node(node_id, node, graph, object_info)]
     if not problems and not output_nodes(graph, object_info):
         problems.append(GraphProblem(text="The graph has no output node: add one that saves or previews something."))
@@ -22,7 +22,7 @@ def graph_problems(graph: Graph, object_info: Mapping[str, Any]) -> list[GraphPr
 
 
 def uploaded_files(graph: Graph, object_info: Mapping[str, Any]) -> list[NamedFile]:
-    """The files that a graph expects in the server's own folders."""
+    """Return the files that a graph expects in the server's own folders."""
     return [
         NamedFile(node_id=node_id, class_type=node["class_type"], input=name, name=value)
         for node_id, node in graph.items()
@@ -32,14 +32,14 @@ def uploaded_files(graph: Graph, object_info: Mapping[str, Any]) -> list[NamedFi
 
 
 def installed_models(object_info: Mapping[str, Any]) -> set[str]:
-    """The model files that can be chosen in any node."""
+    """Return the model files that any node offers as a choice."""
     specs = [spec for definition in object_info.values() for _, spec in input_specs(definition)]
     choices = [choice for spec in specs for choice in choices_of(spec) or () if isinstance(choice, str)]
     return {each for each in choices if each.lower().endswith(MODEL_SUFFIXES)}
 
 
 def file_query(name: str) -> dict[str, str]:
-    """The parameters of `/view` that name a file as a graph names it: `folder/a.png [output]`."""
+    """Return the parameters of `/view` for a file as graphs name it: `folder/a.png [output]`."""
     mark = next((each for each in FOLDER_MARKS if name.endswith(each)), " [input]")
     folder, _, filename = name.removesuffix(mark).rpartition("/")
     return {"filename": filename, "subfolder": folder, "type": mark.strip(" []")}
@@ -71,7 +71,7 @@ def _of_value(
 ) -> tuple[type[GraphRefused | NotInstalled], str] | None:
     if is_link(value):
         known = value[0] in graph
-        return None if known else (GraphRefused, f"input '{name}' is linked to node {value[0]}, which is not there")
+        return None if known else (GraphRefused, f"input '{name}' is linked to node {value[0]}, which does not exist")
     options = choices_of(spec)
     if value is None or options is None or is_upload(spec) or value in options:
         return None
@@ -85,7 +85,7 @@ def input_specs(definition: object) -> list[tuple[str, list[Any]]]:
 
 
 def specs_for(specs: Mapping[str, list[Any]], name: str) -> list[list[Any]]:
-    """Whatever may define an input: `a.b` is defined within `a`, by each of its choices in another way."""
+    """Return every spec that may define an input: `a.b` is defined within `a`, differently for each of its choices."""
     if name in specs:
         return [specs[name]]
     outer, dot, inner = name.partition(".")
@@ -93,13 +93,13 @@ def specs_for(specs: Mapping[str, list[Any]], name: str) -> list[list[Any]]:
 
 
 def inner_specs(spec: list[Any]) -> list[tuple[str, list[Any]]]:
-    """The inputs that an input may bring along: those of its choices, and those of which it has any number."""
+    """Return the nested inputs of an input: inputs of its choices, and repeated ones."""
     return [*_named_inside(spec), *_any_inside(spec)]
 
 
 def _inner_specs(spec: list[Any], name: str) -> list[list[Any]]:
     outer, dot, inner = name.partition(".")
-    # of what grows there are `image0`, `image1` and so on: any name is one of them
+    # Repeated inputs are `image0`, `image1` and so on, so any name matches.
     found = [each for known, each in _named_inside(spec) if known == outer] + [each for _, each in _any_inside(spec)]
     return found if not dot else [deep for holder in found for deep in _inner_specs(holder, inner)]
 
@@ -128,7 +128,7 @@ def _specs_in(inputs: object) -> list[tuple[str, list[Any]]]:
 
 
 def choices_of(spec: list[Any]) -> list[Any] | None:
-    """The choices of an input, in the form of older nodes or of newer ones."""
+    """Return the choices of an input, in the old or the new format."""
     if isinstance(spec[0], list):
         return spec[0]
     if spec[0] == "COMBO" and len(spec) > 1 and isinstance(spec[1], dict):
@@ -138,7 +138,7 @@ def choices_of(spec: list[Any]) -> list[Any] | None:
 
 
 def _grows(spec: object) -> bool:
-    """Whether an input stands for any number of inputs, `images.image0` and so on, and is never there itself."""
+    """Whether an input is a template for any number of inputs (`images.image0`, …) and never exists itself."""
     return isinstance(spec, list) and bool(spec) and str(spec[0]).startswith("COMFY_AUTOGROW")
 
 

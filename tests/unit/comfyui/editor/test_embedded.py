@@ -208,8 +208,8 @@ def test_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: st
 @pytest.mark.parametrize(
     ("name", "said"),
     [
-        ("a.bmp", "a workflow is not read from this kind of file"),
-        ("a.png", "it carries no workflow. ComfyUI has not made it, or it was stripped"),
+        ("a.bmp", "workflows cannot be read from this file type"),
+        ("a.png", "it contains no workflow. ComfyUI did not make it, or the metadata was removed"),
     ],
 )
 def test_what_is_not_read_is_not_called_empty(tmp_path: Path, name: str, said: str) -> None:
