@@ -12,18 +12,21 @@ from hypothesis import strategies as st
 from comfyrelay.domain.packing import (
     GIB,
     CompletedRun,
+    GpuObservation,
     Packing,
     PackingChange,
     PackingDecision,
     PackingLimits,
-    GpuObservation,
+    copies_that_fit,
     decide,
     gain_of,
-    copies_that_fit,
 )
 
 # What one H200 did with Stable Diffusion 1.5: seconds of a thread, and seconds that all who run wait for each other.
 SMALL, LARGE, UNDER_MPS = (0.77, 0.366), (0.55, 0.88), (0.55, 0.64)
+
+# A trial measures a few jobs, so a measured gain of a tenth may really be a twentieth.
+GAIN_SEEN = 1.05
 
 
 @dataclass
@@ -520,7 +523,7 @@ def test_what_is_kept_has_brought_a_tenth(world: World) -> None:
     world.run(300, by=long_looks(world))
     count = len(world.processes)
     if world.packing.trial is None and count > 1:
-        assert max(rate(world.seconds, count) / rate(world.seconds, base) for base in range(1, count)) >= 1.09
+        assert max(rate(world.seconds, count) / rate(world.seconds, base) for base in range(1, count)) >= GAIN_SEEN
 
 
 @settings(max_examples=30)
