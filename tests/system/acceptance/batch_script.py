@@ -1,4 +1,4 @@
-"""A batch script as somebody has it who knows nothing of ComfyRelay: nothing but Python and ComfyUI's address."""
+"""A user's batch script: plain Python and ComfyUI's address, without ComfyRelay."""
 
 import argparse
 import json

@@ -1,4 +1,4 @@
-"""One desk for all tests, tidied after each; and a browser for those that look at its page."""
+"""One desk for all acceptance tests, cleaned after each, and a browser."""
 
 from collections.abc import AsyncIterator
 
@@ -7,19 +7,19 @@ import pytest_asyncio
 from playwright.async_api import Browser
 
 from tests.support.chromium import PageDriver, open_page
-from tests.system.acceptance.script_desk import ScriptDesk, open_house
+from tests.system.acceptance.script_desk import ScriptDesk, open_script_desk
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def open_desk(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[ScriptDesk]:
-    async with open_house(tmp_path_factory.mktemp("script_desk"), finish_seconds=0) as script_desk:
+    async with open_script_desk(tmp_path_factory.mktemp("script_desk"), finish_seconds=0) as script_desk:
         yield script_desk
 
 
 @pytest_asyncio.fixture(loop_scope="session")
 async def desk(open_desk: ScriptDesk) -> AsyncIterator[ScriptDesk]:
     yield open_desk
-    await open_desk.tidy()
+    await open_desk.reset()
 
 
 @pytest_asyncio.fixture(loop_scope="session")

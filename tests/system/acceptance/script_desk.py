@@ -1,4 +1,4 @@
-"""A desk with a batch script of one's own and a ComfyUI that does as it is told."""
+"""A desk with a user's batch script and a simulated ComfyUI."""
 
 import asyncio
 import itertools
@@ -39,7 +39,7 @@ TEMPLATE: dict[str, Any] = {
 }
 # ComfyUI refuses it: node 3 has no image.
 BROKEN = {**TEMPLATE, "3": {"class_type": "ImageInvert", "inputs": {}}}
-# A node that takes ten minutes and can be interrupted; and one that waits until it is let go.
+# A node that takes ten minutes and can be interrupted, and one that waits until it is released.
 SLOW = Slow(class_type="ImageInvert", seconds=600, steps=6000)
 HELD = Stuck(class_type="ImageInvert")
 
@@ -47,7 +47,7 @@ HELD = Stuck(class_type="ImageInvert")
 @dataclass
 class ScriptDesk(OpenDesk):
     simulator: Simulator
-    # that of ComfyUI, with its `input` and `output`
+    # ComfyUI's folder, with `input` and `output`
     comfyui: Path
     http: httpx.AsyncClient
     numbers: Iterator[int] = field(default_factory=lambda: itertools.count(1))
@@ -55,23 +55,23 @@ class ScriptDesk(OpenDesk):
     # adding
 
     async def script(self, **values: Any) -> str:
-        """A job that runs the script, with a seed of its own: ComfyUI runs nothing twice."""
+        """Add a job that runs the script with a new seed, because ComfyUI caches equal runs."""
         seed = f"--seed {next(self.numbers)}"
         payload = {"positive": "a cat", "input_subdir": "cats", "extra_args": seed, **values}
         return str((await self.client.submit(workflow_slug="script", input_payload=payload)).id)
 
     async def graph(self, label: str = "a graph", **more: Any) -> str:
-        """A job that runs a graph with `ImageInvert`, on a colour of its own."""
-        return str((await self.client.submit(**await self.a_graph(), label=label, **more)).id)
+        """Add a job that runs a graph with `ImageInvert` on a new color."""
+        return str((await self.client.submit(**await self.new_graph(), label=label, **more)).id)
 
     async def graphs(self, count: int, **more: Any) -> tuple[str, list[str]]:
-        """A batch of such jobs; its id, and those of its items in their order."""
-        made = [await self.a_graph() for _ in range(count)]
+        """Add a batch of such jobs; return its id and the ids of its items in order."""
+        made = [await self.new_graph() for _ in range(count)]
         items = [{"input_payload": each["input_payload"]} for each in made]
         batch = await self.client.submit_batch(items, workflow_slug=made[0]["workflow_slug"], **more)
         return batch.id, await self.items(batch.id)
 
-    async def a_graph(self) -> dict[str, Any]:
+    async def new_graph(self) -> dict[str, Any]:
         made = await self.client.add_graph(invert(), name="mine")
         [colour] = [key for key, places in made.positions.items() if places == ["1.color"]]
         return {"workflow_slug": made.workflow.slug, "input_payload": {colour: next(self.numbers)}}
@@ -79,7 +79,7 @@ class ScriptDesk(OpenDesk):
     # reading
 
     async def items(self, batch_id: str) -> list[str]:
-        """The jobs of a batch, in their order."""
+        """The jobs of a batch, in order."""
         found = [each async for each in self.client.jobs(batch_id=batch_id)]
         return [each.id for each in sorted(found, key=lambda job: job.item_no)]
 
@@ -87,21 +87,21 @@ class ScriptDesk(OpenDesk):
         return str((await self.client.job(job_id)).status)
 
     async def until_running(self, job_id: str) -> None:
-        """Until it has told of its progress: until then it may only have been fetched."""
+        """Wait until it reports progress; before that it may only be prefetched."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in self.client.events(job_id):
                 if event.type == "progress":
                     return
 
     async def until_fetched(self, job_id: str) -> None:
-        """Until its inputs are here, so that it runs next."""
+        """Wait until its inputs are downloaded, so that it runs next."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in self.client.events(job_id):
                 if event.type == "job:started":
                     return
 
-    async def run_in_this_order(self, jobs: Iterable[str]) -> None:
-        """Let jobs go that ComfyUI holds (`HELD`), one after the other: each must be the one that runs."""
+    async def assert_run_order(self, jobs: Iterable[str]) -> None:
+        """Release jobs that ComfyUI holds (`HELD`) one by one, and check that each is the running one."""
         for each in jobs:
             await self.until_running(each)
             self.simulator.behave()
@@ -109,7 +109,7 @@ class ScriptDesk(OpenDesk):
         self.simulator.behave()
 
     async def until_paused(self, job_id: str) -> None:
-        """What a worker holds is paused when it has given it back."""
+        """A leased job is paused once the worker has given it back."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             async for event in self.client.events(job_id):
                 if event.type == "job:paused":
@@ -130,25 +130,25 @@ class ScriptDesk(OpenDesk):
         assert found is not None
         return found
 
-    async def kept(self, job_id: str) -> Mapping[str, Any]:
-        """What is kept of a script's last run: `argv`, `exit_code`, `outputs`, `seed` and `log`."""
+    async def last_attempt(self, job_id: str) -> Mapping[str, Any]:
+        """The record of a script's last run: `argv`, `exit_code`, `outputs`, `seed` and `log`."""
         [*_, attempt] = (await self.about(job_id)).attempts
         return attempt.about or {}
 
     async def until(self, is_so: Callable[[], bool]) -> None:
-        """Other processes cannot tell us, so they are looked at."""
+        """Poll: other processes send no signal."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             while not is_so():  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
 
-    async def run_it(self, page: PageDriver) -> str:
-        """By a form for the script that is filled in: what is run was seen before. The id of its job."""
+    async def submit_form(self, page: PageDriver) -> str:
+        """Submit the filled script form after its command is shown; return the job's id."""
         await page.add("Run job")
         [job] = [each async for each in self.client.jobs()]
         return str(job.id)
 
-    async def tidy(self) -> None:
-        """ComfyUI is well, nothing runs any more, and the list is empty."""
+    async def reset(self) -> None:
+        """Reset ComfyUI, stop all jobs and clear the queue."""
         self.simulator.behave()
         await self._all("cancel")
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -162,29 +162,34 @@ class ScriptDesk(OpenDesk):
 
 
 async def choose_script(page: PageDriver) -> Locator:
-    """The form for the script."""
+    """Open the form for the script."""
     return await page.choose(f"Script: {SCRIPT.name}")
 
 
-async def pick(form: Locator, field: str, choice: str) -> None:
-    """Of a field with a list."""
+async def choose_option(form: Locator, field: str, choice: str) -> None:
+    """Choose a value in a list field."""
     await form.get_by_role("combobox", name=field).click()
     await form.page.get_by_role("option", name=choice, exact=True).click()
 
 
 @asynccontextmanager
-async def open_house(folder: Path, **desk: Any) -> AsyncIterator[ScriptDesk]:
-    async with Simulator(folder=folder / "comfyui") as simulator, house_at(folder, simulator, **desk) as script_desk:
+async def open_script_desk(folder: Path, **desk: Any) -> AsyncIterator[ScriptDesk]:
+    async with (
+        Simulator(folder=folder / "comfyui") as simulator,
+        open_desk_at(folder, simulator, **desk) as script_desk,
+    ):
         yield script_desk
 
 
 @asynccontextmanager
-async def house_at(folder: Path, simulator: Simulator, *others: Simulator, **desk: Any) -> AsyncIterator[ScriptDesk]:
-    """A desk at a ComfyUI, or at several, that may have been used by another one before."""
+async def open_desk_at(
+    folder: Path, simulator: Simulator, *others: Simulator, **desk: Any
+) -> AsyncIterator[ScriptDesk]:
+    """Open a desk with one or several ComfyUI, in a folder that an earlier desk may have used."""
     comfyui = folder / "comfyui"
     urls = [each.url for each in (simulator, *others)]
     made = make_desk(folder / "desk", comfyui_url=urls, input_folder=comfyui / "input", **desk)
-    made.script = furnish(folder)
+    made.script = write_script_files(folder)
     async with (
         made.open() as (_worker, ready),
         Client(ready.url) as client,
@@ -193,8 +198,8 @@ async def house_at(folder: Path, simulator: Simulator, *others: Simulator, **des
         yield ScriptDesk(client=client, ready=ready, desk=made, simulator=simulator, comfyui=comfyui, http=http)
 
 
-def furnish(folder: Path) -> dict[str, Any]:
-    """Two folders of pictures and two templates; `[desk.script]` for them."""
+def write_script_files(folder: Path) -> dict[str, Any]:
+    """Create two folders of pictures and two templates; return the `[desk.script]` settings for them."""
     comfyui, templates = folder / "comfyui", folder / "templates"
     templates.mkdir(parents=True, exist_ok=True)
     for name, graph in (("clip.json", TEMPLATE), ("refused.json", BROKEN)):
@@ -213,9 +218,11 @@ def furnish(folder: Path) -> dict[str, Any]:
 
 
 def config_in(folder: Path) -> Path:
-    """The same, as a configuration file."""
+    """The same as a configuration file."""
     path = folder / "comfyrelay.toml"
-    path.write_text("[desk.script]\n" + "".join(f"{key} = {_toml(each)}\n" for key, each in furnish(folder).items()))
+    path.write_text(
+        "[desk.script]\n" + "".join(f"{key} = {_toml(each)}\n" for key, each in write_script_files(folder).items())
+    )
     return path
 
 

@@ -1,4 +1,4 @@
-"""The command of a script: always of the same form, whoever asks for it."""
+"""The command of a script has the same form for every caller."""
 
 import sys
 
@@ -10,38 +10,38 @@ from tests.system.acceptance.script_desk import SCRIPT, ScriptDesk
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_command_is_made_in_the_order_of_the_contract(desk: ScriptDesk) -> None:
+async def test_command_follows_the_order_of_the_contract(desk: ScriptDesk) -> None:
     """Program, script, wait, profile, template, folder, prompt; then optional arguments; further options come last."""
     job_id = await desk.script(negative="dogs", tries=2, randomize_seed=True, profile="medium", extra_args="--seed 5")
     assert (await desk.ended(job_id)).status == "completed"
-    assert (await desk.kept(job_id))["argv"] == [
+    assert (await desk.last_attempt(job_id))["argv"] == [
         *(sys.executable, str(SCRIPT), "--wait", "--profile", "medium"),
         *("--template-api", str(desk.comfyui.parent / "templates" / "clip.json"), "--input-subdir", "cats"),
         *("--positive", "a cat", "--negative", "dogs", "--tries", "2", "--randomize-seed", "--seed", "5"),
     ]
 
 
-async def test_what_was_not_chosen_is_not_in_the_command(desk: ScriptDesk) -> None:
+async def test_unset_values_are_not_in_the_command(desk: ScriptDesk) -> None:
     """Negative prompt, tries and seed are left to the script unless the job sets them."""
     job_id = await desk.script(extra_args="")
     await desk.ended(job_id)
-    argv = (await desk.kept(job_id))["argv"]
+    argv = (await desk.last_attempt(job_id))["argv"]
     assert argv[-2:] == ["--positive", "a cat"]
     assert not {"--negative", "--tries", "--randomize-seed"} & {*argv}
 
 
-async def test_command_can_be_seen_before_it_runs(desk: ScriptDesk) -> None:
+async def test_command_is_shown_before_it_runs(desk: ScriptDesk) -> None:
     """The exact command is shown, and showing it runs nothing."""
     wish = {"template": "clip.json", "input_subdir": "cats", "positive": "it's a cat"}
     shown = (await desk.http.post("/api/desk/script/preview", json=wish)).json()["data"]
     assert [each async for each in desk.client.jobs()] == []
     job_id = await desk.script(positive="it's a cat", extra_args="")
     await desk.ended(job_id)
-    assert (await desk.kept(job_id))["argv"] == shown["argv"]
+    assert (await desk.last_attempt(job_id))["argv"] == shown["argv"]
     assert shown["command"].endswith("""--positive 'it'"'"'s a cat'""")
 
 
-async def test_arguments_are_checked_in_one_place_before_a_job_is_accepted(desk: ScriptDesk) -> None:
+async def test_arguments_are_checked_before_a_job_is_accepted(desk: ScriptDesk) -> None:
     """All errors are reported at once, by field, and nothing is added."""
     wrong = {"input_subdir": "../x", "template": "none.json", "profile": "none", "tries": 5000, "extra_args": "--rm"}
     refused = await desk.http.post(
@@ -53,30 +53,30 @@ async def test_arguments_are_checked_in_one_place_before_a_job_is_accepted(desk:
         },
     )
     assert refused.status_code == 422
-    told = {*refused.json()["errors"]}
-    # choices and ranges are those of the form, and are looked at first
-    assert told <= {*wrong}
-    assert {"template", "profile", "tries"} <= told
+    wrong_fields = {*refused.json()["errors"]}
+    # choices and ranges of the form are checked first
+    assert wrong_fields <= {*wrong}
+    assert {"template", "profile", "tries"} <= wrong_fields
     with pytest.raises(ComfyRelayError) as places:
         await desk.script(input_subdir="../x", extra_args="--rm")
     assert {*getattr(places.value, "errors", {})} == {"input_subdir", "extra_args"}
     assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_existing_script_is_run_as_it_is(desk: ScriptDesk) -> None:
+async def test_existing_script_runs_unchanged(desk: ScriptDesk) -> None:
     """The script needs no change: nothing is expected of it except the contract."""
     source = SCRIPT.read_bytes()
     assert b"comfyrelay" not in source.lower().replace(b"knows nothing of comfyrelay", b"")
     job_id = await desk.script()
     assert (await desk.ended(job_id)).status == "completed"
     assert SCRIPT.read_bytes() == source
-    argv = (await desk.kept(job_id))["argv"]
+    argv = (await desk.last_attempt(job_id))["argv"]
     assert argv[:2] == [sys.executable, str(SCRIPT)]
 
 
-async def test_exit_code_decides_how_the_job_ended(desk: ScriptDesk) -> None:
+async def test_exit_code_decides_the_outcome(desk: ScriptDesk) -> None:
     """0 is success, any other code is failure, and the code is kept with the attempt."""
     good, bad = await desk.script(), await desk.script(template="refused.json")
     for job_id, status, code in ((good, "completed", 0), (bad, "failed", 1)):
         assert (await desk.ended(job_id)).status == status
-        assert (await desk.kept(job_id))["exit_code"] == code
+        assert (await desk.last_attempt(job_id))["exit_code"] == code

@@ -1,4 +1,4 @@
-"""What makes long evenings shorter: presets, many jobs at once, links to files, and being told."""
+"""Presets, batches, file links and notifications."""
 
 import json
 from pathlib import Path
@@ -10,37 +10,37 @@ from comfyrelay.desk.notifications.notifier import why_unusable
 from comfyrelay.simulator import Fail
 from tests.support.chromium import PageDriver
 from tests.support.webhook_receiver import receiving
-from tests.system.acceptance.script_desk import ScriptDesk, choose_script, open_house
+from tests.system.acceptance.script_desk import ScriptDesk, choose_script, open_script_desk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
 @pytest.mark.parametrize("name", ["look-dev", "medium", "production"])
-async def test_saved_presets_are_put_in_with_one_click(desk: ScriptDesk, page: PageDriver, name: str) -> None:
+async def test_presets_are_applied_with_one_click(desk: ScriptDesk, page: PageDriver, name: str) -> None:
     """There is a preset for a quick look, one in between and one for the final film."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("a cat")
     await form.get_by_role("textbox", name="Input subdir").fill("cats")
     await form.get_by_role("button", name=name, exact=True).click()
     await expect(form.get_by_role("combobox", name="Profile")).to_have_text(name)
-    job_id = await desk.run_it(page)
+    job_id = await desk.submit_form(page)
     assert (await desk.ended(job_id)).status == "completed"
-    argv = (await desk.kept(job_id))["argv"]
+    argv = (await desk.last_attempt(job_id))["argv"]
     assert argv[argv.index("--profile") + 1] == name
 
 
-async def test_preset_of_ones_own_is_kept(desk: ScriptDesk) -> None:
+async def test_saved_preset_is_kept(desk: ScriptDesk) -> None:
     """Frequently used values are saved under a name and applied to every job that names it."""
     kept = await desk.client.create_preset("night", {"profile": "production", "tries": 2})
     wish = {"workflow_slug": "script", "input_subdir": "cats", "prompts": ["a cat"], "preset": "night"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
     await desk.ended(job_id)
-    argv = (await desk.kept(job_id))["argv"]
+    argv = (await desk.last_attempt(job_id))["argv"]
     assert [argv[argv.index(each) + 1] for each in ("--profile", "--tries")] == ["production", "2"]
     await desk.client.remove_preset(kept.id)
 
 
-async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: ScriptDesk) -> None:
+async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> None:
     """Every folder with every prompt at once: for scripts a job each, for graphs a job for each of their files."""
     wish = {"input_subdir": ["cats", "dogs"], "prompts": ["by day", "by night"], "seeds": None}
     batch = await desk.client.add_batch({"workflow_slug": "script", **wish, "values": {"randomize_seed": True}})
@@ -48,14 +48,14 @@ async def test_many_jobs_are_made_of_several_folders_and_prompts(desk: ScriptDes
     seen = []
     for job_id in await desk.items(batch.id):
         assert (await desk.ended(job_id)).status == "completed"
-        argv = (await desk.kept(job_id))["argv"]
+        argv = (await desk.last_attempt(job_id))["argv"]
         seen.append(tuple(argv[argv.index(each) + 1] for each in ("--input-subdir", "--positive")))
     assert seen == [("cats", "by day"), ("cats", "by night"), ("dogs", "by day"), ("dogs", "by night")]
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": ["cats", "dogs"]})
     assert [(await desk.ended(each)).label for each in await desk.items(batch.id)] == ["cat", "dog"]
 
 
-async def test_output_folder_can_be_given_to_a_job(desk: ScriptDesk) -> None:
+async def test_job_can_have_its_own_output_folder(desk: ScriptDesk) -> None:
     """Outputs go to another place inside the output folder, under a readable name."""
     wish = {"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": "film/scene 1"}
     [job_id] = await desk.items((await desk.client.add_batch(wish)).id)
@@ -80,11 +80,11 @@ async def test_generated_files_are_linked_directly(desk: ScriptDesk, page: PageD
     await expect(page.page.get_by_text(f"in {Path(files[0].path).parent}", exact=True)).to_be_visible()
 
 
-async def test_somebody_is_told_when_it_is_done_and_when_it_failed(tmp_path: Path) -> None:
+async def test_completion_and_failure_are_notified(tmp_path: Path) -> None:
     """A webhook reports completion and failure as text."""
     async with receiving() as receiver:
         url = receiver.url.replace("http://", "json://")
-        async with open_house(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as script_desk:
+        async with open_script_desk(tmp_path, notify_urls=[url], notify_on=["completed", "failed"]) as script_desk:
             await script_desk.ended(await script_desk.graph("cat"))
             await receiver.wait_for(1)
             script_desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
@@ -104,7 +104,7 @@ async def test_somebody_is_told_when_it_is_done_and_when_it_failed(tmp_path: Pat
     ],
     ids=["desktop", "telegram", "webhook"],
 )
-async def test_desktop_telegram_and_webhook_are_spoken(url: str, but: str) -> None:
+async def test_desktop_telegram_and_webhook_are_supported(url: str, but: str) -> None:
     """Desktop, Telegram and webhook are services that can be named in the settings or for a batch."""
     why = why_unusable(url)
     assert why is None or (but and but in why)

@@ -1,4 +1,4 @@
-"""What happens when something goes wrong, and how one goes on from there."""
+"""Failures, and how the user recovers from them."""
 
 from pathlib import Path
 
@@ -14,17 +14,17 @@ from tests.system.desk.test_killed import desk_process
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_graph_that_comfyui_refuses_fails_the_job_with_the_words_of_its_nodes(desk: ScriptDesk) -> None:
+async def test_refused_graph_fails_the_job_and_names_the_node(desk: ScriptDesk) -> None:
     """HTTP 400 is recognised in the script's output; the job fails and names the wrong node and the reason."""
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
     assert (found.status, found.error) == ("failed", "ImageInvert (3): input 'image' is not connected")
-    assert (await desk.kept(job_id))["exit_code"] == 1
-    # trying again would end in the same way
+    assert (await desk.last_attempt(job_id))["exit_code"] == 1
+    # a retry would end the same way
     assert found.attempts == 1
 
 
-async def test_graph_of_ones_own_that_is_refused_says_the_same(desk: ScriptDesk) -> None:
+async def test_refused_graph_has_the_same_error_without_a_script(desk: ScriptDesk) -> None:
     """The error is the same whether a script or the queue sent the graph."""
     wrong = {**invert(), "2": {"class_type": "ImageInvert", "inputs": {}}}
     made = await desk.client.add_graph(wrong, name="wrong")
@@ -32,24 +32,24 @@ async def test_graph_of_ones_own_that_is_refused_says_the_same(desk: ScriptDesk)
     assert (found.status, found.error) == ("failed", "ImageInvert (2): input 'image' is not connected")
 
 
-async def test_exit_code_other_than_0_fails_the_job_with_a_summary(desk: ScriptDesk) -> None:
+async def test_nonzero_exit_code_fails_the_job_with_a_summary(desk: ScriptDesk) -> None:
     """The exit code decides; the reason is a sentence found in the output."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     job_id = await desk.script()
     found = await desk.ended(job_id)
     assert found.status == "failed"
     assert "ImageInvert failed: The sides differ." in str(found.error)
-    assert (await desk.kept(job_id))["exit_code"] == 1
+    assert (await desk.last_attempt(job_id))["exit_code"] == 1
 
 
 async def test_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: ScriptDesk, page: PageDriver) -> None:
     """The output up to the timeout can be read, and one click runs the job again."""
     slow = desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
-    # long enough for a server on a busy machine when it is tried again
+    # long enough for the retry on a busy machine
     job_id = await desk.script(extra_args="--timeout 5")
     found = await desk.ended(job_id)
     assert (found.status, str(found.error)[:9]) == ("failed", "Timed out")
-    for log in (await desk.log(job_id), Path((await desk.kept(job_id))["log"]).read_text().splitlines()):
+    for log in (await desk.log(job_id), Path((await desk.last_attempt(job_id))["log"]).read_text().splitlines()):
         assert "[1/1] cat.png" in log
         assert [each for each in log if "Traceback" in each]
     slow.end()
@@ -59,15 +59,13 @@ async def test_timeout_while_queueing_keeps_all_output_and_offers_a_retry(desk: 
 
 
 @pytest.mark.parametrize("trouble", [ErrorBeforeQueueing(times=1), OutOfMemory(class_type="ImageInvert", times=1)])
-async def test_trouble_that_passes_is_overcome_without_anybody(
-    desk: ScriptDesk, trouble: ErrorBeforeQueueing | OutOfMemory
-) -> None:
+async def test_temporary_error_is_retried(desk: ScriptDesk, trouble: ErrorBeforeQueueing | OutOfMemory) -> None:
     """A temporary error is retried automatically."""
     desk.simulator.misbehave(trouble)
     assert (await desk.ended(await desk.graph())).status == "completed"
 
 
-async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: ScriptDesk) -> None:
+async def test_permanent_error_is_given_up_after_a_few_attempts(desk: ScriptDesk) -> None:
     """Retries are limited, and each attempt is recorded."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device"))
     job_id = await desk.graph()
@@ -77,9 +75,7 @@ async def test_what_does_not_pass_is_given_up_after_a_few_attempts(desk: ScriptD
 
 
 @pytest.mark.journey
-async def test_what_ran_when_everything_died_is_put_back_with_one_click(
-    tmp_path: Path, chromium: Browser, built_app: None
-) -> None:
+async def test_interrupted_job_is_retried_with_one_click(tmp_path: Path, chromium: Browser, built_app: None) -> None:
     """After kill -9 no job stays running: if set, a script job is failed, and Retry finishes it."""
     config = config_in(tmp_path)
     async with Simulator(folder=tmp_path / "comfyui") as simulator:

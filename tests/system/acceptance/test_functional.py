@@ -1,4 +1,4 @@
-"""What the queue must do for its user."""
+"""Jobs: parameters, lifecycle, actions and results."""
 
 import sys
 from pathlib import Path
@@ -9,7 +9,7 @@ from playwright.async_api import expect
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.simulator import Fail
 from tests.support.chromium import PageDriver
-from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, ScriptDesk, choose_script, pick
+from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, ScriptDesk, choose_option, choose_script
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -23,13 +23,13 @@ async def test_job_is_created_on_the_page_with_its_own_parameters(desk: ScriptDe
     await form.get_by_label("Positive").fill('a "cat" 🐈')
     await form.get_by_label("Negative").fill("blurry")
     await form.get_by_role("textbox", name="Input subdir").fill("dogs")
-    await pick(form, "Template", "clip.json")
-    await pick(form, "Profile", "production")
+    await choose_option(form, "Template", "clip.json")
+    await choose_option(form, "Profile", "production")
     await form.get_by_role("textbox", name="Tries").fill("2")
     await form.get_by_role("switch", name="Randomize seed").click()
-    job_id = await desk.run_it(page)
+    job_id = await desk.submit_form(page)
     assert (await desk.ended(job_id)).status == "completed"
-    assert (await desk.kept(job_id))["argv"] == [
+    assert (await desk.last_attempt(job_id))["argv"] == [
         *(sys.executable, str(SCRIPT), "--wait", "--profile", "production"),
         *("--template-api", str(desk.comfyui.parent / "templates" / "clip.json"), "--input-subdir", "dogs"),
         *("--positive", 'a "cat" 🐈', "--negative", "blurry", "--tries", "2", "--randomize-seed"),
@@ -40,17 +40,17 @@ async def test_negative_prompt_is_optional(desk: ScriptDesk) -> None:
     """A job without a negative prompt runs, and its command does not contain one."""
     job_id = await desk.script()
     assert (await desk.ended(job_id)).status == "completed"
-    assert "--negative" not in (await desk.kept(job_id))["argv"]
+    assert "--negative" not in (await desk.last_attempt(job_id))["argv"]
 
 
-async def test_number_of_tries_is_that_of_the_job(desk: ScriptDesk) -> None:
+async def test_job_sets_its_number_of_tries(desk: ScriptDesk) -> None:
     """Every input runs as often as the job says, and each try leaves a file."""
     job_id = await desk.script(tries=3, randomize_seed=True)
     assert (await desk.ended(job_id)).status == "completed"
-    assert len((await desk.kept(job_id))["outputs"]) == 3
+    assert len((await desk.last_attempt(job_id))["outputs"]) == 3
 
 
-async def test_seed_is_fixed_counted_up_or_drawn(desk: ScriptDesk) -> None:
+async def test_seed_is_fixed_incremented_or_random(desk: ScriptDesk) -> None:
     """The job chooses how the runs of one input get their seeds."""
     seeded = await desk.client.add_graph(
         {
@@ -73,7 +73,7 @@ async def test_seed_is_fixed_counted_up_or_drawn(desk: ScriptDesk) -> None:
     assert len(set(await seeds("random"))) == 3
 
 
-async def test_job_is_not_done_before_its_run_is(desk: ScriptDesk) -> None:
+async def test_job_completes_only_after_its_run(desk: ScriptDesk) -> None:
     """The script waits for ComfyUI, so a succeeded job has made its files."""
     desk.simulator.misbehave(HELD)
     job_id = await desk.script()
@@ -82,12 +82,12 @@ async def test_job_is_not_done_before_its_run_is(desk: ScriptDesk) -> None:
     assert await desk.status(job_id) == "processing"
     desk.simulator.behave()
     assert (await desk.ended(job_id)).status == "completed"
-    kept = await desk.kept(job_id)
+    kept = await desk.last_attempt(job_id)
     assert kept["argv"][2] == "--wait"
     assert Path(kept["outputs"][0]).is_file()
 
 
-# Its life
+# Lifecycle
 
 
 async def test_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page: PageDriver) -> None:
@@ -108,13 +108,13 @@ async def test_job_is_pending_then_running_then_succeeded(desk: ScriptDesk, page
     await expect(page.unit("second")).to_contain_text("Done")
 
 
-async def test_job_that_goes_wrong_is_failed(desk: ScriptDesk) -> None:
+async def test_failing_job_is_failed(desk: ScriptDesk) -> None:
     """A run that cannot finish ends as failed."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ."))
     assert (await desk.ended(await desk.graph())).status == "failed"
 
 
-async def test_job_that_is_called_off_is_canceled(desk: ScriptDesk) -> None:
+async def test_stopped_job_is_cancelled(desk: ScriptDesk) -> None:
     """A job that the user stops is neither failed nor completed."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.graph()
@@ -123,7 +123,7 @@ async def test_job_that_is_called_off_is_canceled(desk: ScriptDesk) -> None:
     assert (await desk.ended(job_id)).status == "canceled"
 
 
-async def test_job_that_is_put_aside_is_paused(desk: ScriptDesk) -> None:
+async def test_paused_job_does_not_run(desk: ScriptDesk) -> None:
     """A paused job keeps its place and does not run, even if nothing else runs."""
     desk.simulator.misbehave(HELD)
     first, held = await desk.graph("first"), await desk.graph("held")
@@ -136,7 +136,7 @@ async def test_job_that_is_put_aside_is_paused(desk: ScriptDesk) -> None:
     assert await desk.status(held) == "paused"
 
 
-# What can be done with it
+# Actions
 
 
 async def test_job_is_enqueued(desk: ScriptDesk) -> None:
@@ -149,7 +149,7 @@ async def test_job_is_enqueued(desk: ScriptDesk) -> None:
     assert [each and each.position for each in places] == [1, 2, 3]
 
 
-async def test_waiting_job_is_canceled_and_never_runs(desk: ScriptDesk) -> None:
+async def test_cancelled_waiting_job_never_runs(desk: ScriptDesk) -> None:
     """Canceling a waiting job removes it from the queue at once."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
@@ -161,14 +161,14 @@ async def test_waiting_job_is_canceled_and_never_runs(desk: ScriptDesk) -> None:
     assert not [line for line in await desk.log(job_id) if line.startswith("Running on")]
 
 
-async def test_running_job_is_canceled_and_its_run_ends(desk: ScriptDesk) -> None:
+async def test_cancelled_running_job_stops_its_run(desk: ScriptDesk) -> None:
     """Canceling a running job stops the script and its runs in ComfyUI."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
     await desk.until_said(job_id, "seed: ")
     await desk.client.cancel("job", job_id)
     assert (await desk.ended(job_id)).status == "canceled"
-    # the GPU is free for the next, though the slow node would take ten minutes
+    # the GPU is free for the next job, although the slow node would take ten minutes
     desk.simulator.behave()
     assert (await desk.ended(await desk.graph())).status == "completed"
 
@@ -190,7 +190,7 @@ async def test_paused_job_is_resumed(desk: ScriptDesk) -> None:
 @pytest.mark.parametrize(
     "button", ["Pause after the current job", "Pause after what runs"], ids=["of a batch", "of everything"]
 )
-async def test_pause_lets_the_present_item_finish(desk: ScriptDesk, page: PageDriver, button: str) -> None:
+async def test_pause_lets_the_running_item_finish(desk: ScriptDesk, page: PageDriver, button: str) -> None:
     """A pause stops the items after the running one, and loses nothing of it."""
     desk.simulator.misbehave(HELD)
     batch_id, [first, *_] = await desk.graphs(3)
@@ -207,7 +207,7 @@ async def test_pause_lets_the_present_item_finish(desk: ScriptDesk, page: PageDr
     assert (counts[JobStatus.COMPLETED], counts[JobStatus.PAUSED]) == (1, 2)
 
 
-async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: ScriptDesk) -> None:
+async def test_immediate_pause_requeues_the_running_item(desk: ScriptDesk) -> None:
     """A pause `now` frees the GPU; the item keeps its place, uses no attempt and runs when it is resumed."""
     desk.simulator.misbehave(SLOW)
     batch_id, [first, _] = await desk.graphs(2)
@@ -215,7 +215,7 @@ async def test_pause_now_interrupts_the_present_item_and_puts_it_back(desk: Scri
     await desk.client.pause("batch", batch_id, now=True)
     await desk.until_paused(first)
     desk.simulator.behave()
-    # nothing else could run while the slow node holds the only GPU
+    # no other job could run while the slow node occupies the only GPU
     assert (await desk.ended(await desk.graph("in between"))).status == "completed"
     assert await desk.status(first) == "paused"
     await desk.client.resume("batch", batch_id)
@@ -231,7 +231,7 @@ async def test_failed_job_is_retried(desk: ScriptDesk) -> None:
     again = (await desk.client.retry("job", job_id)).data
     found = await desk.ended(again.id)
     assert (found.status, found.retry_of) == ("completed", job_id)
-    assert (await desk.kept(again.id))["argv"] == (await desk.kept(job_id))["argv"]
+    assert (await desk.last_attempt(again.id))["argv"] == (await desk.last_attempt(job_id))["argv"]
 
 
 async def test_jobs_are_moved_up_and_down(desk: ScriptDesk, page: PageDriver) -> None:
@@ -244,31 +244,31 @@ async def test_jobs_are_moved_up_and_down(desk: ScriptDesk, page: PageDriver) ->
     await expect(page.names).to_have_text(["running", "fetched", "one", "three", "two"])
     await page.do("one", "Move down")
     await expect(page.names).to_have_text(["running", "fetched", "three", "one", "two"])
-    await desk.run_in_this_order(jobs[name] for name in ("running", "fetched", "three", "one", "two"))
+    await desk.assert_run_order(jobs[name] for name in ("running", "fetched", "three", "one", "two"))
 
 
-# What is left of it
+# Results
 
 
-async def test_what_a_script_prints_is_in_a_log_file_of_its_job(desk: ScriptDesk) -> None:
+async def test_script_output_is_in_a_log_file_of_its_job(desk: ScriptDesk) -> None:
     """Standard output and standard error are kept with the job and in a file with a known path."""
     job_id = await desk.script(profile="medium")
     await desk.ended(job_id)
-    text = Path((await desk.kept(job_id))["log"]).read_text("utf-8").splitlines()
+    text = Path((await desk.last_attempt(job_id))["log"]).read_text("utf-8").splitlines()
     # the first goes to standard error, the second to standard output
     for said in ("profile medium, 1 images", "[1/1] cat.png"):
         assert said in text
         assert said in await desk.log(job_id)
     other = await desk.script()
     await desk.ended(other)
-    assert (await desk.kept(other))["log"] != (await desk.kept(job_id))["log"]
+    assert (await desk.last_attempt(other))["log"] != (await desk.last_attempt(job_id))["log"]
 
 
-async def test_videos_that_a_script_saved_are_found_and_shown(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_videos_saved_by_a_script_are_found_and_shown(desk: ScriptDesk, page: PageDriver) -> None:
     """Paths of saved files are read from the log; the video can be watched and downloaded on the page."""
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
-    outputs = [Path(each) for each in (await desk.kept(job_id))["outputs"]]
+    outputs = [Path(each) for each in (await desk.last_attempt(job_id))["outputs"]]
     assert [each.suffix for each in outputs] == [".mp4", ".mp4"]
     assert all(each.is_file() and each.is_relative_to(desk.comfyui / "output") for each in outputs)
     await page.open_job(job_id)

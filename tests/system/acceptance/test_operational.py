@@ -1,4 +1,4 @@
-"""How the queue must run on somebody's machine."""
+"""Running the queue on a user's machine."""
 
 import asyncio
 import contextlib
@@ -20,25 +20,25 @@ from tests.support.api_calls import png
 from tests.support.graphs import invert
 from tests.support.processes import Service, run_command
 from tests.support.server_processes import free_port
-from tests.system.acceptance.script_desk import HELD, PATIENCE_SECONDS, SLOW, ScriptDesk, house_at
+from tests.system.acceptance.script_desk import HELD, PATIENCE_SECONDS, SLOW, ScriptDesk, open_desk_at
 from tests.system.desk.test_killed import DeskProcess, desk_process
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# What a computer with Windows tells of its disks inside WSL.
+# The disks that a Windows computer shows inside WSL.
 WSL_MOUNTS = (("/", "ext4"), ("/mnt/c", "9p"))
 
 
-# One after the other
+# Concurrency
 
 
-async def test_one_job_runs_at_a_time_unless_asked_otherwise(desk: ScriptDesk) -> None:
+async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
     """ComfyUI never runs more than one of our jobs, script or graph, so that two do not compete for GPU memory."""
     desk.simulator.misbehave(HELD)
     jobs = [await desk.graph("graph"), await desk.script(), await desk.graph("another")]
     for place, each in enumerate(jobs):
         await desk.until_running(each)
-        # what ComfyUI is through with is still being stored
+        # ComfyUI is done with it, but its output is still being stored
         for before in jobs[:place]:
             await desk.ended(before)
         queue = (await desk.http.get(f"{desk.simulator.url}/queue")).json()
@@ -50,12 +50,12 @@ async def test_one_job_runs_at_a_time_unless_asked_otherwise(desk: ScriptDesk) -
     assert [(await desk.ended(each)).status for each in jobs] == ["completed"] * 3
 
 
-async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
+async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
     """With two GPUs, each has its own ComfyUI; one setting names both, and two jobs run."""
     async with Simulator(folder=tmp_path / "comfyui") as one, Simulator() as other:
         for each in (one, other):
             each.misbehave(HELD)
-        async with house_at(tmp_path, one, other, finish_seconds=0) as script_desk:
+        async with open_desk_at(tmp_path, one, other, finish_seconds=0) as script_desk:
             jobs = [await script_desk.graph(f"job {number}") for number in range(2)]
             for job_id in jobs:
                 await script_desk.until_running(job_id)
@@ -64,32 +64,32 @@ async def test_more_run_at_once_only_by_setting(tmp_path: Path) -> None:
             assert [(await script_desk.ended(each)).status for each in jobs] == ["completed", "completed"]
 
 
-async def test_oldest_job_is_the_first_to_run(desk: ScriptDesk) -> None:
+async def test_oldest_job_runs_first(desk: ScriptDesk) -> None:
     """First come, first served by default."""
     desk.simulator.misbehave(HELD)
-    await desk.run_in_this_order([await desk.graph(f"job {number}") for number in range(4)])
+    await desk.assert_run_order([await desk.graph(f"job {number}") for number in range(4)])
 
 
-async def test_higher_priority_goes_first(desk: ScriptDesk) -> None:
+async def test_higher_priority_runs_first(desk: ScriptDesk) -> None:
     """A job can have a priority, which goes before age."""
     desk.simulator.misbehave(HELD)
     running = await desk.graph("running")
     await desk.until_running(running)
-    # its inputs are fetched by now, so it keeps its turn
+    # its inputs are downloaded, so it keeps its turn
     fetched = await desk.graph("fetched")
     await desk.until_fetched(fetched)
     late, urgent = await desk.graph("late"), await desk.graph("urgent", priority=5)
-    await desk.run_in_this_order([running, fetched, urgent, late])
+    await desk.assert_run_order([running, fetched, urgent, late])
 
 
-# Through restarts
+# Restarts
 
 
 @pytest.mark.journey
 async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None:
     """Accepted jobs, their order, pauses, history and logs are in database files on disk."""
     async with Simulator(folder=tmp_path / "comfyui") as simulator:
-        async with house_at(tmp_path, simulator, finish_seconds=0) as script_desk:
+        async with open_desk_at(tmp_path, simulator, finish_seconds=0) as script_desk:
             done = await script_desk.script()
             await script_desk.ended(done)
             log = await script_desk.log(done)
@@ -108,16 +108,16 @@ async def test_queue_is_in_sqlite_and_survives_a_restart(tmp_path: Path) -> None
         assert kept == 6
         simulator.behave()
         simulator.misbehave(HELD)
-        async with house_at(tmp_path, simulator) as script_desk:
+        async with open_desk_at(tmp_path, simulator) as script_desk:
             assert await script_desk.status(done) == "completed"
             assert await script_desk.log(done) == log
-            await script_desk.run_in_this_order([items[0], items[1], items[3], items[2]])
+            await script_desk.assert_run_order([items[0], items[1], items[3], items[2]])
             await script_desk.ended(items[2])
             assert await script_desk.status(items[4]) == "paused"
             assert (await script_desk.client.batch(batch_id)).counts[JobStatus.COMPLETED] == 4
 
 
-async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: Path) -> None:
+async def test_interrupted_job_fails_and_is_recoverable_if_configured(tmp_path: Path) -> None:
     """If set, a job that ran during a crash is failed with the reason, and one click runs it again."""
     async with Simulator() as simulator, desk_process(tmp_path, simulator, interrupted_jobs="fail") as desk:
         job_id = await _killed_while_running(desk, simulator)
@@ -129,7 +129,7 @@ async def test_such_a_job_is_failed_and_recoverable_where_that_is_set(tmp_path: 
         assert (await desk.client.job(again.id)).status == "completed"
 
 
-async def test_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path) -> None:
+async def test_interrupted_job_runs_again_after_a_crash(tmp_path: Path) -> None:
     """After a crash no job stays running and no item is lost: it runs again, up to its attempts."""
     async with Simulator() as simulator, desk_process(tmp_path, simulator) as desk:
         job_id = await _killed_while_running(desk, simulator)
@@ -137,10 +137,10 @@ async def test_job_that_ran_when_the_desk_was_killed_runs_again(tmp_path: Path) 
         assert (await desk.client.job(job_id)).status == "completed"
 
 
-# The same job is the same job
+# Reproducibility
 
 
-async def test_job_runs_with_what_was_fixed_when_it_was_added(desk: ScriptDesk) -> None:
+async def test_waiting_job_keeps_its_inputs_and_values(desk: ScriptDesk) -> None:
     """Inputs, values, presets and workflows may change while a job waits; the job does not."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))
@@ -165,25 +165,25 @@ async def test_job_runs_with_what_was_fixed_when_it_was_added(desk: ScriptDesk) 
         assert Image.open(saved).convert("RGB").getpixel((0, 0)) == (0, 255, 255)
 
 
-async def test_request_that_is_sent_twice_is_one_job(desk: ScriptDesk) -> None:
+async def test_repeated_request_creates_one_job(desk: ScriptDesk) -> None:
     """A repeated request creates no second job."""
-    wish: dict[str, Any] = {**await desk.a_graph(), "idempotency_key": "once"}
+    wish: dict[str, Any] = {**await desk.new_graph(), "idempotency_key": "once"}
     first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
     assert first.id == again.id
     assert len([each async for each in desk.client.jobs()]) == 1
 
 
-# On one's own machine
+# Installation
 
 
-async def test_one_command_starts_it_and_another_makes_the_first_picture(tmp_path: Path) -> None:
+async def test_first_start_and_first_picture_need_no_setup(tmp_path: Path) -> None:
     """No setup is needed: no token, no database, no model, and no ComfyUI to try it."""
     environment = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
     up = Service("desk", "up", environment=environment, log=tmp_path / "up.log")
     await up.start()
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # another process writes the file, and cannot tell
+            # another process writes the file and sends no signal
             while f"http://127.0.0.1:{environment['COMFYRELAY_PORT']}" not in up.text():
                 assert up.is_running, up.text()
                 await asyncio.sleep(0.05)
@@ -199,14 +199,14 @@ async def test_one_command_starts_it_and_another_makes_the_first_picture(tmp_pat
         await up.kill()
 
 
-async def test_windows_drive_is_told_from_a_disk_of_linux() -> None:
+async def test_windows_drive_is_refused_in_wsl() -> None:
     """In WSL the data goes to a Linux disk, where SQLite is safe; a Windows drive is refused with advice."""
     assert filesystem_of(Path("/mnt/c/Users/me/comfyrelay"), mounts=WSL_MOUNTS) in SHARED
     assert filesystem_of(Path("/home/me/.local/share/comfyrelay"), mounts=WSL_MOUNTS) not in SHARED
 
 
 async def _is_running(desk: ScriptDesk, job_id: str) -> bool:
-    """Not only fetched, to be run next."""
+    """Running, not only prefetched."""
     now = await desk.client.now()
     assert now is not None
     return job_id in [each.id for each in now.running]
@@ -233,7 +233,7 @@ async def _ended(desk: DeskProcess, job_id: str) -> None:
 
 @asynccontextmanager
 async def _changed(desk: ScriptDesk, slug: str, nodes: dict[str, Any]) -> AsyncIterator[None]:
-    """A workflow with other nodes, for a while."""
+    """Replace the nodes of a workflow for a while."""
     url = f"/api/admin/workflows/{slug}"
     graph = (await desk.http.get(url)).json()["data"]["graph"]
     (await desk.http.patch(url, json={"graph": {**graph, **nodes}})).raise_for_status()

@@ -1,4 +1,4 @@
-"""What is kept of jobs, attempts and events."""
+"""Records of jobs, attempts and events."""
 
 from datetime import datetime
 from pathlib import Path
@@ -16,7 +16,7 @@ def moment(text: Any) -> datetime:
     return datetime.fromisoformat(str(text))
 
 
-async def test_job_keeps_its_parameters_its_state_and_its_times(desk: ScriptDesk) -> None:
+async def test_job_records_its_parameters_state_and_times(desk: ScriptDesk) -> None:
     """Id, status, priority, folder, prompts, profile, template, tries, seed mode, further options, times."""
     wish = {
         **{"positive": "a cat", "negative": "dogs", "input_subdir": "cats", "profile": "medium"},
@@ -30,15 +30,15 @@ async def test_job_keeps_its_parameters_its_state_and_its_times(desk: ScriptDesk
     assert moment(found.created_at) <= moment(found.started_at) <= moment(found.completed_at)
 
 
-async def test_job_keeps_where_its_log_is_and_what_went_wrong_last(desk: ScriptDesk) -> None:
+async def test_job_records_its_log_path_and_last_error(desk: ScriptDesk) -> None:
     """The path of the log file, and the last error as a sentence."""
     job_id = await desk.script(template="refused.json")
     found = await desk.ended(job_id)
     assert found.error == "ImageInvert (3): input 'image' is not connected"
-    assert Path((await desk.kept(job_id))["log"]).is_file()
+    assert Path((await desk.last_attempt(job_id))["log"]).is_file()
 
 
-async def test_attempt_keeps_its_times_its_exit_code_its_seed_and_its_outcome(desk: ScriptDesk) -> None:
+async def test_attempt_records_times_exit_code_seed_and_outcome(desk: ScriptDesk) -> None:
     """Each run of a job is recorded with its number."""
     job_id = await desk.script(extra_args="--seed 77")
     await desk.ended(job_id)
@@ -49,7 +49,7 @@ async def test_attempt_keeps_its_times_its_exit_code_its_seed_and_its_outcome(de
     assert moment(attempt.started_at) <= moment(attempt.ended_at)
 
 
-async def test_job_that_needs_several_attempts_keeps_all_of_them(desk: ScriptDesk) -> None:
+async def test_all_attempts_of_a_job_are_kept(desk: ScriptDesk) -> None:
     """Failed attempts are kept after a later success."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     job_id = await desk.graph()
@@ -59,7 +59,7 @@ async def test_job_that_needs_several_attempts_keeps_all_of_them(desk: ScriptDes
     assert "No space left" in (first.error or "")
 
 
-async def test_event_keeps_its_job_its_time_its_kind_and_what_it_says(desk: ScriptDesk) -> None:
+async def test_event_records_its_job_time_kind_and_text(desk: ScriptDesk) -> None:
     """Events are numbered per job, so that a client can catch up."""
     job_id = await desk.graph()
     await desk.ended(job_id)

@@ -1,4 +1,4 @@
-"""What must not happen on the user's machine, and what can be looked up afterwards."""
+"""Protection of the user's machine, and records for later review."""
 
 import contextlib
 import sqlite3
@@ -15,13 +15,13 @@ from tests.system.acceptance.script_desk import HELD, SCRIPT, SLOW, ScriptDesk
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-# Every way out of a folder that a path may take.
+# Every way in which a path can lead out of a folder.
 WAYS_OUT = ("..", "../..", "cats/../..", "/etc", "~/x", "link", "..\\..", "C:\\Windows")
 
 
 @pytest_asyncio.fixture(loop_scope="session", autouse=True)
-async def a_link_out(desk: ScriptDesk) -> AsyncIterator[None]:
-    """In the folder of inputs, and in that of templates, there are links that lead out of it."""
+async def links_that_escape(desk: ScriptDesk) -> AsyncIterator[None]:
+    """Links in the input and template folders that lead out of them."""
     links = [desk.desk.input_folder / "link", desk.comfyui.parent / "templates" / "link.json"]
     for each in links:
         each.symlink_to("/etc")
@@ -34,7 +34,7 @@ async def a_link_out(desk: ScriptDesk) -> AsyncIterator[None]:
 
 
 @pytest.mark.parametrize("path", WAYS_OUT)
-async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: ScriptDesk, path: str) -> None:
+async def test_input_folder_cannot_lead_outside(desk: ScriptDesk, path: str) -> None:
     """`..`, absolute paths and links are refused for scripts and batches before anything is added."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(input_subdir=path)
@@ -46,7 +46,7 @@ async def test_no_input_folder_leads_out_of_the_folder_of_inputs(desk: ScriptDes
 
 
 @pytest.mark.parametrize("path", [*WAYS_OUT, "../comfyui/input/cats/cat.png", "link.json"])
-async def test_no_template_leads_out_of_the_folder_of_templates(desk: ScriptDesk, path: str) -> None:
+async def test_template_cannot_be_outside_its_folder(desk: ScriptDesk, path: str) -> None:
     """A job names one of the graphs in the template folder; any other is refused."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(template=path)
@@ -55,7 +55,7 @@ async def test_no_template_leads_out_of_the_folder_of_templates(desk: ScriptDesk
 
 @pytest.mark.parametrize("field", ["profile", "extra_args"])
 @pytest.mark.parametrize("path", ["../x", "/etc/passwd", "--template-api=/etc/passwd", "--seed=../x"])
-async def test_no_other_parameter_of_a_script_can_be_a_path(desk: ScriptDesk, field: str, path: str) -> None:
+async def test_script_parameter_cannot_be_a_path(desk: ScriptDesk, field: str, path: str) -> None:
     """Profiles come from the configuration, and further options have values that it allows."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.script(**{field: path})
@@ -63,14 +63,14 @@ async def test_no_other_parameter_of_a_script_can_be_a_path(desk: ScriptDesk, fi
 
 
 @pytest.mark.parametrize("path", ["../up", "/etc", "~/x", "C:\\x", "a/../../b"])
-async def test_no_output_folder_is_outside_the_folder_of_outputs(desk: ScriptDesk, path: str) -> None:
+async def test_output_folder_cannot_lead_outside(desk: ScriptDesk, path: str) -> None:
     """A batch may have its own folder inside the configured output folder."""
     with pytest.raises(ComfyRelayError) as refused:
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "cats", "output_folder": path})
     assert "output_folder" in getattr(refused.value, "errors", {})
 
 
-async def test_no_name_that_a_user_gives_becomes_a_path(desk: ScriptDesk, tmp_path: Path) -> None:
+async def test_user_text_never_becomes_a_path(desk: ScriptDesk, tmp_path: Path) -> None:
     """Labels and names of uploaded files are sanitised before they become part of a file name."""
     before = {*desk.desk.output_folder.parent.iterdir()} | {desk.desk.output_folder}
     content = (desk.desk.input_folder / "cats" / "cat.png").read_bytes()
@@ -90,7 +90,7 @@ async def test_no_name_that_a_user_gives_becomes_a_path(desk: ScriptDesk, tmp_pa
 
 
 @pytest.mark.parametrize("name", ["/etc/passwd", "../../../etc/passwd", "cat.png [output]"])
-async def test_graph_that_is_brought_asks_for_the_files_that_it_names(desk: ScriptDesk, name: str) -> None:
+async def test_imported_graph_asks_for_its_files(desk: ScriptDesk, name: str) -> None:
     """An imported graph works on the files of its job: each file that it names becomes a file to choose."""
     made = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:
@@ -101,18 +101,18 @@ async def test_graph_that_is_brought_asks_for_the_files_that_it_names(desk: Scri
 # Commands
 
 
-async def test_no_shell_ever_reads_what_a_user_wrote(desk: ScriptDesk) -> None:
+async def test_user_text_is_never_read_by_a_shell(desk: ScriptDesk) -> None:
     """Arguments are a list: quotes, newlines, wildcards and commands in a prompt arrive as typed."""
     prompt = "a \"cat\" 'n' dog; $(touch pwned) `touch pwned` | > pwned & * ~ \\ %s\n\n\tsecond line 🐈‍⬛"
     job_id = await desk.script(positive=prompt, negative="-rf /; touch pwned")
     assert (await desk.ended(job_id)).status == "completed"
-    argv = (await desk.kept(job_id))["argv"]
+    argv = (await desk.last_attempt(job_id))["argv"]
     assert argv[argv.index("--positive") + 1] == prompt
     assert "--negative=-rf /; touch pwned" in argv
     assert not [*desk.ready.data_dir.rglob("pwned")]
 
 
-async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk: ScriptDesk) -> None:
+async def test_program_comes_only_from_the_configuration(desk: ScriptDesk) -> None:
     """A job cannot choose program, script, folder or variables."""
     for field in ("python", "script", "working_folder", "environment", "arguments"):
         with pytest.raises(ComfyRelayError) as refused:
@@ -123,7 +123,7 @@ async def test_what_is_run_comes_from_the_configuration_and_from_no_request(desk
 @pytest.mark.parametrize(
     "headers", [{"Host": "evil.example"}, {"Origin": "https://evil.example"}, {"Origin": "http://[bad"}]
 )
-async def test_no_page_of_somebody_else_reaches_the_desk(desk: ScriptDesk, headers: dict[str, str]) -> None:
+async def test_pages_of_other_sites_cannot_reach_the_desk(desk: ScriptDesk, headers: dict[str, str]) -> None:
     """By default the desk listens on this machine only, and pages of other sites are refused."""
     assert desk.ready.url.startswith("http://127.0.0.1:")
     body = {"workflow_slug": "script", "input_payload": {"positive": "a cat"}, "idempotency_key": "evil"}
@@ -132,11 +132,11 @@ async def test_no_page_of_somebody_else_reaches_the_desk(desk: ScriptDesk, heade
     assert [each async for each in desk.client.jobs()] == []
 
 
-# What is kept
+# Records
 
 
 @pytest.mark.parametrize("outcome", ["completed", "failed", "canceled"])
-async def test_every_command_can_be_looked_up_afterwards(desk: ScriptDesk, outcome: str) -> None:
+async def test_every_command_is_recorded(desk: ScriptDesk, outcome: str) -> None:
     """However a run ended, its exact arguments are kept with the attempt, and the log starts with them."""
     if outcome != "completed":
         desk.simulator.misbehave(SLOW if outcome == "canceled" else Fail(class_type="ImageInvert"))
@@ -145,7 +145,7 @@ async def test_every_command_can_be_looked_up_afterwards(desk: ScriptDesk, outco
         await desk.until_said(job_id, "seed: ")
         await desk.client.cancel("job", job_id)
     assert (await desk.ended(job_id)).status == outcome
-    kept = await desk.kept(job_id)
+    kept = await desk.last_attempt(job_id)
     assert kept["argv"][1:3] == [str(SCRIPT), "--wait"]
     assert kept["argv"][kept["argv"].index("--positive") + 1] == 'it\'s a "cat"'
     command, *_ = Path(kept["log"]).read_text("utf-8").splitlines()
@@ -153,7 +153,7 @@ async def test_every_command_can_be_looked_up_afterwards(desk: ScriptDesk, outco
     assert """--positive 'it'"'"'s a "cat"'""" in command
 
 
-async def test_every_log_can_be_read_afterwards(desk: ScriptDesk) -> None:
+async def test_every_log_is_kept(desk: ScriptDesk) -> None:
     """The output of a stopped run is kept, in the file and with the job."""
     desk.simulator.misbehave(SLOW)
     job_id = await desk.script()
@@ -161,10 +161,10 @@ async def test_every_log_can_be_read_afterwards(desk: ScriptDesk) -> None:
     await desk.client.cancel("job", job_id)
     await desk.ended(job_id)
     assert "[1/1] cat.png" in await desk.log(job_id)
-    assert "[1/1] cat.png" in Path((await desk.kept(job_id))["log"]).read_text("utf-8").splitlines()
+    assert "[1/1] cat.png" in Path((await desk.last_attempt(job_id))["log"]).read_text("utf-8").splitlines()
 
 
-async def test_what_happened_to_a_job_is_kept_in_its_order(desk: ScriptDesk) -> None:
+async def test_job_history_is_kept_in_order(desk: ScriptDesk) -> None:
     """Every step of a job is an event with its time, and events never change."""
     desk.simulator.misbehave(HELD)
     await desk.until_running(await desk.graph("running"))

@@ -1,4 +1,4 @@
-"""What a person sees and does: in a real browser, and in a terminal."""
+"""The page in a real browser, and the terminal."""
 
 import re
 from pathlib import Path
@@ -16,14 +16,14 @@ from tests.system.acceptance.script_desk import HELD, SLOW, ScriptDesk, choose_s
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 
-async def test_form_is_filled_in_with_what_is_usual(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_form_has_defaults(desk: ScriptDesk, page: PageDriver) -> None:
     """A job needs one prompt and one folder; everything else has a default."""
     form = await choose_script(page)
     await expect(form.get_by_role("combobox", name="Template")).to_have_text("clip.json")
     await expect(form.get_by_role("combobox", name="Profile")).to_have_text("look-dev")
     await form.get_by_label("Positive").fill("a cat")
     await form.get_by_role("textbox", name="Input subdir").fill("cats")
-    assert (await desk.ended(await desk.run_it(page))).status == "completed"
+    assert (await desk.ended(await desk.submit_form(page))).status == "completed"
 
 
 async def test_list_is_filtered_by_status(desk: ScriptDesk, page: PageDriver) -> None:
@@ -50,7 +50,7 @@ async def test_list_is_filtered_by_status(desk: ScriptDesk, page: PageDriver) ->
         await expect(page.names).to_have_text(names)
 
 
-async def test_list_is_searched(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_list_is_searchable(desk: ScriptDesk, page: PageDriver) -> None:
     """Terms of a label or an error find a job, in upper or lower case."""
     await desk.ended(await desk.graph("A red lighthouse"))
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
@@ -76,7 +76,7 @@ async def test_log_of_a_running_job_is_live(desk: ScriptDesk, page: PageDriver) 
     await page.status_is("Done")
 
 
-async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_comfyui_refusal_is_shown_as_one_sentence(desk: ScriptDesk, page: PageDriver) -> None:
     """A graph that ComfyUI refuses with HTTP 400 is explained by the wrong node, not by a number."""
     job_id = await desk.script(template="refused.json")
     await page.open_job(job_id)
@@ -85,7 +85,7 @@ async def test_what_comfyui_refuses_is_said_in_one_sentence(desk: ScriptDesk, pa
     await expect(page.error.get_by_text(sentence, exact=True)).to_be_visible()
 
 
-async def test_node_that_fails_is_named(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_failed_node_is_named(desk: ScriptDesk, page: PageDriver) -> None:
     """If a node fails during the run, its name and message are shown first."""
     desk.simulator.misbehave(Fail(class_type="ImageInvert", message="The sides differ.", times=1))
     await page.open_job(await desk.graph("unlucky"))
@@ -93,7 +93,7 @@ async def test_node_that_fails_is_named(desk: ScriptDesk, page: PageDriver) -> N
     await expect(page.error).to_have_text(re.compile("^ImageInvert.*The sides differ"))
 
 
-async def test_timeout_is_called_one(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_timeout_is_named(desk: ScriptDesk, page: PageDriver) -> None:
     """A timeout of ComfyUI is distinguished from a refusal."""
     desk.simulator.misbehave(SlowHttp(path="/prompt", seconds=600))
     job_id = await desk.script(extra_args="--timeout 1")
@@ -102,7 +102,7 @@ async def test_timeout_is_called_one(desk: ScriptDesk, page: PageDriver) -> None
     await expect(page.error).to_have_text(re.compile("^Timed out"))
 
 
-async def test_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chromium: Browser, built_app: None) -> None:
+async def test_unreachable_comfyui_is_shown_first(tmp_path: Path, chromium: Browser, built_app: None) -> None:
     """A job that waits for an unreachable server says so."""
     nobody = f"http://127.0.0.1:{free_port()}"
     made = make_desk(tmp_path, comfyui_url=[nobody])
@@ -116,7 +116,7 @@ async def test_comfyui_that_is_away_is_what_is_said_first(tmp_path: Path, chromi
         await expect(page.page.get_by_role("status").filter(has_text=why)).to_have_count(2)
 
 
-async def test_command_of_a_script_is_on_the_page_before_it_runs(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_script_command_is_shown_before_it_runs(desk: ScriptDesk, page: PageDriver) -> None:
     """The user sees the command and its errors before a job is added."""
     form = await choose_script(page)
     await form.get_by_label("Positive").fill("it's a cat")
@@ -127,12 +127,12 @@ async def test_command_of_a_script_is_on_the_page_before_it_runs(desk: ScriptDes
     shown = command.get_by_role("list", name="Arguments")
     await expect(shown.locator("code").last).to_have_text("it's a cat")
     argv = await shown.locator("code").all_inner_texts()
-    job_id = await desk.run_it(page)
+    job_id = await desk.submit_form(page)
     assert (await desk.ended(job_id)).status == "completed"
-    assert (await desk.kept(job_id))["argv"] == argv
+    assert (await desk.last_attempt(job_id))["argv"] == argv
 
 
-async def test_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: ScriptDesk, page: PageDriver) -> None:
+async def test_job_page_has_log_parameters_and_output(desk: ScriptDesk, page: PageDriver) -> None:
     """Everything about one job is on one page with its own address."""
     job_id = await desk.script(positive="a cat yawns", profile="medium")
     await desk.ended(job_id)
@@ -144,7 +144,7 @@ async def test_job_has_a_page_with_its_log_its_parameters_and_its_output(desk: S
     await expect(page.page.locator("main video").first).to_be_visible()
 
 
-async def test_queue_is_watched_and_steered_in_a_terminal(desk: ScriptDesk) -> None:
+async def test_queue_is_managed_in_a_terminal(desk: ScriptDesk) -> None:
     """Over SSH, without a browser, the queue is shown and a job is canceled by a command."""
     desk.simulator.misbehave(SLOW)
     await desk.until_running(await desk.graph("busy"))

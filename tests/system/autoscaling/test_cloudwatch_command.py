@@ -17,7 +17,7 @@ from comfyrelay.settings import Settings
 from tests.support import commands
 from tests.support.world import SqliteBackend
 
-# as the document names them
+# as in the documentation
 NAMES = {
     "QueueDepth",
     "BacklogPerInstance",
@@ -54,16 +54,16 @@ def aws_at(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 @pytest.fixture
-def kept(moto_url: str, aws_at: Any) -> Any:
-    """What CloudWatch keeps, asked for as anybody would."""
+def metrics_client(moto_url: str, aws_at: Any) -> Any:
+    """A CloudWatch client."""
     aws_at(moto_url)
     return boto3.client("cloudwatch", region_name="us-east-1")
 
 
-def value_of(kept: Any, namespace: str, metric: str, fleet: str) -> float:
+def value_of(metrics_client: Any, namespace: str, metric: str, fleet: str) -> float:
     now = utc_now()
     dimensions = [{"Name": "FleetSlug", "Value": fleet}, {"Name": "Stage", "Value": "production"}]
-    found = kept.get_metric_statistics(
+    found = metrics_client.get_metric_statistics(
         Namespace=namespace,
         MetricName=metric,
         Dimensions=dimensions,
@@ -76,7 +76,9 @@ def value_of(kept: Any, namespace: str, metric: str, fleet: str) -> float:
     return float(point["Average"])
 
 
-async def test_command_prints_or_sends_them(sqlite_backend: SqliteBackend, tmp_path: Path, kept: Any) -> None:
+async def test_command_prints_or_sends_metrics(
+    sqlite_backend: SqliteBackend, tmp_path: Path, metrics_client: Any
+) -> None:
     async with sqlite_backend.databases(["main"]) as (central, shards, _):
         settings = Settings(data_dir=tmp_path, database_url=central, shards=shards)
         async with Engine(settings) as engine:
@@ -90,7 +92,7 @@ async def test_command_prints_or_sends_them(sqlite_backend: SqliteBackend, tmp_p
         }
         printed = await commands.run("fleet", "publish-metrics", "--dry-run", env=env)
         assert {each["MetricName"] for each in json.loads(printed.out)} == NAMES - {"JobProcessingP50"}
-        assert kept.list_metrics(Namespace="Command")["Metrics"] == []
+        assert metrics_client.list_metrics(Namespace="Command")["Metrics"] == []
         sent = await commands.run("fleet", "publish-metrics", "--once", env=env)
         assert (sent.code, sent.err) == (0, "7 metrics sent.\n")
-        assert value_of(kept, "Command", "ActiveWorkers", "home") == 0
+        assert value_of(metrics_client, "Command", "ActiveWorkers", "home") == 0

@@ -1,4 +1,4 @@
-"""`comfyrelay fleet …`: scaling looked at and switched from a terminal, over the databases of a server."""
+"""`comfyrelay fleet …`: autoscaling inspected and controlled from a terminal, over the databases of a server."""
 
 import asyncio
 import json
@@ -34,9 +34,7 @@ def env(fleets: Fleets, tmp_path: Path) -> Mapping[str, str]:
     }
 
 
-async def test_status_and_decisions_tell_what_is_there_and_what_was_decided(
-    fleets: Fleets, env: Mapping[str, str]
-) -> None:
+async def test_status_and_decisions_list_machines_and_reasons(fleets: Fleets, env: Mapping[str, str]) -> None:
     await fleets.submit()
     await fleets.decide()
     shown = await commands.run("fleet", "status", env=env)
@@ -51,7 +49,7 @@ async def test_status_and_decisions_tell_what_is_there_and_what_was_decided(
     assert (decision["fleet"], decision["outcome"]) == (fleets.fleet, {"launched": 1, "refused": 0})
 
 
-async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, env: Mapping[str, str]) -> None:
+async def test_decisions_list_the_replicas_requested_from_a_cluster(fleets: Fleets, env: Mapping[str, str]) -> None:
     await fleets.change(machines={"provider": "kubernetes"})
     await fleets.submit()
     await ReplicaDecisions(fleets.world.engine.scaling, None).desired_replicas(Stage.PRODUCTION, fleets.fleet)
@@ -59,7 +57,7 @@ async def test_decisions_tell_which_number_a_cluster_was_told(fleets: Fleets, en
     assert "requested 1" in listed.out
 
 
-async def test_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: Mapping[str, str]) -> None:
+async def test_fleets_are_paused_and_resumed_one_by_one_or_together(fleets: Fleets, env: Mapping[str, str]) -> None:
     async def is_paused() -> bool:
         return (await fleets.record()).scaling_spec.is_paused
 
@@ -76,7 +74,7 @@ async def test_fleet_or_all_of_them_are_paused_and_resumed(fleets: Fleets, env: 
     assert "There is no production fleet 'none'" in missing.err
 
 
-async def test_run_scales_until_it_is_stopped_and_lets_go(fleets: Fleets, env: Mapping[str, str]) -> None:
+async def test_run_scales_until_it_is_stopped_and_releases_leadership(fleets: Fleets, env: Mapping[str, str]) -> None:
     await fleets.world.engine.scaling.leadership.resign()
     await fleets.change(machines={"provider": "static"})
     await fleets.submit()
@@ -84,7 +82,7 @@ async def test_run_scales_until_it_is_stopped_and_lets_go(fleets: Fleets, env: M
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert b"Autoscaling fleets" in await running.err.readline()
         views = fleets.world.engine.scaling.views
-        # somebody else's process: there is nothing to wait on but what it writes
+        # a separate process: only its writes can be observed
         while not (await views.decisions(Stage.PRODUCTION, fleets.fleet, limit=1)).items:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
     running.process.send_signal(signal.SIGTERM)
@@ -92,13 +90,13 @@ async def test_run_scales_until_it_is_stopped_and_lets_go(fleets: Fleets, env: M
     assert ended.code == 0, ended.err
     [decision] = await fleets.decisions()
     assert "only reports" in decision.reason
-    # by its clock, which is not that of the test
+    # its clock differs from the test's
     left = await fleets.world.engine.scaling.leadership.current()
     assert left is not None
     assert left.expires_at <= utc_now()
 
 
-async def test_what_a_provider_says_is_shown_as_it_is(fleets: Fleets, env: Mapping[str, str]) -> None:
+async def test_provider_message_is_shown_verbatim(fleets: Fleets, env: Mapping[str, str]) -> None:
     fleets.provider.fails = ProviderError("no [/red] and no [bold] ones.")
     await fleets.submit()
     await fleets.round()
@@ -108,7 +106,7 @@ async def test_what_a_provider_says_is_shown_as_it_is(fleets: Fleets, env: Mappi
         assert "no [/red] and no [bold] ones." in shown.out
 
 
-async def test_nothing_is_cut_in_a_narrow_terminal(fleets: Fleets, env: Mapping[str, str]) -> None:
+async def test_narrow_terminal_cuts_no_text(fleets: Fleets, env: Mapping[str, str]) -> None:
     await fleets.submit()
     await fleets.decide()
     [decision] = await fleets.decisions()
@@ -121,7 +119,7 @@ async def test_nothing_is_cut_in_a_narrow_terminal(fleets: Fleets, env: Mapping[
         assert decision.reason in " ".join(shown.out.split())
 
 
-async def test_without_the_databases_nothing_is_made_and_it_is_said_where_to_run(tmp_path: Path) -> None:
+async def test_missing_databases_are_reported_and_not_created(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     env = {"COMFYRELAY_DATA_DIR": str(folder), "COMFYRELAY_URL": "https://relay.example.com", "COLUMNS": "200"}
     for words in (["status"], ["pause", "--all"], ["costs"], ["user-data", "video"], ["export", "kubernetes", "gpus"]):
@@ -132,9 +130,7 @@ async def test_without_the_databases_nothing_is_made_and_it_is_said_where_to_run
     assert not folder.exists()
 
 
-async def test_who_means_another_server_is_told_that_this_is_about_the_databases(
-    fleets: Fleets, env: Mapping[str, str]
-) -> None:
+async def test_server_url_is_ignored_with_a_warning(fleets: Fleets, env: Mapping[str, str]) -> None:
     shown = await commands.run("fleet", "status", env={**env, "COMFYRELAY_URL": "https://relay.example.com"})
     assert shown.code == 0
     assert "Ignoring COMFYRELAY_URL" in shown.err

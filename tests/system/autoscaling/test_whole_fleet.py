@@ -1,5 +1,6 @@
-"""A whole fleet on one machine: a server on PostgreSQL, two who would scale, machines that are processes of this host,
-each a worker with a simulator. Jobs arrive at none; what breaks on the way costs no job and nobody anything twice."""
+"""A whole fleet on one machine: a server on PostgreSQL, two candidates for leader, and machines that are local
+processes.  Each machine is a worker with a simulator. The fleet starts with none. Failures lose no job, and nothing
+is charged or launched twice."""
 
 import json
 import sys
@@ -25,18 +26,18 @@ from tests.support.server_processes import free_port
 from tests.support.whole_system import FLEET, System, open_system
 from tests.support.world import PATIENCE_SECONDS, PostgresBackend, memory_folder
 
-# Long enough for somebody to be killed in the middle of it.
+# Long enough to kill a process during it.
 STAND_IN = """#!/bin/sh
 exec {python} -m comfyrelay simulator --port "$1" --folder "$2" --slow ImageInvert={seconds}
 """
 LEASED = "SELECT DISTINCT worker_id FROM ai_job_dispatches WHERE status = 'leased'"
 LAUNCHED = "SELECT key FROM machines WHERE provider_id IS NOT NULL"
 PRESENT = "SELECT count(*) FROM machines WHERE ended_at IS NULL"
-# Pauses that a test would only wait for.
+# Shorter pauses.
 LEADER_CONSTANTS: forked_commands.Constants = {
     (leadership, "TTL_SECONDS"): 3.0,
     (loop, "TICK_SECONDS"): 0.5,
-    # jobs that come all at once would look for minutes as if more were to come
+    # a burst of jobs would look like steady growth for minutes
     (capacity, "WORTH_A_MACHINE"): 1e9,
 }
 
@@ -54,7 +55,7 @@ class WholeFleet:
         return self.system.folder / "server" / "machines" / "production" / FLEET
 
     async def leased(self) -> set[str]:
-        """Workers that have something to do."""
+        """The workers with leases."""
         return {each["worker_id"] for each in await self.central.fetch(LEASED)}
 
     async def until_working(self, count: int, *, but: frozenset[str] = frozenset()) -> list[str]:
@@ -81,7 +82,7 @@ class WholeFleet:
         async def is_nothing_left() -> bool:
             return not self.processes() and not await self.central.fetchval(PRESENT)
 
-        # one that never became a worker is given up after three boots and two minutes
+        # a machine that never registers is given up after three boots and two minutes
         await until(is_nothing_left, patience_seconds=3 * PATIENCE_SECONDS)
 
     def order(self, worker_id: str) -> dict[str, Any]:
@@ -89,7 +90,7 @@ class WholeFleet:
         return next(each for each in orders if each["id"] == worker_id)
 
     def kill_machine(self, worker_id: str) -> None:
-        """With everything in it, and without a word."""
+        """Kill the machine with all its processes, without notice."""
         begun = json.loads((self.folder / self.order(worker_id)["key"] / "begun.json").read_text())
         kill_all(begun["pid"])
 
@@ -103,7 +104,7 @@ class WholeFleet:
         return found
 
     async def check(self, *, lost: int) -> None:
-        """No order was carried out twice, and none was placed again for the same need; so many machines were lost."""
+        """Each order launched one machine, and no need was ordered twice. `lost` machines were killed."""
         launched = [each["key"] for each in await self.central.fetch(LAUNCHED)]
         started = [each.parent.name for each in self.folder.glob("*/begun.json")]
         assert sorted(launched) == sorted(set(launched)) == sorted(started)
@@ -124,13 +125,13 @@ async def whole_fleet(
         databases = {"DATABASE_URL": central, "SHARDS": json.dumps(shards)}
         settings = {
             "FLEET_COMMANDS_DIR": str(programs),
-            # what a machine held that was killed is given to another soon
+            # jobs of a killed machine are requeued soon
             "LEASE_TTL_SECONDS": "5",
             "LATE_GRACE_SECONDS": "0",
-            # of processes of their own, one can be killed
+            # separate processes, so that one can be killed
             "SCALING": "false",
         }
-        # a metadata service for each machine: it is told its number
+        # one metadata service per machine, selected by its number
         metadata = [
             await stack.enter_async_context(Metadata(host=f"127.0.0.1{slot}", port=port))
             for slot in range(max_machines)
@@ -182,8 +183,8 @@ async def whole_fleet(
                 sys.stdout.write(f"--- {log.relative_to(fleet.folder)}\n{log.read_text(errors='replace')[-1500:]}\n")
 
 
-async def kill_the_leader(fleet: WholeFleet) -> None:
-    """Whoever it is: the other goes on."""
+async def kill_leader(fleet: WholeFleet) -> None:
+    """The other candidate takes over."""
     [leader] = [each for each in fleet.leaders if each.said("leadership.changed", leads=True)]
     await leader.kill()
 
@@ -195,14 +196,14 @@ def folder() -> Any:
 
 
 @pytest.mark.journey
-async def test_jobs_at_zero_workers_are_done_though_the_leader_is_killed_while_it_launches(
+async def test_jobs_complete_although_the_leader_is_killed_during_launch(
     folder: Path, real_postgres_backend: PostgresBackend
 ) -> None:
     async with whole_fleet(folder, real_postgres_backend, max_machines=2, seconds=0.1) as fleet:
         effect = await fleet.system.plain_effect()
         jobs = [await fleet.system.plain(effect) for _ in range(8)]
         await fleet.until_launching()
-        await kill_the_leader(fleet)
+        await kill_leader(fleet)
         for job in jobs:
             await fleet.system.completed(job)
         await fleet.until_nothing_is_left()
@@ -210,14 +211,14 @@ async def test_jobs_at_zero_workers_are_done_though_the_leader_is_killed_while_i
         await fleet.system.check()
 
 
-async def test_forty_jobs_at_zero_workers_are_done_whatever_is_killed(
+async def test_jobs_complete_although_leader_and_machines_are_killed(
     folder: Path, real_postgres_backend: PostgresBackend
 ) -> None:
     async with whole_fleet(folder, real_postgres_backend, max_machines=3, seconds=0.6) as fleet:
         effect = await fleet.system.plain_effect()
         jobs = [await fleet.system.plain(effect) for _ in range(40)]
         await fleet.until_launching()
-        await kill_the_leader(fleet)
+        await kill_leader(fleet)
 
         killed, *_ = await fleet.until_working(2)
         fleet.kill_machine(killed)
@@ -225,7 +226,7 @@ async def test_forty_jobs_at_zero_workers_are_done_whatever_is_killed(
         metadata = fleet.metadata[fleet.order(warned)["slot"]]
         metadata.interrupt(seconds=120.0)
         await metadata.until_asked(SPOT)
-        # another machine that gets its place is not meant
+        # do not interrupt another machine that gets this slot
         metadata.disarm(SPOT)
 
         for job in jobs:

@@ -43,17 +43,17 @@ async def test_guide_matches_the_console(system: System, chromium: Browser) -> N
     effect = await system.plain_effect("portrait")
     async with open_as("admin", chromium, system) as (page, heard):
         first = await system.plain(effect)
-        await look_at_the_overview(page)
-        worker_id = await add_a_worker(page, system)
+        await view_overview(page)
+        worker_id = await add_worker(page, system)
         await system.completed(first)
-        await look_at_a_worker(page, worker_id)
-        await take_it_out(page, system, worker_id, effect)
-        await find_what_waits_and_what_failed(page, system, effect)
-        await change_the_fleet(page, system)
+        await view_worker(page, worker_id)
+        await remove_worker(page, system, worker_id, effect)
+        await find_waiting_and_failed_jobs(page, system, effect)
+        await change_fleet(page, system)
         assert heard.complaints == []
 
 
-async def look_at_the_overview(page: Page) -> None:
+async def view_overview(page: Page) -> None:
     page_says("open **Console** (`g` then `o`)", "jobs wait, and no worker is online | add one")
     await page.goto("/")
     await expect(page.get_by_role("navigation", name="Areas")).to_be_visible()
@@ -64,7 +64,7 @@ async def look_at_the_overview(page: Page) -> None:
     await expect(attention).to_contain_text("1 job waits, and no worker is online")
 
 
-async def add_a_worker(page: Page, system: System) -> str:
+async def add_worker(page: Page, system: System) -> str:
     page_says("**Workers → Add a worker**, choose the fleet, and run both commands", "hidden until you press the eye")
     await page.get_by_role("link", name="Workers", exact=True).first.click()
     await page.get_by_role("button", name="Add a worker").first.click()
@@ -84,7 +84,7 @@ async def add_a_worker(page: Page, system: System) -> str:
     return str(found["worker_id"])
 
 
-async def look_at_a_worker(page: Page, worker_id: str) -> None:
+async def view_worker(page: Page, worker_id: str) -> None:
     page_says("| Idle | it waits for a job |", "states what keeps it from working", "who approved or revoked it")
     await page.goto(f"/console/workers/{worker_id}")
     await expect(page.get_by_text("Nothing keeps it from working.")).to_be_visible()
@@ -94,7 +94,7 @@ async def look_at_a_worker(page: Page, worker_id: str) -> None:
     await expect(page.get_by_role("log", name="Last lines of its log")).to_contain_text("worker.")
 
 
-async def take_it_out(page: Page, system: System, worker_id: str, effect: int) -> None:
+async def remove_worker(page: Page, system: System, worker_id: str, effect: int) -> None:
     page_says("**Drain** (`d`)", "Stop it once its page says that it holds no job.")
     await page.goto(f"/console/workers/{worker_id}")
     await expect(button(page, "Drain")).to_be_visible()
@@ -122,7 +122,7 @@ async def take_it_out(page: Page, system: System, worker_id: str, effect: int) -
     await system.completed(await system.plain(effect))
 
 
-async def find_what_waits_and_what_failed(page: Page, system: System, effect: int) -> None:
+async def find_waiting_and_failed_jobs(page: Page, system: System, effect: int) -> None:
     page_says("Open **Dispatches**, filter by *Queued*, and open one. It shows why it waits and how many workers can")
     [worker] = (await system.admin("GET", "/workers"))["items"]
     await system.admin("POST", f"/workers/{worker['worker_id']}/drain")
@@ -151,7 +151,7 @@ async def find_what_waits_and_what_failed(page: Page, system: System, effect: in
     await expect(page.get_by_text("It runs again as job").first).to_be_visible()
 
 
-async def change_the_fleet(page: Page, system: System) -> None:
+async def change_fleet(page: Page, system: System) -> None:
     page_says("**Fleets → your fleet**")
     await page.goto("/console")
     await page.get_by_role("link", name="Fleets", exact=True).first.click()

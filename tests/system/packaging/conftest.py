@@ -1,4 +1,4 @@
-"""One wheel and one environment of each kind, made once for all processes of a test run."""
+"""One wheel and one environment of each kind, built once per test run."""
 
 import fcntl
 import os

@@ -1,4 +1,4 @@
-"""`make audit` tells what is known against a version from not having been able to ask."""
+"""`make audit` distinguishes known vulnerabilities from a failed check."""
 
 import json
 import subprocess
@@ -30,7 +30,7 @@ ADVISORY = {
 
 @contextmanager
 def advisories(*known: dict[str, Any]) -> Iterator[str]:
-    """A simulator for OSV that knows these of every package."""
+    """A simulated OSV that returns these advisories for every package."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -54,7 +54,7 @@ def advisories(*known: dict[str, Any]) -> Iterator[str]:
 
 
 def audit(folder: Path, url: str, *more: str) -> subprocess.CompletedProcess[str]:
-    """The script over a lock of its own, with more lines in it if they are given."""
+    """Run the script over a separate lock file with these extra lines."""
     script = folder / "audit.py"
     script.write_text((ROOT / "requirements" / "audit.py").read_text("utf-8"), "utf-8")
     (folder / "demo.txt").write_text("\n".join([f"{NAME}=={VERSION} {HASH}", *more]), "utf-8")
@@ -67,7 +67,7 @@ def audit(folder: Path, url: str, *more: str) -> subprocess.CompletedProcess[str
     )
 
 
-def test_what_is_known_against_a_version_is_named_with_the_one_that_mends_it(tmp_path: Path) -> None:
+def test_vulnerable_version_is_named_with_its_fix(tmp_path: Path) -> None:
     with advisories(ADVISORY) as url:
         done = audit(tmp_path, url)
     assert done.returncode == 1, done.stderr
@@ -75,14 +75,14 @@ def test_what_is_known_against_a_version_is_named_with_the_one_that_mends_it(tmp
     assert "1 packages, 1 advisories." in done.stdout
 
 
-def test_where_nothing_is_known_it_ends_well(tmp_path: Path) -> None:
+def test_audit_without_advisories_succeeds(tmp_path: Path) -> None:
     with advisories() as url:
         done = audit(tmp_path, url)
     assert (done.returncode, done.stdout) == (0, "1 packages, 0 advisories.\n"), done.stderr
 
 
-def test_advisories_that_cannot_be_reached_are_no_good_news(tmp_path: Path) -> None:
-    # nothing listens there: the port was closed with the simulator
+def test_unreachable_advisories_fail_the_audit(tmp_path: Path) -> None:
+    # the simulator's port is closed
     with advisories() as url:
         pass
     done = audit(tmp_path, url)
@@ -90,7 +90,7 @@ def test_advisories_that_cannot_be_reached_are_no_good_news(tmp_path: Path) -> N
     assert done.stderr.endswith("nothing was checked. Run it where they can.\n")
 
 
-def test_what_was_not_checked_is_named_and_no_good_news(tmp_path: Path) -> None:
+def test_unchecked_package_is_named_and_fails_the_audit(tmp_path: Path) -> None:
     with advisories() as url:
         done = audit(tmp_path, url, f"other @ https://example.com/other.zip {HASH}")
     assert done.returncode == 1, done.stderr
@@ -98,7 +98,7 @@ def test_what_was_not_checked_is_named_and_no_good_news(tmp_path: Path) -> None:
     assert done.stdout.endswith("1 packages, 0 advisories, 1 not checked.\n")
 
 
-def test_what_pip_audit_cannot_read_is_said_in_its_own_words(tmp_path: Path) -> None:
+def test_pip_audit_error_is_passed_on(tmp_path: Path) -> None:
     with advisories() as url:
         done = audit(tmp_path, url, "other==1.0")
     assert done.returncode == 1

@@ -1,6 +1,7 @@
-"""The wheel in environments that hold only what it asks for.
+"""The wheel in environments with only its own dependencies.
 
-Those of a GPU host and of a desk are made with every change, that of a server in `make long`."""
+Every change builds the environments of a GPU host and a desk; `make long` also builds the server's.
+"""
 
 import signal
 import subprocess
@@ -27,18 +28,18 @@ print(*(name for name in %r if find_spec(name)))
 """
 
 
-def test_gpu_host_needs_no_server_no_database_and_no_ffmpeg(base: Environment) -> None:
+def test_gpu_host_needs_no_server_database_or_ffmpeg(base: Environment) -> None:
     assert base.python(IMPORTS % (HEAVY,)).split() == []
 
 
 @pytest.mark.journey
-def test_base_install_explains_itself(base: Environment) -> None:
+def test_base_install_prints_help(base: Environment) -> None:
     done = base.run("--help")
     assert (done.returncode, done.stderr) == (0, "")
     assert "One queue for all your ComfyUI GPUs" in done.stdout
 
 
-def test_base_install_checks_whether_a_worker_could_work_here(base: Environment) -> None:
+def test_base_install_can_run_the_worker_check(base: Environment) -> None:
     nobody = f"http://127.0.0.1:{free_port()}"
     done = base.run(
         "worker", "check", API_BASE_URL=nobody, COMFYUI_BASE_URL=nobody, FLEET_SECRET="x" * 32, FLEET_SLUG="gpus"
@@ -64,9 +65,7 @@ def test_base_install_checks_whether_a_worker_could_work_here(base: Environment)
         ("fleet scaler", "server,kubernetes"),
     ],
 )
-def test_command_that_lacks_its_extra_prints_the_line_that_installs_it(
-    base: Environment, command: str, extra: str
-) -> None:
+def test_missing_extra_is_reported_with_its_install_command(base: Environment, command: str, extra: str) -> None:
     done = base.run(*command.split(), COMFYRELAY_PORT=str(free_port()))
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == f"Error: This command needs an optional dependency. Install it: {install_line(extra)}\n"
@@ -80,7 +79,7 @@ def test_command_that_lacks_its_extra_prints_the_line_that_installs_it(
         ("VALIDATE_ASG_INSTANCE", "true", "aws"),
     ],
 )
-def test_server_that_cannot_do_what_is_configured_does_not_start(
+def test_server_does_not_start_without_a_configured_feature(
     server: Environment, setting: str, value: str, extra: str
 ) -> None:
     configured = {"COMFYRELAY_OUTPUT_VALIDATION": "warn", f"COMFYRELAY_{setting}": value}
@@ -92,12 +91,12 @@ def test_server_that_cannot_do_what_is_configured_does_not_start(
     assert "Traceback" not in done.stderr
 
 
-def test_databases_need_the_server_and_nothing_else(server: Environment, tmp_path: Path) -> None:
+def test_databases_need_only_the_server_extra(server: Environment, tmp_path: Path) -> None:
     done = server.run("db", "upgrade", COMFYRELAY_DATA_DIR=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_desk_comes_up_and_makes_its_first_picture(desk: Environment, tmp_path: Path) -> None:
+def test_desk_starts_and_makes_its_first_picture(desk: Environment, tmp_path: Path) -> None:
     environ = {"COMFYRELAY_DATA_DIR": str(tmp_path / "data"), "COMFYRELAY_PORT": str(free_port())}
     with subprocess.Popen(desk.words("up"), env=desk.environ(**environ), stdout=subprocess.PIPE, text=True) as up:
         assert up.stdout is not None
@@ -115,7 +114,7 @@ def test_desk_comes_up_and_makes_its_first_picture(desk: Environment, tmp_path: 
             up.kill()
 
 
-def test_what_an_extra_brings_is_what_a_command_looks_for(wheel: Wheel) -> None:
+def test_extras_contain_the_modules_that_commands_require(wheel: Wheel) -> None:
     distributions = packages_distributions()
     base = wheel.needs().keys()
     assert wheel.extras == MODULES.keys()

@@ -1,4 +1,4 @@
-"""Where a machine has no Node, the web app is built with that of PyPI."""
+"""Without Node on the machine, the web app is built with Node from PyPI."""
 
 import os
 import shutil
@@ -9,8 +9,8 @@ from pathlib import Path
 from tests.support.paths import ROOT
 
 
-def test_web_app_is_built_without_a_node_of_the_machine(tmp_path: Path) -> None:
-    """All programs of the machine but Node's are there."""
+def test_web_app_is_built_without_a_local_node(tmp_path: Path) -> None:
+    """PATH has all programs of the machine except Node's."""
     programs = tmp_path / "bin"
     programs.mkdir()
     for folder in os.environ["PATH"].split(os.pathsep):

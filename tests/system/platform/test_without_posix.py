@@ -1,4 +1,4 @@
-"""The commands where POSIX is taken away, or never was: they start, work, and end when they are asked to."""
+"""The commands without POSIX, simulated or real: they start, work, and stop when asked."""
 
 import asyncio
 import json
@@ -44,7 +44,7 @@ async def started(*words: str, variables: Mapping[str, str], log: Path) -> Async
 
 async def until(log: Path, text: str, process: asyncio.subprocess.Process) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        # another process writes the file, and cannot tell
+        # another process writes the file and sends no signal
         while text not in log.read_text("utf-8", "replace"):
             assert process.returncode is None, log.read_text("utf-8", "replace")
             await asyncio.sleep(0.05)
@@ -66,9 +66,9 @@ async def call(*words: str, variables: Mapping[str, str]) -> tuple[int | None, s
 
 @pytest.mark.journey
 @pytest.mark.skipif(sys.platform != "linux", reason="they are run as they are there, or cannot be played")
-async def test_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> None:
+async def test_windows_rules_hold_in_the_simulation(tmp_path: Path) -> None:
     rules = ROOT / "tests" / "unit" / "platform" / "test_as_windows.py"
-    # of pytest itself no more than runs anywhere
+    # only the parts of pytest that run everywhere
     plain = ("-m", "pytest", "-q", "-c", "/dev/null", "--noconftest", "-p", "no:cacheprovider")
     asynchronous = ("--import-mode=importlib", "-p", "pytest_asyncio.plugin", "-o", "asyncio_mode=auto")
     words = (*plain, *asynchronous, "--basetemp", str(tmp_path / "rules"))
@@ -78,7 +78,7 @@ async def test_rules_of_windows_hold_where_it_is_played(tmp_path: Path) -> None:
     assert re.search(r"^\d+ passed in", said, re.MULTILINE), said
 
 
-async def test_desk_runs_a_batch_from_folders_as_windows_has_them(tmp_path: Path) -> None:
+async def test_desk_runs_a_batch_from_windows_folders(tmp_path: Path) -> None:
     root = tmp_path / "My Files #1 (50%)"
     data = root / "data"
     copy_initial_data(data)
@@ -118,7 +118,7 @@ async def test_desk_runs_a_batch_from_folders_as_windows_has_them(tmp_path: Path
     assert "Traceback" not in said
 
 
-async def test_server_worker_and_simulator_work_together_and_end_by_ctrl_c(tmp_path: Path) -> None:
+async def test_server_worker_and_simulator_run_a_job_and_stop_on_ctrl_c(tmp_path: Path) -> None:
     port, comfyui = free_port(), free_port()
     url = f"http://127.0.0.1:{port}"
     variables = environment(

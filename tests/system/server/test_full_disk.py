@@ -25,7 +25,7 @@ pytestmark = pytest.mark.both_databases
 SECRET = "whsec_"
 
 
-async def test_full_disk_is_503_until_there_is_room_and_no_secret_is_logged(tmp_path: Path) -> None:
+async def test_full_disk_is_503_until_space_is_free_and_logs_no_secret(tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
         await engine.databases.upgrade()
@@ -40,7 +40,7 @@ async def test_full_disk_is_503_until_there_is_room_and_no_secret_is_logged(tmp_
 
         assert (await rotate()).is_success
         _, hard = resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE)
-        # what is written goes to the end of a file, which may not become longer now
+        # writes append to a file, which may not grow now
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (64 * 1024, hard))
         answers = [await rotate() for _ in range(40)]
         problem = problem_of(answers[-1], 503)
@@ -54,10 +54,10 @@ async def test_full_disk_is_503_until_there_is_room_and_no_secret_is_logged(tmp_
 
 @asynccontextmanager
 async def small_databases(postgres_url: str) -> AsyncIterator[tuple[SmallDisk, str, str]]:
-    """A disk that can be full, a central database elsewhere, and a shard on that disk."""
+    """A small disk, a central database elsewhere, and a shard on that disk."""
     connection = await asyncpg.connect(postgres_url.format("postgres"))
     with tempfile.TemporaryDirectory(prefix="comfyrelay-tests-") as folder:
-        # to root the server belongs to another user
+        # run as root, the server belongs to another user
         Path(folder).chmod(0o755)
         place = Path(folder) / "disk"
         place.mkdir()
@@ -83,7 +83,7 @@ async def small_databases(postgres_url: str) -> AsyncIterator[tuple[SmallDisk, s
                 disk.unmount()
 
 
-async def test_full_disk_of_postgresql_is_503_until_there_is_room(tmp_path: Path, postgres_url: str) -> None:
+async def test_full_postgresql_disk_is_503_until_space_is_free(tmp_path: Path, postgres_url: str) -> None:
     async with small_databases(postgres_url) as (disk, central, shard):
         settings = Settings(data_dir=tmp_path, database_url=central, shards={"main": shard})
         async with Engine(settings, signing_secrets=SECRETS.signing) as engine:
@@ -105,7 +105,7 @@ async def test_full_disk_of_postgresql_is_503_until_there_is_room(tmp_path: Path
 
             assert (await upload()).is_success
             disk.fill()
-            # there is room on pages that are there already
+            # existing pages have free space
             answers = [await upload()]
             while answers[-1].is_success and len(answers) < 1000:
                 answers.append(await upload())
@@ -117,6 +117,6 @@ async def test_full_disk_of_postgresql_is_503_until_there_is_room(tmp_path: Path
             disk.make_room()
             assert (await upload()).is_success
             async with asyncio.timeout(60):
-                # readiness is looked at once in a while
+                # readiness is checked periodically
                 while not (await server.http.get("/readyz")).is_success:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""The OpenAPI document is true: whatever is sent, nothing answers 5xx, and every answer is documented."""
+"""The OpenAPI document is correct: no request gets a 5xx response, and every response is documented."""
 
 import asyncio
 import sys
@@ -19,20 +19,20 @@ CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,re
 
 
 @pytest.mark.parametrize("examples", [1, *full_only(10)])
-async def test_whatever_is_sent_the_answer_is_as_documented(tmp_path: Path, examples: int) -> None:
+async def test_every_response_matches_the_documentation(tmp_path: Path, examples: int) -> None:
     phases = "examples,coverage,fuzzing,stateful" if examples > 1 else "examples,fuzzing"
     settings = {"DATA_DIR": str(tmp_path), "REQUESTS_PER_MINUTE": "1000000", "WEBHOOK_ALLOW_PRIVATE": "true"}
     token = await _administrator(tmp_path)
     async with server_process(settings) as server:
         async with httpx.AsyncClient(timeout=PATIENCE_SECONDS) as http:
-            # made once, and Schemathesis waits for it no longer than ten seconds
+            # built once; Schemathesis waits at most ten seconds for it
             assert (await http.get(f"{server.url}/openapi.json")).status_code == 200
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "schemathesis.cli", "run", f"{server.url}/openapi.json"),
             *("--header", f"Authorization: Bearer {token}"),
             *("--checks", CHECKS, "--phases", phases, "--max-examples", str(examples)),
             *("--generation-deterministic", "--no-color", "--max-failures", "20"),
-            # one waits on purpose, the other would end the session of those who test
+            # one is a long poll, the other would end the test's session
             *("--exclude-path-regex", r"/events$|/logout$"),
             stdout=PIPE,
             stderr=STDOUT,

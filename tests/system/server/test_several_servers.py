@@ -1,4 +1,4 @@
-"""Several server processes over one PostgreSQL: they wake each other, stop politely, and may be killed at any time."""
+"""Several server processes over one PostgreSQL: they wake each other, stop gracefully, and survive kills."""
 
 import asyncio
 import random
@@ -25,7 +25,7 @@ SECRET = {"X-Fleet-Secret": FLEET_SECRET}
 
 @dataclass
 class Site:
-    """What the servers share, an engine of our own to look at it, and a user who may submit."""
+    """What the servers share, an engine to inspect it, and a user who may submit jobs."""
 
     engine: Engine
     settings: dict[str, str]
@@ -80,7 +80,7 @@ async def poll(http: httpx.AsyncClient, worker_id: str, token: dict[str, str], w
     return answer.json()["data"]["job"]
 
 
-async def test_look_at_one_server_is_heard_by_a_worker_parked_at_another(site: Site) -> None:
+async def test_preview_request_at_one_server_reaches_a_worker_at_another(site: Site) -> None:
     async with server_process(site.settings) as one, server_process(site.settings) as other:
         token = await registered(one.http, "gpu-1")
         job_id = await site.submit(one.http, "k")
@@ -88,7 +88,7 @@ async def test_look_at_one_server_is_heard_by_a_worker_parked_at_another(site: S
         lease = {"dispatch_id": job["dispatch_id"], "lease_token": job["lease_token"], "preview_seconds": 0}
 
         async def heard() -> str:
-            # leases are short here, so a heartbeat may be answered before anybody looks
+            # leases are short here, so a heartbeat may be answered before the request
             while True:
                 body = {**lease, "wait_seconds": 1}
                 answer = await one.http.post("/api/worker/heartbeat", json=body, headers=token)
@@ -112,18 +112,18 @@ async def test_job_submitted_to_one_server_wakes_a_worker_parked_at_another(site
 
 
 @pytest.mark.journey
-async def test_server_that_is_told_to_stop_answers_who_waits(site: Site) -> None:
+async def test_stopping_server_answers_parked_polls(site: Site) -> None:
     async with server_process(site.settings) as server:
         token = await registered(server.http, "gpu-1")
         waiting = asyncio.create_task(poll(server.http, "gpu-1", token, 30))
-        # an answer to something else means that the poll before it was read
+        # a response to a later request means that the poll was read
         await server.http.get("/healthz")
         server.process.send_signal(signal.SIGTERM)
         assert await waiting is None
         assert await server.process.wait() == 0
 
 
-async def test_worker_that_hangs_up_leaves_no_lease_behind(site: Site) -> None:
+async def test_disconnected_worker_gets_no_lease(site: Site) -> None:
     async with server_process(site.settings) as server:
         token = await registered(server.http, "gpu-1")
         async with httpx.AsyncClient(base_url=server.url) as http:
@@ -136,8 +136,8 @@ async def test_worker_that_hangs_up_leaves_no_lease_behind(site: Site) -> None:
         assert (job["job_id"], job["attempt"]) == (job_id, 1)
 
 
-class Killing:
-    """Servers that are killed and started again, and clients that do not give up."""
+class KilledServers:
+    """Servers that are killed and restarted, and clients that retry."""
 
     def __init__(self, site: Site, servers: int) -> None:
         self.site = site
@@ -148,7 +148,7 @@ class Killing:
         for _ in range(kills):
             async with server_process(self.site.settings) as server:
                 self.alive[number] = server
-                # killed in the middle of whatever it is doing
+                # killed at an arbitrary point
                 await asyncio.sleep(dice.uniform(0.1, 0.6))
                 self.alive[number] = None
                 await server.kill()
@@ -164,7 +164,7 @@ class Killing:
         yield dice.choice(able).http
 
     async def insist(self, dice: random.Random, path: str, body: dict[str, Any], headers: dict[str, str]) -> Any:
-        """Send until somebody answers; what was done twice must count once."""
+        """Send until a server answers. Repeated requests must count once."""
         while True:
             async with self.some_server(dice) as http:
                 try:
@@ -179,7 +179,7 @@ class Killing:
         body = {"worker_id": worker_id, "fleet_slug": "home"}
         answer = await self.insist(dice, "/api/worker/register", body, SECRET)
         while answer.status_code != 201:
-            # an answer that was lost: it is registered, and nobody has the token
+            # the response was lost: the worker is registered, but has no token
             body["worker_id"] += "x"
             answer = await self.insist(dice, "/api/worker/register", body, SECRET)
         token = {"Authorization": f"Bearer {answer.json()['data']['token']}"}
@@ -194,9 +194,9 @@ class Killing:
 
 
 @pytest.mark.journey
-async def test_servers_may_be_killed_between_any_two_steps(site: Site) -> None:
-    """Submit, poll and complete under load, while servers die: every job ends once and is paid for once."""
-    killing = Killing(site, servers=2)
+async def test_servers_can_be_killed_between_any_two_steps(site: Site) -> None:
+    """Submit, poll and complete under load while servers die: every job ends once and is charged once."""
+    killing = KilledServers(site, servers=2)
     dice = random.Random(7)
     count = 60
     async with asyncio.TaskGroup() as group:
@@ -207,7 +207,7 @@ async def test_servers_may_be_killed_between_any_two_steps(site: Site) -> None:
             body = {"effect_id": site.effect_id, "idempotency_key": f"k{number}", "input_payload": {}}
             answer = await killing.insist(dice, "/api/ai-jobs", body, site.token)
             assert answer.is_success, answer.text
-        # what is waited for happens in other processes, which cannot tell
+        # other processes complete the jobs and send no signal
         while await _unfinished(site):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         for worker in workers:
@@ -224,7 +224,7 @@ async def _unfinished(site: Site) -> int:
     return sum(job.status != "completed" for job in found) or (0 if found else 1)
 
 
-async def test_what_changes_at_one_server_is_heard_by_an_administrator_at_another(site: Site) -> None:
+async def test_change_at_one_server_reaches_an_administrator_at_another(site: Site) -> None:
     admin = await site.engine.accounts.sign_in.register(email="root@example.com", password=PASSWORD, is_admin=True)
     token = {"Authorization": f"Bearer {(await site.engine.accounts.sign_in.issue(admin, name='t')).secret}"}
     async with (
@@ -234,24 +234,24 @@ async def test_what_changes_at_one_server_is_heard_by_an_administrator_at_anothe
     ):
         lines = stream.aiter_lines()
 
-        async def told(part: str) -> None:
+        async def until_received(part: str) -> None:
             async for line in lines:
                 if part in line:
                     return
 
-        await told("event: reset")
-        # said by word, for no row tells of it
-        changed = asyncio.create_task(told('"effects":["clip"]'))
+        await until_received("event: reset")
+        # sent as a notification, because no row records it
+        changed = asyncio.create_task(until_received('"effects":["clip"]'))
         while not changed.done():
             answer = await other.http.patch("/api/admin/effects/clip", json={"name": "Clip"}, headers=token)
             assert answer.is_success, answer.text
             await asyncio.wait({changed}, timeout=1)
-        # found by a look
+        # found by polling
         await registered(other.http, "gpu-7")
-        await told('"gpu-7"')
+        await until_received('"gpu-7"')
 
 
-async def test_log_of_a_worker_at_one_server_is_seen_at_another(site: Site) -> None:
+async def test_worker_log_at_one_server_is_visible_at_another(site: Site) -> None:
     admin = await site.engine.accounts.sign_in.register(email="root@example.com", password=PASSWORD, is_admin=True)
     token = {"Authorization": f"Bearer {(await site.engine.accounts.sign_in.issue(admin, name='t')).secret}"}
     async with server_process(site.settings) as one, server_process(site.settings) as other:

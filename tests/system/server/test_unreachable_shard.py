@@ -12,7 +12,7 @@ from tests.support.server_processes import server_process
 from tests.support.world import PostgresBackend, open_world
 
 
-async def test_server_starts_without_a_tenant_shard_and_serves_it_once_it_comes(
+async def test_server_starts_without_a_shard_and_serves_it_later(
     real_postgres_backend: PostgresBackend, tmp_path: Path
 ) -> None:
     async with open_world(real_postgres_backend, tmp_path) as world:
@@ -36,6 +36,6 @@ async def test_server_starts_without_a_tenant_shard_and_serves_it_once_it_comes(
                 assert (ready.status_code, [*ready.json()["data"]["problems"]]) == (200, ["b"])
                 away.refuses_with = None
                 async with asyncio.timeout(60):
-                    # another process brings it up, and reports that to nobody
+                    # another process starts it and sends no signal
                     while await statuses(server.http) != [200, 200]:  # noqa: ASYNC110
                         await asyncio.sleep(0.1)

@@ -14,7 +14,7 @@ from tests.support.world import OUTPUT, SqliteBackend
 PRICED = {"instance_types": [{"name": "g5.xlarge", "price_per_hour": 3.6}]}
 
 
-async def test_command_prints_them(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
+async def test_command_prints_the_usage(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
     async with sqlite_backend.databases(["main"]) as (central, shards, _):
         env = {
             **os.environ,

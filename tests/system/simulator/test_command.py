@@ -1,4 +1,4 @@
-"""`comfyrelay simulator`: it says where it listens, stops when told, and explains what it cannot do."""
+"""`comfyrelay simulator`: it prints its address, stops on a signal, and explains invalid options."""
 
 import asyncio
 import signal
@@ -17,7 +17,7 @@ async def start(*options: str) -> Process:
     )
 
 
-async def test_it_serves_until_it_is_told_to_stop() -> None:
+async def test_simulator_serves_until_interrupted() -> None:
     process = await start("--port", "0", "--slow", "ImageInvert=0.1", "--misbehave", '{"name": "LostFile"}')
     assert process.stdout is not None
     line = (await process.stdout.readline()).decode()
@@ -37,14 +37,14 @@ async def test_it_serves_until_it_is_told_to_stop() -> None:
         (["--slow", "ImageInvert"], "Write CLASS=SECONDS"),
     ],
 )
-async def test_what_it_does_not_understand_is_said(options: list[str], reason: str) -> None:
+async def test_invalid_option_is_explained(options: list[str], reason: str) -> None:
     process = await start("--port", "0", *options)
     _, err = await process.communicate()
     assert process.returncode == 2
     assert reason in err.decode()
 
 
-async def test_port_that_is_taken_is_said() -> None:
+async def test_taken_port_is_reported() -> None:
     async with Simulator() as simulator:
         process = await start("--port", simulator.url.rpartition(":")[2])
         _, err = await process.communicate()

@@ -37,7 +37,7 @@ def opened(gpu: SimulatedGpuOptions) -> SimulatedGpu:
     return process
 
 
-async def test_what_a_killed_process_held_is_free(tmp_path: Path) -> None:
+async def test_memory_of_a_killed_process_is_free(tmp_path: Path) -> None:
     words = f'{{"folder": "{tmp_path / "gpu"}", "memory_bytes": {8 * GIB}, "model_bytes": {5 * GIB}}}'
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "comfyrelay", "simulator", "--port", "0", "--gpu", words, stdout=PIPE
