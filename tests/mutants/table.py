@@ -60,7 +60,7 @@ MUTANTS = (
         old="if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:",
         new="if not dispatch.is_leased or dispatch.lease_expires_at is None:",
         tests="tests/unit/domain/test_lifecycle.py",
-        only="has_not_expired",
+        only="unexpired_lease_stays",
     ),
     Mutant(
         name="an expired lease ends at once, whoever waits",
@@ -503,7 +503,7 @@ MUTANTS = (
     Mutant(
         name="gpus: a large job waits for another GPU in each turn",
         file="comfyui/pool/scheduler.py",
-        old="        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_resting}:",
+        old="        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_paused}:",
         new="        if True:",
         tests="tests/integration/comfyui/pool/test_gpus.py",
         only="waits_for_one_of_two_gpus",

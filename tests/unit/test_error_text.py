@@ -53,12 +53,12 @@ def test_message_is_found_in_text(raw: str, sentence: str) -> None:
     assert user_sentence(raw) == sentence
 
 
-def test_otherwise_the_first_line_that_says_something_is_told() -> None:
+def test_first_meaningful_line_is_the_fallback() -> None:
     assert user_sentence("\n  \n---\nThe server is full.\nSecond line.") == "The server is full."
 
 
 @pytest.mark.parametrize("raw", [None, "", " \n\t ", "{}", "---", "\x00\x1b[0m", "Traceback (most recent call last):"])
-def test_nothing_to_tell_is_told_as_failed(raw: str | None) -> None:
+def test_empty_error_becomes_processing_failed(raw: str | None) -> None:
     assert user_sentence(raw) == FALLBACK == "Processing failed."
 
 
@@ -97,7 +97,7 @@ def test_path_is_reduced_to_its_file(raw: str, sentence: str) -> None:
         "token=hunter2 failed",
     ],
 )
-def test_link_or_a_secret_is_not_told(raw: str) -> None:
+def test_links_and_secrets_are_removed(raw: str) -> None:
     sentence = user_sentence(raw)
     assert "hunter2" not in sentence
     assert "://" not in sentence
@@ -154,7 +154,7 @@ messages = st.lists(st.sampled_from(PIECES) | st.text(max_size=5), max_size=30).
 
 
 @given(messages | st.builds(lambda text: json.dumps({"exception_message": text}), messages))
-def test_whatever_comes_the_sentence_is_fit_to_show(raw: str) -> None:
+def test_any_input_gives_a_displayable_sentence(raw: str) -> None:
     sentence = user_sentence(raw)
     assert any(letter.isalnum() for letter in sentence)
     assert len(sentence) <= MAX_LENGTH

@@ -58,7 +58,7 @@ async def test_batch_is_full_when_the_sizes_come_to_the_most() -> None:
     assert handler.batches == [[4, 4], [9], [1]]
 
 
-async def test_what_nobody_waits_for_gathers_until_somebody_does() -> None:
+async def test_unawaited_writes_are_batched_until_a_caller_waits() -> None:
     handler, patience = Handler(), Deferral()
     handler.let_go(1)
     group = GroupCommit(handler, pause=lambda: patience.put_off(10 * LONG))

@@ -11,5 +11,5 @@ def test_everything_that_a_folder_offers_can_be_uploaded(suffix: str) -> None:
     assert (guess_media_type(f"My File.{suffix.upper()}") or "").startswith(f"{_KIND_OF[suffix]}/")
 
 
-def test_name_without_an_ending_tells_nothing() -> None:
+def test_name_without_an_extension_has_no_media_type() -> None:
     assert guess_media_type("picture") is None

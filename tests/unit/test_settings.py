@@ -92,7 +92,7 @@ def test_environment_beats_the_file(empty_place: Path, monkeypatch: pytest.Monke
     assert (settings.max_attempts, settings.lease_ttl_seconds) == (5, 60)
 
 
-def test_shards_of_the_environment_replace_those_of_the_file(
+def test_shards_of_the_environment_replace_the_shards_of_the_file(
     empty_place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (empty_place / "comfyrelay.toml").write_text('[shards]\nold = "sqlite:///old.db"\n')
@@ -132,7 +132,7 @@ def test_unknown_key_in_the_file_is_refused(empty_place: Path, key: str, advice:
     assert advice in message
 
 
-def test_what_belongs_before_all_tables_is_said_so(empty_place: Path) -> None:
+def test_top_level_setting_inside_a_table_gets_a_hint(empty_place: Path) -> None:
     (empty_place / "comfyrelay.toml").write_text("[desk]\nport = 8420\n")
     with pytest.raises(ConfigurationError) as caught:
         load_desk_settings()
@@ -175,7 +175,7 @@ def test_wrong_value_in_the_file_says_where_to_correct_it(empty_place: Path) -> 
     assert "Correct it as max_attempts in comfyrelay.toml." in complaint()
 
 
-def test_all_wrong_values_are_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_invalid_values_are_reported_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_STAGE", "prod")
     monkeypatch.setenv("COMFYRELAY_MAX_ATTEMPTS", "0")
     assert len(complaint().splitlines()) == 2
@@ -187,7 +187,7 @@ def test_priorities_must_be_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("url", ["mysql://u:hunter2@db/x", "sqlite://", "", "db.sqlite?password=hunter2"])
-def test_only_sqlite_and_postgresql_are_accepted_and_no_password_is_told(url: str) -> None:
+def test_only_sqlite_and_postgresql_are_accepted_and_passwords_are_hidden(url: str) -> None:
     with pytest.raises(ValidationError, match="must start with one of sqlite:///") as caught:
         Settings(database_url=url)
     assert "hunter2" not in str(caught.value)

@@ -43,14 +43,14 @@ def test_label_is_one_line_that_neither_rings_nor_turns_around(text: str, kept: 
 
 
 @given(st.text(st.characters(codec=None)))
-def test_what_is_printed_can_be_encoded_and_moves_no_cursor(text: str) -> None:
+def test_printable_text_can_be_encoded_and_has_no_control_characters(text: str) -> None:
     shown = printable(text)
     shown.encode()
     assert not any(each < " " and each != "\t" for each in shown)
 
 
 @given(st.text(st.characters(codec=None)))
-def test_what_is_stored_is_storable_and_as_long_as_it_was(text: str) -> None:
+def test_storable_text_keeps_its_length(text: str) -> None:
     kept = storable({"key": [text]})["key"][0]
     assert is_storable(kept)
     assert len(kept) == len(text)

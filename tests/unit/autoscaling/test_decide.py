@@ -34,7 +34,7 @@ def types(price: float, speed: float = 1.0) -> list[InstanceType]:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_one_job_and_no_machine_launches_one(policy: Policy) -> None:
+def test_single_job_without_machines_launches_one(policy: Policy) -> None:
     assert plan([waiting(1)], fleet(policy=policy)).launch == (Launch(count=1),)
 
 
@@ -65,11 +65,11 @@ def test_boot_that_is_nearly_over_takes_more_than_the_one_that_begins() -> None:
     assert plan(work, fleet(booting(left=5))).desired < plan(work, fleet(booting(left=175))).desired
 
 
-def test_workflow_of_which_nothing_is_known_is_staffed_all_the_same() -> None:
+def test_unknown_workflow_gets_machines() -> None:
     assert launched(plan([replace(waiting(12), seconds=0.0, seconds_per_job=0.0)], fleet())) > 1
 
 
-def test_what_arrives_is_staffed_with_a_reserve_that_grows_as_its_root() -> None:
+def test_reserve_for_arrivals_grows_with_their_square_root() -> None:
     """0.3 jobs a second of 30 s keep 9 machines busy; 0.01 keep a third of one."""
     many = fleet(max_machines=50, launches_per_minute=50)
     assert plan([waiting(0, jobs_per_second=0.3)], many).desired == 13
@@ -77,12 +77,12 @@ def test_what_arrives_is_staffed_with_a_reserve_that_grows_as_its_root() -> None
     assert plan([waiting(0, jobs_per_second=0.001)], many).desired == 0
 
 
-def test_one_that_has_just_come_is_alone() -> None:
+def test_single_new_job_launches_one_machine() -> None:
     """It is an arrival itself: that is no reason to expect another."""
     assert launched(plan([waiting(1, seconds_each=60.0, jobs_per_second=0.0023)], fleet())) == 1
 
 
-def test_while_something_waits_what_will_have_arrived_by_then_is_work_too() -> None:
+def test_arrivals_during_the_boot_count_while_jobs_wait() -> None:
     seen = fleet(busy(), max_machines=50)
     assert plan([waiting(6)], seen).is_nothing
     assert launched(plan([waiting(6, jobs_per_second=0.03)], seen)) > 1
@@ -90,7 +90,7 @@ def test_while_something_waits_what_will_have_arrived_by_then_is_work_too() -> N
 
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("jobs", [1, 2, 40])
-def test_of_a_fleet_without_a_past_no_more_machines_are_launched_than_jobs_wait(policy: Policy, jobs: int) -> None:
+def test_fleet_without_history_launches_at_most_one_machine_per_job(policy: Policy, jobs: int) -> None:
     """Jobs of ten minutes that came within a second: no rate, and nothing of which one knows that it follows."""
     work = [waiting(jobs, seconds_each=600.0, jobs_per_second=jobs * ONE_ARRIVAL, arrivals_seconds=1.0)]
     empty = fleet(policy=policy, max_machines=500, launches_per_minute=500)
@@ -99,7 +99,7 @@ def test_of_a_fleet_without_a_past_no_more_machines_are_launched_than_jobs_wait(
     assert plan(work, launched_before).is_nothing
 
 
-def test_where_more_usually_follows_machines_are_launched_for_it_with_the_first_that_waits() -> None:
+def test_machines_for_following_jobs_are_launched_with_the_first() -> None:
     seen = fleet(following_jobs=6.0, max_machines=50, launches_per_minute=50, policy=Policy.FAST)
     found = plan([waiting(2)], seen)
     assert launched(found) == 7
@@ -111,7 +111,7 @@ def test_where_more_usually_follows_machines_are_launched_for_it_with_the_first_
     assert launched(plan([waiting(20)], replace(seen, machines=[]))) == 20
 
 
-def test_what_usually_follows_is_counted_in_seconds_of_work_too() -> None:
+def test_following_jobs_are_weighted_by_their_duration() -> None:
     seen = fleet(following_jobs=6.0, policy=Policy.FAST)
     assert launched(plan([waiting(2, seconds_each=1.0)], seen)) == 1
 
@@ -122,7 +122,7 @@ def test_rate_that_was_seen_for_less_than_a_boot_is_none() -> None:
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 13
 
 
-def test_what_waits_is_no_sign_of_what_will_come() -> None:
+def test_waiting_jobs_do_not_predict_arrivals() -> None:
     """Forty at once after a quiet hour need forty machines, and none for forty more."""
     many = fleet(max_machines=500, launches_per_minute=500)
     work = waiting(40, seconds_each=600.0, jobs_per_second=40 * ONE_ARRIVAL)
@@ -232,7 +232,7 @@ def test_beyond_the_money_the_dearest_that_are_idle_go_first() -> None:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_what_others_have_started_is_never_ended(policy: Policy) -> None:
+def test_external_machines_are_never_stopped(policy: Policy) -> None:
     theirs = [ready(f"theirs{number}", idle=10_000.0, is_foreign=True) for number in range(2)]
     found = plan([], fleet(*theirs, booting("own"), policy=policy, max_machines=1, idle_seconds=10_000.0))
     assert found.end == ["own"]
@@ -251,7 +251,7 @@ def test_no_more_are_launched_than_may_register() -> None:
     assert "9 workers may register in all fleets together" in found.reason
 
 
-def test_fleet_in_which_nobody_could_register_launches_none() -> None:
+def test_fleet_without_workflows_launches_no_machine() -> None:
     found = plan([], fleet(workflows=(), can_register=False, min_machines=2))
     assert found.is_nothing
     assert "no workflow is mapped to it, so that no worker could register" in found.reason
@@ -335,7 +335,7 @@ def test_paused_fleet_does_nothing_and_says_so() -> None:
 
 
 @pytest.mark.parametrize("seen", [fleet(is_dry_run=True), fleet(can_launch=False)])
-def test_what_is_only_reported_says_what_would_be_done(seen: SeenFleet) -> None:
+def test_report_states_the_planned_action(seen: SeenFleet) -> None:
     found = plan([waiting(9)], seen)
     assert found.is_report
     assert launched(found) > 0
@@ -365,7 +365,7 @@ def test_two_jobs_that_two_fleets_serve_have_as_many_machines_as_one_fleet_would
     assert [each.desired for each in plans(work, free, boxes)] == [plan(work, boxes).desired, 0]
 
 
-def test_what_a_cluster_is_told_to_do_nobody_else_does_again() -> None:
+def test_work_of_a_cluster_fleet_is_not_launched_twice() -> None:
     dear = fleet(slug="dear", instance_types=types(1.0))
     cheap = fleet(slug="cheap", instance_types=types(0.5), can_launch=False, is_done_elsewhere=True)
     work = [waiting(4, jobs_per_second=0.01)]
@@ -374,12 +374,12 @@ def test_what_a_cluster_is_told_to_do_nobody_else_does_again() -> None:
     assert "its cluster does it" in found[1].reason
 
 
-def test_of_two_that_cost_the_same_the_faster_is_taken() -> None:
+def test_faster_fleet_wins_at_equal_price() -> None:
     slow, quick = fleet(slug="a", instance_types=types(1.0)), fleet(slug="b", instance_types=types(1.0, speed=2.0))
     assert [each.desired > 0 for each in plans([waiting(5)], slow, quick)] == [False, True]
 
 
-def test_what_the_cheaper_fleet_may_not_take_goes_to_the_next() -> None:
+def test_overflow_of_the_cheaper_fleet_goes_to_the_next() -> None:
     work = [waiting(20)]
     cheap = fleet(slug="cheap", instance_types=types(0.5), max_machines=2)
     dear = fleet(slug="dear", instance_types=types(1.0), max_machines=50, launches_per_minute=50)
@@ -407,7 +407,7 @@ def test_workflow_that_only_one_fleet_serves_is_not_left_to_the_other() -> None:
 # the reference
 
 
-def test_reference_steps_from_none_to_one_whatever_waits() -> None:
+def test_reference_policy_steps_from_none_to_one() -> None:
     assert plan([waiting(40)], fleet(policy=Policy.REFERENCE)).desired == 1
 
 
@@ -428,7 +428,7 @@ def test_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
     assert plan([], replace(seen, low_seconds=900.0)).end == ["c", "b"]
 
 
-def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_arrivals_shared_by_fleets_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fleet asking for each other one would take a server's time."""
     calls = 0
 
@@ -446,7 +446,7 @@ def test_what_arrives_is_counted_once_however_many_fleets_share_it(monkeypatch: 
 class TestUnknownPrices:
     """Without named types nobody knows what a machine costs before there is one."""
 
-    def test_one_is_launched_and_the_others_wait_for_its_price(self) -> None:
+    def test_first_machine_without_a_price_is_launched_alone(self) -> None:
         first = plan([], fleet(min_machines=8, cost_per_hour=4.0))
         assert launched(first) == 1
         assert "the first has not told its price yet" in first.reason
@@ -462,5 +462,5 @@ class TestUnknownPrices:
         assert found.is_nothing
         assert "the limit is 0 an hour" in found.reason
 
-    def test_where_nobody_tells_a_price_nothing_is_paid(self) -> None:
+    def test_machines_without_any_price_count_as_free(self) -> None:
         assert launched(plan([], fleet(ready(), min_machines=8, cost_per_hour=4.0))) == 7

@@ -98,7 +98,7 @@ def test_without_a_past_there_are_never_more_machines_than_jobs(
 
 
 @given(snapshots())
-def test_what_was_ordered_is_not_ordered_again(snapshot: Snapshot) -> None:
+def test_pending_orders_are_not_repeated(snapshot: Snapshot) -> None:
     """Carried out and looked at again at once, a plan is enough. A launch that a limit kept back may follow."""
     fleets = []
     for fleet, plan in zip(snapshot.fleets, decide(snapshot), strict=True):

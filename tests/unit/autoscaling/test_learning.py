@@ -45,7 +45,7 @@ def test_steady_stream_is_known_by_its_rate() -> None:
     assert rate.at(NOW) == pytest.approx(1 / 20, rel=0.05)
 
 
-def test_what_came_half_a_life_ago_counts_half_in_whatever_order_it_is_told() -> None:
+def test_arrival_counts_half_after_its_half_life_in_any_order() -> None:
     one, other = Rate(), Rate()
     for seconds in (HALF_LIFE_SECONDS, 0.0):
         one.add(ago(seconds))
@@ -79,7 +79,7 @@ def bursts(*followed: int) -> Following:
     return learnt
 
 
-def test_what_usually_follows_is_known_from_five_bursts_on() -> None:
+def test_following_jobs_are_known_after_five_bursts() -> None:
     assert bursts(6, 6, 6, 6).jobs() == 0.0
     assert bursts(6, 6, 6, 6, 6).jobs() == 6.0
 
@@ -89,7 +89,7 @@ def test_flood_does_not_change_what_usually_follows_and_new_bursts_do() -> None:
     assert bursts(*([2] * 30), *([9] * 15)).jobs() == 9.0
 
 
-def test_where_most_stay_alone_nothing_usually_follows() -> None:
+def test_mostly_single_jobs_predict_no_following_jobs() -> None:
     assert bursts(6, 0, 0, 0, 6, 0, 0).jobs() == 0.0
     assert bursts(6, 0, 6, 0, 6, 6, 0).jobs() == 6.0
 
@@ -123,7 +123,7 @@ def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
     assert failed_boots(rows, NOW) == [failed, gone]
 
 
-def test_clock_that_went_back_keeps_nobody_from_launching() -> None:
+def test_clock_set_back_does_not_block_launches() -> None:
     """What was written down a day ahead is past, else it would count for a day."""
     ahead = -86_400
     failed = machine(ahead, ended_at=ago(ahead), reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
@@ -171,5 +171,5 @@ def test_fleet_without_types_waits_after_a_refusal() -> None:
     assert not available_types([], [], NOW).all_refused
 
 
-def test_what_takes_longer_than_expected_is_about_to_be_done() -> None:
+def test_overdue_job_is_expected_to_finish_within_a_second() -> None:
     assert [seconds_left(180.0, passed) for passed in (0.0, 60.0, 179.9, 500.0)] == [180.0, 120.0, 1.0, 1.0]

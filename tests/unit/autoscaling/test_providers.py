@@ -36,7 +36,7 @@ async def test_every_provider_has_its_name_and_is_made_once(providers: Providers
 
 
 @pytest.mark.parametrize("name", ["static", "kubernetes"])
-async def test_who_only_reports_launches_and_ends_nothing_and_says_why(providers: Providers, name: str) -> None:
+async def test_report_only_provider_refuses_launches_with_a_reason(providers: Providers, name: str) -> None:
     provider = providers.get(name)
     assert list(await provider.observe(FLEET)) == []
     result = await provider.launch(FLEET, orders("a", "b"), total=2)
@@ -48,7 +48,7 @@ async def test_who_only_reports_launches_and_ends_nothing_and_says_why(providers
     assert list(await provider.prices(FLEET)) == list(FLEET.spec.instance_types)
 
 
-def test_unknown_name_is_told_with_those_that_there_are(providers: Providers) -> None:
+def test_unknown_provider_error_lists_the_known_ones(providers: Providers) -> None:
     with pytest.raises(ConfigurationError, match=r"no provider of machines 'azure'\. There are: static, local,"):
         providers.get("azure")
 
@@ -62,7 +62,7 @@ def entry_points(*found: tuple[str, str]) -> EntryPoints:
     return EntryPoints(EntryPoint(name=name, value=value, group=GROUP) for name, value in found)
 
 
-async def test_another_package_brings_a_provider(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_installed_package_can_add_a_provider(providers: Providers, monkeypatch: pytest.MonkeyPatch) -> None:
     brought = entry_points(("theirs", f"{__name__}:make"), ("local", f"{__name__}:make"))
     monkeypatch.setattr(registry, "entry_points", brought.select)
     assert names() == [*MachineProviderName, "theirs"]

@@ -37,7 +37,7 @@ def test_machine_that_cannot_tell_its_order_belongs_to_the_oldest_without_one() 
     assert judged.adopt == []
 
 
-def test_of_several_orders_one_of_its_type_is_preferred() -> None:
+def test_machine_is_matched_to_an_order_of_its_type() -> None:
     orders = [machine("big", 20, instance_type="big"), machine("small", 5, instance_type="small")]
     judged = found(*orders, sightings=[Sighting(id="i-1", instance_type="small")])
     assert judged.changes.keys() == {"small"}
@@ -53,7 +53,7 @@ def test_of_several_orders_one_of_its_type_is_preferred() -> None:
         (Sighting(id="i-1", instance_type="unknown"), None),
     ],
 )
-def test_what_became_of_an_order_costs_what_its_type_costs_now(sighting: Sighting, price: float | None) -> None:
+def test_new_machine_gets_the_current_price_of_its_type(sighting: Sighting, price: float | None) -> None:
     order = machine(instance_type="small", price_per_hour=0.5)
     judged = found(order, sightings=[sighting], prices={"small": 0.6, "big": 2.0})
     assert judged.changes["a"]["price_per_hour"] == price
@@ -69,7 +69,7 @@ def test_what_became_of_an_order_costs_what_its_type_costs_now(sighting: Sightin
         (4.0, {"small": 3.0}, {"a": {"price_per_hour": 4.0}}),
     ],
 )
-def test_one_that_runs_costs_what_its_provider_tells_now(
+def test_price_of_a_running_machine_follows_its_provider(
     told: float | None, prices: dict[str, float], changes: dict[str, Any]
 ) -> None:
     row = launched(instance_type="small", price_per_hour=0.5)
@@ -91,19 +91,19 @@ def test_second_machine_of_an_order_is_one_too_many(is_known: bool) -> None:
     assert judged.adopt == []
 
 
-def test_of_two_unknown_machines_with_one_key_the_second_is_one_too_many() -> None:
+def test_second_unknown_machine_with_the_same_key_is_surplus() -> None:
     judged = found(sightings=[Sighting(id="i-a", key="a"), Sighting(id="i-b", key="a"), Sighting(id="i-a", key="a")])
     assert [each.id for each in judged.adopt] == ["i-a"]
     assert [each.id for each in judged.surplus] == ["i-b"]
 
 
 @pytest.mark.parametrize(("ordered", "again"), [(5, []), (10, ["a"])])
-def test_order_that_nobody_answered_is_placed_again(ordered: float, again: list[str]) -> None:
+def test_unanswered_order_is_placed_again(ordered: float, again: list[str]) -> None:
     assert found(machine(ordered=ordered), sightings=[]).order_again == again
 
 
 @pytest.mark.parametrize(("ordered", "is_dropped"), [(419, False), (420, True)])
-def test_order_that_nobody_answered_for_too_long_is_dropped(ordered: float, is_dropped: bool) -> None:
+def test_order_unanswered_for_too_long_is_dropped(ordered: float, is_dropped: bool) -> None:
     judged = found(machine(ordered=ordered), sightings=[])
     assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.UNANSWERED}} if is_dropped else {})
     assert judged.order_again == ([] if is_dropped else ["a"])
@@ -113,13 +113,13 @@ def test_order_that_nobody_answered_for_too_long_is_dropped(ordered: float, is_d
 
 
 @pytest.mark.parametrize(("ordered", "missing", "is_gone"), [(59, 50, False), (60, 29, False), (60, 30, True)])
-def test_one_that_was_just_made_may_not_be_listed_yet(ordered: float, missing: float, is_gone: bool) -> None:
+def test_new_machine_may_be_missing_from_the_listing(ordered: float, missing: float, is_gone: bool) -> None:
     judged = found(launched(ordered=ordered), sightings=[], missing_since={"a": ago(missing)})
     assert judged.missing == ["a"]
     assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.GONE_BOOTING}} if is_gone else {})
 
 
-def test_one_whose_worker_left_and_that_is_not_listed_is_gone() -> None:
+def test_unlisted_machine_of_a_deregistered_worker_is_gone() -> None:
     judged = found(launched(registered_at=ago(5)), sightings=[])
     assert judged.changes == {"a": {"ended_at": ..., "reason": MachineEndReason.GONE}}
 
@@ -127,9 +127,7 @@ def test_one_whose_worker_left_and_that_is_not_listed_is_gone() -> None:
 @pytest.mark.parametrize(
     ("missing", "heard", "is_gone"), [(0, 500, False), (29, 500, False), (500, 59, False), (30, 60, True)]
 )
-def test_one_answer_without_a_machine_and_one_whose_worker_speaks_tell_of_no_end(
-    missing: float, heard: float, is_gone: bool
-) -> None:
+def test_machine_is_gone_only_if_it_stays_unlisted_and_silent(missing: float, heard: float, is_gone: bool) -> None:
     row = launched(ordered=900, registered_at=ago(800))
     workers = {"i-a": RegisteredWorker(registered_at=ago(800), last_seen_at=ago(heard))}
     judged = found(row, sightings=[], workers=workers, missing_since={"a": ago(missing)})
@@ -140,7 +138,7 @@ def test_nothing_is_gone_while_the_provider_cannot_be_asked() -> None:
     assert found(launched(ordered=200, registered_at=ago(5)), sightings=None) == Reconciled()
 
 
-def test_one_that_was_to_end_has_ended_when_it_is_not_listed_and_keeps_its_reason() -> None:
+def test_stopping_machine_has_ended_when_unlisted_and_keeps_its_reason() -> None:
     judged = found(launched(registered_at=ago(9), ending_at=ago(5), reason="unneeded"), sightings=[])
     assert judged.changes == {"a": {"ended_at": ...}}
 
@@ -167,9 +165,7 @@ def test_silent_worker_with_a_lease_keeps_its_machine() -> None:
 
 
 @pytest.mark.parametrize(("idle", "leases", "is_ended"), [(59, 0, False), (60, 0, True), (900, 1, False)])
-def test_one_whose_worker_takes_no_jobs_any_more_is_ended_when_it_has_none(
-    idle: float, leases: int, is_ended: bool
-) -> None:
+def test_machine_of_a_draining_worker_is_stopped_once_it_has_no_job(idle: float, leases: int, is_ended: bool) -> None:
     worker = RegisteredWorker(
         registered_at=ago(900), last_seen_at=NOW, closed="was drained", last_at=ago(idle), leases=leases
     )

@@ -170,7 +170,7 @@ def test_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None:
 # traces
 
 
-def test_trace_is_read_in_order_of_arrival_whatever_the_order_of_columns() -> None:
+def test_trace_is_sorted_by_arrival_with_columns_in_any_order() -> None:
     found = parse_trace(["model,workflow,arrival_seconds,duration_seconds\n", "m,w,9,1\n", "\n", "n,w,2.5,3\n"])
     assert found == [TraceRequest(0.0, 3.0, "w", "n"), TraceRequest(6.5, 1.0, "w", "m")]
 
@@ -307,7 +307,7 @@ def test_table_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     assert max(len(line) for line in shown.getvalue().splitlines()) <= 80
 
 
-def test_one_request_is_said_as_one(tmp_path: Path) -> None:
+def test_single_request_is_written_in_the_singular(tmp_path: Path) -> None:
     trace = tmp_path / "trace.csv"
     trace.write_text(HEADER + "1760000000,30,w,m\n")
     found = runner.invoke(fleet_app, ["simulate", "--trace", str(trace)])

@@ -52,10 +52,10 @@ def test_scaling_comes_back_as_it_went() -> None:
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"provider": None, "bundle": None, "instance_types": None}])
-def test_machines_of_which_nothing_is_said_are_as_by_default(nothing: dict[str, object] | None) -> None:
+def test_empty_machine_spec_has_the_defaults(nothing: dict[str, object] | None) -> None:
     assert machines_from_json(nothing) == MachineSpec()
 
 
 @pytest.mark.parametrize("nothing", [None, {}, {"policy": None, "max_machines": None, "schedules": None}])
-def test_scaling_of_which_nothing_is_said_is_as_by_default(nothing: dict[str, object] | None) -> None:
+def test_empty_autoscaling_spec_has_the_defaults(nothing: dict[str, object] | None) -> None:
     assert scaling_from_json(nothing) == ScalingSpec()

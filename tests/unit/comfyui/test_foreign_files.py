@@ -82,7 +82,7 @@ class TestChoices:
         assert len(problems(node("LoadLatent", latent=value))) == 1
 
     @pytest.mark.parametrize("value", ["comfyrelay", "comfyrelay/job-1-abcdefgh"])
-    def test_so_is_the_folder_with_everybodys_files(self, value: str) -> None:
+    def test_upload_folder_is_refused(self, value: str) -> None:
         assert len(problems(node("PickFolder", folder=value))) == 1
 
     def test_models_and_other_choices_are_fine(self) -> None:

@@ -48,7 +48,7 @@ def test_graph_is_read() -> None:
         ('{"1": {"class_type": "A", "inputs": []}}', 'Node "1" has no "inputs"'),
     ],
 )
-def test_what_is_not_a_graph_is_refused_with_the_reason(text: str | bytes, reason: str) -> None:
+def test_invalid_graph_is_refused_with_the_reason(text: str | bytes, reason: str) -> None:
     with pytest.raises(GraphError, match=reason):
         load_graph(text)
 
@@ -136,7 +136,7 @@ def test_without_a_placeholder_nothing_changes(values: dict[str, object]) -> Non
     assert placeholders_in(graph, values) == set()
 
 
-def test_placeholders_that_a_graph_uses_are_told() -> None:
+def test_used_placeholders_are_listed() -> None:
     graph = one_node(a="IMG2.png", b={"deep": ["a {x}"]}, link=["{y}", 0])
     assert placeholders_in(graph, ["IMG", "IMG2", "{x}", "{y}", "{z}"]) == {"IMG2", "{x}"}
 
@@ -172,7 +172,7 @@ def test_filling_in_never_changes_the_structure(graph: Graph, given_values: dict
 
 
 @given(graphs, values)
-def test_exactly_the_placeholders_told_are_replaced(graph: Graph, given_values: dict[str, object]) -> None:
+def test_exactly_the_listed_placeholders_are_replaced(graph: Graph, given_values: dict[str, object]) -> None:
     used = placeholders_in(graph, given_values)
     only_used = {name: given_values[name] for name in used}
     if not used:

@@ -24,7 +24,7 @@ def sha256_of(text: bytes) -> str:
     return hashlib.sha256(text).hexdigest()
 
 
-def test_same_definitions_have_the_same_name_in_whatever_order_their_classes_come() -> None:
+def test_hash_of_node_definitions_ignores_the_class_order() -> None:
     one, other = pack({"A": loader("a"), "B": {}}), pack({"B": {}, "A": loader("a")})
     assert one == other
     assert unpack(one.data, sha256=one.sha256) == {"A": loader("a"), "B": {}}
@@ -58,12 +58,12 @@ def test_files_that_jobs_have_uploaded_are_not_part_of_them() -> None:
         (b"[" * 100_000, "not node definitions"),
     ],
 )
-def test_what_is_no_definitions_is_refused(text: bytes, words: str) -> None:
+def test_invalid_node_definitions_are_refused(text: bytes, words: str) -> None:
     with pytest.raises(InvalidInput, match=words):
         unpack(gzip.compress(text), sha256=sha256_of(text))
 
 
-def test_what_is_not_what_its_name_says_is_refused() -> None:
+def test_content_that_does_not_match_its_hash_is_refused() -> None:
     with pytest.raises(InvalidInput, match="hash"):
         unpack(gzip.compress(b"{}"), sha256=sha256_of(b"{} "))
 
@@ -73,7 +73,7 @@ def test_what_is_not_what_its_name_says_is_refused() -> None:
     [b"", b"{}", gzip.compress(b"{}" * 100, mtime=0)[:-9], b"\x1f\x8b" + b"\0" * 40],
     ids=["empty", "plain", "cut off", "no more than a head"],
 )
-def test_what_is_not_compressed_or_cut_off_is_refused(data: bytes) -> None:
+def test_uncompressed_or_truncated_data_is_refused(data: bytes) -> None:
     with pytest.raises(InvalidInput):
         unpack(data, sha256=sha256_of(b"{}"))
 
@@ -85,14 +85,14 @@ def test_bomb_is_not_unpacked_beyond_the_limit() -> None:
         unpack(data, sha256="0" * 64)
 
 
-def test_so_many_values_are_not_even_parsed() -> None:
+def test_too_many_values_are_refused_before_parsing() -> None:
     text = b'{"A":{"x":[' + b",".join([b"{}"] * (node_definitions.MOST_VALUES + 1)) + b"]}}"
     assert len(text) < node_definitions.MOST_BYTES
     with pytest.raises(InvalidInput, match="at most 1,000,000 values"):
         unpack(gzip.compress(text, 1), sha256=sha256_of(text))
 
 
-def test_what_nobody_reads_is_not_held_in_memory() -> None:
+def test_unused_fields_are_not_kept_in_memory() -> None:
     packed = pack({"A": {**loader("a"), "description": "long", "python_module": {"x": [1]}}})
     assert unpack(packed.data, sha256=packed.sha256) == {"A": loader("a")}
 
@@ -105,7 +105,7 @@ def test_merging_ends_where_there_is_no_room_left() -> None:
     assert merging.merged == {"Load": loader("a", "b"), "Small": loader("c")}
 
 
-def test_of_each_class_the_newest_counts_with_the_choices_of_all() -> None:
+def test_newest_class_wins_with_the_choices_of_all() -> None:
     newest = {"Load": loader("a", "b", display_name="New"), "Pick": newer("x", {"key": "y"})}
     oldest = {"Load": loader("b", "c", display_name="Old"), "Pick": newer({"key": "y"}, "z"), "Only": {"output": []}}
     merged = merge([newest, oldest])

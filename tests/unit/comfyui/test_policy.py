@@ -145,7 +145,7 @@ class TestClasses:
             *("LTXDirector", "CreateShapeImageOnPath", "FaceDetailer", "UltimateSDUpscale", "easy fullLoader"),
         ],
     )
-    def test_what_most_graphs_are_made_of_is_not(self, class_type: str) -> None:
+    def test_common_nodes_are_not_refused(self, class_type: str) -> None:
         assert refusal(node(class_type)) is None
 
     def test_list_is_written_as_names_are_compared(self) -> None:
@@ -163,7 +163,7 @@ class TestClasses:
         assert refusal(node("Load Image From Path [DVB]"), policy) is None
         assert refusal(node("PythonExec"), policy) is not None
 
-    def test_with_an_allow_list_there_is_nothing_else(self) -> None:
+    def test_allow_list_refuses_all_other_nodes(self) -> None:
         policy = GraphPolicy(mode="allow", allowed=["LoadImage", "Save*"], denied=["SaveLatent"])
         assert refusal(node("LoadImage", image="__IMG__"), policy) is None
         assert refusal(node("SaveImage"), policy) is None
@@ -176,7 +176,7 @@ class TestClasses:
         assert policy.why_not("PyExec") is None
 
     @pytest.mark.parametrize("mode", ["deny", "allow", "off"])
-    def test_where_several_share_a_machine_no_mode_and_no_effect_lets_files_of_others_be_named(self, mode: Any) -> None:
+    def test_shared_machine_refuses_foreign_files_in_every_mode(self, mode: Any) -> None:
         policy = GraphPolicy(mode=mode, allowed=["LoadImage"], is_shared=True)
         for name in ("secret.png", "x.png [output]", "/etc/passwd"):
             foreign = node("LoadImage", image=name)
@@ -247,7 +247,7 @@ class TestPaths:
             ("Unknown", "src.file_path"),
         ],
     )
-    def test_where_no_definition_is_known_its_name_tells(self, class_type: str, name: str) -> None:
+    def test_unknown_class_is_judged_by_its_name(self, class_type: str, name: str) -> None:
         assert refusal(node(class_type, **{name: LINK})) is not None
         # a prefix is replaced before the run, and a model may be named
         if name not in ("filename_prefix", "lora_name"):
@@ -335,7 +335,7 @@ class TestPaths:
     def test_object_in_place_of_a_choice_brings_no_file_along(self, value: Any) -> None:
         assert "may name any file" in str(refusal(node("Dynamic", src=value), info=INFO))
 
-    def test_whatever_comfyui_takes_for_a_link_is_one(self) -> None:
+    def test_every_link_form_of_comfyui_is_recognized(self) -> None:
         for link in (["3", 0], ["3", True], ["3", 0.0]):
             assert "is linked" in str(refusal(node("Checkpoint", ckpt_name=link), info=INFO))
 
@@ -386,6 +386,6 @@ class TestHostileGraphs:
         refusal(node("OpenThing", **{text: LINK, "image_path": text}), info=INFO)
         danger_of(text)
 
-    def test_of_very_many_problems_a_few_are_named(self) -> None:
+    def test_list_of_problems_is_truncated(self) -> None:
         graph = {str(number): node("PyExec" * 20, path="/etc")["7"] for number in range(50_000)}
         assert len(str(refusal(graph))) < 5_000

@@ -30,7 +30,7 @@ def received(*messages: tuple[str, dict[str, Any]]) -> tuple[RunProgress, list[R
     return progress, events
 
 
-def test_run_is_told_in_order() -> None:
+def test_run_events_come_in_order() -> None:
     file = {"filename": "a.png", "subfolder": "", "type": "output"}
     progress, events = received(
         ("execution_start", {}),
@@ -53,7 +53,7 @@ def test_run_is_told_in_order() -> None:
     assert progress.outputs == {"3": {"images": [file]}}
 
 
-def test_same_step_is_told_once() -> None:
+def test_repeated_step_is_reported_once() -> None:
     _, events = received(
         ("progress", {"node": "2", "value": 1, "max": 4}),
         ("progress_state", {"nodes": {"2": {"state": "running", "value": 1, "max": 4}}}),
@@ -61,14 +61,14 @@ def test_same_step_is_told_once() -> None:
     assert len(events) == 1
 
 
-def test_start_that_polling_saw_first_is_told_once() -> None:
+def test_start_seen_first_by_polling_is_reported_once() -> None:
     progress, events = received(("execution_start", {}))
     progress.start()
     progress.set_position(3)
     assert events == [Started(prompt_id="p")]
 
 
-def test_position_is_told_when_it_changes() -> None:
+def test_queue_position_is_reported_when_it_changes() -> None:
     progress, events = received()
     for position in (2, 2, 1):
         progress.set_position(position)
@@ -118,7 +118,7 @@ def entry(*messages: tuple[str, dict[str, Any]], status: str = "success") -> dic
     return {"status": {"status_str": status, "messages": [list(each) for each in messages]}}
 
 
-def test_messages_decide_how_it_ended_even_beside_a_stale_status() -> None:
+def test_messages_decide_the_outcome_over_a_stale_status() -> None:
     error = ("execution_error", {"node_id": "2", "node_type": "KSampler", "exception_message": "no"})
     assert isinstance(failure_in(entry(error, status="success")), NodeFailed)
     assert isinstance(failure_in(entry(("execution_interrupted", {}), status="error")), RunInterrupted)
@@ -126,7 +126,7 @@ def test_messages_decide_how_it_ended_even_beside_a_stale_status() -> None:
     assert failure_in(entry(("execution_success", {}))) is None
 
 
-def test_history_tells_what_was_cached_and_how_long_it_took() -> None:
+def test_history_has_cached_nodes_and_duration() -> None:
     ended = entry(
         ("execution_start", {"timestamp": 1_000}),
         ("execution_cached", {"nodes": ["1"], "timestamp": 1_100}),

@@ -46,7 +46,7 @@ def shuffled(value: Any) -> Any:
     return dict(items)
 
 
-def test_it_is_a_sha256_in_hexadecimal_and_does_not_change_between_releases() -> None:
+def test_workflow_hash_is_a_stable_sha256_hex_digest() -> None:
     assert re.fullmatch(r"[0-9a-f]{64}", workflow_hash(GRAPH))
     assert workflow_hash(GRAPH) == "058dacc50544fc453ae6db13da83744786d032cc01e6779f0c9eaaf21f59e60d"
 

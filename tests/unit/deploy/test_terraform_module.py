@@ -130,7 +130,7 @@ def test_examples_set_the_required_variables(page: Path) -> None:
     assert required <= given <= VARIABLES.keys()
 
 
-def test_defaults_and_names_of_options_are_those_of_provision() -> None:
+def test_option_names_and_defaults_match_provision() -> None:
     options = {name: field.default for name, field in AwsOptions.model_fields.items()}
     # boot_seconds is an estimate for the autoscaling loop
     assert options.keys() - VARIABLES.keys() == {"boot_seconds"}
@@ -270,7 +270,7 @@ def test_fallback_equals_the_blueprint(blueprint: Blueprint) -> None:
 
 
 @pytest.mark.parametrize("policy", ["instance", "control_plane"])
-def test_policies_equal_those_of_provision(policy: str) -> None:
+def test_policies_match_provision(policy: str) -> None:
     document = DATA[f"aws_iam_policy_document.{policy}"]
     expected = permissions(NAMES, namespace="Studio")[policy]["Statement"]
     statements = []

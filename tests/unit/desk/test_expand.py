@@ -34,7 +34,7 @@ def seeds_of(items: list[PlannedItem]) -> list[int | None]:
 
 class TestProduct:
     @given(names, names, names, some_tries)
-    def test_there_is_one_item_for_each_combination_in_the_order_of_the_lists(
+    def test_product_has_one_item_per_combination_in_list_order(
         self, inputs: list[str], prompts: list[str], negatives: list[str], tries: int
     ) -> None:
         items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries)
@@ -54,7 +54,7 @@ class TestProduct:
         ]
         assert seeds_of(items) == [9, 9]
 
-    def test_item_keeps_its_values_whatever_happens_to_the_common_ones(self) -> None:
+    def test_items_do_not_share_their_values(self) -> None:
         base = {"steps": 4}
         items = expand(base=base)
         base["steps"] = 5
@@ -74,13 +74,13 @@ class TestProduct:
             ({"seeds": SeedPlan()}, "seed"),
         ],
     )
-    def test_what_the_workflow_does_not_take_is_refused(self, values: dict[str, Any], field: str) -> None:
+    def test_unknown_property_is_refused(self, values: dict[str, Any], field: str) -> None:
         assert list(refusal(**values, roles={}).errors) == [field]
 
-    def test_there_must_be_a_try(self) -> None:
+    def test_zero_tries_are_refused(self) -> None:
         assert refusal(tries=0).detail == "There must be at least one try."
 
-    def test_more_than_a_batch_takes_is_refused_before_it_is_made(self) -> None:
+    def test_oversized_batch_is_refused_before_expansion(self) -> None:
         many = ["x"] * 10_000
         assert "1,000,000,000,000 items" in refusal(inputs=many, prompts=many, negatives=many).detail
         assert len(expand(inputs=["x"] * 100, prompts=["y"] * 100)) == MOST_ITEMS
@@ -122,11 +122,11 @@ class TestSeeds:
         plan = SeedPlan(mode=SeedMode.FIXED, start=LARGEST_SEED)
         assert seeds_of(expand(prompts=["a", "b"], seeds=plan)) == [LARGEST_SEED] * 2
 
-    def test_increment_goes_on_from_item_to_item(self) -> None:
+    def test_increment_continues_from_item_to_item(self) -> None:
         plan = SeedPlan(mode=SeedMode.INCREMENT, start=7)
         assert seeds_of(expand(prompts=["a", "b"], tries=2, seeds=plan)) == [7, 8, 9, 10]
 
-    def test_after_the_largest_counting_begins_again(self) -> None:
+    def test_seed_wraps_around_after_the_largest(self) -> None:
         plan = SeedPlan(mode=SeedMode.INCREMENT, start=LARGEST_SEED)
         assert seeds_of(expand(tries=3, seeds=plan)) == [LARGEST_SEED, 0, 1]
 

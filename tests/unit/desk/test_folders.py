@@ -38,7 +38,7 @@ class TestInputs:
         found = [each.name for each in inputs_in(root, "a")]
         assert found == ["clip.mp4", "Shot1.jpg", "shot2.PNG", "shot10.png", "song.wav"]
 
-    def test_of_the_input_folder_itself(self, root: Path) -> None:
+    def test_input_folder_itself_is_listed(self, root: Path) -> None:
         (root / "top.png").write_bytes(b"x")
         assert [each.name for each in inputs_in(root)] == [each.name for each in inputs_in(root, ".")] == ["top.png"]
 
@@ -78,14 +78,14 @@ class TestInputs:
         link.symlink_to(root)
         assert len(inputs_in(link, "a")) == 5
 
-    def test_neighbour_whose_name_begins_alike_is_not_inside(self, root: Path) -> None:
+    def test_folder_with_the_same_prefix_is_not_inside(self, root: Path) -> None:
         neighbour = root.parent / "inputs-of-others"
         neighbour.mkdir()
         (root / "link").symlink_to(neighbour)
         assert "leads out" in refusal(root, "link")
 
     @pytest.mark.parametrize("subdir", ["nothing", "a/notes.txt", "x" * 5000, "\ud800", "loop"])
-    def test_what_cannot_be_read_is_said_in_words(self, root: Path, subdir: str) -> None:
+    def test_unreadable_folder_is_refused_with_a_reason(self, root: Path, subdir: str) -> None:
         (root / "loop").symlink_to("loop")
         assert "cannot be read" in refusal(root, subdir)
 
@@ -117,7 +117,7 @@ class TestNaturalOrder:
         assert sorted(["9" * 5000, "1" + "0" * 5000, "7"], key=natural)[0] == "7"
 
 
-def test_kind_of_a_file_is_told_by_its_ending() -> None:
+def test_file_kind_follows_the_extension() -> None:
     names = ["a.PNG", "b.mp4", "c.ogg", "d.txt", "png", ".png", "e.tar.webm"]
     assert [kind_of(name) for name in names] == ["image", "video", "audio", None, None, None, "video"]
 
@@ -141,7 +141,7 @@ class TestReadableNames:
         assert not PureWindowsPath(name).is_reserved()
 
     @given(st.text(), st.text(), st.integers(0, 10**6), st.integers(0, 10**6))
-    def test_two_numbers_are_two_names_whatever_the_labels(self, one: str, other: str, n: int, m: int) -> None:
+    def test_different_numbers_give_different_names(self, one: str, other: str, n: int, m: int) -> None:
         first, second = (
             readable_name(label, None, number, "png").casefold() for label, number in ((one, n), (other, m))
         )
@@ -163,7 +163,7 @@ class TestPrompts:
     def test_are_one_in_each_line(self, tmp_path: Path) -> None:
         assert prompts(tmp_path, "a cat\n\n  a dog, running  \r\n# a hash\n") == ["a cat", "a dog, running", "# a hash"]
 
-    def test_of_several_lines_stand_between_rules(self, tmp_path: Path) -> None:
+    def test_multiline_prompts_are_separated_by_rules(self, tmp_path: Path) -> None:
         found = prompts(tmp_path, "a cat\non a roof\n\nat night\n---\r\na dog\n --- \n---\n")
         assert found == ["a cat\non a roof\n\nat night", "a dog"]
 
@@ -184,7 +184,7 @@ class TestPrompts:
             (b"a" * (MOST_PROMPT_BYTES + 1), "too large"),
         ],
     )
-    def test_what_is_no_list_of_prompts_is_refused(self, tmp_path: Path, content: bytes, why: str) -> None:
+    def test_invalid_prompt_list_is_refused(self, tmp_path: Path, content: bytes, why: str) -> None:
         with pytest.raises(InvalidInput, match=why):
             prompts(tmp_path, content)
 

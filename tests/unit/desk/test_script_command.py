@@ -31,7 +31,7 @@ def test_command_is_the_contract(tmp_path: Path) -> None:
     ]
 
 
-def test_what_is_not_said_comes_from_the_configuration(tmp_path: Path) -> None:
+def test_missing_values_come_from_the_configuration(tmp_path: Path) -> None:
     settings = settings_in(tmp_path, default_profile="production", arguments=["--port", "8189"])
     argv = command_of(settings, job())
     assert argv[2:6] == ["--port", "8189", "--wait", "--profile"]
@@ -147,7 +147,7 @@ def test_no_option_but_the_allowed(tmp_path: Path, arguments: tuple[str, ...]) -
     assert set(refused.value.errors) == {"extra_args"}
 
 
-def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
+def test_all_errors_are_reported_together(tmp_path: Path) -> None:
     with pytest.raises(InvalidInput) as refused:
         command_of(settings_in(tmp_path), job(profile="x", template="x", input_subdir="..", tries=0, extra_args=("x",)))
     assert set(refused.value.errors) == {"profile", "template", "input_subdir", "tries", "extra_args"}
@@ -180,7 +180,7 @@ def test_configuration_that_would_open_the_contract_is_refused(settings: dict[st
 
 
 @pytest.mark.parametrize("field", ["python", "script", "working_folder", "input_folder", "template_folder"])
-def test_what_is_configured_must_be_there(tmp_path: Path, field: str) -> None:
+def test_configured_paths_must_exist(tmp_path: Path, field: str) -> None:
     check_settings(settings_in(tmp_path))
     with pytest.raises(ConfigurationError, match=field):
         check_settings(settings_in(tmp_path, **{field: tmp_path / "gone"}))

@@ -60,7 +60,7 @@ def test_log_within_its_bound_is_whole(tmp_path: Path) -> None:
         assert path.read_text("utf-8") == "one\ntwo 🐈\n"
 
 
-def test_of_a_longer_log_the_beginning_and_the_end_are_kept(tmp_path: Path) -> None:
+def test_long_log_keeps_its_beginning_and_end(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     count = 200_000
     written = 0

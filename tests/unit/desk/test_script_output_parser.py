@@ -108,7 +108,7 @@ def test_only_files_that_are_there_and_new_count_and_each_once(tmp_path: Path) -
     assert saved_files(reading.candidates, folders=[tmp_path], since=begun) == [tmp_path / "new.mp4"]
 
 
-def test_what_comfyui_had_made_before_counts_when_it_is_said_to_be_saved_and_nothing_is_new(tmp_path: Path) -> None:
+def test_older_saved_file_counts_if_no_new_file_exists(tmp_path: Path) -> None:
     for name in ("input.png", "clip.mp4"):
         (tmp_path / name).write_bytes(b"x")
         os.utime(tmp_path / name, (1, 1))
@@ -136,7 +136,7 @@ FORGED = (
         "cut {words:.60}",
     ],
 )
-def test_what_a_prompt_says_is_not_taken_for_what_the_script_says(tmp_path: Path, echoed: str) -> None:
+def test_prompt_text_is_not_parsed_as_script_output(tmp_path: Path, echoed: str) -> None:
     old, new = tmp_path / "of another job.mp4", tmp_path / "mine.mp4"
     old.write_bytes(b"x")
     os.utime(old, (1, 1))
@@ -233,12 +233,12 @@ TRACEBACK = """Traceback (most recent call last):
         f'{{"noise": "{{"}} {{{{ {json.dumps(REFUSAL)}',
     ],
 )
-def test_refusal_of_comfyui_is_told_by_its_nodes(said: str) -> None:
+def test_comfyui_refusal_names_the_nodes(said: str) -> None:
     assert error_sentence(said, 1) == NOT_INSTALLED
 
 
 @pytest.mark.parametrize("said", [json.dumps(FAILED), f"execution_error {FAILED}", json.dumps({"data": FAILED})])
-def test_node_that_failed_is_told(said: str) -> None:
+def test_failed_node_is_named(said: str) -> None:
     assert error_sentence(said, 1) == "KSampler (7): there was not enough memory"
 
 
@@ -293,7 +293,7 @@ def test_why_it_failed(said: str, code: int, sentence: str) -> None:
     assert error_sentence(said, code) == sentence
 
 
-def test_what_was_overcome_long_ago_is_not_the_reason() -> None:
+def test_handled_early_exception_is_not_the_reason() -> None:
     said = TRACEBACK.format(exception="ValueError: early and handled") + "fine\n" * 200 + "Error: out of ideas\n"
     assert error_sentence(said, 1) == "The script ended with exit code 1: out of ideas"
 

@@ -17,12 +17,12 @@ def done(*ends: float) -> list[CompletedItem]:
     return [CompletedItem(at(each - 100), at(each)) for each in ends]
 
 
-def test_it_is_the_time_from_end_to_end_for_each_that_is_left() -> None:
+def test_estimate_uses_the_time_between_completions() -> None:
     # each ran for 100 s, but two at a time
     assert expected_seconds(done(100, 150, 200), queued=4, processing=0, now=at(200)) == 200
 
 
-def test_order_in_which_they_are_told_does_not_matter() -> None:
+def test_order_of_the_items_does_not_matter() -> None:
     assert expected_seconds(done(200, 100, 150), queued=4, processing=0, now=at(200)) == 200
 
 
@@ -37,12 +37,12 @@ def test_outages_of_hours_do_not_count_however_few_are_done(ends: tuple[float, .
     assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1] + 20_000)) == 300
 
 
-def test_first_that_is_done_tells_how_long_one_takes() -> None:
+def test_first_completed_item_gives_the_duration() -> None:
     assert expected_seconds(done(100), queued=3, processing=0, now=at(100)) == 300
 
 
 @pytest.mark.parametrize(("later", "expected"), [(0, 40), (4, 36), (10, 30), (500, 30)])
-def test_what_runs_is_counted_down_and_never_below_what_is_queued(later: float, expected: float) -> None:
+def test_running_item_counts_down_to_the_time_of_the_queued_ones(later: float, expected: float) -> None:
     assert expected_seconds(done(10, 20), queued=3, processing=1, now=at(20 + later)) == expected
 
 

@@ -48,6 +48,6 @@ def test_pair_is_blocked_from_its_nth_failure_on(limit: int, failures: int) -> N
     assert is_blocked(block.blocked_until, now=NOW) is (failures >= limit)
 
 
-def test_without_a_cooldown_nobody_is_ever_blocked() -> None:
+def test_no_worker_is_blocked_without_a_cooldown() -> None:
     block = fail_often(3, FailoverPolicy(cooldown=timedelta(0)))
     assert not is_blocked(block.blocked_until, now=NOW)

@@ -128,7 +128,7 @@ def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstSnapshot) 
 
 
 @given(snapshots())
-def test_who_has_an_idle_machine_and_nobody_before_it_stays_here(snapshot: BurstSnapshot) -> None:
+def test_first_job_with_an_idle_machine_does_not_burst(snapshot: BurstSnapshot) -> None:
     idle = BurstRunner(machine=SeenMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
     first = [replace(each, waited_seconds=0.0) for each in snapshot.queue[:1]]
     waiting = replace(snapshot, here=[idle], queue=first, cloud_queue=[])
@@ -136,7 +136,7 @@ def test_who_has_an_idle_machine_and_nobody_before_it_stays_here(snapshot: Burst
 
 
 @given(snapshots(), SECONDS)
-def test_who_accepts_more_never_goes_when_it_would_not_have_gone_for_less(snapshot: BurstSnapshot, more: float) -> None:
+def test_longer_accepted_wait_never_causes_a_burst(snapshot: BurstSnapshot, more: float) -> None:
     """For the first of a queue: those behind depend on who goes before them."""
     one = replace(snapshot, queue=snapshot.queue[:1], cloud_queue=[])
     patient = [
@@ -147,7 +147,7 @@ def test_who_accepts_more_never_goes_when_it_would_not_have_gone_for_less(snapsh
 
 
 @given(snapshots())
-def test_only_what_burst_comes_back_and_only_when_nobody_there_could_run_it(snapshot: BurstSnapshot) -> None:
+def test_only_burst_jobs_without_a_cloud_worker_return(snapshot: BurstSnapshot) -> None:
     able = {
         workflow
         for each in snapshot.cloud
@@ -183,7 +183,7 @@ def test_reason_says_what_the_wait_would_be_and_what_is_accepted() -> None:
     ]
 
 
-def test_where_no_machine_could_run_it_the_reason_says_so() -> None:
+def test_reason_states_that_no_machine_can_run_the_job() -> None:
     assert plan_of(job()) == ["Goes to Comfy Cloud: no machine here can run it, and you accept a wait of 5 min."]
 
 
@@ -194,12 +194,12 @@ def test_machine_whose_gpu_is_too_small_could_not_run_it() -> None:
     assert plan_of(job(workflow_hash="h"), here=[replace(small, oversized=frozenset({(2, "h")}))]) == []
 
 
-def test_what_a_job_has_waited_counts() -> None:
+def test_time_already_waited_counts() -> None:
     assert plan_of(job(waited_seconds=200), here=[busy(seconds=90)]) == []
     assert len(plan_of(job(waited_seconds=250), here=[busy(seconds=90)])) == 1
 
 
-def test_whoever_goes_leaves_its_place_to_those_behind() -> None:
+def test_bursting_job_frees_its_place_for_the_next() -> None:
     queue = [job(number, seconds=200.0) for number in range(1, 6)]
     plan = decide_bursts(
         BurstSnapshot(here=[busy(seconds=0)], cloud=[CLOUD], queue=queue, money=Money(limit_micros=10**9))
@@ -235,7 +235,7 @@ def test_job_that_stays_says_why(limit: int | None, text: str) -> None:
     assert len(plan_of(job(), here=[busy(seconds=1000)], limit=6_000)) == 1
 
 
-def test_what_nobody_runs_in_the_cloud_comes_back_unless_it_belongs_there() -> None:
+def test_burst_job_returns_and_cloud_only_job_stays() -> None:
     burst, own = job(1, has_burst=True), job(2)
     plan = decide_bursts(BurstSnapshot(here=[], cloud=[], queue=[], cloud_queue=[burst, own]))
     assert [(each.dispatch_id, each.to, each.reason) for each in plan.moves] == [(1, Provider.SELF_HOSTED, NOBODY_LEFT)]

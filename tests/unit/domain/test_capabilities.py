@@ -37,7 +37,7 @@ def test_worker_that_reports_everything_is_able(models: Any) -> None:
     assert not found.missing_models
 
 
-def test_what_is_missing_is_named() -> None:
+def test_missing_requirements_are_named() -> None:
     found = fitness(NEEDS, {"node_types": ["SaveVideo"], "models": {"loras": ["lora.pt"]}})
     assert found.fit is Fit.UNABLE
     assert found.missing_node_types == ["CheckpointLoader"]
@@ -45,7 +45,7 @@ def test_what_is_missing_is_named() -> None:
     assert found.text == "The worker is missing the node CheckpointLoader and the model sd/base.safetensors."
 
 
-def test_what_is_reported_counts_even_if_the_rest_is_not() -> None:
+def test_partial_report_counts() -> None:
     found = fitness(NEEDS, {"models": []})
     assert found.fit is Fit.UNABLE
     assert found.missing_node_types == []
@@ -56,7 +56,7 @@ def test_what_is_reported_counts_even_if_the_rest_is_not() -> None:
     "capabilities",
     [{}, {"gpu": "A100"}, {"node_types": "all", "models": 7}, {"node_types": NODES}, {"models": list(NEEDS.models)}],
 )
-def test_what_is_not_reported_is_unknown(capabilities: dict[str, Any]) -> None:
+def test_unreported_capabilities_are_unknown(capabilities: dict[str, Any]) -> None:
     found = fitness(NEEDS, capabilities)
     assert found.fit is Fit.UNKNOWN
     assert "does not report" in found.text
@@ -99,7 +99,7 @@ TWO = UnmetRequirements(worker="two", node_types=["B"], models=["m.pt"])
 SILENT = UnmetRequirements(worker="silent", node_types=["A"], models=[], silent=[RequirementKind.MODEL])
 
 
-def test_everything_that_is_missing_is_named_with_those_who_have_it() -> None:
+def test_missing_requirements_are_named_with_the_workers_that_have_them() -> None:
     found = [(each.kind, each.name, each.workers) for each in merge_unmet([ONE, TWO, SILENT])]
     assert found == [
         (RequirementKind.NODE, "A", ["two"]),
@@ -127,5 +127,5 @@ def test_refusal_names_all_of_it_up_to_fifty() -> None:
     )
 
 
-def test_what_is_waited_for_is_everything_together() -> None:
+def test_wait_text_lists_all_missing_requirements() -> None:
     assert wait_text(merge_unmet([ONE, TWO])) == "Waiting for a worker with the nodes A, B and the model m.pt."

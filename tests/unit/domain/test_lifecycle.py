@@ -56,7 +56,7 @@ def after(transition: Transition | None) -> Dispatch:
 
 
 class TestComplete:
-    def test_it_ends_the_lease_and_takes_its_time_from_it(self) -> None:
+    def test_complete_ends_the_lease_and_measures_the_duration(self) -> None:
         done = after(lifecycle.complete(leased(), now=NOW + MINUTE))
         assert (done.status, done.finished_at, done.duration_seconds) == ("completed", NOW + MINUTE, 60)
         assert (done.lease_token, done.worker_id, done.leased_at, done.lease_expires_at) == (None, None, None, None)
@@ -70,7 +70,7 @@ class TestComplete:
         assert began_at == now - timedelta(seconds=seconds)
         assert after(lifecycle.complete(leased(), now=now, began_at=began_at)).duration_seconds == seconds
 
-    def test_it_wins_over_a_requested_cancel(self) -> None:
+    def test_complete_wins_over_a_requested_cancel(self) -> None:
         canceling = after(lifecycle.cancel(leased(), now=NOW))
         assert after(lifecycle.complete(canceling, now=NOW)).status == "completed"
 
@@ -99,11 +99,11 @@ class TestFail:
 
 
 class TestRequeue:
-    def test_it_gives_the_attempt_back_and_keeps_the_epoch(self) -> None:
+    def test_requeue_returns_the_attempt_and_keeps_the_epoch(self) -> None:
         back = after(lifecycle.requeue(leased(), reason="shutdown", now=NOW))
         assert (back.attempts, back.epoch, back.last_error) == (0, 1, "Requeued: shutdown")
 
-    def test_it_keeps_its_place(self) -> None:
+    def test_requeue_keeps_rank_and_priority(self) -> None:
         back = after(lifecycle.requeue(leased(rank=42, priority=3), reason="shutdown", now=NOW))
         assert (back.rank, back.priority) == (42, 3)
 
@@ -117,7 +117,7 @@ class TestDefer:
             waits.append((after(transition).available_at - NOW) / MINUTE)
         assert waits == [1, 2, 4, 5, 5]
 
-    def test_it_costs_no_attempt_and_is_told_from_a_requeue(self) -> None:
+    def test_defer_costs_no_attempt_and_has_its_own_outcome(self) -> None:
         transition = EVENTS["defer"](leased(), NOW)
         assert after(transition).attempts == 0
         assert transition is not None
@@ -130,13 +130,13 @@ class TestExpire:
         assert EVENTS["expire"](leased(), end - timedelta(microseconds=1)) is None
         assert after(EVENTS["expire"](leased(), end)).status == "queued"
 
-    def test_it_uses_the_attempt(self) -> None:
+    def test_expired_lease_uses_the_attempt(self) -> None:
         end = NOW + 15 * MINUTE
         assert after(EVENTS["expire"](leased(), end)).attempts == 1
         assert after(EVENTS["expire"](leased(attempts=3), end)).status == "failed"
 
     @pytest.mark.parametrize("has_idle_worker", [True, False])
-    def test_lease_that_has_not_expired_stays_whoever_waits_for_its_job(self, has_idle_worker: bool) -> None:
+    def test_unexpired_lease_stays_despite_idle_workers(self, has_idle_worker: bool) -> None:
         """A heartbeat may have come since the reaper looked."""
         held = leased()
         assert held.lease_expires_at is not None
@@ -145,9 +145,7 @@ class TestExpire:
 
     @pytest.mark.parametrize("has_idle_worker", [True, False])
     @pytest.mark.parametrize("attempts", [1, 3])
-    def test_late_lease_ends_when_somebody_could_begin_it_anew_or_the_grace_is_over(
-        self, attempts: int, has_idle_worker: bool
-    ) -> None:
+    def test_late_lease_ends_for_an_idle_worker_or_after_the_grace(self, attempts: int, has_idle_worker: bool) -> None:
         late = NOW + 20 * MINUTE
         held = leased(attempts=attempts)
         ended = lifecycle.expire(
@@ -173,7 +171,7 @@ class TestRequests:
         assert transition is not None
         assert transition.event_type is JobEventType.PAUSED
 
-    def test_what_nobody_works_on_is_canceled_at_once(self) -> None:
+    def test_waiting_dispatch_is_cancelled_at_once(self) -> None:
         assert after(lifecycle.cancel(queued_dispatch(), now=NOW)).status == "canceled"
         assert after(lifecycle.cancel(queued_dispatch(status=DispatchStatus.PAUSED), now=NOW)).status == "canceled"
 
@@ -224,7 +222,7 @@ class TestExhaust:
     def test_waiting_dispatch_without_attempts_fails(self, status: DispatchStatus) -> None:
         assert after(lifecycle.fail_exhausted(queued_dispatch(status=status, attempts=3), now=NOW)).status == "failed"
 
-    def test_one_with_attempts_left_or_in_somebody_s_hands_does_not(self) -> None:
+    def test_leased_dispatch_or_one_with_attempts_left_is_not_failed(self) -> None:
         assert lifecycle.fail_exhausted(queued_dispatch(attempts=2), now=NOW) is None
         assert lifecycle.fail_exhausted(leased(attempts=3), now=NOW) is None
 

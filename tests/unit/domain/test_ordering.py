@@ -110,7 +110,7 @@ def test_move_keeps_everybody_elses_place(queue: tuple[list[Place], list[Place],
 
 
 @given(queues(), st.sampled_from(MoveTo))
-def test_move_keeps_the_order_among_those_that_move_and_among_those_that_do_not(
+def test_move_keeps_the_order_of_moved_and_of_other_jobs(
     queue: tuple[list[Place], list[Place], set[int]], to: MoveTo
 ) -> None:
     own, _, moving = queue
@@ -121,7 +121,7 @@ def test_move_keeps_the_order_among_those_that_move_and_among_those_that_do_not(
 
 
 @given(queues())
-def test_what_goes_to_the_top_is_ahead_of_all_others_of_its_tenant(
+def test_job_moved_to_the_top_is_first_of_its_tenant(
     queue: tuple[list[Place], list[Place], set[int]],
 ) -> None:
     own, _, moving = queue

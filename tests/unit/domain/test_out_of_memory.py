@@ -44,13 +44,13 @@ def test_gpus_of_one_size_are_not_larger_than_each_other_and_of_an_unknown_one_n
     assert largest_gpu([None, 0]) is None
 
 
-def test_gpu_of_which_others_hold_more_than_a_tenth_is_nobodys_alone() -> None:
+def test_gpu_with_a_tenth_used_by_others_is_shared() -> None:
     assert is_alone_on_gpu(24 * GIB, 0)
     assert is_alone_on_gpu(20 * GIB, 2 * GIB)
     assert not is_alone_on_gpu(20 * GIB, 2 * GIB + 1)
 
 
-def test_who_ran_out_beside_other_programs_is_told_so() -> None:
+def test_out_of_memory_error_names_the_memory_of_other_programs() -> None:
     error = OutOfMemory("KSampler (3): there was not enough memory")
     error.others_bytes = 6 * GIB
     assert too_large_for(error, {}) == (
@@ -60,7 +60,7 @@ def test_who_ran_out_beside_other_programs_is_told_so() -> None:
     assert runs_again(error).endswith("while other programs held 6 GiB of the GPU: it runs on another GPU.")
 
 
-def test_who_ran_out_alone_is_told_what_to_do() -> None:
+def test_out_of_memory_error_suggests_a_remedy() -> None:
     error = OutOfMemory("KSampler (3): there was not enough memory")
     error.gpu_bytes = 24 * GIB
     assert too_large_for(error, {}) == (

@@ -167,14 +167,14 @@ def rate(seconds: Callable[[int], float], count: int) -> float:
     return count / seconds(count)
 
 
-def test_one_is_where_it_begins_and_another_is_tried_when_jobs_wait() -> None:
+def test_second_process_is_tried_when_jobs_wait() -> None:
     world = World(seconds=shared(*SMALL))
     assert world.look().change is PackingChange.ADD
     assert "jobs wait" in world.decisions[-1].reason
 
 
 @pytest.mark.parametrize("curve", [SMALL, LARGE, UNDER_MPS])
-def test_on_the_curves_of_a_real_gpu_it_reaches_the_best_of_one_to_four(curve: tuple[float, float]) -> None:
+def test_packing_reaches_the_best_count_on_measured_gpu_curves(curve: tuple[float, float]) -> None:
     world = World(seconds=shared(*curve), waiting=10_000)
     count = world.run(600)
     best = max(rate(world.seconds, each) for each in range(1, 5))
@@ -195,7 +195,7 @@ def test_several_are_tried_together_where_each_alone_brings_too_little() -> None
     assert world.run(600) == 3
 
 
-def test_what_was_worth_it_once_is_not_tried_again() -> None:
+def test_proven_count_is_restored_without_a_new_trial() -> None:
     world = World(seconds=shared(*SMALL), waiting=10_000)
     count = world.run(600)
     world.waiting = 0
@@ -206,14 +206,14 @@ def test_what_was_worth_it_once_is_not_tried_again() -> None:
     assert world.packing.trial is None
 
 
-def test_after_an_out_of_memory_one_goes_and_does_not_come_back() -> None:
+def test_out_of_memory_removes_one_process_for_good() -> None:
     world = World(seconds=shared(*SMALL), waiting=10_000)
     count = world.run(600)
     assert world.look(out_of_memory=frozenset({"w"})).change is PackingChange.REMOVE
     assert world.run(300) == count - 1
 
 
-def test_when_jobs_turn_out_to_need_more_memory_those_that_do_not_fit_go() -> None:
+def test_processes_that_no_longer_fit_are_removed() -> None:
     world = World(seconds=shared(*SMALL), waiting=10_000)
     assert world.run(600) > 2
     world.copy_bytes, world.decisions = 30 * GIB, []
@@ -223,7 +223,7 @@ def test_when_jobs_turn_out_to_need_more_memory_those_that_do_not_fit_go() -> No
     assert world.run(300) == 1
 
 
-def test_when_the_machines_own_memory_runs_out_one_goes_and_does_not_come_back_at_once() -> None:
+def test_low_host_memory_removes_one_process_for_a_while() -> None:
     world = World(seconds=shared(*SMALL), waiting=10_000)
     count = world.run(600)
     little = {"machine_free_bytes": GIB // 4, "machine_copy_bytes": 2 * GIB}
@@ -260,7 +260,7 @@ def test_nothing_is_added_without_a_reason_to_hope(seen: dict[str, Any], reason:
     assert decision == PackingDecision(change=PackingChange.NOTHING, active=1, reason=f"1 process: {reason}.")
 
 
-def test_one_that_does_not_start_is_asked_for_again_after_a_while() -> None:
+def test_failed_start_is_retried_after_a_while() -> None:
     world = World(seconds=shared(*SMALL), failure="Its port is taken.")
     world.look()
     assert world.look().reason == "Another ComfyUI did not start: Its port is taken."
@@ -280,7 +280,7 @@ def test_large_workflow_cuts_the_others_down_only_while_it_is_there() -> None:
     assert world.run(60) == count
 
 
-def test_as_long_as_the_work_is_the_same_what_memory_did_not_hold_is_not_started_again_at_once() -> None:
+def test_process_removed_for_memory_is_not_restarted_at_once() -> None:
     """Another program comes and goes."""
     world = World(seconds=shared(*SMALL), waiting=100_000)
     count = world.run(600)
@@ -310,7 +310,7 @@ def test_workflow_that_did_not_run_during_a_trial_is_no_part_of_its_verdict() ->
     assert len(world.processes) > 1
 
 
-def test_nothing_is_added_for_one_that_starts_again_and_its_trial_goes_on() -> None:
+def test_restarting_process_is_not_replaced_and_its_trial_continues() -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000)
     world.run(4)
     assert world.packing.trial is not None
@@ -331,7 +331,7 @@ def test_nothing_is_added_for_one_that_starts_again_and_its_trial_goes_on() -> N
         assert world.changes == []
 
 
-def test_more_than_were_worth_it_are_taken_back_wherever_they_come_from() -> None:
+def test_surplus_processes_are_removed() -> None:
     world = World(seconds=shared(0.0, 1.0), waiting=100_000)
     assert world.run(200) == 1
     world.processes["p9"] = None
@@ -339,7 +339,7 @@ def test_more_than_were_worth_it_are_taken_back_wherever_they_come_from() -> Non
     assert world.run(100) == 1
 
 
-def test_as_many_as_are_there_are_tried_for_a_workflow_that_nobody_knows() -> None:
+def test_unknown_workflow_is_measured_with_the_current_count() -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000)
     assert world.run(600) > 2
     world.mix, world.seconds, world.decisions = [("full", 1.0)], shared(0.0, 1.0), []
@@ -347,7 +347,7 @@ def test_as_many_as_are_there_are_tried_for_a_workflow_that_nobody_knows() -> No
     assert PackingChange.ADD not in world.changes
 
 
-def test_after_a_large_gain_two_more_start_at_the_same_time() -> None:
+def test_large_gain_starts_two_more_at_once() -> None:
     world = World(seconds=shared(*SMALL), waiting=100_000, start_looks=15)
     while "2 processes complete 51% more jobs than 1: kept." not in world.told:
         world.look()
@@ -376,14 +376,14 @@ def test_two_are_started_together_only_where_there_is_plenty(seen: dict[str, Any
     assert world.packing.trial.size == count
 
 
-def test_where_two_more_are_too_many_one_more_is_tried() -> None:
+def test_single_process_is_tried_if_two_are_too_many() -> None:
     rates = {1: 1.0, 2: 1.5, 3: 1.8, 4: 1.4}
     world = World(seconds=lambda running: running / rates.get(running, 1.4), waiting=10_000)
     assert world.run(600) == 3
     assert world.changes == [PackingChange.ADD, PackingChange.ADD, PackingChange.ADD, PackingChange.REMOVE]
 
 
-def test_on_a_real_gpus_curve_four_are_reached_after_two_trials() -> None:
+def test_four_processes_are_reached_after_two_trials() -> None:
     """One that starts takes as long as a ComfyUI did on that GPU."""
     rates = {1: 1.0, 2: 1.30, 3: 1.42, 4: 1.56, 5: 1.60, 6: 1.62}
     world = World(seconds=lambda running: 1.2 * running / rates.get(running, 1.62), waiting=10_000, start_looks=15)
@@ -507,7 +507,7 @@ def test_memory_that_is_known_is_never_exceeded(seen: GpuObservation, packing: P
 
 @settings(max_examples=30)
 @given(world=worlds)
-def test_while_the_work_stays_the_same_the_number_comes_to_rest(world: World) -> None:
+def test_count_settles_while_the_work_stays_the_same(world: World) -> None:
     world.run(300, by=long_looks(world))
     settled = len(world.changes)
     world.run(100, by=long_looks(world))
@@ -519,7 +519,7 @@ def test_while_the_work_stays_the_same_the_number_comes_to_rest(world: World) ->
 
 @settings(max_examples=30)
 @given(world=worlds)
-def test_what_is_kept_has_brought_a_tenth(world: World) -> None:
+def test_kept_process_gains_at_least_a_tenth(world: World) -> None:
     world.run(300, by=long_looks(world))
     count = len(world.processes)
     if world.packing.trial is None and count > 1:
@@ -536,9 +536,7 @@ def test_without_work_one_is_left(world: World, looks: int) -> None:
 
 
 @given(seen=sights, packing=packings, more=st.integers(0, 50))
-def test_more_memory_cores_work_and_a_less_busy_gpu_never_make_it_fewer(
-    seen: GpuObservation, packing: Packing, more: int
-) -> None:
+def test_more_resources_never_reduce_the_count(seen: GpuObservation, packing: Packing, more: int) -> None:
     better = replace(
         seen,
         waiting=seen.waiting + more,
@@ -569,7 +567,7 @@ mixes = st.lists(st.floats(0.5, 3.0), min_size=1, max_size=3).map(
 
 @settings(max_examples=20, deadline=None)
 @given(world=worlds, mix=mixes, happenings=happenings, start_looks=st.integers(0, 3), pick=st.randoms())
-def test_whatever_runs_crashes_or_does_not_start_it_fits_comes_to_rest_and_goes_back_to_one(
+def test_count_fits_settles_and_returns_to_one_after_any_events(
     world: World, mix: list[tuple[str, float]], happenings: list[str], start_looks: int, pick: Random
 ) -> None:
     """That there is memory for each that is added is looked at where it is added."""

@@ -126,7 +126,7 @@ def test_number_keeps_within_its_bounds() -> None:
     assert problem(each, 10.5) == "This must be at most 10."
 
 
-def test_bounds_of_a_seed_are_told_with_all_their_digits() -> None:
+def test_seed_bounds_are_shown_with_all_digits() -> None:
     each = prop("number", minimum=-(2**63), maximum=2**64 - 2)
     assert resolved(each, 2**64 - 2) == 2**64 - 2
     assert problem(each, 2**64 - 1) == "This must be at most 18446744073709551614."
@@ -145,7 +145,7 @@ def test_whole_number_called_seed_is_one(key: str) -> None:
 
 
 @pytest.mark.parametrize("key", ["seed_strength", "seeds", "reseed", "steps"])
-def test_what_only_has_to_do_with_a_seed_is_none(key: str) -> None:
+def test_key_that_only_mentions_a_seed_is_no_seed(key: str) -> None:
     assert not prop("number", key=key).is_seed
 
 
@@ -179,7 +179,7 @@ def test_whole_number_is_whole() -> None:
         ("video", "clip", Role.INPUT),
     ],
 )
-def test_key_says_the_role_where_nobody_named_one(type_: str, key: str, role: Role | None) -> None:
+def test_key_gives_the_role_if_none_is_named(type_: str, key: str, role: Role | None) -> None:
     assert prop(type_, key=key).role is role
     assert prop(type_, key=key, role="model").role is Role.MODEL
 
@@ -253,11 +253,11 @@ class TestSeedsToDraw:
         assert self.drawn(self.MAIN, self.OTHER, STEPS) == ["seed", "other_seed"]
         assert self.drawn(self.MAIN, seed=None) == ["seed"]
 
-    def test_whoever_names_one_sees_the_same_again(self) -> None:
+    def test_given_seed_prevents_drawing(self) -> None:
         assert self.drawn(self.MAIN, self.OTHER, seed=0) == []
         assert self.drawn(self.MAIN, self.OTHER, other_seed=7) == []
 
-    def test_one_that_the_effect_or_the_operator_fixed_stays(self) -> None:
+    def test_seed_fixed_by_effect_or_operator_is_not_drawn(self) -> None:
         assert self.drawn(self.MAIN, self.OTHER, overrides={"seed": 3}) == ["other_seed"]
         assert self.drawn(prop("number", key="seed", default_value=7, user_configurable=False)) == []
         assert self.drawn(prop("number", key="seed", user_configurable=False)) == ["seed"]
@@ -300,7 +300,7 @@ def test_choice_is_one_of_its_choices() -> None:
     assert problem(each, ["small"]) == "This must be one of: small, large."
 
 
-def test_every_problem_is_told_at_once() -> None:
+def test_all_problems_are_reported_together() -> None:
     with pytest.raises(InvalidInput) as refused:
         resolve(
             [prop(key="a"), prop("number", key="b"), prop(key="c", required=True)],
@@ -315,11 +315,11 @@ def test_fixed_input_is_refused_even_when_it_is_null() -> None:
         resolve([prop(user_configurable=False)], overrides={}, user_input={"it": None})
 
 
-def test_optional_text_that_nobody_sets_is_empty_and_shows_no_placeholder() -> None:
+def test_unset_optional_text_is_empty_and_leaves_no_placeholder() -> None:
     assert resolved(prop("text")) == ""
 
 
-def test_optional_number_that_nobody_sets_has_no_value() -> None:
+def test_unset_optional_number_has_no_value() -> None:
     assert resolve([prop("number")], overrides={}, user_input={}) == []
 
 
@@ -407,7 +407,7 @@ def test_text_is_storable_exactly_when_postgresql_could_hold_it(text: str) -> No
     st.sampled_from(list(PropertyType)),
     st.recursive(st.none() | st.booleans() | st.floats() | st.text(ANY_CHARACTER), st.lists),
 )
-def test_whatever_is_sent_is_taken_as_it_is_or_refused_by_its_key(type_: PropertyType, sent: Any) -> None:
+def test_input_is_accepted_unchanged_or_refused_by_key(type_: PropertyType, sent: Any) -> None:
     each = prop(type_, choices=["a", 1])
     taken: list[Any] = []
     refused: list[str] = []
@@ -421,7 +421,7 @@ def test_whatever_is_sent_is_taken_as_it_is_or_refused_by_its_key(type_: Propert
         assert (taken, refused) in (([sent], []), ([], ["it"]))
 
 
-def test_of_a_newer_version_the_inputs_are_named_that_are_not_what_they_were() -> None:
+def test_changed_inputs_of_a_newer_version_are_named() -> None:
     before: list[dict[str, Any]] = [
         {"key": "prompt", "type": "text", "default_value": "a cat"},
         {"key": "steps", "type": "number", "default_value": 1},

@@ -73,7 +73,7 @@ class TestOrder:
         routing = route([claim(0), other], {MINE: rows[:1], THEIRS: rows}, policy=POLICY, now=NOW)
         assert (ids(routing, 0), ids(routing, 1)) == ([1], [2])
 
-    def test_nobody_is_served_from_a_queue_that_is_not_theirs(self) -> None:
+    def test_worker_is_not_served_from_another_queue(self) -> None:
         assert route([claim()], {THEIRS: candidates("a")}, policy=POLICY, now=NOW).grants == []
 
 
@@ -83,7 +83,7 @@ class TestPrefetch:
         routing = routed([busy, idle], candidates("a"))
         assert (ids(routing, 0), ids(routing, 1)) == ([], [1])
 
-    def test_what_goes_beyond_the_free_slots_is_a_prefetch(self) -> None:
+    def test_grant_beyond_the_free_slots_is_a_prefetch(self) -> None:
         routing = routed([claim(limit=5, free=1, prefetch=2)], candidates("aaaaa"))
         assert [each.is_prefetch for each in routing.grants] == [False, True, True]
 
@@ -94,19 +94,19 @@ class TestWarmPreference:
         assert ids(routing) == [3]
         assert routing.passed_over == {1, 2}
 
-    def test_who_is_passed_over_and_then_served_was_not_passed_over(self) -> None:
+    def test_served_job_does_not_count_as_passed_over(self) -> None:
         routing = routed([claim(0, warm="b"), claim(1)], candidates("aab"))
         assert (ids(routing, 0), ids(routing, 1)) == ([3], [1])
         assert routing.passed_over == {2}
 
     @pytest.mark.parametrize(("ahead", "chosen"), [(32, 33), (33, 1)])
-    def test_it_looks_32_rows_ahead_and_no_further(self, ahead: int, chosen: int) -> None:
+    def test_warm_preference_looks_exactly_32_rows_ahead(self, ahead: int, chosen: int) -> None:
         assert ids(routed([claim(warm="b")], candidates("a" * ahead + "b"))) == [chosen]
 
     def test_look_ahead_of_no_rows_is_the_order_of_the_queue(self) -> None:
         assert ids(routed([claim(warm="b")], candidates("ab"), WarmPolicy(lookahead_rows=0))) == [1]
 
-    def test_it_stays_inside_one_priority(self) -> None:
+    def test_warm_preference_stays_within_a_priority(self) -> None:
         rows = [candidate(1, "a", priority=5), candidate(2, "b", priority=4)]
         assert ids(routed([claim(warm="b")], rows)) == [1]
 
@@ -126,7 +126,7 @@ many_asks = st.lists(
 
 
 @given(rows=rows_of_one_queue, wishes=many_asks)
-def test_whatever_is_asked_each_candidate_is_given_once_and_nobody_gets_too_much(
+def test_each_candidate_is_granted_once_and_limits_hold(
     rows: list[tuple[int, str, int | None]], wishes: list[tuple[int, int, int, str]]
 ) -> None:
     queue = [
@@ -166,14 +166,14 @@ class TestPicking:
 
 
 class TestOutbid:
-    def test_whoever_was_shown_what_another_group_got_asks_for_the_remainder(self) -> None:
+    def test_outbid_worker_claims_the_remainder(self) -> None:
         other = replace(claim(1, limit=2, free=2), entitlement=THEIRS)
         rows = candidates("ab")
         shown = {MINE: rows[:1], THEIRS: rows}
         routing = route([claim(0), other], shown, policy=POLICY, now=NOW)
         assert unserved_claims([claim(0), other], shown, routing.grants) == [replace(other, limit=1, free_slots=1)]
 
-    def test_whoever_got_what_it_was_shown_does_not_ask_once_more(self) -> None:
+    def test_served_worker_makes_no_second_claim(self) -> None:
         claims = [claim(0, limit=3, free=3)]
         routing = routed(claims, candidates("a"))
         assert unserved_claims(claims, {MINE: candidates("a")}, routing.grants) == []
@@ -195,7 +195,7 @@ class TestRecall:
         held = [self.held(1), self.held(2), self.held(3)]
         assert wanted_by([self.idle("one"), self.idle("two"), self.idle("two")], held) == [1, 2]
 
-    def test_one_that_nobody_can_run_does_not_keep_the_next_from_being_recalled(self) -> None:
+    def test_unrunnable_prefetch_does_not_block_the_next_recall(self) -> None:
         assert wanted_by([self.idle()], [self.held(1, provider="cloud"), self.held(2)]) == [2]
 
     @pytest.mark.parametrize(
@@ -209,14 +209,14 @@ class TestRecall:
             {"oversized": {(1, "h")}},
         ],
     )
-    def test_it_stays_where_it_is_unless_the_idle_worker_could_run_it(self, unable: dict[str, Any]) -> None:
+    def test_prefetch_is_recalled_only_for_a_worker_that_can_run_it(self, unable: dict[str, Any]) -> None:
         assert wanted_by([self.idle(**unable)], [self.held()]) == []
 
-    def test_another_workflow_of_the_same_graph_that_its_gpu_is_too_small_for_does_not_matter(self) -> None:
+    def test_oversized_graph_of_another_workflow_does_not_prevent_a_recall(self) -> None:
         assert wanted_by([self.idle(oversized={(2, "h")})], [self.held()]) == [1]
 
 
-def test_who_is_given_one_hears_how_many_more_were_in_sight() -> None:
+def test_grant_includes_the_number_of_jobs_left() -> None:
     claims, rows = [claim(0, warm="a"), claim(1)], candidates("aaaaa")
     routing = routed(claims, rows)
     assert count_left_over(claims, {MINE: rows}, routing.grants) == {0: 3, 1: 3}

@@ -42,21 +42,21 @@ def test_job_is_on_the_server_that_it_runs_on() -> None:
     assert [(each.gpu, each.away) for each in found] == [("A", None), ("B", "It does not answer.")]
 
 
-def test_what_is_told_of_a_shared_gpu_is_on_each_of_its_slots() -> None:
+def test_details_of_a_shared_gpu_are_on_each_of_its_slots() -> None:
     shared = {"name": "A", "on_gpu": 2, "packing": "2 at once: nothing waits."}
     found = slots(devices=[{"server": "comfyui-1", **shared}, {"server": "comfyui-2", **shared}])
     assert [(each.on_gpu, each.packing) for each in found] == [(2, "2 at once: nothing waits.")] * 2
 
 
-def test_one_that_has_no_place_yet_takes_a_free_one() -> None:
+def test_job_without_a_server_takes_a_free_slot() -> None:
     assert on(slots(held("new"), held("j", server="comfyui-1", phase="running"))) == ["j", "new"]
 
 
-def test_one_that_was_only_fetched_is_on_none() -> None:
+def test_prefetched_job_has_no_slot() -> None:
     assert on(slots(held("j", server="comfyui-1"), held("next", is_prefetch=True, phase="waiting"))) == ["j", None]
 
 
-def test_what_is_only_being_stored_makes_room_for_what_runs() -> None:
+def test_running_job_replaces_one_being_stored() -> None:
     old = held("old", age=100, server="comfyui-1", phase="storing")
     assert on(slots(old, held("new", server="comfyui-1", phase="running"))) == ["new", None]
 
@@ -80,5 +80,5 @@ def test_slots_without_a_job_are_what_their_worker_is(state: WorkerState) -> Non
     assert [each.state for each in slots(state=state)] == [state, state]
 
 
-def test_one_that_runs_where_its_worker_has_no_place_is_on_none() -> None:
+def test_job_on_an_unknown_server_has_no_slot() -> None:
     assert on(slots(held("j", server={}, phase="running"))) == [None, None]

@@ -25,7 +25,7 @@ def told(*serving: CandidateWorker, **changed: Any) -> Waiting:
     return explain_wait(workers=list(serving), **facts | changed)
 
 
-def test_reason_that_lasts_longest_is_the_one_that_is_told() -> None:
+def test_longest_lasting_reason_is_reported() -> None:
     later = NOW + timedelta(seconds=1)
     assert told(is_paused=True, shard_is_down=True, available_at=later).reason is Reason.PAUSED
     assert told(shard_is_down=True, available_at=later).reason is Reason.SHARD_DOWN
@@ -73,7 +73,7 @@ def test_wait_reads_as_a_person_would_say_it(seconds: float, words: str) -> None
 
 
 class TestMachinesThatStart:
-    def test_with_no_worker_the_machine_that_is_starting_is_the_reason(self) -> None:
+    def test_starting_machine_is_the_reason_without_workers(self) -> None:
         waiting = told(machines=StartingMachines(boot_seconds_left=[170.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.MACHINE_STARTING, 170.0)
         assert waiting.text == "A machine is starting and should be ready in about 3 minutes."
@@ -87,12 +87,12 @@ class TestMachinesThatStart:
             == f"A machine is starting and should be ready in {words}."
         )
 
-    def test_of_several_the_first_is_told_and_each_takes_the_next_in_line(self) -> None:
+    def test_first_of_several_starting_machines_is_reported(self) -> None:
         coming = StartingMachines(boot_seconds_left=[300.0, 60.0])
         assert told(machines=coming).text == "2 machines are starting. The first should be ready in about 60 seconds."
         assert [told(machines=coming, ahead=each).expected_start_seconds for each in range(3)] == [60.0, 300.0, None]
 
-    def test_beside_a_busy_worker_whatever_comes_first_counts(self) -> None:
+    def test_busy_worker_or_starting_machine_counts_whichever_is_sooner(self) -> None:
         waiting = told(BUSY, seconds_per_job=500, machines=StartingMachines(boot_seconds_left=[60.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.BUSY, 60.0)
         assert waiting.text.endswith(" A machine is starting and should be ready in about 60 seconds.")
@@ -101,7 +101,7 @@ class TestMachinesThatStart:
             == 5
         )
 
-    def test_whoever_is_next_for_a_free_worker_hears_nothing_of_machines(self) -> None:
+    def test_next_job_for_a_free_worker_has_no_machine_reason(self) -> None:
         assert told(FREE, machines=StartingMachines(boot_seconds_left=[60.0], limit="x")) == told(FREE)
 
     def test_limit_that_keeps_machines_away_is_named(self) -> None:

@@ -86,18 +86,20 @@ def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
 class TestTheSameGraphAgain:
     @every_graph
     @with_and_without
-    def test_with_the_defaults_and_its_own_files(self, graph: Graph, object_info: dict[str, Any] | None) -> None:
+    def test_defaults_and_original_files_give_the_same_graph(
+        self, graph: Graph, object_info: dict[str, Any] | None
+    ) -> None:
         described = describe_graph(graph, object_info)
         assert filled(described, files_of(graph, described)) == graph
 
     @every_graph
-    def test_it_is_left_as_it_was(self, graph: Graph) -> None:
+    def test_describing_does_not_change_the_graph(self, graph: Graph) -> None:
         before = deepcopy(graph)
         describe_graph(graph, OBJECT_INFO)
         assert graph == before
 
     @given(st.data())
-    def test_whatever_its_values_are(self, data: st.DataObject) -> None:
+    def test_arbitrary_values_give_the_same_graph(self, data: st.DataObject) -> None:
         texts = st.text(max_size=20) | st.sampled_from(
             ["{{PROMPT}}", "{{{PROMPT}}}", "{{SEED}} x", "a.png", "/a b.mp4", "\0", "\ud800"]
         )
@@ -217,7 +219,7 @@ class TestRoles:
         described = describe_graph({**changed(SDXL, "8", samples=["20", 0]), "20": second}, OBJECT_INFO)
         assert places(described, "seed") == {("3", "seed"), ("20", "seed")}
 
-    def test_of_two_samplers_the_first_has_the_prompt_and_the_seed(self) -> None:
+    def test_first_of_two_samplers_has_the_prompt_and_the_seed(self) -> None:
         detail = {
             "1": node("CLIPTextEncode", text="a face, with very much detail in it", clip=["4", 1]),
             "2": node("KSampler", seed=5, positive=["1", 0], negative=["7", 0], latent_image=["3", 0]),
@@ -335,7 +337,7 @@ class TestTypes:
         assert prop(describe_graph(WAN_22, OBJECT_INFO), "length")["step"] == 4
         assert (sampler["type"], sampler["choices"]) == ("choice", ["euler", "dpmpp_2m", "uni_pc"])
 
-    def test_without_the_servers_word_the_value_tells(self) -> None:
+    def test_type_follows_the_value_without_node_definitions(self) -> None:
         described = describe_graph(changed(SVD, "14", flag=True, note="x"))
         assert prop(described, "steps")["type"] == "number"
         assert prop(described, "ksampler_sampler_name")["type"] == "text"
@@ -474,7 +476,7 @@ class TestOutput:
         assert describe_graph({**frames, **WAN}, OBJECT_INFO).output_node_id == "108"
         assert describe_graph({**SDXL, "1": node("PreviewImage", images=["8", 0])}, OBJECT_INFO).output_node_id == "9"
 
-    def test_saver_that_nobody_described_goes_before_what_only_shows(self) -> None:
+    def test_unknown_saver_wins_over_a_preview(self) -> None:
         graph = {
             **SDXL,
             "9": node("Image Saver", extension="jpg", images=["8", 0]),
@@ -509,7 +511,7 @@ class TestOutput:
         found = describe_graph({**SDXL, "9": node("SaveImageWebsocket", images=["8", 0])}, object_info)
         assert (found.output_node_id, found.output_extension) == ("9", "png")
 
-    def test_of_two_images_the_later_one_is_the_result(self) -> None:
+    def test_later_of_two_images_is_the_result(self) -> None:
         upscaled = {"1": node("ImageScaleBy", image=["8", 0], scale_by=2.0), "2": node("SaveImage", images=["1", 0])}
         assert describe_graph({**SDXL, **upscaled}, OBJECT_INFO).output_node_id == "2"
 
@@ -524,7 +526,7 @@ class TestRefusals:
             describe_graph({"last_node_id": 9, "nodes": [{"id": 1, "type": "KSampler"}], "links": []}, OBJECT_INFO)
 
     @pytest.mark.parametrize("broken", [{}, [], None, {"1": {}}, {"1": {"class_type": "A"}}])
-    def test_what_is_no_graph_is_refused(self, broken: object) -> None:
+    def test_invalid_graph_is_refused(self, broken: object) -> None:
         with pytest.raises(GraphError):
             describe_graph(broken, OBJECT_INFO)
 

@@ -59,7 +59,7 @@ def definitions() -> dict[str, Any]:
 
 
 class TestOrder:
-    def test_what_people_change_most_comes_first(self) -> None:
+    def test_most_changed_properties_come_first(self) -> None:
         assert first(describe_graph(WAN, OBJECT_INFO)) == [
             *("Prompt", "Negative prompt", "Image", "Seed", "Seed, second sampler", "Width", "Height"),
             *("Length in frames", "Steps", "Text encoder", "Diffusion model", "VAE"),
@@ -145,7 +145,7 @@ class TestWords:
             st.text(max_size=30) | st.sampled_from(["Sampler", "sampler 2", "", "KSampler"]), min_size=3, max_size=3
         )
     )
-    def test_whatever_titles_authors_give_labels_differ_and_are_lines(self, titles: list[str]) -> None:
+    def test_labels_are_distinct_single_lines_for_any_title(self, titles: list[str]) -> None:
         graph = deepcopy(WAN)
         for node_id, title in zip(("85", "86", "98"), titles, strict=True):
             graph[node_id]["_meta"]["title"] = title

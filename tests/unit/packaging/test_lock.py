@@ -38,7 +38,7 @@ def test_lock_names_versions_and_hashes_and_no_place_that_they_come_from(name: s
     assert all(_PIN.match(line) or re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", line) for line in lines)
 
 
-def test_what_the_desk_a_server_a_worker_and_the_developers_ask_for_is_in_the_lock() -> None:
+def test_lock_files_contain_all_required_packages() -> None:
     desk = _asked_for("desk", "media", "server", "simulator", groups=("build",))
     everything = desk | _asked_for("aws", "kubernetes", "s3", groups=("bench", "build", "dev"))
     server = _asked_for("aws", "kubernetes", "media", "s3", "server", groups=("build",))
@@ -49,7 +49,7 @@ def test_what_the_desk_a_server_a_worker_and_the_developers_ask_for_is_in_the_lo
 
 
 @pytest.mark.parametrize("name", ["desk.txt", "server.txt", "worker.txt"])
-def test_what_is_installed_has_the_versions_that_are_tested(name: str) -> None:
+def test_installed_versions_are_the_tested_ones(name: str) -> None:
     tested = {(name, version) for name, version, _ in _pins("dev.txt")}
     assert {(name, version) for name, version, _ in _pins(name)} <= tested
 

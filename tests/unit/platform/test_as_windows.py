@@ -72,7 +72,7 @@ def test_file_that_stays_open_is_named_and_nothing_is_lost(tmp_path: Path) -> No
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_output_that_is_open_elsewhere_is_left_when_its_job_is_deleted_and_that_is_told(tmp_path: Path) -> None:
+def test_open_output_is_left_and_reported_when_its_job_is_deleted(tmp_path: Path) -> None:
     about = {COPIES: ["watched.mp4", "other.mp4"]}
     attempt = Attempt(job_id="j", epoch=1, tenant_id="t", number=1, worker_id="w", started_at=None, about=about)
     watched, other = (tmp_path / name for name in about[COPIES])
@@ -95,7 +95,7 @@ def test_object_that_is_being_read_is_not_removed_and_the_sentence_says_why(tmp_
         objects.read("a/b.png")
 
 
-def test_of_two_that_make_a_file_one_is_first_though_the_disk_cannot_link(tmp_path: Path) -> None:
+def test_first_writer_wins_on_a_disk_without_hard_links(tmp_path: Path) -> None:
     path = tmp_path / "owner-secret"
     assert atomic.write_new(path, b"first")
     assert not atomic.write_new(path, b"second")

@@ -7,7 +7,7 @@ import pytest
 from comfyrelay.system.atomic import FileWriter, part_of, replacing, write, write_new
 
 
-def test_written_file_replaces_the_old_one_and_leaves_nothing_beside_it(tmp_path: Path) -> None:
+def test_written_file_replaces_the_old_one_and_leaves_no_other_file(tmp_path: Path) -> None:
     path = tmp_path / "kept.json"
     write(path, b"old")
     write(path, b"new")
@@ -20,7 +20,7 @@ def test_secret_is_for_its_owner_only(tmp_path: Path) -> None:
     assert (tmp_path / "token").stat().st_mode & 0o777 == 0o600
 
 
-def test_until_the_end_readers_find_what_was_there(tmp_path: Path) -> None:
+def test_readers_see_the_old_content_until_the_end(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.write_bytes(b"old")
     with replacing(path) as file:
@@ -62,7 +62,7 @@ def test_part_that_a_killed_process_left_is_used_by_the_next(tmp_path: Path) -> 
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_of_two_that_make_the_same_file_the_first_stays(tmp_path: Path) -> None:
+def test_first_writer_of_a_new_file_wins(tmp_path: Path) -> None:
     path = tmp_path / "secrets.json"
     assert write_new(path, b"first", mode=0o600)
     assert not write_new(path, b"second", mode=0o600)

@@ -24,25 +24,25 @@ class Machine:
         return found
 
 
-def test_what_works_is_not_to_spare_however_many_threads_wait() -> None:
+def test_busy_cores_are_not_spare() -> None:
     machine = Machine()
     assert machine.spare(1) == 15
     assert machine.work(3.5, WINDOW_SECONDS, own=3) == 12.5
 
 
-def test_what_was_over_a_while_ago_does_not_count() -> None:
+def test_past_work_does_not_count() -> None:
     machine = Machine()
     assert machine.work(16, 60) == 0
     assert machine.work(2, WINDOW_SECONDS + 1) == 14
 
 
-def test_those_that_began_a_moment_ago_count_at_once() -> None:
+def test_newly_started_threads_count_at_once() -> None:
     machine = Machine()
     machine.work(1, 60)
     assert machine.spare(4) == 12
 
 
-def test_machine_tells_how_long_its_cores_have_worked() -> None:
+def test_cpu_time_of_the_machine_advances() -> None:
     before = seconds_worked()
     while (worked := seconds_worked()) == before:
         sum(range(10_000))
@@ -86,7 +86,7 @@ def test_container_has_no_more_to_spare_than_it_may_use(tmp_path: Path, version:
     assert machine.work(0, WINDOW_SECONDS, own=1) == 1.5
 
 
-def test_what_others_on_the_machine_do_takes_nothing_from_a_quota() -> None:
+def test_work_of_other_processes_does_not_reduce_a_quota() -> None:
     machine = Machine(CoreBudget(cores=4, worked=lambda: machine.now))
     assert machine.work(8, WINDOW_SECONDS, own=1) == 3
     assert machine.work(15, 2 * WINDOW_SECONDS, own=1) == 1

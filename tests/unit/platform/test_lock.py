@@ -16,7 +16,7 @@ def test_folder_in_which_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> 
         FolderLock(tmp_path).acquire(advice="")
 
 
-def test_second_process_is_told_who_has_it(tmp_path: Path) -> None:
+def test_lock_error_names_the_holder(tmp_path: Path) -> None:
     lock = FolderLock(tmp_path)
     lock.acquire(advice="")
     with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\) uses the folder .* Stop it."):

@@ -16,7 +16,7 @@ FINE = ("console", "com", "COM10", "nullable.png", "a con", "_con", "x.con", "lp
 
 
 @pytest.mark.parametrize("name", DEVICES)
-def test_what_stands_for_a_device_on_windows_gets_another_name(name: str) -> None:
+def test_windows_device_name_is_changed(name: str) -> None:
     assert not safe_names.is_usable(name)
     other = safe_names.usable(name)
     assert other != name
@@ -25,13 +25,13 @@ def test_what_stands_for_a_device_on_windows_gets_another_name(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", FINE)
-def test_what_only_looks_like_a_device_stays_as_it_is(name: str) -> None:
+def test_name_similar_to_a_device_is_kept(name: str) -> None:
     assert safe_names.is_usable(name)
     assert safe_names.usable(name) == name
 
 
 @pytest.mark.parametrize("name", ["a:b", "what?.png", 'a"b', "a|b", "a*", "<a>", "end.", "end ", "...", "a\tb"])
-def test_what_windows_would_refuse_or_cut_is_replaced(name: str) -> None:
+def test_characters_that_windows_refuses_are_replaced(name: str) -> None:
     assert not safe_names.is_usable(name)
     assert safe_names.is_usable(safe_names.usable(name))
 
@@ -95,7 +95,7 @@ def test_name_is_cut_so_that_its_path_is_one_that_windows_takes(folder: str) -> 
     assert name.endswith(f"_seed{2**64 - 1}.png")
 
 
-def test_where_there_is_no_room_for_a_label_number_and_seed_are_left() -> None:
+def test_name_without_space_for_a_label_keeps_number_and_seed() -> None:
     assert readable_name("a cat", 7, 3, "png", room=0) == "0003_seed7.png"
 
 

@@ -22,7 +22,7 @@ TOLD = {
 }
 
 
-def test_what_is_told_is_read_as_it_was_meant() -> None:
+def test_progress_report_round_trips() -> None:
     assert set(TOLD) == {each.name for each in fields(Progress)}
     progress = Progress.from_report(TOLD)
     assert progress.began_at == datetime(2030, 1, 1, tzinfo=UTC)
@@ -30,12 +30,12 @@ def test_what_is_told_is_read_as_it_was_meant() -> None:
     assert list(progress.to_report()) == list(TOLD)
 
 
-def test_what_is_not_known_is_not_told() -> None:
+def test_unknown_fields_are_not_sent() -> None:
     assert Progress(value=0.0, phase=Phase.WAITING).to_report() == {"value": 0.0, "phase": "waiting"}
     assert Progress.from_report(None) == Progress.from_report({}) == Progress()
 
 
-def test_what_a_worker_says_in_other_shapes_is_as_good_as_nothing() -> None:
+def test_invalid_progress_fields_are_ignored() -> None:
     strange = {"value": "x", "step": True, "steps": [], "node_id": 7, "node": {}, "began_at": "yesterday", "mine": 1}
     assert Progress.from_report(strange) == Progress()
     # nobody knows of which day

@@ -197,7 +197,7 @@ def test_answers_may_have_words_that_their_receiver_does_not_know(model: type[Ba
     assert [name for name, field in model.model_fields.items() if is_closed(field.annotation)] == []
 
 
-def test_one_job_of_a_status_that_a_client_does_not_know_leaves_the_page_readable() -> None:
+def test_job_with_an_unknown_status_leaves_the_page_readable() -> None:
     optional: dict[str, Any] = {name: None for name, field in jobs.Job.model_fields.items() if field.is_required()}
     job = {**optional, "id": "j", "status": "queued", "item_no": 0, "priority": 0, "attempts": 0, "max_attempts": 3}
     job |= {"reserved_tokens": 0, "cost_micros": 0, "outputs": [], "created_at": "2026-01-01T00:00:00Z"}
@@ -236,7 +236,7 @@ async def test_worker_ignores_what_a_newer_control_plane_adds(stop: str | None) 
     await plane.close()
 
 
-async def test_what_is_not_an_answer_of_a_control_plane_is_no_verdict_about_a_lease() -> None:
+async def test_foreign_answer_is_no_verdict_about_a_lease() -> None:
     plane = ControlPlane("http://plane.test", worker_id="w")
     strange = httpx.MockTransport(lambda _: httpx.Response(200, json={"data": {"of": "somebody else"}}))
     plane._http = httpx.AsyncClient(base_url="http://plane.test", transport=strange)
@@ -287,7 +287,7 @@ def test_refusal_is_read_as_the_error_that_it_was(error: ComfyRelayError) -> Non
 
 
 @pytest.mark.parametrize("body", [{}, {"type": "urn:comfyrelay:not_found"}, {"type": "about:blank", "detail": "Off"}])
-def test_what_has_not_the_fields_of_a_problem_is_the_answer_of_somebody_else(body: dict[str, str]) -> None:
+def test_answer_without_problem_fields_is_no_refusal(body: dict[str, str]) -> None:
     assert refusal_in(httpx.Response(404, json=body)) is None
 
 
@@ -337,7 +337,7 @@ def test_request_is_handed_on_by_its_names() -> None:
         (catalogue.NewCatalogueWorkflow, set(), Workflows.create),
     ],
 )
-def test_who_is_handed_a_request_by_its_names_has_the_same(
+def test_handler_parameters_match_the_request_fields(
     model: type[BaseModel], but: set[str], taker: Callable[..., Any]
 ) -> None:
     assert model.model_fields.keys() - signature(taker).parameters.keys() == but

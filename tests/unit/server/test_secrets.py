@@ -29,7 +29,7 @@ def test_short_secret_is_refused(tmp_path: Path, settings: dict[str, Any], name:
     assert "short " not in refused.value.detail.replace("shorter than", "")
 
 
-def test_one_that_somebody_shortened_in_the_file_is_refused(tmp_path: Path) -> None:
+def test_shortened_secret_in_the_file_is_refused(tmp_path: Path) -> None:
     made = load_secrets(Settings(data_dir=tmp_path))
     path = tmp_path / "secrets.json"
     path.write_text(path.read_text("utf-8").replace(made.fleet["production"][0], "short"), encoding="utf-8")

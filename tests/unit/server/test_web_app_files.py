@@ -74,7 +74,7 @@ async def test_files_with_their_hash_in_their_name_are_kept_for_ever(built: Path
     assert "immutable" in (await asked(built, "/assets/a-1.js")).headers["Cache-Control"]
 
 
-async def test_what_was_compressed_when_it_was_built_is_sent_so_to_those_who_can_read_it(built: Path) -> None:
+async def test_precompressed_file_is_sent_if_the_client_accepts_it(built: Path) -> None:
     (built / "assets" / "a-1.js.gz").write_bytes(gzip.compress(b"1"))
     answer = await asked(built, "/assets/a-1.js")
     assert (answer.text, answer.headers["Content-Encoding"]) == ("1", "gzip")
@@ -90,7 +90,7 @@ async def test_nothing_else_is_served(built: Path, path: str) -> None:
     assert (await asked(built, path)).status_code == 404
 
 
-async def test_who_opens_an_address_that_does_not_exist_is_told_so_by_the_app(built: Path) -> None:
+async def test_browser_gets_the_app_for_an_unknown_address(built: Path) -> None:
     async def answer_to(path: str, accept: str, method: str = "GET") -> Response | None:
         headers = [(b"accept", accept.encode())]
         scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
@@ -104,13 +104,13 @@ async def test_who_opens_an_address_that_does_not_exist_is_told_so_by_the_app(bu
         assert await answer_to(*program) is None
 
 
-async def test_while_it_is_not_built_the_page_says_what_to_do(tmp_path: Path) -> None:
+async def test_page_of_an_unbuilt_app_names_the_build_command(tmp_path: Path) -> None:
     answer = await asked(tmp_path, "/queue")
     assert answer.status_code == 503
     assert "make up" in answer.text
 
 
-def test_what_the_app_may_ask_for_is_what_the_routes_say() -> None:
+def test_schema_of_the_app_matches_the_routes() -> None:
     written = run_path(str(ROOT / "ui" / "openapi.py"))
     assert written["PLACE"].read_text("utf-8") == written["schema"](), "run `make schema`"
 

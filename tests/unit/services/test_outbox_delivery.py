@@ -67,7 +67,7 @@ def entry(id_: int, *job_ids: str, version: int = 1) -> OutboxEntry:
     return OutboxEntry(id=id_, shard="a", updates=updates)
 
 
-async def test_of_a_delayed_entry_only_what_comes_before_is_delivered_with_the_next(
+async def test_delayed_entry_delivers_only_earlier_changes_with_the_next(
     shard: Shard, delivery: OutboxDelivery
 ) -> None:
     delivery.delay([entry(1, "x", "y")])

@@ -62,7 +62,7 @@ def test_number_is_another_value_than_the_same_digits() -> None:
     assert [each["size"] for each in policy.asked if each.keys() == {"size"}] == [7, "7", True, 1, None]
 
 
-def test_what_was_refused_is_refused_again() -> None:
+def test_refused_input_is_refused_again() -> None:
     own = inputs(GraphPolicy())
     own.check({"{{TEXT}}": "a cat"})
     for _ in range(2):

@@ -32,7 +32,7 @@ def query(grant: UrlGrant, secret: str = "first secret") -> dict[str, str]:
 
 @settings(deadline=None)
 @given(grant=_grants)
-def test_what_was_signed_is_verified(grant: UrlGrant) -> None:
+def test_signed_url_is_verified(grant: UrlGrant) -> None:
     assert verify(grant.method, grant.path, query(grant), secrets=["first secret"], now=NOW) == grant
 
 
@@ -53,7 +53,7 @@ def test_junk_is_refused_as_such(junk: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("number", ["", "-1", "+1", "1.0", "1e3", "٣", "0x10", " 1", "9" * 5000, "nan"])
-def test_what_is_no_number_is_refused(number: str) -> None:
+def test_expiry_that_is_no_number_is_refused(number: str) -> None:
     for key in ("expires", "size", "max"):
         fields = {**query(UrlGrant(method="GET", path="a", expires=EXPIRES)), key: number}
         with pytest.raises(Forbidden):

@@ -58,7 +58,7 @@ async def test_file_is_fetched_once(folder: Path) -> None:
     assert (cache.hits, cache.misses, cache.bytes) == (1, 1, 10)
 
 
-async def test_those_who_come_at_once_wait_for_one_download(folder: Path) -> None:
+async def test_concurrent_users_share_one_download(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     begun, may_end, fetched = asyncio.Event(), asyncio.Event(), 0
 
@@ -76,7 +76,7 @@ async def test_those_who_come_at_once_wait_for_one_download(folder: Path) -> Non
     assert (fetched, cache.hits, cache.misses) == (1, 4, 1)
 
 
-async def test_when_the_first_is_canceled_the_next_one_fetches(folder: Path) -> None:
+async def test_next_waiter_downloads_if_the_first_is_cancelled(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     begun = asyncio.Event()
 
@@ -93,14 +93,14 @@ async def test_when_the_first_is_canceled_the_next_one_fetches(folder: Path) -> 
     assert kept(folder) == {1}
 
 
-async def test_what_was_used_longest_ago_goes_first(folder: Path) -> None:
+async def test_least_recently_used_asset_is_removed_first(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=30)
     await used(cache, 1, 2, 3, 1, 4)
     assert kept(folder) == {1, 3, 4}
     assert cache.bytes == 30
 
 
-async def test_what_goes_is_told(folder: Path) -> None:
+async def test_removal_calls_the_callback(folder: Path) -> None:
     gone: list[str] = []
     cache = AssetCache(folder, max_bytes=20, on_removed=gone.append)
     await used(cache, 1, 2, 3)
@@ -111,7 +111,7 @@ async def test_what_goes_is_told(folder: Path) -> None:
     assert gone[1:] == [f"{digest(2)}.png"]
 
 
-async def test_what_is_in_use_stays_however_full_it_is(folder: Path) -> None:
+async def test_asset_in_use_is_never_removed(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=20)
     first, second = await get(cache, 1), await get(cache, 1)
     await used(cache, 2, 3, 4)
@@ -149,7 +149,7 @@ async def test_smaller_limit_holds_from_the_start(folder: Path) -> None:
     assert kept(folder) == {2, 3}
 
 
-async def test_another_content_is_not_taken_in(folder: Path) -> None:
+async def test_content_with_a_wrong_digest_is_refused(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     with pytest.raises(TransferFailed, match="another content"):
         await cache.get(digest(1), ".png", writes(content(2)))
@@ -168,7 +168,7 @@ async def test_download_that_fails_leaves_nothing(folder: Path) -> None:
     assert kept(folder) == set()
 
 
-async def test_file_that_somebody_removed_is_fetched_again(folder: Path) -> None:
+async def test_deleted_file_is_downloaded_again(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=100)
     await used(cache, 1)
     (folder / f"{digest(1)}.png").unlink()

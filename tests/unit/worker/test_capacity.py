@@ -23,7 +23,7 @@ def test_idle_worker_asks_for_a_job() -> None:
     assert room([]) == Capacity(providers=("self_hosted",), max_concurrency=1, prefetch=1, current_load=0)
 
 
-def test_while_one_runs_the_next_is_fetched_ahead_and_no_more() -> None:
+def test_running_job_allows_one_prefetch() -> None:
     assert room(held(Phase.RUNNING)) is not None
     assert room(held(Phase.RUNNING, Phase.FETCHING)) is None
     assert room(held(Phase.RUNNING, Phase.WAITING)) is None

@@ -35,7 +35,7 @@ from comfyrelay.worker.estimate import MOST_WORKFLOWS, Typical, fits, seconds_le
         (1, 1.01, 60, 0),
     ],
 )
-def test_what_is_left_of_a_run(elapsed: float, progress: float, typical: float | None, left: float | None) -> None:
+def test_remaining_seconds_of_a_run(elapsed: float, progress: float, typical: float | None, left: float | None) -> None:
     assert seconds_left(elapsed=elapsed, progress=progress, typical=typical) == (
         None if left is None else pytest.approx(left)
     )
@@ -57,11 +57,13 @@ def test_what_is_left_of_a_run(elapsed: float, progress: float, typical: float |
         (100_000, None, 10, True),
     ],
 )
-def test_what_fits_into_a_notice(left: float | None, notice: float | None, margin: float, may_go_on: bool) -> None:
+def test_job_fits_into_a_notice_with_its_margin(
+    left: float | None, notice: float | None, margin: float, may_go_on: bool
+) -> None:
     assert fits(left, notice, margin=margin) is may_go_on
 
 
-def test_what_is_typical_is_learned_for_each_workflow() -> None:
+def test_typical_duration_is_learned_per_workflow() -> None:
     typical = Typical()
     assert typical.run_seconds("a") is None
     assert typical.store_seconds("a") is None
@@ -72,7 +74,7 @@ def test_what_is_typical_is_learned_for_each_workflow() -> None:
     assert (typical.store_seconds("a"), typical.store_seconds("b")) == (2, None)
 
 
-def test_what_is_typical_follows_the_latest_runs_and_forgets_a_cold_start() -> None:
+def test_typical_duration_follows_recent_runs_and_ignores_a_cold_start() -> None:
     typical = Typical()
     typical.ran("a", 100)
     typical.ran("a", 10)
@@ -84,7 +86,7 @@ def test_what_is_typical_follows_the_latest_runs_and_forgets_a_cold_start() -> N
     assert typical.run_seconds("a") == pytest.approx(10, rel=0.2)
 
 
-def test_of_very_many_workflows_the_one_that_ran_longest_ago_is_forgotten() -> None:
+def test_oldest_workflow_is_dropped_beyond_the_limit() -> None:
     typical = Typical()
     typical.ran("first", 1)
     typical.ran("second", 1)

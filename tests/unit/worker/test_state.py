@@ -24,7 +24,7 @@ def again(state: StateFolder) -> StateFolder:
     return newer
 
 
-def test_one_process_uses_a_folder(state: StateFolder) -> None:
+def test_folder_is_used_by_one_process(state: StateFolder) -> None:
     with pytest.raises(ConfigurationError, match="WORKER_ID of its own"):
         StateFolder(state.folder).open()
 

@@ -71,7 +71,7 @@ class TestFields:
             "color": 0,
         }
 
-    def test_what_becomes_of_a_seed_after_a_run_is_not_sent(self) -> None:
+    def test_seed_control_widget_is_not_sent(self) -> None:
         found = inputs(workflow([node(1, "KSampler", [("model", "MODEL", None)], values=[5, "randomize", 8, "euler"])]))
         assert found["1"] == {"seed": 5, "steps": 8, "sampler_name": "euler"}
 
@@ -149,7 +149,7 @@ class TestLinks:
         )
         assert inputs(value)["4"]["images"] == ["1", 0]
 
-    def test_what_is_set_by_a_name_is_got_by_it_also_inside_of_a_subgraph(self) -> None:
+    def test_named_value_is_found_inside_a_subgraph(self) -> None:
         inside = subgraph(
             SCALE,
             [node(1, "GetNode", values=["picture"]), invert(2, 1)],
@@ -173,7 +173,7 @@ class TestLinks:
         value = workflow([empty(1, mode=4), save(3, 2)], [(2, 1, 0, 3, 0)])
         assert inputs(value) == {"3": {"filename_prefix": "out"}}
 
-    def test_what_a_muted_node_would_give_is_not_given(self) -> None:
+    def test_output_of_a_muted_node_is_dropped(self) -> None:
         value = workflow([empty(), invert(2, 1, mode=2), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
         assert inputs(value)["3"] == {"filename_prefix": "out"}
 
@@ -300,7 +300,7 @@ class TestProblems:
             convert_workflow(workflow([empty(), *(node(each, "Foo") for each in range(2, 7))]), DEFINITIONS)
         assert caught.value.detail == "This node is not installed: Foo (nodes 2, 3, 4, …)."
 
-    def test_what_only_the_browser_knows_is_named(self) -> None:
+    def test_browser_only_nodes_are_named(self) -> None:
         value = workflow([node(2, "Load3D", values=["a.glb", ""]), node(3, "Anything Everywhere")])
         with pytest.raises(GraphRefused) as caught:
             convert_workflow(value, DEFINITIONS)
@@ -336,7 +336,7 @@ class TestProblems:
         assert inputs(workflow([empty(), *chain, save(count, count - 1)], links))[str(count)]["images"] == ["1", 0]
 
 
-def test_many_links_through_one_long_chain_are_followed_once() -> None:
+def test_long_reroute_chain_is_followed_once() -> None:
     """Each for itself would be four million steps."""
     count = 2000
     chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]

@@ -212,7 +212,7 @@ def test_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: st
         ("a.png", "it contains no workflow. ComfyUI did not make it, or the metadata was removed"),
     ],
 )
-def test_what_is_not_read_is_not_called_empty(tmp_path: Path, name: str, said: str) -> None:
+def test_unsupported_file_is_not_reported_as_empty(tmp_path: Path, name: str, said: str) -> None:
     picture().save(tmp_path / name)
     with pytest.raises(GraphError, match=said):
         load_workflow(tmp_path / name)
@@ -236,7 +236,7 @@ def png_of_entries(sizes: list[int], blob: bytes) -> bytes:
     [([200_000] * 60_000, 1), (list(range(200_000, 140_000, -1)), 64), ([2_000_000 - at for at in range(60)], 16)],
     ids=["one text", "its parts", "large parts"],
 )
-def test_of_many_texts_only_a_few_are_read(
+def test_only_a_few_embedded_texts_are_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sizes: list[int], most: int
 ) -> None:
     read: list[str] = []

@@ -22,7 +22,7 @@ def written(folder: Path, text: str) -> Path:
     return file
 
 
-def test_of_a_file_of_50_mb_no_more_is_read_than_a_workflow_may_have(tmp_path: Path) -> None:
+def test_oversized_file_is_read_only_up_to_the_limit(tmp_path: Path) -> None:
     file = tmp_path / "workflow.json"
     with file.open("wb") as opened:
         opened.truncate(50 * 2**20)
@@ -36,12 +36,12 @@ def test_of_a_file_of_50_mb_no_more_is_read_than_a_workflow_may_have(tmp_path: P
 
 
 @pytest.mark.parametrize("text", ["[" * 5_000_000, '{"a":' * 3_000_000, '{"nodes": [' + "[" * 100_000 + "]" * 100_000])
-def test_what_is_nested_without_end_is_refused(tmp_path: Path, text: str) -> None:
+def test_extremely_nested_json_is_refused(tmp_path: Path, text: str) -> None:
     with pytest.raises(GraphError, match="nested too deeply"):
         load_workflow(written(tmp_path, text))
 
 
-def test_what_is_nested_as_deep_as_json_can_be_read_is_refused_or_read(tmp_path: Path) -> None:
+def test_deeply_nested_json_is_read_or_refused(tmp_path: Path) -> None:
     deep: Any = 0
     for _ in range(400):
         deep = [deep]
@@ -132,7 +132,7 @@ def prompt_of(text: str) -> str:
     ],
     ids=lambda text: text[:8],
 )
-def test_prompt_is_gone_through_once_whatever_it_is_made_of(text: str, sent: str) -> None:
+def test_prompt_is_scanned_once(text: str, sent: str) -> None:
     assert prompt_of(text) == sent
 
 
@@ -152,7 +152,7 @@ def test_subgraphs_that_show_each_others_fields_are_followed_as_deep_as_subgraph
 # Each of these would take hours, or more memory than there is.
 
 
-def test_many_inputs_of_a_subgraph_that_is_used_often_are_found_at_once() -> None:
+def test_subgraph_with_20000_inputs_is_resolved_fast() -> None:
     many, last = range(20_000), list(range(19_980, 20_000))
     taker = node(5, "ImageInvert", [(f"n{at}", "IMAGE", at) for at in many])
     sub = subgraph("sub", [taker], [(at, -10, at, 5, 0) for at in many], [(f"n{at}", "IMAGE", last) for at in many], [])
@@ -177,7 +177,7 @@ def test_group_with_many_open_inputs_is_read_at_once() -> None:
         as_graph(value, DEFINITIONS)
 
 
-def test_long_title_is_not_told_for_each_use_of_its_subgraph() -> None:
+def test_long_title_is_not_repeated_per_subgraph_use() -> None:
     sub = subgraph("sub", [node(5, "Unknown" * 10_000, title="x" * 1_000_000)], [], [], [])
     value = workflow([node(at, "sub") for at in range(5000)]) | {"definitions": {"subgraphs": [sub]}}
     with pytest.raises(NotInstalled) as refused:

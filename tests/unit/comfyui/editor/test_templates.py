@@ -19,11 +19,11 @@ def definitions() -> dict[str, Any]:
     return found
 
 
-def test_templates_are_those_that_the_editor_was_asked_about() -> None:
+def test_recorded_exports_match_the_installed_templates() -> None:
     assert versions() == RECORDED["versions"], "make them anew: python -m tests.unit.comfyui.editor --help"
 
 
-def test_of_each_template_that_could_not_be_compared_the_missing_nodes_are_named() -> None:
+def test_uncompared_templates_name_their_missing_nodes() -> None:
     uncompared = {name: each for name, each in RECORDED["exports"].items() if not isinstance(each, str)}
     assert len(uncompared) == 26
     for name, missing in uncompared.items():

@@ -25,7 +25,7 @@ def test_highest_priority_goes_first_then_the_first_come() -> None:
     assert drained(buckets) == ["job-2", "job-3", "job-1", "job-4"]
 
 
-def test_job_that_may_not_run_holds_up_nobody() -> None:
+def test_blocked_job_does_not_delay_others() -> None:
     buckets = filled(ticket(1, workflow="blocked", priority=9), ticket(2, workflow="free"))
     taken = buckets.take(lambda bucket: bucket.workflow_hash == "free")
     assert taken is not None
@@ -83,7 +83,7 @@ actions = st.lists(
 
 
 @given(actions=actions)
-def test_they_do_what_a_sorted_list_does(actions: list[tuple[str, str | frozenset[str], int]]) -> None:
+def test_buckets_behave_like_a_sorted_list(actions: list[tuple[str, str | frozenset[str], int]]) -> None:
     buckets = Buckets()
     model: list[Ticket] = []
     for number, (action, what, value) in enumerate(actions):

@@ -154,7 +154,7 @@ async def test_asynchronous_callbacks_are_finished_before_the_end() -> None:
     assert heard == ["1", "2"]
 
 
-async def test_callback_that_fails_hurts_nobody() -> None:
+async def test_failing_callback_does_not_affect_others() -> None:
     bus = Bus(buffer_size=10)
     heard: list[PoolEvent] = []
 
@@ -193,7 +193,7 @@ async def test_streams_are_filtered_and_end_with_the_bus() -> None:
     assert [event async for event in bus.stream()] == []
 
 
-async def test_stream_that_nobody_reads_any_more_is_forgotten() -> None:
+async def test_abandoned_stream_is_dropped() -> None:
     bus = Bus(buffer_size=10)
     stream = bus.stream()
     bus.emit(queued())

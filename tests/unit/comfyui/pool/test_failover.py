@@ -94,7 +94,7 @@ def test_failures_are_counted_up_to_the_limit_and_from_one_after_a_success(clock
     assert failover.should_skip("client-1", "abc")
 
 
-def test_count_starts_anew_after_a_block(clock: Clock) -> None:
+def test_failure_count_restarts_after_a_block(clock: Clock) -> None:
     failover = SmartFailover(max_failures_before_block=2, cooldown_seconds=10, clock=clock)
     failover.record_failure("client-1", "abc", ERROR)
     failover.record_failure("client-1", "abc", ERROR)
@@ -102,14 +102,14 @@ def test_count_starts_anew_after_a_block(clock: Clock) -> None:
     assert failover.record_failure("client-1", "abc", ERROR) is None
 
 
-def test_without_a_cooldown_nobody_is_blocked(clock: Clock) -> None:
+def test_no_server_is_blocked_without_a_cooldown(clock: Clock) -> None:
     failover = SmartFailover(cooldown_seconds=0, clock=clock)
     assert failover.record_failure("client-1", "abc", ERROR) is None
     assert not failover.should_skip("client-1", "abc")
     assert failover.release() == []
 
 
-def test_steady_clock_tells_the_time() -> None:
+def test_steady_clock_advances() -> None:
     clock = steady_clock()
     assert abs(clock() - datetime.now(UTC)) < timedelta(seconds=1)
     assert clock() <= clock()

@@ -21,7 +21,7 @@ def nobody(_client_id: str, _workflow_hash: str) -> bool:
     return False
 
 
-def test_without_candidates_nobody_is_chosen() -> None:
+def test_no_server_is_chosen_without_candidates() -> None:
     assert choose(Bucket("w"), [], nobody) is None
 
 
@@ -96,7 +96,7 @@ def test_choice_fits_and_nothing_that_fits_is_better(
             assert chosen.foreign_runs == min(each.foreign_runs for each in fitting)
 
 
-def test_of_two_warm_servers_the_one_that_ran_it_last_is_chosen() -> None:
+def test_most_recent_warm_server_is_chosen() -> None:
     a = Server(id="a", warm=dict.fromkeys(["v", "w"]))
     b = Server(id="b", warm=dict.fromkeys(["w", "v"]), last_used=9)
     assert choose(Bucket("w"), [a, b], nobody) is b

@@ -28,7 +28,7 @@ def test_ticket_keeps_the_metadata_as_it_was() -> None:
     assert ticket.metadata == {"user": "u1"}
 
 
-def test_jobs_of_one_workflow_share_a_bucket_whatever_their_values() -> None:
+def test_jobs_of_one_workflow_share_a_bucket() -> None:
     assert made(invert(1)).bucket == made(invert(2)).bucket
     assert made(invert(1)).bucket.workflow_hash == workflow_hash(invert())
     assert made(plain()).bucket != made(invert()).bucket
@@ -52,7 +52,7 @@ def test_large_seeds_are_kept_exactly() -> None:
         ({"1": {"class_type": "A", "inputs": {"x": object()}}}, "JSON"),
     ],
 )
-def test_what_is_not_a_graph_is_refused(graph: Any, why: str) -> None:
+def test_invalid_graph_is_refused(graph: Any, why: str) -> None:
     with pytest.raises(GraphError, match=why):
         made(graph)
 

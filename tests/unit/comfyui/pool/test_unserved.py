@@ -3,7 +3,7 @@
 import pytest
 
 from comfyrelay.comfyui.pool import Bucket
-from comfyrelay.comfyui.pool.unserved_jobs import Unserved
+from comfyrelay.comfyui.pool.unserved_jobs import UnservedJobs
 from tests.support.pool import ticket
 
 JOB = ticket(1, give_up_after_seconds=10.0)
@@ -11,11 +11,11 @@ PICKY = ticket(2, give_up_after_seconds=10.0, bucket=Bucket("w", exclude_clients
 
 
 @pytest.fixture
-def unserved() -> Unserved:
-    return Unserved()
+def unserved() -> UnservedJobs:
+    return UnservedJobs()
 
 
-def test_timeline_of_a_job_without_servers(unserved: Unserved) -> None:
+def test_timeline_of_a_job_without_servers(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     for now in (100.0, 105.0, 109.999):
         assert unserved.overdue([], now=now) == []
@@ -26,7 +26,7 @@ def test_timeline_of_a_job_without_servers(unserved: Unserved) -> None:
     assert unserved.next_deadline is None
 
 
-def test_server_that_is_online_ends_the_count_and_the_next_loss_begins_it_afresh(unserved: Unserved) -> None:
+def test_server_that_is_online_ends_the_count_and_the_next_loss_begins_it_afresh(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     unserved.overdue([], now=100.0)
     assert unserved.overdue(["a"], now=109.0) == []
@@ -37,7 +37,7 @@ def test_server_that_is_online_ends_the_count_and_the_next_loss_begins_it_afresh
     assert unserved.overdue([], now=511.0) == [JOB.id]
 
 
-def test_excluded_server_is_not_there_for_a_job(unserved: Unserved) -> None:
+def test_excluded_server_is_not_there_for_a_job(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     unserved.add(PICKY, now=100.0)
     assert unserved.overdue(["a"], now=100.0) == []
@@ -45,7 +45,7 @@ def test_excluded_server_is_not_there_for_a_job(unserved: Unserved) -> None:
     assert unserved.overdue(["a", "b"], now=111.0) == []
 
 
-def test_job_that_comes_later_waits_as_long_as_any_other(unserved: Unserved) -> None:
+def test_job_that_comes_later_waits_as_long_as_any_other(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     unserved.overdue([], now=100.0)
     later = ticket(3, give_up_after_seconds=10.0)
@@ -56,7 +56,7 @@ def test_job_that_comes_later_waits_as_long_as_any_other(unserved: Unserved) -> 
     assert unserved.overdue([], now=118.0) == [later.id]
 
 
-def test_job_that_does_not_say_how_long_waits_for_ever(unserved: Unserved) -> None:
+def test_job_that_does_not_say_how_long_waits_for_ever(unserved: UnservedJobs) -> None:
     unserved.add(ticket(4), now=0.0)
     assert unserved.overdue([], now=1e9) == []
     assert unserved.next_deadline is None

@@ -24,7 +24,7 @@ def launched(install: Install, folder: Path) -> ProcessLaunch:
     return launch(install, python=PYTHON, arguments=["--lowvram"], gpu=GPU, folder=folder, port=8200)
 
 
-def test_it_is_started_on_its_gpu_with_what_its_version_knows(tmp_path: Path) -> None:
+def test_process_starts_on_its_gpu_with_options_of_its_version(tmp_path: Path) -> None:
     install = FakeInstall(tmp_path / "ComfyUI")
     made = launched(resolve_install(install.folder), tmp_path / "one")
     words = list(made.argv)
@@ -36,7 +36,7 @@ def test_it_is_started_on_its_gpu_with_what_its_version_knows(tmp_path: Path) ->
     assert not {"--database-url", "--user-directory"} & set(launched(resolve_install(install.folder), tmp_path).argv)
 
 
-def test_desktop_app_is_told_where_its_models_are(tmp_path: Path) -> None:
+def test_desktop_app_gets_its_model_folders(tmp_path: Path) -> None:
     install = Install(
         kind=InstallKind.DESKTOP,
         named=tmp_path / "b",
@@ -61,9 +61,7 @@ def test_our_secrets_are_not_for_custom_nodes(tmp_path: Path, monkeypatch: pytes
     assert [name for name, value in given.items() if value == "http://mine.test"] == ["HTTP_PROXY"]
 
 
-def test_threads_of_pytorch_that_wait_leave_the_cores_to_others_unless_told_otherwise(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pytorch_threads_wait_passively_by_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install = resolve_install(FakeInstall(tmp_path / "ComfyUI").folder)
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     assert launched(install, tmp_path / "one").environment["OMP_WAIT_POLICY"] == "PASSIVE"
@@ -87,7 +85,7 @@ def test_files_of_the_users_own_input_folder_are_found_and_never_removed(tmp_pat
 
 
 @pytest.mark.parametrize("has_hard_links", [True, False])
-def test_where_links_are_not_allowed_folders_and_files_are_lent_all_the_same(
+def test_folders_are_shared_without_symlink_permission(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_hard_links: bool
 ) -> None:
     def refuse(*_given: object, **_named: object) -> None:
@@ -113,7 +111,7 @@ def test_where_links_are_not_allowed_folders_and_files_are_lent_all_the_same(
     assert (own / "3d" / "late.glb").read_bytes() == b"late"
 
 
-def test_what_was_saved_in_the_editor_stays(tmp_path: Path) -> None:
+def test_workflows_saved_in_the_editor_are_kept(tmp_path: Path) -> None:
     make_folders(tmp_path / "one")
     saved = tmp_path / "one" / "user" / "default" / "workflows" / "mine.json"
     saved.parent.mkdir(parents=True)
@@ -146,7 +144,7 @@ class TestSettings:
         with pytest.raises(ConfigurationError, match="PER_GPU"):
             load_worker_settings()
 
-    def test_what_is_started_here_has_no_address_of_somebody_elses(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_managed_comfyui_excludes_a_base_url(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_DIR", "/opt/ComfyUI")
         monkeypatch.setenv("COMFYUI_BASE_URL", "http://127.0.0.1:8188")
         with pytest.raises(ConfigurationError, match="remove COMFYUI_BASE_URL"):
@@ -161,7 +159,7 @@ class TestSettings:
 
 
 class TestLog:
-    def test_its_last_lines_are_at_hand_with_progress_bars_in_their_last_state(self, tmp_path: Path) -> None:
+    def test_log_keeps_the_last_lines_and_final_progress_bars(self, tmp_path: Path) -> None:
         log = ProcessLog(tmp_path / "comfyui.log")
         log.write("got pröm".encode()[:-2])
         log.write("öm".encode()[1:] + b"\r\n 25%|#\r 50%|##\r")
@@ -174,7 +172,7 @@ class TestLog:
         log.start("python main.py")
         assert log.last_lines == []
 
-    def test_who_only_looks_sees_the_same(self, tmp_path: Path) -> None:
+    def test_log_file_has_the_same_last_lines(self, tmp_path: Path) -> None:
         log = ProcessLog(tmp_path / "comfyui.log")
         assert last_lines_in(log.path) == []
         log.start("python main.py")
@@ -182,7 +180,7 @@ class TestLog:
         assert last_lines_in(log.path) == log.last_lines
         assert last_lines_in(log.path)[1:3] == ["100%|####", "line 0"]
 
-    def test_it_does_not_grow_without_end(self, tmp_path: Path) -> None:
+    def test_log_is_rotated(self, tmp_path: Path) -> None:
         log = ProcessLog(tmp_path / "comfyui.log", most_bytes=100)
         for number in range(50):
             log.write(b"%07d\n" % number * 10)
