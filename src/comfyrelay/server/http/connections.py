@@ -13,7 +13,7 @@ import asyncio
 from collections import OrderedDict
 from contextlib import suppress
 from ipaddress import ip_address, ip_network
-from typing import Any
+from typing import Any, cast
 
 import structlog
 from httptools import HttpParserError, HttpParserUpgrade, HttpRequestParser, parse_url
@@ -152,8 +152,8 @@ class LimitedConnection(asyncio.Protocol):
         self._unanswered = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        # uvloop's transports are no subclasses of asyncio.Transport
+        self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
         self._http.connection_made(transport)
