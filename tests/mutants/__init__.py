@@ -1,1 +1,1 @@
-"""Broken mutants of the engine: each rule broken on purpose, to see that a test notices. Run `python -m tests.mutants`."""
+"""Mutants of the engine: each breaks one rule, and a test must notice. Run `python -m tests.mutants`."""

@@ -1,7 +1,7 @@
-"""`python -m tests.mutants`: break each rule on purpose, and fail if no test notices.
+"""`python -m tests.mutants`: break each rule in turn, and fail if no test notices.
 
-The package is copied, the tests are run against the sound copy first, then against each mutant in turn. A mutant whose text
-is not in the source any more is an error: the source has moved on, and the mutant must follow.
+The package is copied. The tests run against the unchanged copy first, then against each mutant. A mutant whose text is
+no longer in the source is an error and must be updated.
 """
 
 import multiprocessing
@@ -25,17 +25,17 @@ from tests.mutants.table import MUTANTS, Mutant
 from tests.support.paths import ROOT
 
 PACKAGE = "comfyrelay"
-# More than there are cores: some wait for what they have started.
+# More than there are cores, because some wait for their processes.
 AT_ONCE = 3
-# How long a test of a mutant waits for what may never come; those of the sound source wait for as long as always.
+# The timeout of waits in a mutant's tests. Tests of the unchanged source have the normal timeout.
 PATIENCE_SECONDS = 20
-# Only one that hangs takes so long: it counts as caught, and a busy machine is slow, not wrong.
+# Only a hanging mutant takes this long. It counts as caught; a busy machine is slow, not wrong.
 LONGEST_SECONDS = 600
-# All others take longer to import than the tests take.
+# All other plugins take longer to import than the tests run.
 PLUGINS = ("no:cacheprovider", "pytest_asyncio.plugin", "pytest_timeout")
-# pytest's exit codes: tests failed; all else that is not 0 means that they did not even run.
+# pytest's exit code for failed tests. Any other nonzero code means that they did not run.
 PASSED, FAILED, WRONG = 0, 1, 100
-# What takes long to import, and is not ours: one process has it, and forks one for each mutant.
+# Slow third-party imports: one process loads them and forks for each mutant.
 LIBRARIES = (
     "alembic.command",
     "asyncpg",
@@ -98,7 +98,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def selections(mutants: Sequence[Mutant]) -> list[tuple[str, str]]:
-    """One call of pytest for each file: all that its mutants select."""
+    """One pytest call per file, with all tests that its mutants select."""
     by_file: dict[str, dict[str, None]] = {}
     for each in mutants:
         by_file.setdefault(each.tests, {})[f"({each.only})"] = None
@@ -110,8 +110,8 @@ def source(mutant: Mutant) -> str:
 
 
 def copy(folder: Path) -> Path:
-    # compiled modules too: they know their sources by time and size, so only what a mutant changes is compiled anew
-    # but for those that somebody is compiling this moment
+    # Copy compiled modules as well: Python compares time and size, so it recompiles only the changed module. Skip files
+    # that another process is writing.
     shutil.copytree(ROOT / "src", folder, ignore=shutil.ignore_patterns("*.pyc.*"))
     return folder
 
@@ -127,8 +127,8 @@ def judge(mutant: Mutant, folder: Path) -> Decision:
 
 
 def run(home: Path, selected: Sequence[tuple[str, str]], **variables: str) -> tuple[int, str]:
-    """Run tests against the package in `home`; returns pytest's exit code and the end of what it printed."""
-    # Two runs at the same time must not clear away each other's databases.
+    """Run tests against the package in `home`; returns pytest's exit code and the end of its output."""
+    # Parallel runs must not delete each other's databases.
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=home.parent))
     child = FORKING.Process(target=_run, args=(home, selected, scratch, variables))
     child.start()
@@ -142,8 +142,8 @@ def run(home: Path, selected: Sequence[tuple[str, str]], **variables: str) -> tu
 
 
 def _run(home: Path, selected: Sequence[tuple[str, str]], scratch: Path, variables: Mapping[str, str]) -> None:
-    """In a process of its own, which has all in memory but the package and the tests."""
-    # where it hangs, what it has started is ended with it
+    """Run in a separate process with everything loaded except the package and the tests."""
+    # if it hangs, its child processes are stopped with it
     os.setsid()
     out = os.open(scratch / PRINTED, os.O_WRONLY | os.O_CREAT)
     for number in (1, 2):
@@ -162,7 +162,7 @@ def _run(home: Path, selected: Sequence[tuple[str, str]], scratch: Path, variabl
         if code == PASSED:
             code = pytest.main(["-x", "-q", *plugins, f"--basetemp={scratch / 'base'}", tests, "-k", only])
     sys.stdout.flush()
-    # at once: what was imported has nothing to clear away
+    # exit at once: the imports need no cleanup
     os._exit(int(code))
 
 

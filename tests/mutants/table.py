@@ -1,4 +1,4 @@
-"""The mutants: which rule each breaks, by what change of the source, and the tests that must notice."""
+"""The mutants: the rule that each breaks, the change of the source, and the tests that must fail."""
 
 from dataclasses import dataclass
 
@@ -16,7 +16,7 @@ class Mutant:
     file: str
     old: str
     new: str
-    # What pytest is called with: a file, and an expression that picks tests in it.
+    # The pytest file, and the expression that selects tests in it.
     tests: str
     only: str
 

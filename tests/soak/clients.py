@@ -1,4 +1,4 @@
-"""The clients of a rig: one for each tenant, who do not give up, and remember what they were promised."""
+"""The clients of a soak test, one per tenant. They retry, and remember what the servers accepted."""
 
 import asyncio
 import io
@@ -22,11 +22,11 @@ class Client:
     world: World
     tenant: Tenant
     seed: int
-    # what was accepted, in the order in which it was
+    # accepted jobs, in order
     jobs: list[str] = field(default_factory=list)
 
     async def run(self, acts: Sequence[Act], began_at: float) -> None:
-        """Do everything at its time; what takes long does not hold up the rest."""
+        """Run every act at its time. Slow acts do not delay the others."""
         loop = asyncio.get_running_loop()
 
         async def one(act: Act, number: int) -> None:
@@ -36,7 +36,7 @@ class Client:
         await asyncio.gather(*(one(act, number) for number, act in enumerate(acts)))
 
     async def call(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> tuple[int, Any]:
-        """Ask until a server answers that it can: what was done twice must count once."""
+        """Retry until a server can answer. Repeated requests must count once."""
         headers = {"Authorization": f"Bearer {token}"} if token else self.tenant.headers
         while True:
             try:
@@ -48,14 +48,14 @@ class Client:
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def wanted(self, method: str, path: str, body: Any = None, *, token: str | None = None) -> Any:
-        """What is answered to a call that nothing should be wrong with."""
+        """The response to a call that should succeed."""
         status, answer = await self.call(method, path, body, token=token)
         assert status < 300, f"{self.tenant.name}: {method} {path}: {status} {answer}"
         return answer["data"]
 
     async def _do(self, act: Act, number: int) -> None:
         key = f"{self.seed}-{number}"
-        # another colour for each, also in other seeds: no two jobs are alike
+        # a different color for each, across seeds: no two jobs are equal
         colour = (self.seed * 1_000 + number * 10) % 2**24
         match act.verb:
             case Verb.PLAIN:
@@ -73,7 +73,7 @@ class Client:
                 await self.wanted("POST", path, {"amount": CREDIT, "reference": key}, token=self.world.admin_token)
                 self.world.credits[self.tenant.name] += CREDIT
             case Verb.CANCEL if self.jobs:
-                # 409: it has ended meanwhile
+                # 409: the job has ended
                 await self.call("POST", f"/api/ai-jobs/{self._picked(act)}/cancel")
             case Verb.PAUSE if self.jobs:
                 await self.call("POST", f"/api/ai-jobs/{self._picked(act)}/pause", {"mode": "now"})
@@ -86,7 +86,10 @@ class Client:
         self.jobs.append((await self.wanted("POST", "/api/ai-jobs", body))["id"])
 
     async def _submit_once(self, key: str, item: dict[str, Any]) -> None:
-        """As one who leaves does: what was not answered may have been accepted, and must end then, too."""
+        """Submit without a retry, as a client that leaves.
+
+        An unanswered request may have been accepted and must end, too.
+        """
         body = {"effect_id": self.world.effects["plain"], "idempotency_key": key, **item}
         url = f"{self.world.url}/api/ai-jobs?once"
         with suppress(aiohttp.ClientError, OSError, TimeoutError):

@@ -1,4 +1,4 @@
-"""Letting the faults of a plan happen, and healing them."""
+"""Inject the faults of a plan, and heal them."""
 
 import asyncio
 from contextlib import suppress
@@ -7,14 +7,14 @@ from tests.soak.plan import ANY_WORKER, DATABASES, LEASE_SECONDS, ON_THE_WIRE, O
 from tests.soak.wire import Active, Wire
 from tests.soak.world import World
 
-# How long a fault waits for the request that it is about: what was just submitted has to be run.
+# How long a fault waits for its request: a submitted job has to run first.
 MEET_SECONDS = 6.0
-# How long a server that was killed over a request is away.
+# How long a server that was killed during a request stays down.
 DOWN_SECONDS = 0.5
 
 
-async def happen(world: World, fault: Fault, began_at: float) -> None:
-    """At its time, for as long as it lasts."""
+async def inject(world: World, fault: Fault, began_at: float) -> None:
+    """Inject the fault at its time, for its duration."""
     await asyncio.sleep(began_at + fault.at - asyncio.get_running_loop().time())
     wire = world.wires.get(fault.target)
     process = world.processes.get(fault.target)
@@ -41,7 +41,7 @@ async def happen(world: World, fault: Fault, began_at: float) -> None:
             assert process is not None
             process.pause()
             await asyncio.sleep(fault.seconds)
-            process.go_on()
+            process.resume()
         case Kind.FULL_DISK if fault.target in DATABASES:
             await _full_database(world, fault)
         case Kind.FULL_DISK if process is not None:
@@ -65,13 +65,13 @@ async def _bad_wire(wire: Wire, fault: Fault) -> None:
 
 
 async def _without_sender(world: World, fault: Fault) -> None:
-    """Who has sent the request is killed, and comes back when its lease is over for long."""
+    """Kill the sender of the request. It restarts long after its lease has expired."""
     active = _armed(world, fault)
     if (path := await _met(active)) is None:
         return
     sender = next((name for name in WORKERS if fault in world.wires[name].hit), None) or await world.holder_of(path)
     if sender is None:
-        # the databases are away, or the job has just been given back
+        # the databases are down, or the job was just given back
         return
     report = world.wires[sender].reports[-1] if fault.target == ANY_WORKER else None
     await world.processes[sender].kill()
@@ -102,13 +102,13 @@ async def _met(active: Active) -> str | None:
 
 
 async def _without_receiver(world: World, fault: Fault) -> None:
-    """The server that gets the request is killed so long after it got it."""
+    """Kill the server that gets the request, after this delay."""
     active = _armed(world, fault)
     if (address := await _met(active)) is None:
         return
     [name] = [name for name, url in world.addresses.items() if url == address]
     if fault.route == ONCE:
-        # the tenant has the job, and the queue has not
+        # the tenant has the job, but the queue does not
         async with world.queue_held() as until_tried:
             active.may_pass.set()
             await until_tried()
@@ -124,7 +124,7 @@ async def _without_receiver(world: World, fault: Fault) -> None:
 async def _without_database(world: World, fault: Fault) -> None:
     postgres = world.postgres[fault.target]
     if not postgres.is_up:
-        # another fault has it
+        # another fault affects it
         return
     if fault.kind is Kind.KILL:
         await postgres.kill()
@@ -137,7 +137,7 @@ async def _without_database(world: World, fault: Fault) -> None:
 async def _full_database(world: World, fault: Fault) -> None:
     postgres = world.postgres[fault.target]
     if not postgres.disk.is_mounted:
-        # told in the result
+        # reported in the result
         return
     postgres.disk.fill()
     await asyncio.sleep(fault.seconds)
@@ -147,7 +147,7 @@ async def _full_database(world: World, fault: Fault) -> None:
 
 
 async def heal(world: World) -> None:
-    """All is well again: everything runs, with the right clock, and can be reached."""
+    """Restart everything, reset the clocks and restore the network."""
     for wire in world.wires.values():
         wire.heal()
     world.receiver.refusing = 0
@@ -158,5 +158,5 @@ async def heal(world: World) -> None:
             await postgres.start()
     for name, process in world.processes.items():
         process.free_disk()
-        process.go_on()
+        process.resume()
         await world.start(name)

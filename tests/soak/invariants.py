@@ -1,5 +1,7 @@
-"""What must hold once everything is healed and drained: what users, workers and operators were promised, asked over the
-API, read in the databases, and looked up on the disks."""
+"""The guarantees to users, workers and operators that must hold once everything is healed and drained.
+
+They are checked over the API, in the databases and on the disks.
+"""
 
 import asyncio
 import hashlib
@@ -20,17 +22,17 @@ from tests.soak.wire import Wire
 from tests.soak.world import World
 from tests.support.invariants import ALWAYS, QUIET, Facts, broken, every_job_has_ended, look_at
 
-# Everything is healed: only what will never come takes this long, also on a machine that is full of others.
+# Everything is healed by then. Only work that will never finish takes this long, even on a busy machine.
 PATIENCE_SECONDS = 240.0
 LOOK_SECONDS = 0.1
-# Beyond every grace that retention knows of.
+# Longer than every grace period of retention.
 LONG_SECONDS = 2 * 3600.0
-# What a server logs when it has mended by itself what reconcile would report.
+# Log events of a server that repaired what reconcile would report.
 MENDED = "repair.done"
-# What is logged as an error, and should be: a database or a disk is away.
+# Expected error events: a database or a disk is unavailable.
 EXPECTED = ("DatabaseUnavailable", "worker.disk_trouble")
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
-# What may follow on an answer of 200 to a report: the verdict that was asked for, or a cancel that came before.
+# Outcomes allowed after a 200 to a report: the requested one, or an earlier cancel.
 ENDS = {
     "complete": {Outcome.COMPLETED},
     "fail": {Outcome.FAILED, Outcome.CANCELED, Outcome.REQUEUED, Outcome.DEFERRED},
@@ -39,11 +41,11 @@ ENDS = {
 
 
 class Broken(AssertionError):
-    """A promise that was not kept."""
+    """A broken guarantee."""
 
 
 async def drain(world: World, clients: Sequence[Client]) -> None:
-    """Wait until every job has ended, everybody was told, and nothing is under way."""
+    """Wait until every job has ended, every webhook is delivered, and nothing is in progress."""
     await _until(world, clients, _unended)
     for wire in world.wires.values():
         await wire.settle()
@@ -57,7 +59,7 @@ async def _until(world: World, clients: Sequence[Client], look: Any) -> None:
     left: list[str] = []
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # other processes do it, and cannot tell
+            # other processes do it and send no signal
             while left := await look(world, clients):
                 if gone := _gone(world):
                     raise Broken("\n".join([*gone, *left]))
@@ -72,7 +74,7 @@ async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
         for job_id in client.jobs:
             job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
             if job["status"] == "paused":
-                # also by a request that came late
+                # also from a late request
                 await client.call("POST", f"/api/ai-jobs/{job_id}/resume")
             if job["status"] not in TERMINAL_JOB:
                 found.append(f"the job {job_id} of {client.tenant.name} is still {job['status']}: {job['waiting']}")
@@ -81,7 +83,7 @@ async def _unended(_world: World, clients: Sequence[Client]) -> list[str]:
 
 async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
     facts = await look_at(world.engine.databases)
-    # also what somebody has submitted who did not wait for the answer
+    # also jobs of clients that did not wait for the response
     found = broken(facts, (*QUIET[:1], every_job_has_ended))
     for shard in world.engine.databases.shards.values():
         async with shard.read() as tx:
@@ -91,7 +93,7 @@ async def _under_way(world: World, clients: Sequence[Client]) -> list[str]:
 
 
 async def _left_behind(world: World, _clients: Sequence[Client]) -> list[str]:
-    """On the hosts of workers: processes, runs and files of jobs."""
+    """Processes, runs and files of jobs on the hosts of workers."""
     found = []
     for name in WORKERS:
         found += [f"{name} has the process {pid}" for pid in world.processes[name].children()]
@@ -113,8 +115,8 @@ async def _left_behind(world: World, _clients: Sequence[Client]) -> list[str]:
 
 
 async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
-    """Hold everything against the promises; returns how the jobs of this seed have ended."""
-    found = [*_gone(world), *_mended(world)]
+    """Check all guarantees; returns the outcomes of this seed's jobs."""
+    found = [*_gone(world), *_repaired(world)]
     found += await _after_retention(world)
     facts = await look_at(world.engine.databases)
     found += broken(facts, (*ALWAYS, *QUIET, every_job_has_ended))
@@ -142,15 +144,15 @@ def _gone(world: World) -> list[str]:
     return [f"{name} has ended by itself" for name, process in world.processes.items() if not process.is_running]
 
 
-def _mended(world: World) -> Iterable[str]:
-    """What a server mends had come apart: with every step written down, nothing does."""
+def _repaired(world: World) -> Iterable[str]:
+    """A server repairs only inconsistent state. As every step is recorded, there should be none."""
     for name in SERVERS:
         for line in world.processes[name].said(MENDED):
             yield f"{name} had to mend: {line.get('was')}"
 
 
 def _reports_that_counted(world: World, facts: Facts) -> Iterable[str]:
-    """Only the current lease speaks: a report that was taken is how its own lease has ended."""
+    """Only the current lease counts: an accepted report is the outcome of that lease."""
     outcomes = {each.lease_token: each.outcome for each in facts.leases}
     for name in WORKERS:
         for call in world.wires[name].calls:
@@ -175,7 +177,7 @@ def _webhooks(world: World, facts: Facts) -> Iterable[str]:
 
 
 def _hashes_reported(world: World, facts: Facts) -> dict[str, set[str]]:
-    """By job, what the holder of the lease that completed it has said its output is."""
+    """By job, the output hash that the holder of the completing lease reported."""
     said: dict[str, set[str]] = {}
     for name in WORKERS:
         for report in world.wires[name].reports:
@@ -189,7 +191,7 @@ def _hashes_reported(world: World, facts: Facts) -> dict[str, set[str]]:
 
 
 async def _broken_of_job(client: Client, job: Any, reported: Container[str]) -> list[str]:
-    """What a user sees of one job that has ended."""
+    """Check one ended job as its user sees it."""
     name, found = f"the job {job['id']} of {client.tenant.name}", []
     if (job["status"] == "completed") != (len(job["outputs"]) == 1):
         found.append(f"{name} is {job['status']} and has {len(job['outputs'])} outputs")
@@ -215,7 +217,7 @@ async def _broken_of_job(client: Client, job: Any, reported: Container[str]) -> 
 
 
 async def _events(client: Client, job_id: str) -> list[tuple[int, str]]:
-    """All events of a job that has ended: its stream ends, too."""
+    """All events of an ended job; its stream ends, too."""
     url = f"{client.world.url}/api/ai-jobs/{job_id}/events"
     async with client.world.http.get(url, headers=client.tenant.headers) as answer:
         text = await answer.text()
@@ -228,7 +230,7 @@ async def _events(client: Client, job_id: str) -> list[tuple[int, str]]:
 
 
 async def _broken_of_wallet(client: Client) -> list[str]:
-    """The statement that a user sees: each job reserved once and settled once, all of it adding up."""
+    """Check the user's statement: each job is reserved once and settled once, and the sums match."""
     transactions: list[Any] = []
     cursor = ""
     while True:
@@ -254,11 +256,11 @@ async def _broken_of_wallet(client: Client) -> list[str]:
 
 
 async def _after_retention(world: World) -> list[str]:
-    """Long after: nothing lies in the storage that no row stands for, and what rows stand for is there."""
+    """After retention: every object in the storage has a row, and every row has its object."""
     for _ in range(2):
         await world.advance(LONG_SECONDS)
         await world.engine.operations.retention.run_once()
-    # posters and previews go with their files
+    # posters and previews are deleted with their files
     there = {source_path(each.path) async for each in world.engine.objects.list("tenants")}
     rows: set[str] = set()
     for shard in world.engine.databases.shards.values():
@@ -271,11 +273,11 @@ async def _after_retention(world: World) -> list[str]:
 
 
 def server_errors(wires: Mapping[str, Wire]) -> list[str]:
-    """Whatever is away, a server says so with 503; it never answers that it does not know what is wrong."""
+    """A server answers 503 if a dependency is down, and never any other 5xx."""
     return [
         f"{call.method} {call.path} of {name} was answered with {call.status}"
         for name, wire in wires.items()
-        # what is behind that one is not ours
+        # the storage is not ours
         if name != STORAGE
         for call in wire.calls
         if call.status >= 500 and call.status != 503
@@ -283,7 +285,7 @@ def server_errors(wires: Mapping[str, Wire]) -> list[str]:
 
 
 def unexpected(world: World, since: Mapping[str, int]) -> list[str]:
-    """What no promise forbids, for the report: errors that processes logged in this seed."""
+    """Error logs of this seed that break no guarantee, for the report."""
     found = []
     for name, process in world.processes.items():
         for line in process.text()[since[name] :].splitlines():

@@ -1,4 +1,4 @@
-"""Does the rig notice? Rules are broken in a copy of the source, and a few seeds must find that."""
+"""Check that the soak test notices broken rules: a few seeds run against changed copies of the source."""
 
 import json
 import os
@@ -35,7 +35,7 @@ class Change:
 class SoakMutant:
     name: str
     changes: Sequence[Change]
-    # the promises of which at least one must be reported as broken, as patterns of what the report says
+    # patterns for the report; at least one must match a broken guarantee
     breaks: Sequence[str]
 
 
@@ -49,7 +49,7 @@ SOAK_MUTANTS = (
         name="no fence",
         changes=[
             _known("no fence: any token speaks for a leased dispatch"),
-            # who speaks is looked at, too: else only a worker that has the job once more could be mistaken
+            # the worker is checked as well; otherwise only a worker with a second lease for the job could get through
             Change(
                 file="services/queue/settle.py",
                 old="report.lease_token) and report.worker_id in {None, dispatch.worker_id}\n",
@@ -76,7 +76,7 @@ SOAK_MUTANTS = (
     SoakMutant(
         name="refund twice",
         changes=[
-            # two guards stand before it, and only both together let it through
+            # two guards prevent it, so both are removed
             _known("a refund is not idempotent"),
             Change(
                 file="domain/queue/settlement.py",
@@ -84,13 +84,13 @@ SOAK_MUTANTS = (
                 new="update.version == settled.job.dispatch_version + (settled.job.status not in TERMINAL_JOB)",
             ),
         ],
-        # of a second transaction the database would not take, so it is the balance that shows it
+        # the database rejects a second transaction, so the balance shows it
         breaks=["the balance of"],
     ),
     SoakMutant(
         name="output overwritten",
         changes=[
-            # what counts is what was uploaded, and stays
+            # the upload itself becomes the output, and is not removed
             _known("an output is not copied before it counts"),
             Change(
                 file="services/queue/outputs.py",
@@ -104,7 +104,7 @@ SOAK_MUTANTS = (
 
 
 def run_mutants(words: Sequence[str] = ()) -> int:
-    """Try all mutants, or those whose names contain one of the words; 1 if one gets away."""
+    """Try all mutants, or those whose names contain one of the words; returns 1 if one escapes."""
     mutants = [each for each in SOAK_MUTANTS if not words or any(word in each.name for word in words)]
     escaped = 0
     for mutant in mutants:
@@ -120,8 +120,7 @@ def run_mutants(words: Sequence[str] = ()) -> int:
 
 
 def noticed(mutant: SoakMutant, results: Sequence[Result]) -> tuple[int, str] | None:
-    """The seed that has reported a promise which this mutant breaks, and its report. What breaks the rig itself, or
-    something else, shows nothing about the promise."""
+    """The seed that reported a guarantee which this mutant breaks, and its report. Other failures prove nothing."""
     for each in results:
         if (line := each.line_of(mutant.breaks)) is not None:
             return each.seed, line[:120]
@@ -146,5 +145,5 @@ def _results(mutant: SoakMutant) -> list[Result]:
             check=False,
         )
         kept = Path(folder) / "results.jsonl"
-        # there are none where not even a world came up
+        # missing if no world could be opened
         return [Result(**json.loads(line)) for line in kept.read_text().splitlines()] if kept.exists() else []

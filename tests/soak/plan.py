@@ -1,4 +1,4 @@
-"""What happens in one seed, worked out before anything does: the same seed is always the same plan."""
+"""The plan of one seed, computed in advance: the same seed always gives the same plan."""
 
 import random
 from collections.abc import Sequence
@@ -8,16 +8,16 @@ from enum import StrEnum
 SERVERS = ("server-1", "server-2")
 WORKERS = ("gpu-1", "gpu-2", "gpu-3")
 COMFYUIS = ("comfyui-1", "comfyui-2", "comfyui-3")
-# The central database and one shard are in the first, another shard is in the second.
+# The first has the central database and one shard, the second has the other shard.
 DATABASES = ("core", "side")
 TENANTS = ("ann", "ben", "cleo", "dan")
 CLIENTS = "clients"
-# whichever of them sends the request
+# either of them may send the request
 ANY_WORKER = "workers"
 STORAGE = "storage"
 RECEIVER = "receiver"
 LEASE_SECONDS = 3.0
-# Jobs are submitted, and faults begin, in so many seconds.
+# Jobs are submitted and faults start within this many seconds.
 WINDOW_SECONDS = 2.5
 
 
@@ -30,16 +30,16 @@ class Kind(StrEnum):
     CUT_OFF = "cut off"
     STORAGE_ERRORS = "answer with errors at"
     WEBHOOKS_REFUSED = "refuse webhooks at"
-    # what happens to single requests
+    # faults of single requests
     LOSE_REQUEST = "lose requests of"
     LOSE_ANSWER = "lose answers to"
     DOUBLE = "double requests of"
     DELAY = "delay requests of"
-    # whoever sent it hears nothing, and it comes all the same, much later
+    # the sender gets no response, and the request arrives much later
     COME_LATE = "bring late requests of"
-    # and whoever sent it is killed, and stays away for longer than its lease lives
+    # the same, and the sender is killed for longer than its lease
     KILL_SENDER = "kill the sender of, and bring late, requests of"
-    # the server that got it is killed, in the middle of it or just after
+    # the server that got it is killed, during the request or just after
     KILL_RECEIVER = "kill the receiver of requests of"
 
 
@@ -57,7 +57,7 @@ ON_THE_WIRE = frozenset(
 OUTPUT = "PUT /.*/ai-jobs/"
 COMPLETE = "POST /api/worker/complete"
 FAIL = "POST /api/worker/fail"
-# of a client that does not ask again; the servers do not know of the mark
+# from a client that does not retry; servers ignore the mark
 ONCE = r"POST /api/ai-jobs\?once"
 
 
@@ -66,9 +66,9 @@ class Fault:
     at: float
     kind: Kind
     target: str
-    # how long it lasts, or a request is held back
+    # how long it lasts, or how long a request is delayed
     seconds: float = 0.0
-    # on the wire: which requests, by a pattern that their method and path begin with, and how many of them
+    # on the network: a pattern for the start of method and path, and the number of requests
     route: str = ""
     count: int = 1
 
@@ -91,7 +91,7 @@ class Verb(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Act:
-    """What a client does; `number` picks one of its jobs, or is how many items a batch has."""
+    """An act of a client; `number` picks one of its jobs, or is the size of a batch."""
 
     at: float
     tenant: str
@@ -109,7 +109,7 @@ class Plan:
 def plan_of(seed: int) -> Plan:
     dice = random.Random(f"soak {seed}")
     acts = [act for tenant in TENANTS for act in _acts(dice, tenant)]
-    # in each seed somebody dies over a request: that is when what is written down counts
+    # in each seed a process dies during a request, which is when durable state counts
     over_request = _death_over_request(dice)
     if (verb := {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}.get(over_request.route)) is not None:
         acts.append(Act(at=over_request.at + 0.1, tenant=dice.choice(TENANTS), verb=verb))
@@ -146,7 +146,7 @@ def _stop_database(dice: random.Random, at: float) -> Fault:
 
 
 def _pause(dice: random.Random, at: float) -> Fault:
-    # mostly those who hold leases, and for longer than a lease lives
+    # mostly lease holders, and for longer than a lease
     target = dice.choice([*WORKERS, *WORKERS, *COMFYUIS[:1], *SERVERS])
     longest = 1.5 * LEASE_SECONDS if target in WORKERS else 0.7 * LEASE_SECONDS
     return Fault(at=at, kind=Kind.PAUSE, target=target, seconds=dice.uniform(0.7, 1) * longest)
@@ -187,7 +187,7 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
         route = dice.choice([OUTPUT, "PUT /", "GET /", "HEAD /"])
     kinds = [Kind.LOSE_REQUEST, Kind.LOSE_ANSWER, Kind.LOSE_ANSWER, Kind.DOUBLE, Kind.DOUBLE, Kind.DELAY]
     kind = dice.choice([*kinds, Kind.COME_LATE, Kind.COME_LATE])
-    # beyond the lease it was sent under, mostly
+    # mostly longer than the lease it was sent under
     seconds = {
         Kind.DELAY: dice.uniform(0.2, 1.2 * LEASE_SECONDS),
         Kind.COME_LATE: dice.uniform(0.8, 1.8) * LEASE_SECONDS,
@@ -198,13 +198,13 @@ def _fault_on_the_wire(dice: random.Random, at: float) -> Fault:
 def _kill_sender(dice: random.Random, at: float) -> Fault:
     if dice.random() < 0.5:
         return _late_report(dice, at)
-    # when another has ended it
+    # after another worker has completed it
     seconds = dice.uniform(1.6, 2.2) * LEASE_SECONDS
     return Fault(at=at, kind=Kind.KILL_SENDER, target=STORAGE, route=OUTPUT, seconds=seconds)
 
 
 def _late_report(dice: random.Random, at: float) -> Fault:
-    # when another has the job, and has not yet ended it, which may be as late as this
+    # while another worker has the job, which may be this late
     seconds = dice.uniform(2, 2.5) * LEASE_SECONDS
     return Fault(at=at, kind=Kind.KILL_SENDER, target=ANY_WORKER, route=COMPLETE, seconds=seconds)
 
@@ -212,14 +212,14 @@ def _late_report(dice: random.Random, at: float) -> Fault:
 def _death_over_request(dice: random.Random) -> Fault:
     at = _moment(dice)
     choices = [
-        # a worker, whose report comes when another has the job
+        # a worker, whose report arrives when another has the job
         None,
         None,
-        # a server: what it decided is with the tenant, mostly, and still in the outbox
+        # a server: the tenant usually has its decision, which is still in the outbox
         (ANY_WORKER, FAIL, 0.5),
         (ANY_WORKER, FAIL, 0.5),
         (ANY_WORKER, COMPLETE, 0.5),
-        # a server: the job is with the tenant, and not yet in the queue
+        # a server: the tenant has the job, but the queue does not
         (CLIENTS, ONCE, 0.0),
         (CLIENTS, ONCE, 0.0),
     ]
@@ -230,7 +230,7 @@ def _death_over_request(dice: random.Random) -> Fault:
     return Fault(at=at, kind=Kind.KILL_RECEIVER, target=target, route=route, seconds=seconds)
 
 
-# How often each is chosen.
+# The weight of each fault.
 _WEIGHTS = {
     _kill: 13,
     _stop_database: 2,

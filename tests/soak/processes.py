@@ -1,4 +1,4 @@
-"""The processes of a rig: those of ComfyRelay, and PostgreSQL, all of which may be killed and come back."""
+"""The processes of a soak test: ComfyRelay and PostgreSQL, which can be killed and restarted."""
 
 import asyncio
 import os
@@ -19,21 +19,21 @@ from tests.support.processes import Service
 from tests.support.small_disk import SmallDisk
 from tests.support.world import PATIENCE_SECONDS
 
-# More than the databases of a world come to.
+# More than the databases of a world need.
 DATABASE_BYTES = 1024**3
 
 
-class RigProcess(Service):
-    """A command whose log goes through a pipe, as a container's does: a full disk does not keep it from logging."""
+class SoakProcess(Service):
+    """A command that logs to a pipe, as in a container, so a full disk does not stop its log."""
 
     def __init__(self, *args: Any, **values: Any) -> None:
         super().__init__(*args, **values)
         self._full_disk = False
-        # two faults may be about one process, and each starts it again
+        # two faults may affect one process, and each restarts it
         self._changing = asyncio.Lock()
 
     async def start(self, *, skew_seconds: float = 0.0) -> None:
-        """Start it, unless somebody has done so meanwhile."""
+        """Start it, unless it already runs."""
         async with self._changing:
             if not self.is_running:
                 await self._start(skew_seconds)
@@ -54,7 +54,7 @@ class RigProcess(Service):
         if self.is_running:
             self.send(signal.SIGSTOP)
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         if self.is_running:
             self.send(signal.SIGCONT)
 
@@ -64,8 +64,7 @@ class RigProcess(Service):
             await super().kill()
 
     def fill_disk(self) -> None:
-        """Every file that it writes to is too large from now on, which is as close to a full disk as one comes without
-        being allowed to mount one."""
+        """Limit the file size, so that every write fails as on a full disk, without mounting one."""
         if self.is_running:
             self._limit_files(0)
 
@@ -74,7 +73,7 @@ class RigProcess(Service):
             self._limit_files(resource.RLIM_INFINITY)
 
     def children(self) -> list[str]:
-        """The process ids of what it has started."""
+        """The ids of its child processes."""
         found = Path(f"/proc/{self.process.pid}/task").glob("*/children")
         return [pid for path in found for pid in path.read_text().split()]
 
@@ -95,14 +94,14 @@ class RigProcess(Service):
 
 
 class Postgres:
-    """A PostgreSQL server that survives being killed: what it has answered is in its files, though not on the disk."""
+    """A PostgreSQL server that survives kills: its files have every commit, though not synced to disk."""
 
     def __init__(self, folder: Path) -> None:
         self._data = folder / "data"
         self._socket = folder
         self._log = folder / "postgres.log"
         self._data.mkdir(parents=True)
-        # where it cannot be mounted, it is a folder like any other, and never full
+        # if it cannot be mounted, it is a normal folder and never full
         self.disk = SmallDisk(self._data, size_bytes=DATABASE_BYTES)
         self.disk.mount()
         self._server = get_server(self._data, start=False)
@@ -112,24 +111,24 @@ class Postgres:
         return f"postgresql://postgres@/{database}?host={self._socket}"
 
     def make(self, like: "Postgres | None") -> None:
-        """Make its files, or copy those of one that was not started yet, which is quicker."""
+        """Create its files, or copy the files of a server that was not started yet, which is faster."""
         if like is None:
             with PostgresServer._lock:
                 self._server.ensure_pgdata_inited()
         else:
             subprocess.run(["cp", "-a", f"{like._data}/.", str(self._data)], check=True)
         if self._server.system_user is not None:
-            # to root it belongs to another user
+            # run as root, the server belongs to another user
             self._socket.chmod(0o777)
             self._log.touch()
             self._log.chmod(0o666)
 
     async def start(self) -> None:
-        """Start, which can fail as long as processes of the one that was killed are there."""
+        """Start it. This can fail while processes of the killed server exist."""
         await asyncio.to_thread(self._start)
 
     async def kill(self) -> None:
-        """As kill -9 does to the first process; the others then end by themselves."""
+        """Kill the main process with SIGKILL; the others then exit."""
         self.is_up = False
         os.kill(self._pid(), signal.SIGKILL)
 
@@ -138,13 +137,13 @@ class Postgres:
         await asyncio.to_thread(self._control, "stop", "-m", "immediate")
 
     async def revive(self) -> None:
-        """Start it, if it has ended by itself: without room for its journal it does."""
+        """Start it if it has stopped, as it does without space for its journal."""
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
             try:
                 connection = await asyncpg.connect(self.url("postgres"), timeout=5)
             except (OSError, asyncpg.PostgresError, TimeoutError):
-                # it is starting anew, or about to end
+                # it is starting or about to stop
                 if not await asyncio.to_thread(self._is_running):
                     await self.start()
                 await asyncio.sleep(0.1)
@@ -167,7 +166,7 @@ class Postgres:
         return int((self._data / "postmaster.pid").read_text().split()[0])
 
     def _start(self) -> None:
-        # without waiting for the disk, but handed to the system at each commit
+        # no fsync, but each commit is written to the operating system
         options = f'-h "" -k {self._socket} -F -c full_page_writes=off -c synchronous_commit=on -c max_wal_size=256MB'
         deadline = time.monotonic() + PATIENCE_SECONDS
         while True:

@@ -1,4 +1,4 @@
-"""One seed in a world: its plan happens, all is healed and drained, and everything is held against the promises."""
+"""Run one seed in a world: inject the plan, heal, drain, and check the guarantees."""
 
 import asyncio
 import re
@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.soak import invariants
 from tests.soak.clients import Client
-from tests.soak.faults import happen, heal
+from tests.soak.faults import heal, inject
 from tests.soak.invariants import Broken
 from tests.soak.plan import TENANTS, Fault, Kind, Plan
 from tests.soak.world import World
@@ -18,30 +18,33 @@ from tests.soak.world import World
 @dataclass(kw_only=True)
 class Result:
     seed: int
-    # of all of it, of which so many went by until the last fault was healed, and so many until all was drained then
+    # total seconds, seconds until the last fault was healed, and seconds for the drain after that
     seconds: float = 0.0
     fault_seconds: float = 0.0
     drain_seconds: float = 0.0
     ends: dict[str, int] = field(default_factory=dict)
     faults: dict[str, int] = field(default_factory=dict)
-    # faults that cannot happen on this machine, and why
+    # faults that this machine does not support, and why
     skipped: list[str] = field(default_factory=list)
-    # how many requests met a fault on the wire
+    # the number of requests that met a network fault
     requests: int = 0
-    # errors in the logs, which no promise forbids
+    # error logs that break no guarantee
     unexpected: list[str] = field(default_factory=list)
-    # the promises that were not kept, or how the rig itself broke
+    # the broken guarantees, or the error of the soak test itself
     broken: str | None = None
-    is_rig_broken: bool = False
+    is_own_failure: bool = False
 
     @property
     def own_seconds(self) -> float:
-        """Without the waiting that faults need."""
+        """Without the waits that faults need."""
         return self.seconds - self.fault_seconds
 
     def line_of(self, patterns: Sequence[str]) -> str | None:
-        """The first line about a broken promise that one of these is found in. The rig's own failures are none."""
-        lines = [] if self.broken is None or self.is_rig_broken else self.broken.splitlines()
+        """The first line about a broken guarantee that matches one of these patterns.
+
+        Errors of the soak test itself do not count.
+        """
+        lines = [] if self.broken is None or self.is_own_failure else self.broken.splitlines()
         return next((line for line in lines if any(re.search(each, line) for each in patterns)), None)
 
 
@@ -83,7 +86,7 @@ async def _happen(world: World, plan: Plan, clients: list[Client]) -> None:
             group.create_task(client.run([act for act in plan.acts if act.tenant == client.tenant.name], began_at))
             for client in clients
         ]
-        faults = [group.create_task(happen(world, fault, began_at)) for fault in plan.faults]
+        faults = [group.create_task(inject(world, fault, began_at)) for fault in plan.faults]
         await asyncio.wait(faults)
         await heal(world)
         await asyncio.wait(submitting, timeout=invariants.PATIENCE_SECONDS)
@@ -94,7 +97,7 @@ async def _happen(world: World, plan: Plan, clients: list[Client]) -> None:
 
 
 def _cannot_happen(world: World, fault: Fault) -> bool:
-    """Only a disk of its own can be filled."""
+    """Only a separate disk can be filled."""
     return (
         fault.kind is Kind.FULL_DISK
         and fault.target in world.postgres

@@ -1,4 +1,4 @@
-"""The rules that the rig is tried on are where its mutants say they are, and only their own promises count."""
+"""The texts of the mutants are in the source, and only their own guarantees count."""
 
 import pytest
 
@@ -7,15 +7,15 @@ from tests.soak.seeds import Result
 
 
 @pytest.mark.parametrize("mutant", SOAK_MUTANTS, ids=lambda mutant: mutant.name)
-def test_text_of_a_mutant_is_in_the_source_once(mutant: SoakMutant) -> None:
+def test_mutant_text_occurs_once_in_the_source(mutant: SoakMutant) -> None:
     assert [change.found for change in mutant.changes] == [1] * len(mutant.changes)
 
 
-def test_mutant_is_noticed_by_its_own_promise_alone() -> None:
+def test_mutant_is_caught_only_by_its_own_guarantee() -> None:
     [mutant] = [each for each in SOAK_MUTANTS if each.name == "refund twice"]
     other = Result(seed=1, broken="the job 1 of ann is still queued: {}")
     line = "the balance of 1 is 14, its transactions come to 7"
-    rig = Result(seed=2, broken=f"The rig itself broke:\n{line}", is_rig_broken=True)
-    assert noticed(mutant, [Result(seed=3), other, rig]) is None
+    own_failure = Result(seed=2, broken=f"The soak test itself failed:\n{line}", is_own_failure=True)
+    assert noticed(mutant, [Result(seed=3), other, own_failure]) is None
     own = Result(seed=4, broken=f"{other.broken}\n{line}")
-    assert noticed(mutant, [other, rig, own]) == (4, line)
+    assert noticed(mutant, [other, own_failure, own]) == (4, line)

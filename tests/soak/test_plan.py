@@ -1,4 +1,4 @@
-"""A seed is a plan: the same each time, and all seeds together know every fault."""
+"""A seed always gives the same plan, and all seeds together cover every fault."""
 
 from tests.soak.plan import (
     COMFYUIS,
@@ -15,12 +15,12 @@ from tests.soak.plan import (
 )
 
 
-def test_seed_is_always_the_same_plan() -> None:
+def test_seed_always_gives_the_same_plan() -> None:
     assert [plan_of(seed) for seed in range(50)] == [plan_of(seed) for seed in range(50)]
     assert plan_of(1) != plan_of(2)
 
 
-def test_hundred_seeds_have_every_fault_at_everything_that_can_have_it() -> None:
+def test_hundred_seeds_cover_every_fault_and_target() -> None:
     found = {(fault.kind, fault.target) for seed in range(100) for fault in plan_of(seed).faults}
     assert {kind for kind, _ in found} == set(Kind)
     assert {target for kind, target in found if kind is Kind.KILL} == {*SERVERS, *WORKERS, *COMFYUIS, *DATABASES}
@@ -29,7 +29,7 @@ def test_hundred_seeds_have_every_fault_at_everything_that_can_have_it() -> None
     assert {*WORKERS} <= {target for kind, target in found if kind is Kind.PAUSE}
 
 
-def test_in_each_seed_somebody_dies_over_a_request_that_is_sent_then() -> None:
+def test_each_seed_kills_a_process_during_a_request() -> None:
     verbs = {FAIL: Verb.DOOMED, ONCE: Verb.ONCE}
     for plan in map(plan_of, range(100)):
         over_request = [each for each in plan.faults if each.kind in (Kind.KILL_RECEIVER, Kind.KILL_SENDER)]
@@ -39,6 +39,6 @@ def test_in_each_seed_somebody_dies_over_a_request_that_is_sent_then() -> None:
             assert fault.route not in verbs or verbs[fault.route] in after
 
 
-def test_fault_on_the_wire_names_the_requests_that_it_is_about() -> None:
+def test_network_fault_names_its_requests() -> None:
     on_the_wire = [fault for seed in range(100) for fault in plan_of(seed).faults if fault.kind in ON_THE_WIRE]
     assert all(fault.route and fault.count >= 1 for fault in on_the_wire)

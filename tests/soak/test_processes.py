@@ -1,4 +1,4 @@
-"""What faults do to the processes of a rig, also when several are about one."""
+"""Faults of processes, also if several affect one."""
 
 import asyncio
 import sys
@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.processes import RigProcess
+from tests.soak.processes import SoakProcess
 from tests.support.server_processes import free_port
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the rig looks into /proc, and limits other processes")
-async def test_process_that_two_faults_start_again_is_started_once(tmp_path: Path) -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the soak test reads /proc and limits other processes")
+async def test_process_restarted_by_two_faults_starts_once(tmp_path: Path) -> None:
     words = ("simulator", "--port", str(free_port()), "--folder", str(tmp_path / "comfyui"))
-    process = RigProcess("comfyui", *words, environment={}, log=tmp_path / "log")
+    process = SoakProcess("comfyui", *words, environment={}, log=tmp_path / "log")
 
     async def started() -> int:
         await process.start()

@@ -1,4 +1,4 @@
-"""Two seeds of the rig, in one world: enough to know that it runs, and that what is common holds."""
+"""Two seeds in one world: a smoke test of the soak test and of the common guarantees."""
 
 import sys
 
@@ -8,12 +8,13 @@ from tests.soak.plan import Kind, plan_of
 from tests.soak.seeds import run_seed
 from tests.soak.world import open_world
 
-# A database is killed, and a server over a submission; a server is killed, and one over a report. Both are quick.
+# One kills a database, and a server during a submission; the other kills a server, and one during a report. Both are
+# quick.
 SEEDS = (53, 82)
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the rig looks into /proc, and limits other processes")
-async def test_after_the_faults_of_a_seed_every_promise_is_kept() -> None:
+@pytest.mark.skipif(sys.platform != "linux", reason="the soak test reads /proc and limits other processes")
+async def test_guarantees_hold_after_the_faults_of_a_seed() -> None:
     assert all(fault.kind in (Kind.KILL, Kind.KILL_RECEIVER) for seed in SEEDS for fault in plan_of(seed).faults)
     async with open_world() as world:
         for seed in SEEDS:

@@ -1,4 +1,4 @@
-"""What the network of a rig does to requests."""
+"""Network faults of the soak test."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ ROUTE = "POST /api/worker/complete"
 
 
 class Target:
-    """A server that answers each request with how many there have been."""
+    """A server that answers each request with the number of requests so far."""
 
     def __init__(self) -> None:
         self.bodies: list[str] = []
@@ -36,7 +36,7 @@ async def wired(*faults: Fault) -> AsyncIterator[tuple[Target, Wire, aiohttp.Cli
     await runner.setup()
     await web.SockSite(runner, listener).start()
     try:
-        # the first of the two is not there
+        # the first of the two does not exist
         gone = "http://127.0.0.1:9"
         here = f"http://127.0.0.1:{listener.getsockname()[1]}"
         async with Wire("test", [gone, here]) as wire, aiohttp.ClientSession(wire.url) as http:
@@ -57,7 +57,7 @@ async def send(http: aiohttp.ClientSession) -> int:
         return found
 
 
-async def test_request_goes_to_a_server_that_is_there() -> None:
+async def test_request_goes_to_an_available_server() -> None:
     async with wired() as (target, wire, http):
         assert await send(http) == 1
     assert target.bodies == ['{"lease_token": "t"}']
@@ -65,7 +65,7 @@ async def test_request_goes_to_a_server_that_is_there() -> None:
     assert (call.path, call.status, call.body) == ("/api/worker/complete", 200, {"lease_token": "t"})
 
 
-async def test_lost_request_does_not_arrive_and_a_lost_answer_is_of_one_that_did() -> None:
+async def test_lost_request_does_not_arrive_and_a_lost_response_did() -> None:
     async with wired(fault(Kind.LOSE_REQUEST), fault(Kind.LOSE_ANSWER)) as (target, _wire, http):
         for arrived in (0, 1):
             with pytest.raises(aiohttp.ClientError):
@@ -81,7 +81,7 @@ async def test_doubled_request_arrives_twice() -> None:
         assert len(target.bodies) == 2
 
 
-async def test_late_request_arrives_though_its_sender_has_heard_nothing() -> None:
+async def test_late_request_arrives_although_its_sender_got_no_response() -> None:
     async with wired(fault(Kind.COME_LATE, seconds=0.01)) as (target, wire, http):
         with pytest.raises(aiohttp.ClientError):
             await send(http)
@@ -89,7 +89,7 @@ async def test_late_request_arrives_though_its_sender_has_heard_nothing() -> Non
         assert len(target.bodies) == 1
 
 
-async def test_delayed_request_arrives_though_its_sender_is_gone() -> None:
+async def test_delayed_request_arrives_although_its_sender_is_gone() -> None:
     async with wired() as (target, wire, http):
         active = wire.add(fault(Kind.DELAY, seconds=0.5))
         sending = asyncio.create_task(send(http))
@@ -97,11 +97,11 @@ async def test_delayed_request_arrives_though_its_sender_is_gone() -> None:
         sending.cancel()
         await asyncio.wait({sending})
         async with asyncio.timeout(60):
-            while not target.bodies:  # noqa: ASYNC110  (it is on its way, and nobody waits for it)
+            while not target.bodies:  # noqa: ASYNC110  (the request is in flight)
                 await asyncio.sleep(0.01)
 
 
-async def test_who_gets_a_request_is_known_before_it_arrives() -> None:
+async def test_receiver_of_a_request_is_known_before_it_arrives() -> None:
     async with wired() as (target, wire, http):
         active = wire.add(fault(Kind.KILL_RECEIVER))
         sending = asyncio.create_task(send(http))
@@ -111,7 +111,7 @@ async def test_who_gets_a_request_is_known_before_it_arrives() -> None:
         assert await sending == 1
 
 
-async def test_fault_that_two_networks_share_is_met_once() -> None:
+async def test_fault_shared_by_two_networks_is_met_once() -> None:
     async with wired() as (first, wire, http), wired() as (second, other, other_http):
         other.share(wire.add(fault(Kind.LOSE_REQUEST)))
         with pytest.raises(aiohttp.ClientError):
@@ -120,7 +120,7 @@ async def test_fault_that_two_networks_share_is_met_once() -> None:
         assert (len(first.bodies), len(second.bodies)) == (1, 0)
 
 
-async def test_network_that_is_cut_answers_nobody_until_it_is_healed() -> None:
+async def test_cut_network_answers_no_request_until_it_is_healed() -> None:
     async with wired() as (_target, wire, http):
         wire.cut()
         with pytest.raises(aiohttp.ClientError):
@@ -129,7 +129,7 @@ async def test_network_that_is_cut_answers_nobody_until_it_is_healed() -> None:
         assert await send(http) == 1
 
 
-async def test_whoever_has_the_url_of_an_output_sends_other_bytes_to_it() -> None:
+async def test_output_urls_are_written_again_with_other_bytes() -> None:
     async with wired() as (target, wire, http):
         path = "/bucket/files/tenants/1/ai-jobs/2/upload-3.png"
         for url in (f"{path}?X-Amz-Signature=1", path, "/bucket/files/tenants/1/uploads/4.png?X-Amz-Signature=1"):
@@ -139,7 +139,7 @@ async def test_whoever_has_the_url_of_an_output_sends_other_bytes_to_it() -> Non
         assert target.bodies == ["cba"]
 
 
-async def test_storage_that_is_full_takes_nothing_and_can_be_read() -> None:
+async def test_full_storage_refuses_writes_and_can_be_read() -> None:
     async with wired() as (_target, wire, http):
         wire.is_full = True
         assert [(await http.request(method, "/x")).status for method in ("PUT", "POST", "GET")] == [507, 507, 200]
@@ -148,7 +148,7 @@ async def test_storage_that_is_full_takes_nothing_and_can_be_read() -> None:
 
 
 @pytest.mark.parametrize(("status", "is_broken"), [(500, True), (502, True), (503, False), (404, False)])
-async def test_server_may_answer_that_it_cannot_and_never_that_it_failed(status: int, is_broken: bool) -> None:
+async def test_server_may_answer_503_but_no_other_5xx(status: int, is_broken: bool) -> None:
     async with wired() as (target, wire, http):
         target.status = status
         (await http.get("/x")).release()

@@ -1,6 +1,6 @@
-"""The network between the processes of a rig: a proxy for whole requests, which can lose, double and hold back each.
+"""The network between the processes of a soak test: a proxy that can lose, duplicate and delay each request.
 
-Behind it are one server or several: a request goes to the next that takes it, as a load balancer would send it.
+It has one or several servers behind it, and sends a request to the next that accepts it, like a load balancer.
 """
 
 import asyncio
@@ -19,18 +19,18 @@ from yarl import URL
 from comfyrelay.http_client import listen
 from tests.soak.plan import COMPLETE, OUTPUT, Fault, Kind
 
-# They are about one connection, not about what goes over it.
+# They belong to the connection, not to the request.
 HOP_BY_HOP = frozenset({"connection", "keep-alive", "transfer-encoding", "upgrade", "expect", "te", "trailer"})
 LARGEST_BYTES = 64 * 1024**2
 
 
 class Lost(Exception):
-    """The request, or its answer, is gone: whoever asked hears nothing."""
+    """The request or its response is lost: the sender gets no response."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Call:
-    """A request as it was answered, whether or not its sender heard that."""
+    """A request with its response, whether or not the sender received it."""
 
     method: str
     path: str
@@ -40,12 +40,12 @@ class Call:
 
 @dataclass
 class Active:
-    """A fault that the next requests of its kind meet; `met` has the path of the first, or who has got it."""
+    """A fault for the next matching requests; `met` has the path of the first, or the server that got it."""
 
     fault: Fault
     left: int
     met: asyncio.Future[str]
-    # whether the request may go on: not before all is prepared for it
+    # set when the request may continue, once everything is prepared
     may_pass: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -85,13 +85,13 @@ class Wire:
             aiohttp.ClientSession(
                 auto_decompress=False,
                 timeout=aiohttp.ClientTimeout(total=None, sock_connect=5),
-                # a connection that is kept may have been closed by a server that is gone
+                # a pooled connection may belong to a server that was killed
                 connector=aiohttp.TCPConnector(limit=0, force_close=True),
             )
         )
         listener = listen("127.0.0.1", 0)
         self._port = listener.getsockname()[1]
-        # who hangs up must be seen to hang up behind it, too
+        # a disconnected client must be visible to the server behind it
         runner = web.ServerRunner(
             web.Server(self._handle, handler_cancellation=True, access_log=None), shutdown_timeout=0.1
         )
@@ -107,13 +107,13 @@ class Wire:
         await self._stack.aclose()
 
     def forget(self) -> None:
-        """Begin anew with what is remembered of requests."""
-        # what was answered, and the fault that each request which met one has met
+        """Reset the records of requests."""
+        # completed requests, and the fault that each affected request met
         self.calls: list[Call] = []
         self.hit: list[Fault] = []
-        # what workers said of their outputs, whether or not it arrived
+        # reported outputs, whether or not the report arrived
         self.reports: list[Any] = []
-        # for each URL that an output was sent to, the last request
+        # for each upload URL of an output, the last request
         self._uploads: dict[str, _Request] = {}
 
     def add(self, fault: Fault) -> Active:
@@ -122,11 +122,11 @@ class Wire:
         return active
 
     def share(self, active: Active) -> None:
-        """A fault of another wire, which the first request on either meets."""
+        """Add a fault of another wire. The first request on either meets it."""
         self._active.append(active)
 
     def cut(self) -> None:
-        """End what is under way, and answer nobody."""
+        """Abort open requests, and answer no others."""
         self.is_cut = True
         for transport in self._open:
             transport.abort()
@@ -136,12 +136,12 @@ class Wire:
         self.is_cut = self.answers_errors = self.is_full = False
 
     async def settle(self) -> None:
-        """Wait for what comes late."""
+        """Wait for late requests."""
         while self._late:
             await asyncio.wait(self._late)
 
     async def write_again(self) -> list[int]:
-        """Send other bytes to every URL that an output was sent to, as whoever still has the URL can."""
+        """Send other bytes to every upload URL of an output, as any holder of the URL can."""
         statuses = [await self._exchange(replace(each, body=each.body[::-1])) for each in self._uploads.values()]
         self._uploads.clear()
         return statuses
@@ -168,9 +168,9 @@ class Wire:
         )
         self._remember(asked)
         if self.answers_errors:
-            return web.Response(status=503, text="The rig answers for it.")
+            return web.Response(status=503, text="The network simulates an outage.")
         if self.is_full and asked.method in ("PUT", "POST"):
-            return web.Response(status=507, text="The rig answers for it: nothing can be written.")
+            return web.Response(status=507, text="The network simulates a full disk.")
         active = self._next_fault(asked)
         fault = active.fault if active is not None else None
         match fault.kind if fault is not None else None:
@@ -180,7 +180,7 @@ class Wire:
                 await self._exchange(asked)
                 raise Lost
             case Kind.DOUBLE:
-                # at the same time, so that two servers may have them in hand
+                # in parallel, so that two servers may handle them at once
                 self._bring_late(asked, 0.0)
             case Kind.DELAY:
                 assert fault is not None
@@ -192,7 +192,7 @@ class Wire:
             case Kind.KILL_SENDER:
                 assert active is not None
                 self._bring_late(asked, active.fault.seconds, or_when=active.may_pass)
-                # until it is killed
+                # until the server is killed
                 await asyncio.sleep(active.fault.seconds)
                 raise Lost
             case Kind.KILL_RECEIVER:
@@ -211,7 +211,7 @@ class Wire:
         return None
 
     async def _hold(self, asked: _Request, seconds: float) -> None:
-        """What is under way arrives, also when its sender no longer waits for the answer."""
+        """Deliver a request even if its sender no longer waits."""
         loop = asyncio.get_running_loop()
         arrives_at = loop.time() + seconds
         try:
@@ -232,7 +232,7 @@ class Wire:
         task.add_done_callback(self._late.discard)
 
     async def _exchange(self, asked: _Request) -> int:
-        """Ask, and hear the answer out, for nobody."""
+        """Send the request and discard the response."""
         answer = await self._ask(asked)
         async with answer:
             await answer.read()
@@ -256,7 +256,7 @@ class Wire:
         return response
 
     async def _ask(self, asked: _Request, *, active: Active | None = None) -> aiohttp.ClientResponse:
-        """The answer of the first that takes it, which a fault about who has got it gets to know before."""
+        """The response of the first server that accepts the request. A fault about the receiver learns it first."""
         first = next(self._turns)
         for target in (*self._targets[first:], *self._targets[:first]):
             if active is not None and not active.met.done():
@@ -272,20 +272,20 @@ class Wire:
                     allow_redirects=False,
                 )
             except aiohttp.ClientConnectorError:
-                # nobody is there: nothing was sent
+                # no server is up, so nothing was sent
                 continue
         raise Lost
 
     def _remember(self, asked: _Request) -> None:
         if re.match(COMPLETE, asked.route):
             self.reports.append(json.loads(asked.body))
-        # the servers' own requests are signed otherwise, in a header
+        # requests of servers are signed in a header instead
         elif re.match(OUTPUT, asked.route) and "X-Amz-Signature=" in asked.raw_path:
             self._uploads[asked.raw_path.partition("?")[0]] = asked
 
     def _record(self, asked: _Request, status: int) -> None:
         path = asked.raw_path.partition("?")[0]
-        # definitions of nodes are sent packed
+        # node definitions are sent compressed
         is_json = path.startswith("/api/") and asked.body and not path.startswith("/api/worker/definitions/")
         self.calls.append(
             Call(method=asked.method, path=path, status=status, body=json.loads(asked.body) if is_json else None)

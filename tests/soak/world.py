@@ -1,5 +1,5 @@
-"""Everything that runs in a rig: two servers on two PostgreSQL servers and S3, three workers with a simulator for
-ComfyUI each, and the network between them. It outlives many seeds."""
+"""Everything in a soak test: two servers on two PostgreSQL servers and S3, three workers with one ComfyUI simulator
+each, and the network between them.  One world serves many seeds."""
 
 import asyncio
 import json
@@ -31,7 +31,7 @@ from comfyrelay.worker import agent, control, draining
 from comfyrelay.worker.comfyui import servers
 from comfyrelay.worker.files import transfers
 from tests.soak.plan import CLIENTS, COMFYUIS, DATABASES, LEASE_SECONDS, SERVERS, STORAGE, TENANTS, WORKERS
-from tests.soak.processes import Postgres, RigProcess
+from tests.soak.processes import Postgres, SoakProcess
 from tests.soak.wire import Wire
 from tests.support import forked_commands
 from tests.support.api import FLEET_SECRET, SECRETS
@@ -44,20 +44,20 @@ from tests.support.world import PATIENCE_SECONDS, memory_folder
 FLEET = "home"
 COST = 7
 TOKENS = 100_000
-# Which database is where.
+# The PostgreSQL server of each database.
 PLACES = {"central": "core", "a": "core", "b": "side"}
 HEARTBEAT_SECONDS = 0.5
-# What a run takes on a simulator, in steps between which it can be interrupted.
+# The duration of a simulated run, in steps between which it can be interrupted.
 RUN = {"name": "Slow", "class_type": "ImageInvert", "seconds": 0.6, "steps": 6}
-# No two attempts make the same output, so that one can be told from another.
+# Each attempt makes a different output, so that attempts can be distinguished.
 OUTPUTS = {"name": "Vary", "class_type": "SaveImage"}
-# What no worker can run.
+# A graph that no worker can run.
 DOOM = {"name": "Fail", "class_type": "RepeatImageBatch"}
 
-# Pauses that a rig would only wait for.
+# Shorter pauses.
 SERVER_CONSTANTS: forked_commands.Constants = {
     (databases, "DOWN_SECONDS"): 0.5,
-    # longer: what is applied, and has not left the outbox, is what a crash makes a server apply again
+    # longer: an applied entry that is still in the outbox is applied again after a crash
     (delivery, "REMOVAL_SECONDS"): 0.5,
     (demand, "RECALL_AFTER_SECONDS"): 0.5,
     (deliveries, "LEASE_SECONDS"): 4.0,
@@ -76,7 +76,7 @@ WORKER_CONSTANTS: forked_commands.Constants = {
     (servers, "OFFLINE_SECONDS"): 2.0,
     (transfers, "_LONGEST_PAUSE_SECONDS"): 0.5,
 }
-# The clock of each database, which a rig can put forward.
+# The clock of each database, which the test can advance.
 CLOCK = """
 CREATE TABLE soak_clock (ahead_seconds double precision NOT NULL);
 INSERT INTO soak_clock VALUES (0);
@@ -84,13 +84,13 @@ CREATE OR REPLACE FUNCTION relay_now(seconds double precision) RETURNS timestamp
 LANGUAGE sql STABLE AS $$ SELECT now() + make_interval(secs => ahead_seconds + seconds) FROM soak_clock $$;
 """
 
-# Whether somebody waits to put a job into the queue.
+# Whether a transaction waits to insert a job into the queue.
 ENQUEUING = """
 SELECT count(*) FROM pg_stat_activity
 WHERE wait_event_type = 'Lock' AND query ILIKE '%INSERT INTO ai_job_dispatches%' AND pid <> pg_backend_pid()
 """
 TRIED_SECONDS = 3.0
-# What the driver says of a database that is killed, whatever it was just doing.
+# All driver errors of a killed database.
 GONE = (OSError, TimeoutError, asyncpg.PostgresError, asyncpg.InterfaceError, asyncpg.InternalClientError)
 
 
@@ -106,10 +106,10 @@ class Tenant:
 
 
 class Receiver:
-    """Where all tenants are told of the ends of jobs."""
+    """Receives the webhooks of all tenants."""
 
     def __init__(self) -> None:
-        # by job, the ids of the messages about it
+        # the message ids, by job
         self.ids: dict[str, list[str]] = {}
         self.refusing = 0
         self._runner = web.ServerRunner(web.Server(self._take, access_log=None), shutdown_timeout=0.1)
@@ -142,25 +142,25 @@ class World:
     wires: Mapping[str, Wire]
     receiver: Receiver
     engine: Engine
-    processes: Mapping[str, RigProcess]
-    # of those that listen
+    processes: Mapping[str, SoakProcess]
+    # processes that listen on a port
     addresses: Mapping[str, str]
     tenants: Mapping[str, Tenant] = field(default_factory=dict)
     effects: dict[str, int] = field(default_factory=dict)
-    # what each tenant was given, by name
+    # the tokens granted to each tenant, by name
     credits: Counter[str] = field(default_factory=Counter)
     admin_token: str = ""
 
     @property
     def url(self) -> str:
-        """Where clients find the servers."""
+        """The address of the servers for clients."""
         return self.wires[CLIENTS].url
 
     async def start(self, name: str, *, skew_seconds: float = 0.0) -> None:
         await self.processes[name].start(skew_seconds=skew_seconds)
 
     async def holder_of(self, path: str) -> str | None:
-        """The worker that has the job of an output."""
+        """The worker that has the lease for an output's job."""
         job_id = path.partition("/ai-jobs/")[2].partition("/")[0]
         d = central.ai_job_dispatches
         try:
@@ -171,7 +171,7 @@ class World:
         return found
 
     async def until_another_holds(self, dispatch_id: int, lease_token: str) -> None:
-        """Wait until a dispatch has another lease than this one."""
+        """Wait until a dispatch has a different lease."""
         d = central.ai_job_dispatches
         query = select(d.c.lease_token).where(d.c.id == dispatch_id, d.c.lease_token != lease_token)
         while True:
@@ -179,14 +179,15 @@ class World:
                 async with self.engine.databases.central.read() as tx:
                     if await tx.scalar(query) is not None:
                         return
-            # a database does not tell
+            # a database sends no signal
             await asyncio.sleep(0.05)
 
     @asynccontextmanager
     async def queue_held(self) -> AsyncIterator[Callable[[], Awaitable[None]]]:
-        """Nothing gets into the queue, as while it is migrated; what is handed out waits until something tries to.
+        """Block inserts into the queue, as a migration would; the yielded function waits until one is tried.
 
-        If its database is not there, nothing gets into it either."""
+        If the database is down, nothing is inserted either.
+        """
         async with AsyncExitStack() as stack:
             connection: asyncpg.Connection | None = None
             with suppress(*GONE):
@@ -197,7 +198,7 @@ class World:
             async def until_tried() -> None:
                 with suppress(*GONE):
                     async with asyncio.timeout(TRIED_SECONDS):
-                        # a database does not tell who waits
+                        # a database sends no signal about waiting transactions
                         while connection is not None and not await connection.fetchval(ENQUEUING):  # noqa: ASYNC110
                             await asyncio.sleep(0.02)
 
@@ -210,18 +211,18 @@ class World:
         return self.folder / comfyui
 
     async def advance(self, seconds: float) -> None:
-        """Put the clocks of all databases forward."""
+        """Advance the clocks of all databases."""
         for name in PLACES:
             await self._execute(name, f"UPDATE soak_clock SET ahead_seconds = ahead_seconds + {seconds}")
 
     async def until_ready(self) -> None:
-        """Wait until every process answers: those that were killed have been started, nothing is paused."""
+        """Wait until every process answers. Killed processes must be restarted and none paused."""
         async with asyncio.timeout(PATIENCE_SECONDS):
             for name in (*SERVERS, *COMFYUIS):
                 await self._until_answered(name, "/readyz" if name in SERVERS else "/queue")
 
     async def get(self, name: str, path: str) -> Any:
-        """What a process answers itself, without a network in between."""
+        """The response of a process, bypassing the network."""
         async with self.http.get(self.addresses[name] + path) as answer:
             answer.raise_for_status()
             return await answer.json()
@@ -238,7 +239,7 @@ class World:
             await self._execute(name, CLOCK)
         accounts, catalogue = self.engine.accounts, self.engine.catalogue
         root = await accounts.tenancy.create_user(email="root@example.com", is_admin=True)
-        self.admin_token = (await accounts.sign_in.issue(root, name="rig")).secret
+        self.admin_token = (await accounts.sign_in.issue(root, name="soak test")).secret
         shards = [name for name in PLACES if name != "central"]
         tenants = {}
         for number, name in enumerate(TENANTS):
@@ -246,7 +247,7 @@ class World:
             await accounts.ledger.credit(user.tenant_id, TOKENS, reference="first")
             self.credits[name] = TOKENS
             await self.engine.webhooks.endpoints.set_webhook(user.tenant_id, url=self.receiver.url)
-            secret = (await accounts.sign_in.issue(user, name="rig")).secret
+            secret = (await accounts.sign_in.issue(user, name="soak test")).secret
             tenants[name] = Tenant(name=name, id=user.tenant_id, token=secret)
         self.tenants = tenants
         plain = invert()
@@ -265,7 +266,7 @@ class World:
             try:
                 await self.get(name, path)
             except (aiohttp.ClientError, OSError):
-                # nothing tells from outside when a port opens
+                # no signal shows when a port opens
                 await asyncio.sleep(0.05)
             else:
                 return
@@ -277,7 +278,7 @@ class World:
 
 
 async def _closed(connection: asyncpg.Connection) -> None:
-    # the database may be gone meanwhile
+    # the database may have stopped
     with suppress(*GONE):
         await connection.close(timeout=1)
 
@@ -300,7 +301,7 @@ async def open_world() -> AsyncIterator[World]:
             "AWS_ENDPOINT_URL": wires[STORAGE].url,
             "AWS_EC2_METADATA_DISABLED": "true",
         }
-        # the rig's own way to the files is never broken
+        # the test's own access to the files is never broken
         stack.enter_context(_environment({**aws, "AWS_ENDPOINT_URL": s3}))
         engine_ = await stack.enter_async_context(_engine(settings))
         http = await stack.enter_async_context(
@@ -326,7 +327,7 @@ async def open_world() -> AsyncIterator[World]:
 async def _databases() -> AsyncIterator[dict[str, Postgres]]:
     """Running PostgreSQL servers, by name."""
     with tempfile.TemporaryDirectory(prefix="comfyrelay-soak-", ignore_cleanup_errors=True) as home:
-        # that of root belongs to another user, who must reach it
+        # run as root, the server belongs to another user, who must reach it
         Path(home).chmod(0o755)
         postgres = {name: Postgres(Path(home) / name) for name in DATABASES}
         first = postgres[DATABASES[0]]
@@ -370,7 +371,7 @@ def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_u
 
 
 def _engine(settings: Mapping[str, str]) -> Engine:
-    """The servers' databases and files, for the rig to look at and to run retention on."""
+    """The servers' databases and files, to inspect them and to run retention."""
     own = Settings(
         data_dir=Path(settings["DATA_DIR"]),
         database_url=settings["DATABASE_URL"],
@@ -383,9 +384,9 @@ def _engine(settings: Mapping[str, str]) -> Engine:
     return Engine(own, signing_secrets=SECRETS.signing)
 
 
-def _servers(folder: Path, ports: Mapping[str, int], environment: Mapping[str, str]) -> dict[str, RigProcess]:
+def _servers(folder: Path, ports: Mapping[str, int], environment: Mapping[str, str]) -> dict[str, SoakProcess]:
     return {
-        name: RigProcess(
+        name: SoakProcess(
             name,
             *("server", "--log-level", "info"),
             environment={**environment, "COMFYRELAY_PORT": str(ports[name])},
@@ -396,9 +397,9 @@ def _servers(folder: Path, ports: Mapping[str, int], environment: Mapping[str, s
     }
 
 
-def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, RigProcess]:
+def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, SoakProcess]:
     return {
-        name: RigProcess(
+        name: SoakProcess(
             name,
             *("simulator", "--port", str(ports[name]), "--folder", str(folder / name)),
             *(word for each in (RUN, OUTPUTS, DOOM) for word in ("--misbehave", json.dumps(each))),
@@ -409,9 +410,9 @@ def _comfyuis(folder: Path, ports: Mapping[str, int]) -> dict[str, RigProcess]:
     }
 
 
-def _workers(folder: Path, addresses: Mapping[str, str], wires: Mapping[str, Wire]) -> dict[str, RigProcess]:
+def _workers(folder: Path, addresses: Mapping[str, str], wires: Mapping[str, Wire]) -> dict[str, SoakProcess]:
     return {
-        name: RigProcess(
+        name: SoakProcess(
             name,
             "worker",
             environment=_worker_environment(
@@ -461,7 +462,7 @@ def _environment(values: Mapping[str, str]) -> Iterator[None]:
 
 @contextmanager
 def few_certificates() -> Iterator[None]:
-    """Nobody here speaks TLS, but every HTTP client reads all authorities that it knows: one will do."""
+    """No process here uses TLS, but every HTTP client loads all known authorities: one is enough."""
     first, end, _others = Path(certifi.where()).read_text(encoding="utf-8").partition("-----END CERTIFICATE-----\n")
     with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:
         file.write(first + end)

@@ -1,8 +1,8 @@
 """A proxy in front of moto's server that adds the AWS behaviour moto lacks.
 
-Machines come up when they are let (`let_boot`), capacity runs out (`have_capacity`), and calls are throttled or cut
-off. It refuses a desired number above the maximum and filters with too many values, keeps Spot quotas and scaling
-activities, and remembers what moto forgets of what it is told: warm-up, changed capacity rebalance, who hears of a
+Instances boot on command (`let_boot`), capacity runs out (`have_capacity`), and calls are throttled or cut off. It
+refuses a desired capacity above the maximum and filters with too many values, and keeps Spot quotas and scaling
+activities. It also stores settings that moto drops: warm-up, changed capacity rebalance, and the subscribers of a
 budget.
 """
 
@@ -130,7 +130,7 @@ class Proxy:
             if service == "servicequotas":
                 return self._quota(operation, json.loads(body))
             if operation == "DescribeSubscribersForNotification":
-                return self._told_of_budget(json.loads(body))
+                return self._budget_subscribers(json.loads(body))
             if service == "autoscaling" and (own := getattr(self, f"_{_snake(operation)}", None)) is not None:
                 result: Answer = own(form, headers)
                 return result
@@ -242,7 +242,7 @@ class Proxy:
         value = self.quotas.get(code, self.default_quota)
         return 200, "application/x-amz-json-1.1", json.dumps({"Quota": {"QuotaCode": code, "Value": value}}).encode()
 
-    def _told_of_budget(self, asked: Mapping[str, Any]) -> Answer:
+    def _budget_subscribers(self, asked: Mapping[str, Any]) -> Answer:
         for each in self._subscribers.get(asked["BudgetName"], ()):
             if each["Notification"] == asked["Notification"]:
                 found = {"Subscribers": each["Subscribers"]}

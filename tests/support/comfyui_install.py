@@ -133,9 +133,11 @@ class FakeInstall:
         self.behave()
 
     def behave(self, **how: Any) -> None:
-        """What the next lives do: `exit` with a code, `sleep`, be `mute`, be `stubborn` when asked to end, find the
-        disk `full`, have a `child`, be on a simulator `gpu`, take `step_seconds` for each step, and under `mps` end,
-        with or without CUDA's word on it."""
+        """Set how later starts behave.
+
+        `exit` with a code, `sleep`, be `mute`, be `stubborn` on SIGTERM, have a `full` disk, start a `child`, use a
+        simulated `gpu`, take `step_seconds` per step, and under `mps` exit with or without CUDA's error.
+        """
         part = self.folder / "behaviour.part"
         part.write_text(json.dumps(how))
         part.replace(self.folder / "behaviour.json")

@@ -1,5 +1,7 @@
-"""A program with a worker's console: runs what it is given between the opening and the closing, and does not end before
-it is told to. It imports little, for each test starts it anew."""
+"""A program with a worker's console. It runs the given code between open and close, and exits only on request.
+
+It imports little, because each test starts a new process.
+"""
 
 import sys
 

@@ -1,6 +1,8 @@
-"""A simulator for EC2's instance metadata on a socket. It wants a token for everything, as version 2 does, and knows
-nothing of notices until it is armed: from here, or from another process with `PUT /_control/<path>` (the body is what
-stands there from then on; `DELETE` takes it away)."""
+"""A simulator of EC2's instance metadata on a socket.
+
+Every request needs a token, as in version 2. There are no notices until one is armed, from the test or from another
+process with `PUT /_control/<path>`, whose body becomes the response. `DELETE` removes it.
+"""
 
 import asyncio
 import json
@@ -25,8 +27,10 @@ LIFECYCLE = "autoscaling/target-lifecycle-state"
 
 
 class Metadata:
-    """`clock_seconds` is how far its clock is ahead of ours, `token_seconds` what it says of a token's life if not what
-    was asked for; tokens live until `expire_tokens`. While it `refuses`, every connection is cut."""
+    """`clock_seconds` is how far its clock is ahead, and `token_seconds` overrides the token lifetime that it reports.
+
+    Tokens are valid until `expire_tokens`. While it `refuses`, every connection is cut.
+    """
 
     def __init__(
         self,

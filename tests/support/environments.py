@@ -1,6 +1,6 @@
 """Virtual environments with only the wheel and its dependencies.
 
-What is installed here anyway is linked into them, file by file: no network, and seconds instead of minutes.
+Packages that are installed here are linked file by file: no network, and seconds instead of minutes.
 """
 
 import os
@@ -34,7 +34,7 @@ class Wheel:
         self._requirements = found.get_all("Requires-Dist", [])
 
     def direct(self, extra: str) -> set[str]:
-        """Direct requirements of an extra, including those of our other extras."""
+        """Direct requirements of an extra, including the extras of this package that it names."""
         found = set()
         for each in map(Requirement, self._requirements):
             if each.marker is not None and each.marker.evaluate({"extra": extra}):

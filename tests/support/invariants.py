@@ -1,7 +1,7 @@
-"""Invariants that always hold, and those that hold once the system is idle.
+"""Invariants that always hold, and invariants that hold once the system is idle.
 
-A snapshot of all databases is taken as plain `Facts`; each rule is a function of facts that lists what breaks it, so
-that a rule can be tried on a state that no database would let itself be brought into.
+All databases are read into plain `Facts`. Each rule is a function that lists its violations, so a rule can be tested on
+states that no database would accept.
 """
 
 from collections import defaultdict

@@ -27,7 +27,7 @@ class Proxy:
         self._port = 0
         self._connections: set[asyncio.Task[None]] = set()
         self._open: set[StreamWriter] = set()
-        # what clients send is held back where it begins and ends so
+        # hold client data with this prefix or suffix
         self._held_prefix: bytes | None = None
         self._held_suffix = b""
         self._may_go = asyncio.Event()
@@ -73,11 +73,8 @@ class Proxy:
             self._port = self._server.sockets[0].getsockname()[1]
 
     def hold(self, prefix: bytes = b"", *, suffix: bytes = b"") -> None:
-        """From now on, requests that begin so (`PUT /files/`) do not get through, nor anything behind them; with a
-        `suffix`, pieces that end so.
-
-        Without either this is a black hole: whoever calls is accepted and hears nothing.
-        """
+        """Hold requests with this prefix (`PUT /files/`) and everything after them; with a `suffix`, chunks with
+        that end.  Without either, the proxy is a black hole: it accepts connections and never responds."""
         self._held_prefix = prefix
         self._held_suffix = suffix
         self._may_go.clear()
@@ -142,8 +139,7 @@ class Proxy:
     async def _pump(
         self, reader: StreamReader, writer: StreamWriter, *, lost: asyncio.Event, back: StreamWriter | None = None
     ) -> None:
-        """`back` leads to the client, where it is the client's requests that are passed on; `lost` says that the next
-        answer on this connection is to be lost."""
+        """`back` leads to the client if this direction carries requests; `lost` drops the next response."""
         with contextlib.suppress(OSError):
             while piece := await reader.read(PIECE_BYTES):
                 if back is None and lost.is_set():

@@ -1,12 +1,12 @@
 """Tests that every machine provider must pass.
 
-Its tests make a `Site`, where machines are made as a test wants it, and inherit:
+Define a `Site`, which controls the machines of the cloud, and inherit:
 
     class TestAws(ProviderContract):
         @pytest.fixture
         async def site(self) -> AsyncIterator[Site]: ...
 
-`ThrottledContract` has some more, for those whose site can say "not so fast".
+`ThrottledContract` adds tests for clouds that throttle.
 """
 
 import asyncio
@@ -144,7 +144,7 @@ class ProviderContract:
         names = {each.name for each in fleet.spec.instance_types}
         assert all(each.instance_type is None or each.instance_type in names for each in found)
 
-    async def test_what_is_said_to_be_launched_is_what_is_observed(self, site: Site, provider: MachineProvider) -> None:
+    async def test_launched_machines_are_observed(self, site: Site, provider: MachineProvider) -> None:
         result, found = await launched(provider, await site.fleet(), "a", "b")
 
         assert {each.id for each in result.launched} <= {each.id for each in found}
@@ -152,7 +152,7 @@ class ProviderContract:
         assert len(keys) == len(set(keys))
         assert set(keys) <= {"a", "b"}
 
-    async def test_order_that_is_repeated_makes_no_second_machine(self, site: Site, provider: MachineProvider) -> None:
+    async def test_repeated_order_makes_no_second_machine(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, first = await launched(provider, fleet, "a", "b")
 
@@ -161,7 +161,7 @@ class ProviderContract:
         assert {each.id for each in again} == {each.id for each in first}
         assert await site.existing(fleet) == 2
 
-    async def test_who_comes_after_a_crash_repeats_an_order_and_makes_no_second_machine(
+    async def test_order_repeated_after_a_crash_makes_no_second_machine(
         self, site: Site, provider: MachineProvider
     ) -> None:
         fleet = await site.fleet()
@@ -173,7 +173,7 @@ class ProviderContract:
         assert {each.id for each in again} == {each.id for each in first}
         assert await site.existing(fleet) == 2
 
-    async def test_two_that_order_the_same_at_once_get_one_machine(self, site: Site, provider: MachineProvider) -> None:
+    async def test_concurrent_equal_orders_make_one_machine(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
 
         async with opened(site) as other:
@@ -182,9 +182,7 @@ class ProviderContract:
 
         assert await site.existing(fleet) == 1
 
-    async def test_new_order_beside_a_repeated_one_makes_one_machine(
-        self, site: Site, provider: MachineProvider
-    ) -> None:
+    async def test_new_order_with_a_repeated_one_makes_one_machine(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, first = await launched(provider, fleet, "a")
 
@@ -204,7 +202,7 @@ class ProviderContract:
         assert [each.id for each in running] == [each.id for each in found]
         assert all(each.launched_at is None or each.launched_at.tzinfo is not None for each in running)
 
-    async def test_exactly_the_named_machines_end_and_are_not_replaced(
+    async def test_only_the_named_machines_are_terminated_and_not_replaced(
         self, site: Site, provider: MachineProvider
     ) -> None:
         fleet = await site.fleet()
@@ -216,7 +214,7 @@ class ProviderContract:
 
         await gone(site, provider, fleet, left=[kept])
 
-    async def test_machine_that_is_still_pending_can_be_ended(self, site: Site, provider: MachineProvider) -> None:
+    async def test_pending_machine_can_be_terminated(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, found = await launched(provider, fleet, "a", "b")
 
@@ -224,7 +222,7 @@ class ProviderContract:
 
         await gone(site, provider, fleet, left=[found[1].id])
 
-    async def test_ending_what_is_gone_or_unknown_is_no_error(self, site: Site, provider: MachineProvider) -> None:
+    async def test_terminating_a_missing_machine_is_no_error(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         _, found = await launched(provider, fleet, "a", "b")
         ended, kept = (each.id for each in found)
@@ -236,7 +234,9 @@ class ProviderContract:
 
         await gone(site, provider, fleet, left=[kept])
 
-    async def test_after_an_end_a_new_order_is_a_new_machine(self, site: Site, provider: MachineProvider) -> None:
+    async def test_new_order_after_a_termination_makes_a_new_machine(
+        self, site: Site, provider: MachineProvider
+    ) -> None:
         fleet = await site.fleet()
         _, found = await launched(provider, fleet, "a", "b")
         await provider.end(fleet, [found[0].id])
@@ -247,7 +247,7 @@ class ProviderContract:
         assert found[0].id not in {each.id for each in now}
         assert await site.existing(fleet) == 2
 
-    async def test_refusal_is_told_with_its_kind_and_a_sentence(self, site: Site, provider: MachineProvider) -> None:
+    async def test_refusal_has_a_kind_and_a_sentence(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
         kind = await site.refuse(fleet)
 
@@ -258,7 +258,7 @@ class ProviderContract:
         assert all(" " in each.text and each.text.endswith(".") for each in result.refused)
         assert await site.existing(fleet) == 0
 
-    async def test_never_more_machines_than_the_fleet_may_have(self, site: Site, provider: MachineProvider) -> None:
+    async def test_fleet_never_exceeds_its_limit(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet(max_machines=2)
 
         result = await provider.launch(fleet, orders("a", "b", "c"), total=3)
@@ -268,7 +268,7 @@ class ProviderContract:
         await provider.launch(fleet, orders("d"), total=3)
         assert await site.existing(fleet) <= 2
 
-    async def test_who_cannot_be_asked_is_an_error_and_not_an_empty_fleet(
+    async def test_unreachable_provider_is_an_error_and_not_an_empty_fleet(
         self, site: Site, provider: MachineProvider
     ) -> None:
         fleet = await site.fleet()
@@ -279,7 +279,7 @@ class ProviderContract:
 
         assert caught.value.detail.endswith(".")
 
-    async def test_prices_are_those_of_the_fleets_types(self, site: Site, provider: MachineProvider) -> None:
+    async def test_prices_cover_the_instance_types_of_the_fleet(self, site: Site, provider: MachineProvider) -> None:
         fleet = await site.fleet()
 
         found = await provider.prices(fleet)
@@ -288,9 +288,7 @@ class ProviderContract:
         assert [each.name for each in found] == [*known]
         assert all(each.price_per_hour >= 0 and each.speed == known[each.name].speed for each in found)
 
-    async def test_fleets_and_stages_do_not_see_each_others_machines(
-        self, site: Site, provider: MachineProvider
-    ) -> None:
+    async def test_fleets_and_stages_do_not_share_machines(self, site: Site, provider: MachineProvider) -> None:
         ours, other_stage = await site.fleet(), await site.fleet(stage="production")
         other_fleet = await site.fleet("landscapes")
         _, found = await launched(provider, ours, "a")
@@ -314,7 +312,7 @@ class ProviderContract:
 class ThrottledContract(ProviderContract):
     """For clouds that throttle: a throttled call is retried or reported."""
 
-    async def test_launch_that_was_throttled_is_made_or_told_and_can_be_repeated(
+    async def test_throttled_launch_succeeds_or_is_refused_and_repeatable(
         self, site: Site, provider: MachineProvider
     ) -> None:
         assert isinstance(site, ThrottledSite)
@@ -329,7 +327,7 @@ class ThrottledContract(ProviderContract):
         await until_observed(provider, fleet, 1)
         assert await site.existing(fleet) == 1
 
-    async def test_who_is_throttled_for_good_gives_up(self, site: Site, provider: MachineProvider) -> None:
+    async def test_permanent_throttling_is_reported(self, site: Site, provider: MachineProvider) -> None:
         assert isinstance(site, ThrottledSite)
         fleet = await site.fleet()
         await site.throttle(1_000_000)

@@ -1,5 +1,7 @@
-"""The whole system in real processes: server, workers and the commands around them, with a network in between that
-tests can break. Stand-ins for ComfyUI run in the test's own loop, so that tests can see and steer them."""
+"""The whole system in real processes: server, workers and commands, with a network that tests can break.
+
+ComfyUI simulators run in the test's event loop, so that tests can control them.
+"""
 
 import asyncio
 import hashlib
@@ -145,7 +147,7 @@ class System:
         variables: Mapping[str, str] | None = None,
         **settings: Any,
     ) -> Service:
-        """A worker, to be started; `settings` are the worker's, in lower case without their prefix."""
+        """A worker that is not started yet; `settings` are the worker's, in lower case without their prefix."""
         environment = self._environment(worker_id, simulators=simulators, variables=variables, **settings)
         log = self.folder / f"{worker_id}.log"
         made = Service(worker_id, "worker", environment=environment, log=log, constants=WORKER_CONSTANTS)
@@ -224,7 +226,7 @@ class System:
         return file_id
 
     async def submit(self, effect: int | str, content: bytes | None = None, **more: Any) -> str:
-        """A job of an effect, or of a workflow of the user's own, with a file if one is given; returns its id."""
+        """Submit a job of an effect or of the user's workflow, with a file if given; returns its id."""
         if content is not None:
             is_video = content is MP4
             more["input_file_id"] = await self.upload(
@@ -351,7 +353,7 @@ class System:
         )
 
     def left_on_worker(self) -> list[Path]:
-        """Leftover files, leases and partial downloads of workers."""
+        """StoredJobs files, leases and partial downloads of workers."""
         root = self.folder / "worker"
         found = [each for each in root.rglob("*") if each.is_file()]
         return [
@@ -361,7 +363,7 @@ class System:
         ]
 
     def left_on_comfyui(self, simulator: Simulator) -> list[Path]:
-        """Files in the folders of ComfyUI, except those of effects."""
+        """Files in the folders of ComfyUI, except effect assets."""
         found = [each for kind in ("input", "output", "temp") for each in (simulator.folder / kind).rglob("*")]
         return [each for each in found if each.is_file() and each.read_bytes() not in self.assets]
 
@@ -415,8 +417,8 @@ async def open_system(
 ) -> AsyncIterator[System]:
     """A server with an administrator, a user with tokens and an empty fleet. `s3` is a server and a storage URL.
 
-    It takes them from what is `populated`, or makes them anew, unless it stays empty. At the end what the processes
-    said is printed, for who looks at a failed test, unless this is `quiet`.
+    The data comes from `populated` or is created, unless `is_empty`. At the end it prints the output of the processes,
+    unless `quiet`.
     """
     port = free_port()
     server_url = f"http://127.0.0.1:{port}"

@@ -246,7 +246,7 @@ class PostgresBackend:
 async def _clean(connection: asyncpg.Connection) -> bool:
     """Reset a database to its template; returns whether that was possible."""
     # terminate leftover connections, which may hold locks
-    while await connection.fetchval(LEFT_OVER):  # noqa: ASYNC110  (the server tells nobody)
+    while await connection.fetchval(LEFT_OVER):  # noqa: ASYNC110  (the server sends no signal)
         await asyncio.sleep(0.001)
     if not await connection.fetchval(IS_CLEANABLE):
         return False

@@ -1,7 +1,7 @@
-"""A Python as it is on Windows, as far as Linux can play it: any process that has this folder in PYTHONPATH is one.
+"""Simulates Python on Windows, as far as Linux allows, for every process with this folder in PYTHONPATH.
 
-What Windows has not is gone; files that are open can be neither replaced nor removed; and no name is made that Windows
-would not take. What Python itself needs of POSIX to run here is left to Python.
+POSIX-only features are removed, open files can be neither replaced nor removed, and names that Windows rejects cannot
+be created. Python's own use of POSIX still works.
 """
 
 import asyncio
@@ -22,7 +22,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-import psutil  # noqa: F401 - it asks for the system once, and must hear the truth
+import psutil  # noqa: F401 - reads the platform once, and needs the real one
 
 MODULES = (
     "curses",
@@ -45,7 +45,7 @@ FUNCTIONS = (
     *("setpgid", "setsid", "setuid", "sysconf", "wait3", "wait4", "waitid"),
 )
 SIGNALS = ("SIGALRM", "SIGCHLD", "SIGCONT", "SIGHUP", "SIGKILL", "SIGPIPE", "SIGSTOP", "SIGTSTP", "SIGUSR1", "SIGUSR2")
-# Below it, names are as on Windows; this is how much of the length of a path is left there.
+# Names below it behave as on Windows; the number is the path length that is left.
 ROOT, ROOM = os.environ.get("TESTS_WINDOWS_ROOT"), 259 - len(r"C:\Users\somebody-s\.local\share\comfyrelay")
 DEVICE = re.compile(r"(con|prn|aux|nul|com\d|lpt\d)(\..*)?", re.IGNORECASE)
 
@@ -54,7 +54,7 @@ def take_away() -> None:
     for name in FUNCTIONS:
         if hasattr(os, name):
             delattr(os, name)
-    # Python's own way of ending a child here
+    # used by Python to stop a child
     subprocess.Popen.kill = lambda self: self.send_signal(9)  # type: ignore[method-assign]
     signal.SIGBREAK = signal.SIGQUIT  # type: ignore[attr-defined]
     for name in SIGNALS:
@@ -97,7 +97,7 @@ def play_files() -> None:
 
     os.replace, os.rename, os.link = replacing, renaming, linking  # type: ignore[assignment]
     os.unlink = os.remove = removing
-    # rights are those of the folder
+    # permissions come from the folder
     os.chmod = lambda *_args, **_more: None
 
 
@@ -130,7 +130,7 @@ KEYS = list(os.environ.get("TESTS_WINDOWS_KEYS", ""))
 
 
 def import_as_windows() -> None:
-    """What asks for the system asks when it is imported."""
+    """Import modules that read the platform at import."""
     before, sys.platform = sys.platform, "win32"
     try:
         folder = Path(importlib.util.find_spec("comfyrelay.system").origin).parent  # type: ignore[union-attr, arg-type]
@@ -145,6 +145,6 @@ sys.modules["msvcrt"] = play_msvcrt()
 take_away()
 play_files()
 sys.addaudithook(play_names)
-# what is not named is the code page of a country there
+# without an encoding, Windows uses the code page of the country
 warnings.filterwarnings("error", category=EncodingWarning, module=r"comfyrelay(\..*)?")
 import_as_windows()

@@ -24,13 +24,13 @@ def install(tmp_path: Path) -> FakeInstall:
 
 
 @pytest.mark.journey
-@pytest.mark.parametrize("is_seen_first_by", ["keeper", "worker"])
+@pytest.mark.parametrize("is_seen_first_by", ["supervisor", "worker"])
 async def test_job_survives_a_crash_of_the_managed_comfyui(
     tmp_path: Path, install: FakeInstall, fast_reconnect: None, monkeypatch: pytest.MonkeyPatch, is_seen_first_by: str
 ) -> None:
     if is_seen_first_by == "worker":
         # both poll it, and on a busy machine a job may start before the supervisor sees it up
-        monkeypatch.setattr(ComfyProcess, "answers", _answers_after_restart(install))
+        monkeypatch.setattr(ComfyProcess, "responds", _responds_after_restart(install))
     install.behave(misbehave=[STUCK])
     made = make_desk(
         tmp_path / "desk",
@@ -61,13 +61,13 @@ async def test_job_survives_a_crash_of_the_managed_comfyui(
     assert install.living == []
 
 
-def _answers_after_restart(install: FakeInstall) -> Callable[[ComfyProcess], Awaitable[bool]]:
-    answers = ComfyProcess.answers
+def _responds_after_restart(install: FakeInstall) -> Callable[[ComfyProcess], Awaitable[bool]]:
+    responds = ComfyProcess.responds
 
-    async def answer_if_restarted(process: ComfyProcess) -> bool:
-        return len(install.lives) > 1 and await answers(process)
+    async def responds_if_restarted(process: ComfyProcess) -> bool:
+        return len(install.lives) > 1 and await responds(process)
 
-    return answer_if_restarted
+    return responds_if_restarted
 
 
 async def test_doctor_finds_the_install_and_prints_how_to_use_it(

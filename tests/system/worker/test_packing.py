@@ -194,12 +194,12 @@ async def test_failed_trial_is_repeated_in_the_next_round(tmp_path: Path, monkey
     refused: list[str] = []
     rest = WorkflowPool.rest
 
-    def refuse(pool: WorkflowPool, client_id: str, *, is_resting: bool = True) -> None:
+    def refuse(pool: WorkflowPool, client_id: str, *, is_paused: bool = True) -> None:
         # all calls before, and the first for the new process
         if pool.stats().completed and len(refused) < 3:
             refused.append(client_id)
             raise NotFound("It is gone.")
-        rest(pool, client_id, is_resting=is_resting)
+        rest(pool, client_id, is_paused=is_paused)
 
     monkeypatch.setattr(WorkflowPool, "rest", refuse)
     async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
