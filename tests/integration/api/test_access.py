@@ -1,4 +1,4 @@
-"""Who may call what: every route of the application, by everybody, and nothing of anybody else's is seen or changed."""
+"""Access control: call every route as every kind of caller, and check that no foreign data is seen or changed."""
 
 import re
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -21,7 +21,7 @@ from comfyrelay.web.app_files import PAGES
 from tests.support.api import SECRETS, Api, Caller, open_api
 from tests.support.world import SqliteBackend
 
-# Routes that ask for something else than a login, and what.
+# Routes that require something other than a login.
 OPEN = {
     "/api/entry": "anybody",
     "/api/register": "anybody, limited by address",
@@ -38,7 +38,7 @@ OPEN = {
     "/healthz": "anybody",
     "/readyz": "anybody",
     "/metrics": "anybody",
-    # the app, which shows nothing before it has asked the API
+    # the app, which shows nothing before it has called the API
     "/": "anybody",
     **{path: "anybody" for page in PAGES if page for path in (f"/{page}", f"/{page}/{{rest}}")},
     "/assets/{name}": "anybody",
@@ -46,12 +46,12 @@ OPEN = {
 }
 
 
-# Beside those that say so in their path.
+# In addition to the routes that say so in their path.
 FOR_ADMINS = {"/api/slots"}
 
 
 def routes() -> list[tuple[str, str]]:
-    """Method and path of every route, as the application itself has them."""
+    """Method and path of every route, read from the application."""
     with TemporaryDirectory() as folder:
         app = create_app(Engine(Settings(data_dir=Path(folder)), signing_secrets=SECRETS.signing), SECRETS)
         return sorted({(method, each.path_format) for each in _walk(app.routes) for method in each.methods or ()})
@@ -62,7 +62,7 @@ def _walk(found: Iterable[Any]) -> Iterator[APIRoute]:
         if isinstance(each, APIRoute):
             yield each
         elif hasattr(each, "original_router"):
-            # a router that was included keeps its routes to itself
+            # an included router keeps its own list of routes
             yield from _walk(each.original_router.routes)
 
 
@@ -75,12 +75,12 @@ def audience(path: str) -> str:
 
 
 def filled(path: str, ids: dict[str, str]) -> str:
-    """A path with real ids of the owner in it, where it has a place for one."""
+    """Fill the placeholders of a path with real ids of the owner."""
     return re.sub(r"\{(\w+)(?::\w+)?\}", lambda found: ids.get(found[1], "1"), path)
 
 
 class People:
-    """Everybody who may try, and what belongs to the one whom they may not touch."""
+    """All kinds of callers, and the data that they must not touch."""
 
     callers: dict[str, Caller]
     ids: dict[str, str]
@@ -109,7 +109,7 @@ async def people(api: Api) -> People:
             webhook_url="https://receiver.test/hook",
         )
     )
-    # nobody sends it while the others try
+    # it must not be delivered during the calls below
     await api.stop_loops()
     await api.engine.queue.control.cancel(owner.user.tenant_id, told.id)
     [delivery] = await api.engine.webhooks.endpoints.list_deliveries(owner.user.tenant_id, told.id)
@@ -145,7 +145,7 @@ async def people(api: Api) -> People:
 
 
 async def rows_of(api: Api, tenant_id: str) -> dict[str, Any]:
-    """Every row of the tenant, in all databases."""
+    """Return every row of the tenant, in all databases."""
     found = {}
     for database, tables in (
         (api.engine.databases.central, central.metadata.tables),
@@ -160,7 +160,7 @@ async def rows_of(api: Api, tenant_id: str) -> dict[str, Any]:
 
 
 async def refused(people: People, who: str, whose: str) -> list[tuple[str, str, int]]:
-    """The routes of others that did not refuse a caller, with their answers."""
+    """Return the foreign routes that did not refuse a caller, with their answers."""
     answers = []
     for method, path in routes():
         if audience(path) == whose:
@@ -193,7 +193,7 @@ async def test_token_opens_the_routes_of_its_own_kind_only(people: People, who: 
 
 
 async def test_other_tenants_resources_are_not_found(api: Api, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
-    # the stream that never ends by itself ends after what it begins with
+    # close the endless stream after its first messages
     monkeypatch.setattr(live, "LONGEST_SECONDS", -1.0)
     before = await rows_of(api, people.ids["tenant_id"])
     secrets = [
@@ -207,7 +207,7 @@ async def test_other_tenants_resources_are_not_found(api: Api, people: People, m
         url = filled(path, people.ids)
         response = await people.callers["other tenant"].call(method, url, {} if method != "GET" else None)
         said = response.text
-        # what the caller wrote may be said back
+        # the answer may repeat the caller's input
         if response.status_code >= 500 or any(secret in said and secret not in url for secret in secrets):
             leaks.append((method, path, response.status_code, said[:200]))
         if "{" in path and response.is_success and "slug" not in path:
@@ -217,6 +217,6 @@ async def test_other_tenants_resources_are_not_found(api: Api, people: People, m
 
 
 def test_routes_that_need_no_login_are_known() -> None:
-    """A new route must be put behind a login, or be listed here with what it asks for instead."""
+    """A new route must require a login, or be listed here with what it requires instead."""
     paths = {path for _, path in routes()}
     assert set(OPEN) - paths == set()

@@ -1,4 +1,4 @@
-"""An administrator looks at a tenant, sets its limits, and decides who gets in."""
+"""Administrators view a tenant, set its limits and decide who may sign in."""
 
 import asyncio
 from typing import Any
@@ -86,7 +86,7 @@ class TestLimits:
         await desk.send("PATCH", path, {"max_active_jobs": 7})
         for _ in range(6):
             await desk.submit()
-        # as many as everybody
+        # the same as for every tenant
         await desk.send("PATCH", path, {"max_active_jobs": None})
         with pytest.raises(TooManyActiveJobs):
             await desk.submit()
@@ -125,7 +125,7 @@ class TestDeciding:
         problem_of(await session.call("GET", "/api/me"), 401)
         login = {"email": "eve@example.com", "password": PASSWORD}
         assert "disabled" in problem_of(await desk.api.anybody.call("POST", "/api/login", login), 403)["detail"]
-        # who does not know the password learns nothing
+        # a caller without the password learns nothing
         wrong = problem_of(await desk.api.anybody.call("POST", "/api/login", {**login, "password": "x" * 12}), 401)
         assert "disabled" not in wrong["detail"]
         [listed] = [each for each in (await desk.get("/tenants"))["items"] if each["email"] == "eve@example.com"]
@@ -156,7 +156,7 @@ class TestDeciding:
         assert admin is not None
         second = await desk.api.user("second@example.com", is_admin=True)
         assert second.user is not None
-        # one that is disabled does not count
+        # a disabled administrator does not count
         await change(desk, second.user.id, is_disabled=True)
         assert (
             "only administrator" in problem_of(await desk.call("PATCH", f"/users/{admin.id}", changes), 409)["detail"]

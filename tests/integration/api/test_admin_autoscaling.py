@@ -1,4 +1,4 @@
-"""An administrator says what the machines of a fleet are and how many there should be, and sees what was decided."""
+"""Administrators configure the machines and limits of a fleet, and read its decisions."""
 
 from typing import Any
 
@@ -91,7 +91,7 @@ class TestSpecs:
         all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
         changed = await desk.send("PATCH", HOME, {"scaling": {"schedules": [all_day]}})
         assert changed["scaling"]["schedules"] == [all_day]
-        # as it came back it goes there again
+        # the answer can be sent back unchanged
         await desk.send("PATCH", HOME, {"scaling": {"schedules": changed["scaling"]["schedules"]}})
 
 
@@ -136,7 +136,7 @@ class TestBundles:
         put = ("PUT", "/fleets/production/other/workflows", {"workflow_slugs": ["clip"]})
         problem = problem_of(await desk.call(*put), 409)
         assert {each["name"] for each in problem["missing"]} == {"CheckpointLoader", "SaveVideo", "model.safetensors"}
-        # somebody who does not say may have it
+        # a worker that reports nothing may have it
         await desk.send("PUT", put[1], {"workflow_slugs": ["clip"], "force": True})
         await desk.worker("silent", fleet="other")
         await desk.send("PUT", put[1], {"workflow_slugs": []})
@@ -206,6 +206,6 @@ async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) 
     found = await desk.get(f"{HOME}/desired")
     assert found["desired"] == 2
     assert "never fewer than 2" in found["reason"]
-    # it was only asked for
+    # this was only a question
     assert (await desk.get(f"{HOME}/decisions"))["items"] == []
     problem_of(await desk.call("GET", "/fleets/production/unknown/desired"), 404)

@@ -1,4 +1,4 @@
-"""An administrator looks through the queue, and stops, repeats or hurries single jobs."""
+"""Administrators browse the queue, and stop, retry or reprioritize single jobs."""
 
 import asyncio
 from datetime import timedelta
@@ -42,7 +42,7 @@ class TestLooking:
         await desk.fail(lost, "out of memory", fault=Fault.WORKER)
         await desk.api.clock.set(desk.api.clock.now + timedelta(hours=1))
         await desk.complete(await desk.lease("gpu-2"))
-        # of others nothing is told
+        # nothing about other jobs is shown
         await desk.completed()
         found = await desk.get(f"/dispatches/{lost.dispatch_id}/audit")
         assert [(each["worker_id"], each["outcome"], each["attempt"]) for each in found["attempts"]] == [

@@ -1,4 +1,4 @@
-"""An administrator makes fleets, says what they run, and sees how they are doing."""
+"""Administrators create fleets, assign workflows to them and see their state."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What went wrong, and what an administrator does about it: webhooks, stuck steps, findings, settings."""
+"""Failures and their handling by administrators: webhooks, stuck steps, check results, settings."""
 
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
@@ -33,7 +33,7 @@ async def desk(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> Asyn
 class TestDeliveries:
     @pytest.fixture
     async def receiver(self, desk: OperatorScenario) -> AsyncIterator[Receiver]:
-        # receivers have clocks of their own, and refuse what is old
+        # receivers have their own clocks and refuse old requests
         await desk.api.clock.set(datetime.now(UTC))
         await desk.worker(max_concurrency=5)
         async with receiving() as receiver:
@@ -194,7 +194,7 @@ class TestFindings:
         await central.run(TransactionStep.REPAIR, reconcile_runs.begin)
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
         problem_of(await desk.call("POST", "/reconcile"), 409)
-        # its process is gone
+        # its process no longer exists
         await desk.advance(reconcile_service.LONGEST_SECONDS + 1)
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconcile_runs.idle()

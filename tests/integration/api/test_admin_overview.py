@@ -1,4 +1,4 @@
-"""How the service is doing: samples that cost nothing to keep, and a stream that says what is old."""
+"""The overview: cheap samples of the service state, and a stream that names outdated sections."""
 
 import asyncio
 import json
@@ -68,12 +68,12 @@ class TestSamples:
         found = await desk.get("/overview", range="hour")
         assert (at(found, "done", -2), at(found, "failed", -2), at(found, "tokens", -2)) == (1, 1, 7)
         assert (at(found, "done"), at(found, "failed"), at(found, "tokens")) == (1, 0, 7)
-        # one had waited for 30 s, one not at all
+        # one had waited for 30 s, the other not at all
         assert at(found, "wait_seconds", -2) == 15
         assert (at(found, "slots"), at(found, "busy")) == (5, 0)
         now = found["now"]
         assert (now["done_hour"], now["failed_hour"], now["tokens_hour"]) == (2, 1, 14)
-        # of the three of the hour, whatever the range
+        # the three of the hour, for every range
         assert now["wait_hour_seconds"] == (await desk.get("/overview", range="week"))["now"]["wait_hour_seconds"] == 10
 
     async def test_unsaved_counts_are_included(self, desk: OperatorScenario) -> None:
@@ -99,7 +99,7 @@ class TestSamples:
         found = await other.series(Range.HOUR)
         newest = found.times[-1]
         assert newest is not None
-        # the first who looked saw nothing waiting
+        # the first sample saw an empty queue
         assert (newest.begun, newest.done, newest.waiting) == (2, 1, 0)
 
     @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ async def count(desk: OperatorScenario) -> int:
 
 
 async def heard(stream: Stream, kind: str, name: str | None = None) -> dict[str, Any]:
-    """What is told next of a kind."""
+    """Return the next message of this type."""
     while True:
         [*_, event] = await stream.until("changed")
         found: dict[str, Any] = event.data
@@ -171,7 +171,7 @@ class TestEvents:
         async with open_stream(desk.admin, EVENTS) as stream:
             [first] = await stream.until("reset")
             assert first.data == {}
-            # the first look says nothing: all before it is fetched anyway
+            # the first read reports nothing: the page fetches all earlier data anyway
             desk.api.engine.operations.live.publish("effects", "none")
             await heard(stream, "effects", "none")
             yield stream
@@ -254,7 +254,7 @@ class TestEvents:
         assert (await heard(stream, "effects", "clip"))["effects"] == ["clip"]
 
     async def test_reads_announce_nothing(self, desk: OperatorScenario, stream: Stream) -> None:
-        # a page that hears of it would look again, for ever
+        # otherwise a page that receives it would fetch again, for ever
         await desk.send("POST", "/workflows/clip/validate")
         await desk.send("PATCH", "/effects/clip", {"name": "x"})
         assert (await heard(stream, "effects", "clip"))["workflows"] == []
@@ -278,7 +278,7 @@ class TestEvents:
     async def test_changes_are_batched_into_one_message(self, desk: OperatorScenario, stream: Stream) -> None:
         for number in range(300):
             desk.api.engine.operations.live.publish("workers", f"gpu-{number}")
-        # of so many none is named
+        # with this many changes no single one is named
         assert (await heard(stream, "workers", "*"))["workers"] == ["*"]
 
     async def test_all_hear_the_same_for_one_look(self, desk: OperatorScenario, stream: Stream) -> None:

@@ -1,4 +1,4 @@
-"""An administrator finds tenants and credits them; nobody else gets in anywhere."""
+"""Administrators find tenants and credit them; other callers are refused everywhere."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""An administrator tries a workflow out, on a worker of choice; and sees what it ran before."""
+"""Administrators test a workflow on a chosen worker and see its earlier test runs."""
 
 from typing import Any
 
@@ -147,7 +147,7 @@ class TestPreviews:
         one = await user.get("/api/effects/clip")
         for url in (changed["preview_url"], listed["preview_url"], offered["preview_url"], one["preview_url"]):
             assert (await desk.api.anybody.http.get(url)).content == b"cat"
-        # browsers keep what has the same address
+        # browsers cache by address
         assert offered["preview_url"] == one["preview_url"]
         assert "preview_path" not in one
         assert (await desk.send("PATCH", "/effects/clip", {"preview_path": None}))["preview_url"] is None

@@ -1,4 +1,4 @@
-"""What administrators learn of machines' time and money."""
+"""Machine time and cost, as administrators see them."""
 
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ PRICED = {"instance_types": [{"name": "g5.xlarge", "price_per_hour": 3.6}]}
 
 
 async def finish(api: Api, seconds: float) -> tuple[int, str]:
-    """A job that ran so long on a machine of 0.001 a second: its dispatch and its tenant."""
+    """Finish a job that ran this long on a machine of 0.001 a second; return its dispatch and tenant."""
     effect_id = await api.effect()
     admin = await api.user("root@example.com", is_admin=True)
     assert (await admin.call("PATCH", "/api/admin/fleets/production/home-clip", {"machines": PRICED})).is_success

@@ -1,4 +1,4 @@
-"""An administrator sees the workers, and decides who may work."""
+"""Administrators list the workers and approve or revoke them."""
 
 from typing import Any, ClassVar
 
@@ -67,7 +67,7 @@ class TestLooking:
         assert ids(first) == ["gpu-1", "gpu-2"]
         second = await desk.get("/workers", limit=2, cursor=first["next_cursor"])
         assert (ids(second), second["next_cursor"]) == (["gpu-10"], None)
-        # who leaves meanwhile takes nobody with it
+        # a worker that deregisters at the same time does not affect the others
         await desk.api.engine.fleet.workers.deregister("gpu-2")
         assert ids(await desk.get("/workers", limit=2, cursor=first["next_cursor"])) == ["gpu-10"]
         assert ids(await desk.get("/workers", sort="-name")) == ["gpu-10", "gpu-1"]

@@ -1,4 +1,4 @@
-"""An administrator registers graphs, changes them without touching what was submitted, and sees who can run them."""
+"""Administrators register graphs, change them without touching submitted jobs, and see which workers can run them."""
 
 import asyncio
 import hashlib
@@ -34,7 +34,7 @@ LOGO_HASH = hashlib.sha256(png()).hexdigest()
 
 
 async def asset(desk: OperatorScenario) -> str:
-    """The path of a file that has been uploaded for effects."""
+    """Return the path of an uploaded effect file."""
     body = {"mime_type": "image/png", "size": len(png()), "original_filename": "logo.png"}
     begun = await desk.send("POST", "/assets", body)
     sent = await desk.admin.http.put(begun["upload_url"], content=png(), headers=begun["upload_headers"])

@@ -1,4 +1,4 @@
-"""Connections that come too slowly, too many at once or with too much, and proxies in between."""
+"""Connections that are too slow, too many or too large, and proxies in between."""
 
 import asyncio
 import subprocess
@@ -36,7 +36,7 @@ class Served:
         return reader, writer
 
     async def begin_body(self, path: str = "/api/login") -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A call that the application waits for."""
+        """Start a call that keeps the application waiting for its body."""
         reader, writer = await self.say(
             f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
             "Expect: 100-continue\r\nContent-Length: 2\r\n\r\n{".encode()
@@ -75,7 +75,7 @@ async def test_oldest_incomplete_request_is_closed_over_the_limit(
     async with served(sqlite_backend, tmp_path, max_half_open_requests=3) as server:
         oldest, *others = [await server.say(BEGUN) for _ in range(4)]
         assert (await oldest[0].read()).startswith(b"HTTP/1.1 408")
-        # the others were not closed, and are answered once they are whole
+        # the others stay open, and are answered once they are complete
         for reader, writer in others:
             writer.write(b"\r\n")
             assert await reader.readline() == b"HTTP/1.1 200 OK\r\n"
@@ -100,7 +100,7 @@ async def test_rest_of_a_request_that_was_answered_is_not_waited_for(
         reader, writer = await server.say(head + b"{")
         assert b" 401 " in await reader.readline()
         writer.write(b" ")
-        # a server that waited for more would never end this
+        # a server that waited for more data would never finish this
         assert b"unauthorized" in await reader.read()
         writer.close()
 
@@ -129,7 +129,7 @@ async def test_oldest_endless_body_is_closed_over_the_limit(
         async with served(sqlite_backend, tmp_path, trusted_proxies=proxies, **{limit: 3}) as server:
             oldest, *others = [await server.begin_body() for _ in range(4)]
             assert (await oldest[0].read()).startswith(b"HTTP/1.1 408")
-            # the others were not closed, and are answered once they are whole
+            # the others stay open, and are answered once they are complete
             for reader, writer in others:
                 writer.write(b"}")
                 assert b" 422 " in await reader.readline()
@@ -173,7 +173,7 @@ async def test_idle_connection_is_closed_over_the_limit(sqlite_backend: SqliteBa
             assert b" 200 " in await reader.readline()
             await reader.read()
             writer.close()
-        # the oldest of those that were answered made room, and nobody who waits for an answer
+        # the oldest answered connection was closed, and none that waits for an answer
         assert await idle[0][0].read() == b""
         body[1].write(b"}")
         assert b" 422 " in await body[0].readline()
@@ -182,7 +182,7 @@ async def test_idle_connection_is_closed_over_the_limit(sqlite_backend: SqliteBa
 
 
 def test_connection_limit_stays_below_the_file_limit() -> None:
-    """The soft limit is raised as far as it goes."""
+    """The soft limit is raised to the hard limit."""
     code = (
         "import resource; from comfyrelay.server.http.connections import limit_to_open_files\n"
         "resource.setrlimit(resource.RLIMIT_NOFILE, (200, 1000))\n"
@@ -194,13 +194,13 @@ def test_connection_limit_stays_below_the_file_limit() -> None:
 
 
 async def test_request_that_runs_is_not_half_open(sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
-    """Its body may take longer than headers may."""
+    """Its body may take longer than its headers."""
     async with served(sqlite_backend, tmp_path, header_seconds=0.2) as server:
         slow, writer = await server.say(
             b"POST /api/login HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 2\r\n\r\n{"
         )
         idle, other = await server.say(b"")
-        # this one was begun later, and its time is over
+        # this one started later, and its time is over
         assert await idle.read() == b""
         writer.write(b"}")
         assert b" 422 " in await slow.readline()

@@ -1,4 +1,4 @@
-"""The documentation in a browser: whole without the internet, and under a policy."""
+"""The API documentation in a browser works without the internet and under a content security policy."""
 
 import re
 

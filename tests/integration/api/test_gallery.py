@@ -1,4 +1,4 @@
-"""The gallery: what was made is found, marked, gathered, taken away and deleted, by its owner alone."""
+"""The gallery: its owner finds, marks, collects, downloads and deletes outputs."""
 
 import io
 import re
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.both_databases
 
 @dataclass
 class Scenario:
-    """A user, and a worker that makes what the user wants."""
+    """A user, and a worker that produces the outputs."""
 
     api: Api
     user: Caller
@@ -31,12 +31,12 @@ class Scenario:
     effect_id: int
 
     async def made(self, prompt: str = "a cat", **more: Any) -> str:
-        """An output; returns its id."""
+        """Make an output; return its id."""
         job = await run(self.api, self.user, self.worker, self.effect_id, input_payload={"prompt": prompt}, **more)
         return str(job["outputs"][0]["file_id"])
 
     async def batch(self, label: str, *prompts: str) -> list[str]:
-        """The outputs of a batch, in its order."""
+        """Make a batch; return its outputs in order."""
         items = [{"input_payload": {"prompt": each}, "label": each} for each in prompts]
         batch = await self.user.post("/api/batches", {"effect_id": self.effect_id, "label": label, "items": items})
         for _ in prompts:
@@ -45,7 +45,7 @@ class Scenario:
         return [each["id"] for each in sorted(page["items"], key=lambda each: each["item_no"])]
 
     async def second(self, first: str, data: bytes, mime_type: str = "text/plain") -> str:
-        """Another output of the same job."""
+        """Add another output to the same job."""
         [item] = [each for each in await self.items() if each["id"] == first]
         assert self.user.user is not None
         tenant_id, id_ = self.user.user.tenant_id, new_id()
@@ -113,7 +113,7 @@ class TestLookingThrough:
         item = next(each for each in await scenario.items() if each["id"] == first)
         job = await scenario.user.get(f"/api/ai-jobs/{item['job_id']}")
         assert [item["id"]] == [each["file_id"] for each in job["outputs"]]
-        # whoever is asked, its prompt is the same one
+        # every query returns the same prompt
         assert job["prompt"] == item["prompt"]
         assert item | {"url": ""} == {
             "id": first,
@@ -248,7 +248,7 @@ class TestLookingThrough:
 
         assert await days() == [("2026-03-02", 1), ("2026-03-01", 1)]
         assert await days(tz="Europe/Vienna") == [("2026-03-02", 2)]
-        # half past eleven is the next day where clocks are three quarters of an hour ahead
+        # half past eleven is the next day where clocks are 45 minutes ahead
         assert await days(tz="Asia/Kathmandu") == [("2026-03-02", 2)]
         assert await scenario.ids(**{"from": "2026-03-02"}) == [noon]
         assert await scenario.ids(to="2026-03-01") == [late]
@@ -308,7 +308,7 @@ class TestCollections:
         text = await scenario.second(await scenario.made("other"), b"words")
         best = await scenario.collection("best")
         await scenario.mark(text, add_to=best)
-        # of what cannot be seen, the newest
+        # the newest of the hidden ones
         assert (await scenario.user.get("/api/collections"))["items"][0]["cover"]["id"] == text
         await scenario.mark(shown, add_to=best)
         [found] = (await scenario.user.get("/api/collections"))["items"]
@@ -321,7 +321,7 @@ class TestCollections:
         new = await scenario.made("new")
         best, none = await scenario.collection("best"), await scenario.collection("Another")
         await scenario.mark(old, new, add_to=best)
-        # twice is once
+        # a repetition changes nothing
         await scenario.mark(new, add_to=best)
         another, found = (await scenario.user.get("/api/collections"))["items"]
         assert (another["id"], another["count"], another["cover"]) == (none, 0, None)
@@ -351,7 +351,7 @@ class TestCollections:
 
 
 def named(*paths: str) -> list[str]:
-    """What these would be called in a zip, each a name or `folder/name`."""
+    """Return the names of these outputs in a zip, each a name or `folder/name`."""
     asked = [each.rpartition("/") for each in paths]
     return archive_names(asked, lambda each: each[2], lambda each: each[0] or None)
 
@@ -398,7 +398,7 @@ class TestZips:
             "b-same-b-2.txt",
             "b-same-b.png",
         ]
-        # media does not get smaller, and nothing else is tried
+        # media does not compress, so nothing is deflated
         assert {each.compress_type for each in zipped.infolist()} == {zipfile.ZIP_STORED}
         assert zipped.read("Boats- 1-2/a red boat-001.png") == png("blue")
         assert zipped.read("b-same-b-2.txt") == b"said " * 1000
@@ -417,7 +417,7 @@ class TestZips:
         await scenario.user.post("/api/gallery/delete", {"ids": [deleted]})
         zipped = zipfile.ZipFile(io.BytesIO((await scenario.user.call("GET", url)).content))
         assert zipped.testzip() is None
-        # a folder has the name that it would have
+        # a folder keeps its own name
         assert zipped.namelist() == ["kept.png", "missing.txt/a-001.png", "missing (2).txt"]
         said = zipped.read("missing (2).txt").decode().splitlines()
         assert said == [f"{deleted}: it was deleted", "lost.png: the file is missing in storage"]
@@ -430,7 +430,7 @@ class TestZips:
         pieces = await zips.open(scenario.user.user, await zips.create(scenario.user.user, [large]))
         sizes = [len(piece) async for piece in pieces]
         assert sum(sizes) > 5_000_000
-        # one of S3's is a mebibyte
+        # S3 uses parts of one mebibyte
         assert max(sizes) <= 1024 * 1024 + 1000
 
     async def test_download_is_for_its_user_and_for_a_while(self, scenario: Scenario) -> None:
@@ -442,7 +442,7 @@ class TestZips:
         assert (await scenario.user.call("GET", url)).status_code == 200
         await scenario.later(minutes=15)
         problem_of(await scenario.user.call("GET", url), 404)
-        # and it is forgotten with the next one
+        # the next one replaces it
         await scenario.user.post("/api/gallery/zip", {"ids": [one]})
         [kept] = await execute(scenario.api.engine.databases.shards["main"], "SELECT count(*) AS n FROM zips")
         assert kept.n == 1

@@ -1,5 +1,4 @@
-"""Graphs are read in threads of their own, and of one tenant one at a time: whoever brings many that take long waits
-for himself."""
+"""Graphs are read in dedicated threads, one at a time per tenant, so slow graphs delay only their own tenant."""
 
 import asyncio
 import threading
@@ -14,7 +13,7 @@ from comfyrelay.services.forms.describe import DescribedWorkflow, describe_graph
 from tests.support.api import Api
 from tests.support.world import PATIENCE_SECONDS
 
-# more than there are common threads, wherever this runs
+# more than the default thread pool has on any machine
 MANY = 40
 
 
@@ -26,7 +25,7 @@ def graph(text: str) -> dict[str, Any]:
 
 
 class Long:
-    """Work that ends when it is told to."""
+    """Work that runs until the test stops it."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -44,7 +43,7 @@ class Long:
             self.at_once -= 1
 
     async def begins(self) -> None:
-        # in a thread of its own: the common ones may be what is taken
+        # in its own thread: the default pool may be full
         begun = asyncio.get_running_loop().create_future()
         loop = asyncio.get_running_loop()
 
@@ -87,7 +86,7 @@ async def test_turn_ends_with_its_thread_not_with_its_caller() -> None:
     await long.begins()
     left.cancel()
     again = asyncio.create_task(readers.run("a", long))
-    # one of another tenant goes through all the same
+    # a graph of another tenant is still read
     assert await readers.run("b", lambda: "done") == "done"
     assert long.most_at_once == 1
     long.go_on.set()

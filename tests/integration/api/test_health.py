@@ -1,4 +1,4 @@
-"""Whether a server is alive, and whether it can serve: anybody may ask, and is told which part cannot be used."""
+"""Liveness and readiness checks: public, and they name the part that is unavailable."""
 
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ async def two_shards(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -
 
 @contextmanager
 def down(databases: Databases, name: str) -> Iterator[None]:
-    """A database that cannot be reached until the block ends."""
+    """Make a database unreachable until the block ends."""
     up = databases.central if name == "central" else databases.shards[name]
     nowhere = str(Path(up.url.database or "").parent) if up.dialect == "sqlite" else "nowhere"
     gone = Database(name, up.url.set(database=nowhere).render_as_string(hide_password=False))
@@ -86,7 +86,7 @@ async def test_storage_that_cannot_be_used_is_named_without_saying_where_it_is(
 
 
 async def test_unreachable_shard_keeps_the_server_ready(api: Api, two_shards: Databases) -> None:
-    """It hurts its own tenants only: the others still have theirs."""
+    """It affects only its own tenants; the others keep working."""
     with down(two_shards, "a"):
         checked = await Readiness(two_shards, api.engine.objects).check()
         assert checked.is_ready
@@ -117,7 +117,7 @@ async def test_frequent_health_checks_are_cached(api: Api, monkeypatch: pytest.M
 
 async def test_address_that_does_not_exist_is_a_page_for_people_and_a_problem_for_programs(api: Api) -> None:
     shown = await api.anybody.call("GET", "/nowhere", headers={"Accept": "text/html"})
-    # 503 where the app is not built, with a page that says so
+    # 503 if the app is not built, with a page that says so
     assert shown.status_code in (404, 503)
     assert shown.headers["Content-Type"].startswith("text/html")
     problem_of(await api.anybody.call("GET", "/nowhere", headers={"Accept": "application/json"}), 404)

@@ -1,4 +1,4 @@
-"""One stream of all that changes for a user: replayed after a pause, the same for every open page, and never lost."""
+"""The live stream of a user: replayed after a reconnect, the same for every open page, and without gaps."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -33,7 +33,7 @@ async def worker(api: Api, effect: int) -> Caller:
 
 
 async def told(stream: Stream, job_id: str, status: str) -> Said:
-    """The first message that tells this of the job."""
+    """Return the first message about the job of this type."""
     while True:
         said = (await stream.until("changed"))[-1]
         if any(each["id"] == job_id and each["status"] == status for each in said.data["jobs"]):
@@ -67,7 +67,7 @@ async def test_credits_are_streamed(api: Api, user: Caller, effect: int) -> None
         await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
         said = (await stream.until("wallet"))[-1]
         assert (said.id is not None, said.data) == (True, {})
-        # the same payment once more is no news
+        # a repeated payment is no change
         await api.engine.accounts.ledger.credit(user.user.tenant_id, 5, reference="paid")
         job = await submit(user, effect)
         assert "wallet" not in [each.type for each in await stream.until("changed")]
@@ -75,7 +75,7 @@ async def test_credits_are_streamed(api: Api, user: Caller, effect: int) -> None
         missed = await stream.until("queue")
         assert [each.type for each in missed] == ["changed", "wallet", "queue"]
         assert [each["id"] for each in missed[0].data["jobs"]] == [job["id"]]
-        # whoever heard the first part alone has not heard all
+        # a client that received only the first part has not received all
         assert [each.id is None for each in missed] == [True, False, False]
 
 
@@ -160,7 +160,7 @@ async def test_missed_changes_are_replayed_after_a_reconnect(
             missed["id"]: "completed",
             failed["id"]: (await user.get(f"/api/ai-jobs/{failed['id']}"))["status"],
         }
-    # and not again to whoever has heard it
+    # and not again to a client that has received it
     async with follow_all(user, last_event_id=said.id) as stream:
         [again, _queue] = await stream.until("queue")
         assert again.data == {"jobs": [], "batches": [], "removed": []}
@@ -257,7 +257,7 @@ async def test_changes_of_another_process_are_streamed(
     job = await submit(user, effect)
     async with follow_all(user) as stream:
         await stream.until("queue")
-        # no wakeup: this process does not know
+        # no wakeup: this process has not seen the change
         monkeypatch.setattr(api.engine.outbox.applier, "_on_applied", lambda *_: None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         await told(stream, job["id"], "canceled")
@@ -267,7 +267,7 @@ async def test_changes_of_another_process_are_streamed(
 async def test_started_read_finishes_after_a_disconnect(
     api: Api, user: Caller, monkeypatch: pytest.MonkeyPatch, which: int
 ) -> None:
-    """A connection whose read is broken off is lost: first where it begins is read, then what was missed."""
+    """A cancelled read loses its connection: first the read of the start position, then the read of missed changes."""
     hub, horizon, calls, broken = api.engine.jobs.live, changes.horizon, iter(range(9)), []
     is_reading, may_go_on, is_read = asyncio.Event(), asyncio.Event(), asyncio.Event()
 
@@ -345,7 +345,7 @@ async def test_stream_ends_periodically_to_reauthenticate(user: Caller, monkeypa
 
 class TestLate:
     async def test_change_that_commits_late_is_not_lost(self, api: Api, user: Caller, effect: int) -> None:
-        """On PostgreSQL its number is older than that of others which were told before; on SQLite they wait for it."""
+        """On PostgreSQL its number is lower than numbers already sent; on SQLite later changes wait for it."""
         jobs = [await submit(user, effect) for _ in range(3)]
         tenant_id = (await user.get("/api/me"))["tenant_id"]
         shard = await api.engine.databases.shard_of(tenant_id)
@@ -367,7 +367,7 @@ class TestLate:
             assert is_sqlite or [each["id"] for each in before.data["jobs"]] == [jobs[1]["id"]]
             may_commit.set()
             await asyncio.gather(committing, other)
-            # whoever stayed, and whoever left after the other was told
+            # the client that stayed, and the one that left after the other had received it
             await told(stream, jobs[0]["id"], "queued")
         async with follow_all(user, last_event_id=before.id) as stream:
             [missed, _queue] = await stream.until("queue")

@@ -1,4 +1,4 @@
-"""Local files: what a signed URL allows, and nothing else."""
+"""Local files: a signed URL allows exactly its own operation."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,7 +18,7 @@ PATH = "tenants/t/uploads/cat.png"
 
 @pytest.fixture
 async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    """No database is asked for a file, so one is enough."""
+    """File routes use no database, so one backend is enough."""
     async with open_api(sqlite_backend, tmp_path, allowed_origins=["https://app.test"]) as api:
         yield api
 
@@ -36,13 +36,13 @@ def http(api: Api) -> httpx.AsyncClient:
 
 @pytest.fixture
 async def url(objects: LocalObjects) -> str:
-    """A URL that gives `DATA`."""
+    """Return a URL that serves `DATA`."""
     await objects.put(PATH, DATA)
     return await objects.sign_download(PATH, ttl_seconds=60, filename="My cat.png", content_type="image/png")
 
 
 def changed(url: str, **query: str) -> str:
-    """The URL with other words in its query."""
+    """Return the URL with other query values."""
     parts = urlsplit(url)
     fields = {key: values[0] for key, values in parse_qs(parts.query).items()} | query
     return parts._replace(query=urlencode(fields)).geturl()
@@ -210,7 +210,7 @@ class TestUploads:
     ) -> None:
         async def torn() -> AsyncIterator[bytes]:
             yield b"ab"
-            raise ClientDisconnect  # what the application sees of it
+            raise ClientDisconnect  # the part that the application sees
 
         upload = await objects.sign_upload(PATH, content_type="image/png", size=4, ttl_seconds=60)
         problem_of(await http.put(upload.url, content=torn(), headers=upload.headers), 422)

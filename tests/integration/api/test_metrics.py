@@ -1,4 +1,4 @@
-"""What Prometheus is told: the queue, the leases, the ends, the latencies; nothing of any tenant."""
+"""Prometheus metrics: queue, leases, outcomes and latencies, without tenant data."""
 
 import re
 from datetime import timedelta
@@ -22,7 +22,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 
 async def figures(api: Api) -> dict[Sample, float]:
-    """Every sample, read anew."""
+    """Read every sample again."""
     api.engine.operations.metrics._cached = None
     api.engine.scaling.figures._asked = None
     answer = await api.anybody.call("GET", "/metrics")
@@ -154,7 +154,7 @@ async def test_outboxes_webhooks_and_databases(api: Api) -> None:
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_queue") == 0
     assert at(found, "outbox_oldest_seconds", shard="main", direction="to_shard") == 0
     assert at(found, "webhooks_undelivered", shard="main") == 0
-    # from tomorrow, so that the recovery leaves it alone
+    # from tomorrow, so that the recovery ignores it
     for database, columns, values in (
         (shard, "job_ids, created_at", "'[]', relay_now(86400)"),
         (central, "shard, updates, created_at", "'main', '[]', relay_now(86400)"),
@@ -168,7 +168,7 @@ async def test_outboxes_webhooks_and_databases(api: Api) -> None:
 
 
 async def test_undelivered_webhooks(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A host that cannot be found is tried again."""
+    """Delivery to an unknown host is retried."""
     monkeypatch.setattr("comfyrelay.services.webhooks.sender._resolve", Mock(side_effect=OSError))
     effect_id, user = await api.effect(), await user_of(api)
     job_id = await submit(api, user, "one", effect_id=effect_id, webhook_url="https://receiver.test/")

@@ -1,4 +1,4 @@
-"""Workers bring the definitions of their nodes, and workflows are read with them."""
+"""Workers upload their node definitions, and workflows are read with them."""
 
 import asyncio
 import gzip
@@ -302,7 +302,7 @@ class TestChanging:
 
 
 class TestWaitingForNodes:
-    """Of a file of ComfyUI's editor whose nodes no worker has nobody knows the fields."""
+    """The fields of an editor workflow are unknown while no worker has its nodes."""
 
     RARE = workflow([empty(), node(2, "Rare", [("images", "IMAGE", 1)], values=[5])], [(1, 1, 0, 2, 0)])
     COMPLETE: ClassVar[dict[str, Any]] = {

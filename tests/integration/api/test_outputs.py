@@ -1,4 +1,4 @@
-"""What counts as the output of a job: a copy that nobody can write, of the size, hash and type that were told."""
+"""The output of a job is a read-only copy with the reported size, hash and type."""
 
 import asyncio
 import hashlib
@@ -46,21 +46,21 @@ class Scenario:
         return await self.worker.call("POST", "/api/worker/complete", {**lease_of(job or self.job), "output": output})
 
     async def there(self) -> dict[str, str]:
-        """The objects of the job, by path, as `upload` or `output`; a poster counts where its file is gone."""
+        """Return the objects of the job by path, as `upload` or `output`; a poster counts if its file is missing."""
         folder = job_folder(self.job["tenant_id"], self.job["job_id"])
         paths = [each.path async for each in self.api.engine.objects.list(folder)]
         alone = [each for each in paths if source_path(each) == each or source_path(each) not in paths]
         return {each: each.rpartition("/")[2].partition("-")[0] for each in alone}
 
     async def output(self) -> bytes:
-        """What the user gets."""
+        """Return the output as the user gets it."""
         await self.api.engine.outbox.delivery.idle()
         [shown] = (await self.user.get(f"/api/ai-jobs/{self.job['job_id']}"))["outputs"]
         return (await self.user.http.get(shown["url"])).content
 
     async def tidy(self) -> None:
         await self.api.engine.outbox.delivery.idle()
-        # from then on no URL of an ended job works, and no upload is still under way
+        # from now on no URL of an ended job works, and no upload is running
         late = self.api.engine.settings.lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS + 1
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=late))
         await self.api.engine.operations.retention.run_once()
@@ -91,7 +91,7 @@ def is_local(scenario: Scenario) -> bool:
 async def test_upload_after_completion_changes_nothing(scenario: Scenario) -> None:
     assert await scenario.put(png("blue")) == 200
     assert (await scenario.complete(png("blue"))).status_code == 200
-    # the upload is gone, and the URL still works
+    # the upload is deleted, and the URL still works
     assert [*(await scenario.there()).values()] == ["output"]
     assert await scenario.put(png("red")) == 200
     assert await scenario.output() == png("blue")
@@ -113,7 +113,7 @@ async def test_upload_in_the_last_moment_of_its_url_is_removed_also_when_leases_
         await scenario.complete(png("blue"))
         await api.engine.outbox.delivery.idle()
         await api.clock.set(api.clock.now + timedelta(seconds=api.engine.settings.lease_url_ttl_seconds - 1))
-        # what retention would have removed before comes again, and nobody looks for it a second time
+        # retention would have removed it before; it comes again and is not checked a second time
         await api.engine.operations.retention.run_once()
         assert await scenario.put(png("red")) == 200
         assert sorted((await scenario.there()).values()) == ["output", "upload"]
@@ -133,7 +133,7 @@ async def test_output_is_never_at_a_writable_url(scenario: Scenario) -> None:
 
 async def test_output_of_another_hash_is_refused_and_no_copy_of_it_is_left(scenario: Scenario) -> None:
     await scenario.put(png("blue"))
-    # as large as the other, and another picture
+    # the same size, but another image
     problem = problem_of(await scenario.complete(png("blue"), sha256=hashlib.sha256(b"").hexdigest()), 422)
     assert "SHA-256" in problem["errors"]["output"]
     assert [*(await scenario.there()).values()] == ["upload"]
@@ -150,13 +150,13 @@ async def test_output_that_is_too_large_is_refused_and_removed(scenario: Scenari
             for start in range(0, len(data), 1000):
                 yield data[start : start + 1000]
 
-        # without a word of its length
+        # without a content length
         sent = await scenario.worker.http.put(
             scenario.job["output_url"], content=pieces(), headers=scenario.job["output_headers"]
         )
         assert sent.status_code == 422
         assert await scenario.there() == {}
-        # as if it had come by another way
+        # as if it had arrived in another way
         await scenario.api.engine.objects.put(
             scenario.job["output_url"].partition("/files/")[2].partition("?")[0], data
         )
@@ -178,7 +178,7 @@ async def test_output_is_of_the_kind_that_was_promised(scenario: Scenario) -> No
         assert problem["errors"]["output"] == f"The output is {told}, but this workflow creates image/png."
     for told in ("image", "image/png\nx: y", "a" * 201):
         problem_of(await scenario.complete(file.getvalue(), mime_type=told), 422)
-    # another format of the same kind is as good
+    # another format of the same kind is accepted
     assert (await scenario.complete(file.getvalue(), mime_type="image/webp")).status_code == 200
     assert await scenario.output() == file.getvalue()
 
@@ -228,7 +228,7 @@ async def test_complete_that_is_repeated_after_a_crash_finds_its_way(scenario: S
     with pytest.raises(Crash):
         await scenario.api.engine.queue.outputs.complete(scenario.report(png("blue")))
     scenario.api.engine.databases.central.crash = None
-    # as in another process, which remembers nothing; the copy is there, and the upload as well
+    # as in another process with no memory of it; both the copy and the upload exist
     scenario.api.engine.queue.lease_payloads._known.clear()
     assert sorted((await scenario.there()).values()) == ["output", "upload"]
     for _ in range(2):

@@ -1,4 +1,4 @@
-"""Payments: signed, a moment old, credited once, to the tenant they name."""
+"""Payments are signed, recent, credited once, and credited to the named tenant."""
 
 import asyncio
 import hashlib
@@ -23,7 +23,7 @@ PATH = "/api/webhooks/payments"
 
 @pytest.fixture
 async def shop(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    """A server that takes payments, with two users."""
+    """A server that accepts payments, with two users."""
     async with open_api(backend, tmp_path, payment_webhook_secret=SECRET) as api:
         await api.engine.accounts.tenancy.create_user(email="ada@example.com")
         await api.engine.accounts.tenancy.create_user(email="other@example.com")
@@ -154,7 +154,7 @@ async def test_payment_that_makes_no_sense_is_refused(shop: Api) -> None:
 async def test_tenant_that_is_not_there_is_not_found(shop: Api) -> None:
     problem_of(await report(shop, event(email="nobody@example.com")), 404)
     problem_of(await report(shop, event(email=None, tenant_id="nobody")), 404)
-    # the event was not used up
+    # the event is still unused
     await shop.engine.accounts.tenancy.create_user(email="nobody@example.com")
     assert (await report(shop, event(email="nobody@example.com"))).status_code == 200
 

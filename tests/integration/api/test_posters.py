@@ -1,4 +1,7 @@
-"""Posters and previews: made with the output, shown by URLs of their own, gone with the file; never in a job's way."""
+"""Posters and previews:
+
+made with the output, served by their own URLs, deleted with the file; they never delay a job.
+"""
 
 import asyncio
 import hashlib
@@ -30,7 +33,7 @@ from tests.support.world import GRAPH, PATIENCE_SECONDS, PROMPT, Crash, Postgres
 
 @dataclass
 class Wall:
-    """A user with an effect that makes pictures, and a worker."""
+    """A user with an image effect, and a worker."""
 
     api: Api
     user: Caller
@@ -43,17 +46,17 @@ class Wall:
         return self.api.engine.databases.shards["main"]
 
     async def made(self, data: bytes | None = None, **more: Any) -> Any:
-        """A job that is completed, as its user sees it."""
+        """Complete a job; return it as its user sees it."""
         job = await submit(self.user, self.effect_id, **more)
         await complete(self.api, self.worker, await lease(self.worker), data)
         return await self.user.get(f"/api/ai-jobs/{job['id']}")
 
     async def there(self) -> set[str]:
-        """What lies in the storage for tenants."""
+        """Return the objects in the tenant storage."""
         return {each.path async for each in self.api.engine.objects.list("tenants")}
 
     async def alone(self) -> set[str]:
-        """Posters and previews without a file."""
+        """Return posters and previews without a file."""
         there = await self.there()
         return {each for each in there if source_path(each) != each and source_path(each) not in there}
 
@@ -187,7 +190,7 @@ async def test_poster_waits_for_storage_and_is_made_once(wall: Wall, monkeypatch
     drawing = wall.api.engine.jobs.pending_posters
 
     async def away(*_args: Any, **_more: Any) -> None:
-        # another process looks meanwhile
+        # another process checks at the same time
         assert await drawing.run_once() == 0
         raise StorageUnavailable("Away.")
 
@@ -271,7 +274,7 @@ async def test_file_that_is_removed_while_it_is_drawn_leaves_no_poster(
         with pytest.raises(Crash):
             await wall.api.engine.jobs.pending_posters.run_once()
         wall.shard.crash = None
-        # the process did not come to see that the file is gone
+        # the process did not see that the file is missing
         assert len(await wall.alone()) == 1
         await wall.api.clock.set(wall.api.clock.now + timedelta(seconds=DRAW_SECONDS + GRACE_SECONDS + 1))
         await wall.api.engine.jobs.removal.run_once()
@@ -286,10 +289,10 @@ async def test_poster_is_deleted_with_its_file(wall: Wall) -> None:
     there = await wall.there()
     assert {each for each in there if source_path(each) == path} == {path, *(set(derived_paths(path)) & there)}
     assert len(there) == 3
-    # looking for strays leaves them alone
+    # the search for orphaned files leaves them alone
     await wall.tidy()
     assert await wall.there() == there
-    # one that nobody knows of, of another format
+    # an unknown poster of another format
     await wall.api.engine.objects.put(f"{path}.preview.webm", b"left")
     await wall.user.call("DELETE", f"/api/ai-jobs/{job['id']}")
     assert await wall.there() == set()
@@ -308,7 +311,7 @@ async def test_upload_that_nothing_uses_any_more_goes_with_its_poster(wall: Wall
 
 
 async def _used(wall: Wall, data: bytes, **more: str) -> str:
-    """A file that a job has named."""
+    """Return a file that a job refers to."""
     file_id = await upload(wall.user, data, **more)
     paths = [await wall.path(file_id)]
     await wall.shard.run(TransactionStep.TENANT, lambda tx: media.use_files(tx, wall.tenant_id, paths))

@@ -1,4 +1,4 @@
-"""Live previews: a worker sends pictures only while somebody looks, and only the owner of a job sees them."""
+"""Live previews: sent only while the owner of the job watches, and visible only to the owner."""
 
 import asyncio
 import io
@@ -26,7 +26,7 @@ def jpeg(colour: str = "red") -> bytes:
 
 @dataclass
 class Run:
-    """A job that a worker has, and the user whose job it is."""
+    """A leased job and its user."""
 
     api: Api
     user: Caller
@@ -57,7 +57,7 @@ async def run(api: Api) -> Run:
     job_id = (await user.post("/api/ai-jobs", {"effect_id": effect_id, "idempotency_key": "k"}))["id"]
     worker = await api.worker()
     job = (await worker.post("/api/worker/poll", {"worker_id": "gpu-1"}))["job"]
-    # the tenant's database hears of the start a little later
+    # the tenant database records the start a little later
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (await user.get(f"/api/ai-jobs/{job_id}"))["status"] != "processing":  # noqa: ASYNC110
             await asyncio.sleep(0.01)
@@ -67,7 +67,7 @@ async def run(api: Api) -> Run:
 
 @pytest.fixture
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody shares what another has just read."""
+    """Drop cached reads."""
     monkeypatch.setattr(previews, "SHARED_SECONDS", -1.0)
 
 
@@ -164,7 +164,7 @@ async def test_invalid_preview_is_not_shown(run: Run, data: bytes) -> None:
     await run.look()
     stored = await run.put(data)
     if isinstance(run.api.engine.objects, LocalObjects):
-        # S3 takes it, and cannot be told not to
+        # S3 accepts it and cannot be told to refuse
         problem_of(stored, 422)
         assert await run.stored() == []
     assert (await run.look()).status_code == 204

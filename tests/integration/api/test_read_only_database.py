@@ -1,4 +1,4 @@
-"""A database that takes no changes: everybody is told so, nobody's secret is logged, and it passes by itself."""
+"""A read-only database: callers get a clear error, no secret is logged, and the service recovers without a restart."""
 
 import traceback
 from typing import Any
@@ -20,7 +20,7 @@ SECRET = "whsec_"
 
 
 async def set_read_only(database: Database, *, is_read_only: bool) -> None:
-    """For whoever connects from now on, on PostgreSQL; for connections that write, on SQLite."""
+    """On PostgreSQL for new connections; on SQLite for connections that write."""
     if database.dialect == "postgresql":
         connection = await asyncpg.connect(database.dsn, server_settings={"default_transaction_read_only": "off"})
         value = "on" if is_read_only else "off"
@@ -40,7 +40,7 @@ def _only_read(connection: Any, _record: object) -> None:
 
 
 async def readiness(api: Api) -> dict[str, str]:
-    """What is wrong, as it is this moment."""
+    """Return the current readiness problems."""
     try:
         return (await Readiness(api.engine.databases, api.engine.objects).check()).problems
     except NotReady as error:

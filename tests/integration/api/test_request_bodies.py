@@ -1,4 +1,4 @@
-"""Bodies: how large they may be, from whom, and that whoever sends a hostile one keeps nobody waiting."""
+"""Request bodies: size limits per caller, and hostile bodies that delay no other request."""
 
 import asyncio
 import json
@@ -38,7 +38,7 @@ async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Ap
 
 
 def chunks(body: bytes, read: list[int]) -> Any:
-    """A body without a length, and how much of it was read."""
+    """A body without a length, and the number of bytes read from it."""
 
     async def pieces() -> AsyncIterator[bytes]:
         for start in range(0, len(body), 1000):
@@ -128,7 +128,7 @@ async def test_large_body_is_checked_in_another_thread_than_that_of_the_loop(api
     async with httpx.AsyncClient(transport=httpx.ASGITransport(other), base_url="http://other.test") as http:
         for length in (10, 2 * SMALL_BYTES):
             assert (await http.post("/texts", json={"text": "x" * length})).json() == length
-    # once each: FastAPI takes over what was checked
+    # once each: FastAPI reuses the checked values
     in_loop, in_thread = checked_in
     assert in_loop is threading.current_thread()
     assert in_thread is not threading.current_thread()
@@ -221,7 +221,7 @@ async def test_tenant_has_so_many_workflows_of_its_own(api: Api) -> None:
     first, _ = [await user.post("/api/workflows", graph(n)) for n in range(2)]
     refused = problem_of(await user.call("POST", "/api/workflows", graph(2)), 409)
     assert "COMFYRELAY_MAX_OWN_WORKFLOWS" in refused["detail"]
-    # what is there already is no new one
+    # an existing one is not new
     assert (await user.call("POST", "/api/workflows", graph(1))).status_code == 200
     assert (await other.call("POST", "/api/workflows", graph(2))).status_code == 201
     await user.call("DELETE", f"/api/workflows/{first['slug']}")

@@ -1,5 +1,4 @@
-"""What is kept no longer: old videos with their files, uploads that nothing uses, outputs that lost. Never anything of
-a live job."""
+"""Retention deletes old videos with their files, unused uploads and lost outputs, but nothing of a live job."""
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from tests.support.api import Api, Caller, open_api
 from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, SqliteBackend, execute
 
 DAY = 86400.0
-# The URLs of a lease work for this long, and an upload that has begun may take its time.
+# The URLs of a lease work for this long, and a started upload may take longer.
 LATE_SECONDS = Settings().lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS
 MASK = {"key": "mask", "type": "image", "placeholder": "{{MASK}}", "user_configurable": True}
 CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_input": True}
@@ -32,7 +31,7 @@ CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_
 
 @dataclass
 class Attic:
-    """A user whose videos are kept for 30 days, and whose unused uploads for a day."""
+    """A user whose videos are kept for 30 days and unused uploads for a day."""
 
     api: Api
     caller: Caller
@@ -79,7 +78,7 @@ class Attic:
         await self.api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
 
     async def processed(self, name: str = "clip.mp4") -> str:
-        """A video with a result."""
+        """Return a video with a result."""
         video_id = await self.video(name)
         await self.submit(name, video_id=video_id)
         await self.complete(await self.lease())
@@ -89,7 +88,7 @@ class Attic:
         await self.api.clock.set(self.api.clock.now + timedelta(seconds=seconds))
 
     async def tidy(self) -> RetentionResult:
-        """Both looks that it takes: to mark, and to remove."""
+        """Run both passes: mark, then remove."""
         first = await self.api.engine.operations.retention.run_once()
         await self.advance(GRACE_SECONDS)
         second = await self.api.engine.operations.retention.run_once()
@@ -102,7 +101,7 @@ class Attic:
         return found
 
     async def objects(self) -> set[str]:
-        """The names of the objects of the user that there are."""
+        """Return the names of the user's objects."""
         listed = self.api.engine.objects.list(f"tenants/{self.user.tenant_id}")
         return {each.path.rpartition("/")[2] async for each in listed}
 
@@ -172,7 +171,7 @@ class TestOldVideos:
         await attic.advance(11 * DAY)
         await attic.tidy()
         assert (await attic.status(video_id), await attic.status(again["video_id"])) == ("expired", "completed")
-        # what both were made of stays for the one
+        # the shared input stays for the other video
         assert "clip.mp4" in await attic.objects()
         await attic.advance(20 * DAY)
         await attic.tidy()
@@ -219,7 +218,7 @@ class TestOldVideos:
         assert await attic.objects() == {"clip.mp4"}
 
     async def test_file_that_a_live_job_needs_keeps_its_video(self, attic: Attic) -> None:
-        """A job names its inputs by path, in what was fixed when it was submitted; no column tells."""
+        """A job refers to its inputs by path in its payload; no column has them."""
         mask = await attic.file("mask.png", "image/png")
         video_id = await attic.api.engine.accounts.tenancy.add_video(attic.user, original_file_id=mask)
         await attic.submit(input_file_id=await attic.file("a.mp4"), input_payload={"mask": mask})
@@ -243,7 +242,7 @@ class TestOldVideos:
 
     @pytest.mark.parametrize("used_at", ["NULL", "relay_now(0)"])
     async def test_submission_that_was_under_way_wins(self, attic: Attic, used_at: str) -> None:
-        """It had found the file just before that was marked."""
+        """It found the file just before the file was marked."""
         await attic.submit(input_file_id=await attic.file("late.mp4"))
         await execute(attic.shard, f"UPDATE files SET used_at = {used_at}, removing_at = relay_now(-1)")
         leased = await attic.lease()

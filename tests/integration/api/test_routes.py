@@ -1,4 +1,4 @@
-"""Routes are tried one after the other, for every request: what a fleet and its users ask all day long comes first."""
+"""Routes are matched in order, so the most frequent ones come first."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from tests.support.world import SqliteBackend
 
 @pytest.fixture
 async def api(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[Api]:
-    """Which route is taken is nothing to a database."""
+    """Route matching uses no database."""
     async with open_api(sqlite_backend, tmp_path) as api:
         yield api
 

@@ -1,4 +1,4 @@
-"""Getting in without a password: the first administrator by a code, everybody else by a link of an administrator."""
+"""Sign-in without a password: the first administrator by a code, other users by a link from an administrator."""
 
 import asyncio
 from collections.abc import Callable
@@ -79,7 +79,7 @@ class TestSettingUp:
         answers = await asyncio.gather(
             *(set_up(api, code, email=f"root{number}@example.com") for number, code in enumerate(codes))
         )
-        # who comes second has not mistyped the code
+        # the second caller has not mistyped the code
         assert sorted(each.status_code for each in answers) == [201, 409]
         problem_of(await set_up(api, await make_code(api), email="late@example.com"), 409)
 
@@ -172,7 +172,7 @@ class TestResetLinks:
         real = accounts.sign_in
 
         async def slow(**given: str) -> Any:
-            """The password is right, and before the session begins another one is set."""
+            """The password is right, and is changed before the session starts."""
             shown = await real(**given)
             assert (await reset(api, link)).is_success
             return shown
@@ -198,7 +198,7 @@ class TestGuessing:
         for email in ("ada@example.com", "nobody@example.com"):
             said = []
             for number in range(31):
-                # each from an address of its own
+                # each from its own address
                 api.context.sign_ins.reset("127.0.0.1")
                 response = await sign_in(api, f"guess {number}", email)
                 said.append((response.status_code, response.json()["detail"]))
@@ -293,7 +293,7 @@ class TestJoining:
         found = await admin.get("/api/admin/fleets/production/home-clip/join-command")
         *variables, last = found["powershell"].split("; ")
         assert last == "comfyrelay worker"
-        # nothing is replaced between single quotes, and two of them are one, also of those that curl
+        # nothing is expanded between single quotes, and a doubled quote is one, also in the curl command
         assert "$env:COMFYUI_BASE_URL='http://o''brien\u2019\u2019s $pc`:8188'" in variables
         assert f"$env:FLEET_SECRET='{found['variables']['FLEET_SECRET']}'" in variables
         assert len(variables) == len(found["variables"])

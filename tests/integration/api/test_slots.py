@@ -1,4 +1,4 @@
-"""WorkerSlots: where jobs run, as administrators see it."""
+"""Worker slots: where jobs run, as administrators see it."""
 
 from typing import Any
 
@@ -67,7 +67,7 @@ async def test_slot_shows_its_gpu_and_how_far_its_job_is(api: Api) -> None:
         "expected_seconds": None,
     }
     assert (away["state"], away["away"], away["job"]) == ("idle", "Nobody answers there.", None)
-    # as another process sees it, once it is written down
+    # as another process sees it, once it is stored
     assert await api.engine.fleet.slots.write_noted() == {"gpu-1"}
     assert await admin.get("/api/slots") == told
 

@@ -1,4 +1,4 @@
-"""What no database keeps, in paths, queries and bodies: refused by name, and never a fault of the server."""
+"""Values that no database stores, in paths, queries and bodies: refused by name, never a server error."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SPOILED = ("a%00b", "a%ED%A0%80b")
 
 
 def calls(spoiled: str) -> list[tuple[str, str]]:
-    """Every route that has such a place, with this in each place of its path, and in each of its query."""
+    """Return a call for every path and query parameter of every route, with this value in it."""
     found = []
     for router in ROUTERS:
         for route in router.routes:

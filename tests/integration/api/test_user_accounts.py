@@ -1,4 +1,4 @@
-"""Accounts: whoever signs up is signed in, tokens are shown once, and a session is safe in a browser."""
+"""Accounts: sign-up also signs in, tokens are shown once, and a session is safe in a browser."""
 
 from pathlib import Path
 

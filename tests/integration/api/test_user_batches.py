@@ -1,4 +1,4 @@
-"""Batches over HTTP: all items or none, one progress, one verb for all."""
+"""Batches over HTTP: all items or none, one progress, and one action for all."""
 
 from typing import Any
 
@@ -55,7 +55,7 @@ class TestSubmitting:
             effect_id=effect,
             notify_urls=urls,
         )
-        # nor by a program that has the engine itself
+        # nor by a program that calls the engine directly
         with pytest.raises(InvalidInput) as refused:
             await api.context.engine.jobs.batches.submit(request)
         assert "webhook_url" in refused.value.errors["notify_urls"]

@@ -1,4 +1,4 @@
-"""What can be run: effects without anything of the operator's, and graphs that users bring themselves."""
+"""Effects without operator data, and graphs that users upload."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ class TestEffects:
         assert inputs["photo"]["is_primary_input"]
         assert inputs["photo"]["required"]
         assert (inputs["steps"]["minimum"], inputs["steps"]["maximum"]) == (1, 50)
-        assert not inputs["steps"]["required"]  # the effect has set it
+        assert not inputs["steps"]["required"]  # set by the effect
 
     async def test_nothing_of_the_operators_is_shown(self, api: Api) -> None:
         await rich_effect(api)

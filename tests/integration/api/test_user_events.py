@@ -1,4 +1,4 @@
-"""A stream of a job's events: replayed from where one left off, then live, up to the end."""
+"""The event stream of a job: replayed from the last received event, then live, up to the end."""
 
 from typing import Any
 
@@ -104,7 +104,7 @@ async def test_events_of_another_process_arrive_within_a_second(
     job = await submit(user, effect)
     async with follow(user, job["id"]) as stream:
         await stream.until("job:queued")
-        # no wakeup: this process does not know
+        # no wakeup: this process has not seen the change
         monkeypatch.setattr(api.engine.outbox.applier, "_on_applied", lambda *_: None)
         await user.post(f"/api/ai-jobs/{job['id']}/cancel")
         assert [each.type for each in await stream.rest()] == ["job:canceled"]
@@ -122,7 +122,7 @@ async def test_many_subscribers_cost_one_statement(
         return await real(tx, asked)
 
     monkeypatch.setattr(history, "events_after", counted)
-    # only wakeups count here: a tick that falls into the test would be one more
+    # only wakeups count here: a tick during the test would add one
     monkeypatch.setattr(api.engine.jobs.events, "_tick_seconds", 60.0)
     jobs = [await submit(user, effect) for _ in range(3)]
     async with follow(user, jobs[0]["id"]) as a, follow(user, jobs[1]["id"]) as b, follow(user, jobs[1]["id"]) as c:
@@ -132,7 +132,7 @@ async def test_many_subscribers_cost_one_statement(
         await user.post("/api/ai-jobs/bulk", {"ids": [each["id"] for each in jobs], "action": "cancel"})
         for stream in (a, b, c):
             assert [each.type for each in await stream.rest()] == ["job:canceled"]
-    # two jobs are followed by three; nobody asks for the third job
+    # three clients follow two jobs; the third job has no subscriber
     assert looks == [2]
 
 

@@ -1,4 +1,4 @@
-"""A graph of a tenant's own is held to the policy when it is brought, and again when a job is submitted with it."""
+"""A tenant graph is checked against the policy when it is added, and again when a job is submitted."""
 
 from typing import Any
 

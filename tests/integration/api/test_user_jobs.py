@@ -1,4 +1,4 @@
-"""Jobs over HTTP: submitted once per key, seen by their owner alone, and the verbs."""
+"""Jobs over HTTP: one job per idempotency key, visible only to their owner, and the actions."""
 
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ async def ids(user: Caller, query: str = "") -> list[str]:
 
 
 async def followed(api: Api, user: Caller, job: Any) -> Any:
-    """A job that works on the output of this one, and waits."""
+    """A waiting job that uses the output of this one."""
     await api.engine.catalogue.workflows.create(
         slug="again",
         graph={"1": {"class_type": "LoadImage", "inputs": {"image": "{{X}}"}}},
@@ -92,7 +92,7 @@ class TestSubmitting:
         assert (await ids(user), (await user.get("/api/wallet"))["balance"]) == ([], 100)
         job = await user.post("/api/ai-jobs", {**body, "expected_tokens": 9})
         assert job["reserved_tokens"] == 9
-        # the price is no part of the request: what was accepted is what it was
+        # the price is no part of the request: the accepted request is unchanged
         again = await user.call("POST", "/api/ai-jobs", {**body, "expected_tokens": 7})
         assert (again.status_code, data_of(again)["id"]) == (200, job["id"])
 
@@ -178,7 +178,7 @@ class TestLooking:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)
-        # in the words of its worker, whatever they are
+        # the worker's own message, whatever it says
         progress = {"done": 0.25, "value": "a quarter", "of": {"a": ["newer"]}}
         beat = {**lease_of(leased), "progress": progress, "logs": ["loading", "sampling"]}
         await worker.post("/api/worker/heartbeat", beat)
@@ -237,7 +237,7 @@ class TestLooking:
             wish = {"workflow_slug": made["slug"], "idempotency_key": str(number), "input_payload": {"prompt": text}}
             found.append((await user.post("/api/ai-jobs", wish))["id"])
         assert await ids(user, f"?q={search}") == [found[0]]
-        # not in what stands beside it: the names of values, files and types
+        # not in the other fields: names of values, files and types
         assert await ids(user, "?q=placeholder") == await ids(user, "?q=output") == []
 
     async def test_logs_come_in_pages(self, api: Api, user: Caller, effect: int) -> None:
@@ -403,7 +403,7 @@ class TestMany:
         monkeypatch.setattr(JobSubmission, "retry_once", counted)
         balance = (await user.get("/api/wallet"))["balance"]
         for changed in (5, 0):
-            # a second time nothing is new
+            # a repetition changes nothing
             done = await user.post("/api/ai-jobs/bulk", {"ids": made, "action": "retry"})
             assert (done["matched"], done["changed"], done["refused"]) == (5, changed, [])
         assert alone == []
@@ -431,7 +431,7 @@ class TestMany:
         done = await user.post("/api/ai-jobs/bulk", {**delete, "as_of": counted["as_of"]})
         assert (done["matched"], done["changed"]) == (2, 2)
         assert await ids(user) == [made[3], made[2]]
-        # where any status fits, what has changed was counted, and only what is new was not
+        # without a status filter, changed jobs were already counted, and only new ones were not
         new = (await submit(user, effect))["id"]
         cancel = {"filter": {}, "action": "cancel", "as_of": anything["as_of"]}
         assert (await user.post("/api/ai-jobs/bulk", cancel))["changed"] == 1

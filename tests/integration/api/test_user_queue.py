@@ -1,4 +1,4 @@
-"""The queue as a list: batches and single jobs, what runs, waits and has ended; found, filtered and reordered."""
+"""The queue as a list: batches and single jobs, running, waiting and finished; searched, filtered and reordered."""
 
 from typing import Any
 
@@ -75,7 +75,7 @@ class TestSections:
         assert cats["first_label"] == (await user.get(f"/api/ai-jobs/{cats['items'][0]['id']}"))["label"]
         assert found[0]["waiting_text"] is found[-1]["waiting_text"] is None
         assert found[-1]["ended_at"] == done["completed_at"]
-        # and all of it by when it was made
+        # and all of it by creation time
         made = [done["id"], many, first, second, paused]
         assert await ids(user, "?sort=oldest") == made
         assert await ids(user, "?sort=newest") == made[::-1]
@@ -86,7 +86,7 @@ class TestSections:
         async def none(*_given: object, **_more: object) -> int:
             return 0
 
-        # more than one user may have
+        # more than the limit of one user
         monkeypatch.setattr(stored_jobs, "count_active", none)
         await run(api, user, worker, effect)
         await submit(user, effect)
@@ -140,7 +140,7 @@ class TestSections:
         assert (entry["status"], entry["counts"]["completed"], entry["counts"]["failed"]) == ("failed", 1, 1)
         assert entry["error"]
         assert entry["ended_at"]
-        # under a status stands all that has a job of it, and how many of its jobs are meant
+        # a status filter lists everything that has a job of that status, with the number of matching jobs
         for status in ("failed", "completed"):
             [entry] = await queue(user, f"?status={status}")
             assert (entry["id"], entry["total"], entry["matched"]) == (many, 2, 1)
@@ -155,7 +155,7 @@ class TestNumbers:
     async def test_list_the_counts_and_what_many_at_once_means_agree(
         self, api: Api, user: Caller, effect: int, worker: Caller
     ) -> None:
-        """Also of batches of which some have ended, of items that were retried, and of what is only fetched."""
+        """Also for partly finished batches, retried items and prefetched jobs."""
         await run(api, user, worker, effect)
         mixed = await batch(user, effect, 4, label="Mixed")
         await complete(api, worker, await lease(worker))
@@ -272,7 +272,7 @@ class TestOrder:
         assert await ids(user) == [a, b, c, many]
         await user.post(f"/api/batches/{many}/move", {"before": b})
         assert await ids(user) == [a, many, b, c]
-        # before an item of a batch is before all of it: a batch stays together
+        # a position before an item of a batch is before the whole batch: a batch stays together
         second = (await user.get(f"/api/queue/{many}/items"))["items"][1]["id"]
         await user.post(f"/api/ai-jobs/{c}/move", {"before": second})
         assert await ids(user) == [a, c, many, b]
@@ -426,7 +426,7 @@ class TestClearing:
         assert (await user.post("/api/queue/clear", {"status": ["failed", "canceled"]}))["cleared"] == 2
         for query in ("", "?status=failed", "?status=completed", "?q=mixed", "?sort=oldest"):
             assert mixed not in await ids(user, query)
-        # no number has them, and everything else does
+        # no number contains them, and everything else does
         numbers = TestNumbers()
         assert await numbers.matched(user, in_queue=True) == 2
         assert await numbers.matched(user) == 5
@@ -434,7 +434,7 @@ class TestClearing:
         assert sum((await api.engine.jobs.overview.counts(tenant_id)).values()) == 2
         assert (await user.get(f"/api/ai-jobs/{done['id']}"))["outputs"]
         assert len((await user.get("/api/gallery"))["items"]) == 3
-        # what runs again is back as a whole
+        # a rerun job appears as a whole
         await user.post(f"/api/batches/{mixed}/retry-failed", {})
         [entry] = await queue(user, "?q=mixed")
         assert (entry["total"], entry["matched"], entry["counts"]["completed"]) == (2, 2, 1)

@@ -1,4 +1,4 @@
-"""Uploads go straight to storage, and a video shows how far its job is and where its files can be had."""
+"""Uploads go straight to storage, and a video shows the progress of its job and the URLs of its files."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ PHOTO = {"key": "photo", "type": "image", "placeholder": "{{INPUT}}", "required"
 
 
 async def photo_effect(api: Api, slug: str = "clip", **more: Any) -> int:
-    """An effect that takes a photo and, on request, another."""
+    """An effect that takes a photo and, optionally, a second one."""
     extra = {"key": "extra", "type": "image", "placeholder": "{{PROMPT}}", "user_configurable": True}
     await api.engine.catalogue.workflows.create(
         slug=slug,
@@ -82,7 +82,7 @@ class TestUploads:
         ):
             begun = await user.post("/api/videos/uploads", {**UPLOAD, "original_filename": name})
             path = begun["upload_url"].partition("?")[0]
-            # local files and S3 differ in what stands before
+            # local files and S3 differ in the prefix
             assert f"/tenants/{me['tenant_id']}/uploads/{begun['file']['id']}" in path
             assert ".." not in path
 

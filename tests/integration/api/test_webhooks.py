@@ -1,5 +1,4 @@
-"""The ends of jobs are told to whoever wants to know: signed, once for each job, again until it works, and never into
-our own network."""
+"""Webhooks report finished jobs: signed, once per job, retried until delivered, and never into our own network."""
 
 import asyncio
 import json
@@ -64,7 +63,7 @@ class Scenario:
         return leased
 
     async def ended(self, *, key: str = "one") -> str:
-        """A job of which the receiver is to be told."""
+        """A finished job with a webhook to the receiver."""
         job_id = await self.submit(webhook_url=self.receiver.url, key=key)
         await self.complete()
         return job_id
@@ -96,7 +95,7 @@ async def scenario(
 ) -> AsyncIterator[Scenario]:
     async with open_api(backend, tmp_path, webhook_allow_private=True) as api:
         await api.stop_loops()
-        # receivers have clocks of their own, and refuse what is old
+        # receivers have their own clocks and refuse old requests
         await api.clock.set(datetime.now(UTC))
         effect_id = await api.effect()
         caller = await api.user(tokens=100)
@@ -147,7 +146,7 @@ class TestWhatIsTold:
         await scenario.submit()
         await scenario.complete()
         assert await scenario.send() == 1
-        # another tenant's webhook hears nothing of it
+        # the webhook of another tenant receives nothing
         other = await scenario.api.user("other@example.com")
         data_of(await other.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         assert await scenario.send() == 0
@@ -361,7 +360,7 @@ class TestAskingAgain:
         [(first, body), (second, same)] = scenario.receiver.heard
         assert (first["webhook-id"], body) == (second["webhook-id"], same)
         [delivery] = await scenario.deliveries(job_id)
-        # it began anew
+        # it started again
         assert (delivery["status"], delivery["attempts"]) == ("delivered", 1)
 
     async def test_dead_delivery_uses_the_current_url(self, scenario: Scenario) -> None:
@@ -376,7 +375,7 @@ class TestAskingAgain:
         assert delivery["status"] == "given_up"
         data_of(await scenario.caller.call("PUT", "/api/webhook", {"url": scenario.receiver.url}))
         await scenario.caller.post(f"/api/deliveries/{delivery['id']}/redeliver")
-        # it is tried as often as a new one
+        # it gets as many attempts as a new one
         scenario.receiver.statuses = [500]
         await scenario.send()
         [delivery] = await scenario.deliveries(job_id)
@@ -444,7 +443,7 @@ class TestWhereTo:
     async def test_name_that_changes_its_mind_gains_nothing(
         self, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        """It is asked for once, and the connection goes to the address that was looked at."""
+        """The name is resolved once, and the connection goes to the checked address."""
         port = int(receiver.url.rpartition(":")[2].partition("/")[0])
         addresses = {"rebind.test": iter(["127.0.0.1", "127.0.0.2"])}
 

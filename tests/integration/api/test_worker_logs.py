@@ -1,4 +1,4 @@
-"""The log of a worker: sent only while an administrator looks, and by the worker itself."""
+"""The log of a worker: sent by the worker itself, and only while an administrator watches."""
 
 import asyncio
 from collections.abc import Callable
@@ -28,7 +28,7 @@ async def worker(desk: OperatorScenario) -> Caller:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    # nobody is told, so this looks at every turn of the loop
+    # there is no signal for this, so poll at every turn of the loop
     while not condition():  # noqa: ASYNC110
         await asyncio.sleep(0)
 
@@ -48,7 +48,7 @@ async def test_log_is_requested_on_view_and_shown_on_arrival(desk: OperatorScena
     assert (asked.json()["data"]["lines"], asked.json()["data"]["received_at"]) == ([], None)
     assert asked.json()["data"]["within_seconds"] > 0
     assert (await poll(worker))["wants_logs"] is True
-    # not again for every call of the same moment
+    # not again for every call at the same moment
     assert (await poll(worker))["wants_logs"] is False
     await worker.post("/api/worker/logs", {"lines": [LINE, "another"], "what_is_newer": 1})
     found = await look(desk)

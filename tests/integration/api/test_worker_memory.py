@@ -1,4 +1,4 @@
-"""What workers hear and say of memory over HTTP: what stays loaded, and what a GPU was too small for."""
+"""Memory in the worker protocol: models that stay loaded, and jobs that did not fit a GPU."""
 
 from tests.support.api import Api, data_of
 from tests.support.api_calls import lease, lease_of, submit

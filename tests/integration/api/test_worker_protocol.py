@@ -1,4 +1,4 @@
-"""The worker protocol over HTTP: seven calls, their answers and every error that they document."""
+"""The worker protocol over HTTP: seven calls, their answers and every documented error."""
 
 import asyncio
 import io
@@ -61,7 +61,7 @@ async def balance(api: Api, made: Made) -> int:
 
 
 async def until(condition: Callable[[], object]) -> None:
-    """Let others run until something is so."""
+    """Yield to other tasks until the condition holds."""
     while not condition():  # noqa: ASYNC110  (nobody is told of these states)
         await asyncio.sleep(0.001)
 
@@ -447,7 +447,7 @@ class TestHeartbeat:
         worker = await api.worker()
         job = await poll(worker)
         assert job is not None
-        # as at another server, which has not handed this lease over
+        # like another server, which has not delivered this lease
         api.engine.queue.lease_payloads = LeasePayloads(
             api.engine.databases, api.engine.objects, ttl_seconds=900, max_output_bytes=1000, max_output_files=1
         )
@@ -467,7 +467,7 @@ class TestHeartbeat:
         assert waiting.result()["stop"] == "cancel"
 
     async def test_heartbeat_after_a_cancel_returns_at_once(self, api: Api, monkeypatch: pytest.MonkeyPatch) -> None:
-        """It has read that it may go on, and does not wait yet. No tick comes to its help here."""
+        """It has read that it may continue, and does not wait yet. No tick wakes it here."""
         made = await submitted(api)
         worker = await api.worker()
         job = await poll(worker)

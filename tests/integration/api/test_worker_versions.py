@@ -1,4 +1,4 @@
-"""Workers of other versions: what they say too much, too little or differently costs no job."""
+"""Workers of other versions: extra, missing or different fields cost no job."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ KEY = "0123456789abcdef"
 
 
 def nulls(model: type[WorkerRequest]) -> dict[str, Any]:
-    """All that may be left out."""
+    """Set all optional fields to null."""
     return {name: None for name, field in model.model_fields.items() if not field.is_required()}
 
 
@@ -100,10 +100,10 @@ class TestPoll:
         worker = await api.worker(max_concurrency=2)
         assert await poll(worker, current_load=2) is None
         assert await poll(worker, current_load=1) is not None
-        # what it was given counts also if it says less
+        # its configured value counts even if it reports less
         await submit(api, made.user, made.effect_id, "two")
         assert await poll(worker, current_load=0, max_concurrency=1) is None
-        # what it said last counts until it says something else
+        # the last reported value counts until it changes
         assert await poll(worker, current_load=0) is None
         assert await poll(worker, current_load=0, max_concurrency=2) is not None
 

@@ -1,4 +1,4 @@
-"""A fleet whose settings nobody can read, or that no number fits, is paused and says why; the others go on."""
+"""A fleet with unreadable or impossible settings is paused with a reason; the others keep running."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 async def store(fleets: Fleets, **raw: Any) -> None:
-    """As another version may have stored it."""
+    """Store settings as another version may have written them."""
     query = update(fleet_rows).where(fleet_rows.c.slug == fleets.fleet).values(**raw)
     await fleets.world.engine.databases.central.run("test", lambda tx: tx.execute(query))
 
@@ -121,6 +121,6 @@ def test_decision_about_one_that_no_number_fits_leaves_the_others() -> None:
 
 
 def test_decision_memory_does_not_grow_with_machines_and_slots() -> None:
-    """Each slot on its own would be more than any memory holds."""
+    """One object per slot would exceed any memory."""
     wide = fleet(slots=10**15, max_machines=10**12, min_machines=10**12, launches_per_minute=5)
     assert launched(plan([waiting(3)], wide)) == 5

@@ -1,4 +1,4 @@
-"""The figures of fleets in CloudWatch, as moto's server plays it, by name and dimension."""
+"""The metrics of fleets in CloudWatch (moto's server), by name and dimension."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -21,7 +21,7 @@ from comfyrelay.services.autoscaling.figures import FleetFigures
 from tests.support.api import open_api
 from tests.support.world import PATIENCE_SECONDS, SqliteBackend, World, open_world
 
-# as the document names them
+# as the documentation names them
 NAMES = {
     "QueueDepth",
     "BacklogPerInstance",
@@ -59,7 +59,7 @@ def aws_at(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 @pytest.fixture
 def kept(moto_url: str, aws_at: Any) -> Any:
-    """What CloudWatch keeps, asked for as anybody would."""
+    """The metrics that CloudWatch has, read through its API."""
     aws_at(moto_url)
     return boto3.client("cloudwatch", region_name="us-east-1")
 
@@ -137,7 +137,7 @@ async def test_each_minute_is_claimed_by_one_process(world: World) -> None:
 
 
 class Refusing:
-    """A CloudWatch that answers so, and counts."""
+    """A CloudWatch that returns this error and counts its calls."""
 
     def __init__(self, status: int) -> None:
         self.calls = 0

@@ -1,4 +1,4 @@
-"""The eight figures of a fleet, from what its jobs and workers really did."""
+"""The eight metrics of a fleet, computed from real jobs and workers."""
 
 from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault
@@ -114,7 +114,7 @@ async def test_spot_interruptions_count_though_the_worker_has_left(world: World)
         await world.requeue(leased, reason)
     assert await world.lease(desk.worker) is not None
     await world.engine.fleet.workers.deregister(desk.worker, reason="spot_interruption")
-    # the lease that it still held went back with it
+    # its remaining lease was requeued with it
     assert (await of(world, desk.fleet)).spot_interruption_count == 3
     assert (await of(world, elsewhere.fleet)).spot_interruption_count == 0
 

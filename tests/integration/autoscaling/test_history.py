@@ -1,4 +1,4 @@
-"""A fleet's own past, as the simulation asks for it."""
+"""The recorded history of a fleet, as the simulation uses it."""
 
 from datetime import timedelta
 
@@ -34,13 +34,13 @@ async def test_completed_jobs_of_a_fleet_come_newest_first_and_page_by_page(
         assert leased is not None
         await fleets.world.advance(seconds)
         await fleets.world.complete(leased)
-    # what waits is not done
+    # waiting jobs are not finished
     await fleets.submit()
     assert [each.duration_seconds for each in await past(fleets)] == [40.0, 30.0, 20.0, 10.0]
     requests = from_history(await past(fleets))
     assert [each.arrival_seconds for each in requests] == [0.0, 10.0, 30.0, 60.0]
     assert len({each.model for each in requests}) == 1
-    # of the last 75 s, nothing that was submitted before
+    # the last 75 s, without earlier submissions
     recent = await past(fleets, days=timedelta(seconds=75) / timedelta(days=1))
     assert [each.duration_seconds for each in recent] == [40.0, 30.0]
 

@@ -1,4 +1,4 @@
-"""One of several processes leads: a dead one loses it, there are never two, and what an old one writes is refused."""
+"""Leader election: a dead leader is replaced, there are never two, and writes of a former leader are refused."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -33,7 +33,7 @@ def both(world: World, another: Databases) -> tuple[Leadership, Leadership]:
 
 
 def patient(leadership: Leadership) -> None:
-    """Its own clock has no say, so that what the database says is seen."""
+    """Ignore its own clock, so that only the database decides."""
     leadership._until = float("inf")
 
 
@@ -144,7 +144,7 @@ async def test_leadership_is_not_claimed_during_a_write_of_the_leader(
 
     async def slow(tx: Tx) -> None:
         is_writing.set()
-        # the claim is under way, and waits
+        # the claim is in progress, and waits
         for _ in range(100):
             await asyncio.sleep(0)
         await durations.set_position(tx, "test", 1)

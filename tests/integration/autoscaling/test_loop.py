@@ -1,4 +1,4 @@
-"""The scaling loop: what it orders, what it ends, what it writes down, and what happens when something fails."""
+"""The autoscaling loop: what it launches, stops and records, and how it handles failures."""
 
 import asyncio
 from collections.abc import Sequence
@@ -94,7 +94,7 @@ class TestLaunching:
         await fleets.decide()
         [machine] = await fleets.present()
         assert (machine.instance_type, machine.price_per_hour) == ("dear", 1.5)
-        # a refusal is no boot that failed, and is forgotten after a while
+        # a refusal is no failed boot, and expires after a while
         seen = await fleets.seen()
         assert seen.failed_boots == 0
         assert [each.name for each in seen.instance_types] == ["dear"]
@@ -195,7 +195,7 @@ class TestEnding:
         await fleets.pass_time(60)
         await fleets.decide()
         assert len(await fleets.present()) == 1
-        # on the same figures they act once, however often somebody looks
+        # on the same metrics it acts once, however often it runs
         await fleets.world.advance(1)
         await fleets.decide()
         assert len(await fleets.present()) == 1
@@ -216,7 +216,7 @@ class TestEnding:
             pass
         await fleets.submit()
         assert await fleets.world.lease(workers[0]) is not None
-        # low since the next minute, and seen a minute after it
+        # low from the next minute on, and seen a minute later
         for _ in range(16):
             await fleets.pass_time(60)
             await fleets.round()
@@ -291,7 +291,7 @@ class TestEnding:
         fleets.provider.fails = ProviderError("throttled")
         await fleets.decide()
         fleets.provider.fails = None
-        # somebody wants it back
+        # it is needed again
         await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=False)
         await fleets.submit()
         leased = await fleets.world.lease(worker)
@@ -372,7 +372,7 @@ class TestFailures:
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
         assert "3 launches in a row never became a worker" in last.reason
-        # a worker that comes ends the row
+        # a worker that registers ends the row
         await fleets.pass_time(301)
         await fleets.decide()
         assert len(fleets.provider.launches) == 4
@@ -396,7 +396,7 @@ class TestFailures:
         await loop.observe_once()
         await loop.decide_once()
         await loop.idle()
-        # decided on what was last known
+        # decided on the last observation
         assert len(sound.launches) == len(broken.launches) == 1
         [last, *_] = await fleets.decisions()
         assert last.reason.endswith("; the provider failed: The region is away.")
@@ -418,7 +418,7 @@ class TestFailures:
         await fleets.look()
         await fleets.look()
         assert [each.registered_at is not None for each in await fleets.present()] == [True]
-        # not at each look
+        # not at each round
         assert asked == [fleets.fleet]
 
     async def test_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
@@ -485,7 +485,7 @@ class TestFailures:
         before = old.leader.term
         await old.resign()
         assert (await old.claim()).term == before + 1  # type: ignore[union-attr]
-        # it does not know of it yet
+        # the provider does not know the price yet
         assert old.leader is not None
         old._leader = replace(old.leader, term=before)
         await fleets.loop._quietly("decide", fleets.loop.decide_once)
@@ -683,7 +683,7 @@ class TestDecisions:
         there = dict(fleets.provider.there)
         await fleets.look()
         assert len(fleets.provider.ends) == 1
-        # it is there still
+        # it still exists
         fleets.provider.there.update(there)
         await fleets.change(scaling={how: True})
         await fleets.pass_time(15)
@@ -707,7 +707,7 @@ async def test_loop_launches_a_machine_for_a_new_job(fleets: Fleets) -> None:
     async with scaling(fleets.world.engine, fleets.provider), asyncio.timeout(PATIENCE_SECONDS):
         await fleets.submit()
         await launched.wait()
-    # whoever comes next need not wait
+    # the next leader need not wait
     assert await fleets.world.engine.scaling.leadership.current() is None
 
 
@@ -732,7 +732,7 @@ async def test_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
 
 
 class TestAsleep:
-    """Whoever sleeps between what it wrote down and what it asks a provider for looks once more when it wakes."""
+    """A process that slept between recording an order and calling the provider checks again when it wakes."""
 
     async def asleep_with_orders(self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch) -> asyncio.Event:
         woken, launch = asyncio.Event(), fleets.loop._launch

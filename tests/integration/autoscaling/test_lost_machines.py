@@ -1,4 +1,4 @@
-"""Machines that are gone without a word: their workers cannot say that they are, too."""
+"""Machines that disappear without a notice: their workers cannot report it either."""
 
 from dataclasses import replace
 
@@ -21,7 +21,7 @@ async def test_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is_fre
     await world.advance(61)
     await fleets.round()
     assert (await world.audit(worker))[-1] == "drain"
-    # long before anybody misses the worker, its job waits again
+    # long before the worker counts as silent, its job waits again
     await world.expire()
     await fleets.decide()
 

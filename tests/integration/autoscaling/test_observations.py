@@ -1,4 +1,4 @@
-"""What a decision sees is what is in the database, in seconds of work."""
+"""A decision observes the state of the database, in seconds of work."""
 
 import asyncio
 from typing import Any
@@ -52,9 +52,9 @@ class TestWhoMayRegister:
         found = await fleets.seen()
         assert (found.max_workers, found.max_workers_of_all, found.workers_elsewhere) == (2, 7, 1)
         assert found.workers_beside == 0
-        # nobody here has ordered it
+        # it was not ordered here
         assert [each.is_foreign for each in found.machines] == [True]
-        # one that is not heard of any more takes its place all the same
+        # a silent worker still takes its place
         await fleets.world.advance(100_000)
         found = await fleets.seen()
         assert (found.machines, found.workers_beside) == ([], 1)

@@ -1,4 +1,4 @@
-"""What machines did, for whom, and what it cost: each lease counts once."""
+"""Machine time per tenant and its cost: each lease counts once."""
 
 import asyncio
 from datetime import date, timedelta
@@ -19,7 +19,7 @@ from tests.support.world import START, Crash, Desk, PostgresBackend, World, open
 
 @pytest.fixture
 async def desk(world: World) -> Desk:
-    """A fleet with a price, of 0.001 a second, and a worker of the type that has it."""
+    """A fleet with a price of 0.001 a second, and a worker of that instance type."""
     desk = await world.desk()
     await price(world, desk.fleet)
     await world.engine.fleet.workers.deregister(desk.worker)
@@ -49,7 +49,7 @@ async def add_machine(world: World, desk: Desk, **values: object) -> None:
 
 
 async def finish(world: World, desk: Desk, seconds: float) -> int:
-    """A job that ran so long; returns its dispatch."""
+    """Finish a job that ran this long; return its dispatch."""
     _, leased = await desk.leased()
     await world.advance(seconds)
     await world.complete(leased)
@@ -235,7 +235,7 @@ class TestExactlyOnce:
     async def test_late_commit_is_counted_after_later_entries(
         self, postgres_backend: PostgresBackend, tmp_path: Path
     ) -> None:
-        """Its entry has a lower id than those that are counted while it is not committed yet."""
+        """Its entry has a lower id than entries that are counted before it commits."""
         async with open_world(postgres_backend, tmp_path) as world:
             desk = await world.desk()
             other = await world.worker(desk.fleet)
@@ -274,7 +274,7 @@ class TestExactlyOnce:
                     )
                 )
 
-        # one writer at a time leaves no gaps: nothing has to grow old there
+        # a single writer leaves no gaps: no entry has to age first
         has_gaps = world.engine.databases.central.dialect == "postgresql"
         assert (await position() == 0) is has_gaps
         await world.advance(OVERLAP.total_seconds() + 1)

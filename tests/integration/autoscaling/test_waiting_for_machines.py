@@ -1,4 +1,4 @@
-"""Why is it waiting: because a machine is starting, or because a limit lets none start."""
+"""Wait reasons about machines: one is starting, or a limit prevents a start."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What is in a backup, what is refused, and what a restore leaves as it was."""
+"""The contents of a backup, refused backups, and a restore that leaves other files unchanged."""
 
 import json
 import os
@@ -20,7 +20,7 @@ OBJECT = "tenants/t/ai-jobs/j/output-1.png"
 
 @pytest.fixture
 async def settings(tmp_path: Path) -> Settings:
-    """A data folder with databases, secrets and an object, which nobody uses now."""
+    """An unused data folder with databases, secrets and an object."""
     settings = Settings(data_dir=tmp_path / "data")
     copy_initial_data(settings.data_dir)
     async with Engine(settings) as engine:
@@ -34,7 +34,7 @@ def backups(tmp_path: Path) -> Path:
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """But for the lock, which says who had it last, and a database's header, which says how it was opened."""
+    """Without the lock, which names its last holder, and a database's header, which depends on how it was opened."""
     found = {each.relative_to(folder).as_posix(): each for each in folder.rglob("*") if each.is_file()}
     return {
         name: path.read_bytes()[100 if path.suffix == ".db" else 0 :] for name, path in found.items() if name != "lock"
@@ -215,6 +215,6 @@ def test_move_that_fails_is_undone(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_staged(tmp_path: Path) -> AsyncIterator[None]:
-    """However a restore ends, it leaves nothing half-way."""
+    """A restore leaves no staged files, whatever its outcome."""
     yield
     assert list(tmp_path.rglob(".restore-*")) == []

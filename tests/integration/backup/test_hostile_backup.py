@@ -1,4 +1,4 @@
-"""A backup that somebody else made writes nowhere but into what is restored, and changes nothing when it tries to."""
+"""A backup from an untrusted source writes only into the restored folder, and changes nothing if it tries more."""
 
 import hashlib
 import json
@@ -32,7 +32,7 @@ def good(source: Settings, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def backup(good: Path, tmp_path: Path) -> Path:
-    """A good one, which each test makes hostile."""
+    """A valid backup, which each test makes hostile."""
     return Path(shutil.copytree(good, tmp_path / good.name))
 
 
@@ -43,7 +43,7 @@ def victim(tmp_path: Path) -> Settings:
 
 @pytest.fixture
 def keys(tmp_path: Path) -> Path:
-    """A file of the machine that no backup has anything to do with."""
+    """A file of the machine outside the backup."""
     keys = tmp_path / "home" / ".ssh" / "authorized_keys"
     keys.parent.mkdir(parents=True)
     keys.write_text("mine")
@@ -60,7 +60,7 @@ def add(backup: Path, *entries: dict[str, Any]) -> None:
     (backup / "manifest.json").write_text(json.dumps(manifest))
     for each in entries:
         file = backup / each["path"]
-        # not where the system itself would be written to
+        # not where it would write to the real system
         if file.is_relative_to(backup) and ".." not in file.parts and "\0" not in each["path"]:
             file.parent.mkdir(parents=True, exist_ok=True)
             if each.get("link") is None and not file.exists():

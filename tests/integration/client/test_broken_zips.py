@@ -1,4 +1,4 @@
-"""A download that breaks off looks broken: nobody takes half of their outputs for all of them."""
+"""An interrupted download looks broken, so that a user does not take half of the outputs for all of them."""
 
 import io
 import zipfile
@@ -15,7 +15,7 @@ from tests.support.client_site import Site
 
 
 async def made(site: Site, count: int) -> list[str]:
-    """The outputs of so many jobs."""
+    """Return the outputs of this many jobs."""
     ids = []
     for _ in range(count):
         job = await site.submit()
@@ -25,7 +25,7 @@ async def made(site: Site, count: int) -> list[str]:
 
 
 async def download(site: Site, ids: list[str]) -> tuple[bytes, Exception | None]:
-    """What arrived over the socket, and how it ended."""
+    """Return the bytes received over the socket, and how it ended."""
     url = (await site.user.post("/api/gallery/zip", {"ids": ids}))["url"]
     found = b""
     async with (

@@ -1,4 +1,4 @@
-"""The client over a real socket: files, jobs, events over a network that breaks, and errors that say what to do."""
+"""The client over a real socket: files, jobs, events over an unreliable network, and errors that say what to do."""
 
 import asyncio
 import hashlib
@@ -128,7 +128,7 @@ def test_hostile_file_name_of_the_server_stays_inside_the_folder(given: str, saf
     assert safe_name(given) == safe
 
 
-# Jobs, batches, verbs
+# Jobs, batches, actions
 
 
 async def test_same_key_is_the_same_job(site: Site) -> None:
@@ -263,7 +263,7 @@ async def test_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) ->
     await say(0, 3)
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.logs(job["id"], is_followed=True)) as lines:
         heard = [(await anext(lines)).line for _ in range(3)]
-        # over the edge of a page
+        # across a page boundary
         await say(3, 150)
         await say(150, 260)
         heard += [(await anext(lines)).line for _ in range(257)]

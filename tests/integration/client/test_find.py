@@ -1,4 +1,4 @@
-"""An id may be shortened to any part of it that fits one job or batch only."""
+"""An id may be shortened to any part that matches only one job or batch."""
 
 import pytest
 
@@ -22,7 +22,7 @@ async def test_job_and_a_batch_are_found_by_the_end_of_their_id(site: Site) -> N
 async def test_job_is_found_by_the_beginning_of_its_id(site: Site) -> None:
     first = await site.submit()
     others = [await site.submit() for _ in range(3)]
-    # the shortest beginning that no other has
+    # the shortest unique prefix
     length = next(n for n in range(4, 37) if not any(each["id"].startswith(first["id"][:n]) for each in others))
     assert await find(site.client, first["id"][:length]) == Found("job", first["id"])
 

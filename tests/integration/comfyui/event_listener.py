@@ -1,4 +1,4 @@
-"""Waiting for an event of a run instead of for time."""
+"""Wait for an event of a run instead of sleeping."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Comfy Cloud has the same face, keeps its key to itself, and is clear about money."""
+"""The Comfy Cloud client has the same interface, keeps its key private, and never pays twice."""
 
 import asyncio
 import hashlib
@@ -84,7 +84,7 @@ async def test_video_comes_out_and_the_wanted_node_goes_first(cloud: CloudClient
 
 
 async def test_key_never_follows_a_redirect(simulator: Simulator, cloud: CloudClient) -> None:
-    """HTTP libraries take off `Authorization` when a redirect leads elsewhere, but keep other headers."""
+    """HTTP libraries remove `Authorization` when a redirect leads to another host, but keep other headers."""
     result = await cloud.run(invert())
     assert b"".join([piece async for piece in cloud.read(result.file)])
     assert simulator.log.leaked_credentials == []
@@ -104,14 +104,14 @@ async def test_busy_service_is_asked_again(simulator: Simulator, cloud: CloudCli
 
 
 class TestSharedFiles:
-    """A file of many runs is uploaded once, also by processes that know nothing of each other but a file."""
+    """A shared file is uploaded once, also by processes that have only a record file in common."""
 
     LOGO = Attachment(
         source=PNG, placeholder="{{LOGO}}", name="a.png", content_hash=hashlib.sha256(PNG).hexdigest(), shared=True
     )
 
     async def run(self, simulator: Simulator, kept: Path, logo: Attachment = LOGO) -> int:
-        """Run a graph as a new process does; returns how many uploads there have been."""
+        """Run a graph like a new process; return the total number of uploads."""
         async with CloudClient("secret-key", url=simulator.url, poll_seconds=0.02, uploads=kept) as cloud:
             for _ in range(2):
                 await cloud.run(invert_file("{{LOGO}}"), attachments=[logo])
@@ -119,7 +119,7 @@ class TestSharedFiles:
 
     async def test_later_process_does_not_upload_it_again(self, simulator: Simulator, tmp_path: Path) -> None:
         assert [await self.run(simulator, tmp_path / "kept.json") for _ in range(3)] == [1, 1, 1]
-        # asked for once by each of the later ones
+        # requested once by each of the later ones
         assert simulator.log.count("GET", "/api/view") == 2
         assert [each.name for each in tmp_path.iterdir()] == ["kept.json"]
 
@@ -266,7 +266,7 @@ async def test_cancelling_stops_this_job_and_no_other(simulator: Simulator, clou
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
         await run
-    # that route stops everything of the account
+    # that route stops all jobs of the account
     assert simulator.log.count("POST", "/api/interrupt") == 0
     simulator.behave()
     assert (await cloud.run(invert(color=9))).files

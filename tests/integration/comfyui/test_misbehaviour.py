@@ -1,4 +1,4 @@
-"""Whatever a server does, a run ends: with its result, or with an error that says whose fault it is."""
+"""A run always ends, whatever its server does: with its result, or with an error that names the fault."""
 
 import asyncio
 import io
@@ -110,7 +110,7 @@ async def test_outputs_vary_from_run_to_run_on_request(simulator: Simulator, com
         return b"".join([piece async for piece in comfy.read(file)])
 
     simulator.misbehave(Vary(class_type="SaveImage"))
-    # the picture is the same, and not its file
+    # the image is the same, but not its file
     first, second = await saved("a"), await saved("b")
     assert Image.open(io.BytesIO(first)).tobytes() == Image.open(io.BytesIO(second)).tobytes()
     assert Image.open(io.BytesIO(first)).info["drawn"] != Image.open(io.BytesIO(second)).info["drawn"]

@@ -1,4 +1,4 @@
-"""What a client does when its user, or the network, is not well-behaved."""
+"""The client handles careless callers and an unreliable network."""
 
 import asyncio
 from decimal import Decimal
@@ -62,7 +62,7 @@ class TestManyAtOnce:
         slow = simulator.misbehave(Slow(class_type="ImageInvert", seconds=1.5, steps=15, times=1))
         await asyncio.gather(*(comfy.run(invert(color)) for color in range(30)))
         assert slow.happened == 1
-        # each of them looking for itself would be more than one a run
+        # separate lookups would be more than one per run
         assert simulator.log.count("GET", "/queue") < 30
 
     async def test_later_runs_get_events_after_a_dropped_socket(self, simulator: Simulator, comfy: ComfyClient) -> None:

@@ -1,4 +1,4 @@
-"""The things about ComfyUI that break naive clients, one test each."""
+"""ComfyUI behaviour that breaks naive clients, one test each."""
 
 import asyncio
 import time
@@ -31,7 +31,7 @@ async def test_cached_run_still_has_its_outputs(simulator: Simulator) -> None:
 
 
 async def test_each_run_writes_its_own_file(simulator: Simulator, comfy: ComfyClient) -> None:
-    """A run whose saver is cached names the old file, which may be gone."""
+    """A run whose saver is cached names the old file, which may be deleted."""
     first = await comfy.run(invert())
     (simulator.folder / "output" / first.file.subfolder / first.file.filename).unlink()
     second = await comfy.run(invert())
@@ -40,11 +40,11 @@ async def test_each_run_writes_its_own_file(simulator: Simulator, comfy: ComfyCl
 
 
 async def test_status_200_may_carry_errors(simulator: Simulator, comfy: ComfyClient) -> None:
-    """Outputs that fail validation are dropped in silence, and the rest runs."""
+    """Outputs that fail validation are dropped silently, and the rest runs."""
     graph = invert() | {"4": {"class_type": "SaveImage", "inputs": {"filename_prefix": "x"}}}
     with pytest.raises(GraphRefused, match=r"SaveImage \(4\): input 'images' is not connected"):
         await comfy.run(graph)
-    # nobody asked for node 4 here, so its mistake does not matter
+    # node 4 was not requested here, so its error does not matter
     assert [file.node_id for file in (await comfy.run(graph, wanted=["3"])).files] == ["3"]
 
 
@@ -58,7 +58,7 @@ async def test_partly_accepted_graph_does_not_keep_running(simulator: Simulator,
 
 
 async def test_every_submission_has_an_id_of_its_own(simulator: Simulator, comfy: ComfyClient) -> None:
-    """The same id queued twice overwrites the first run's history; newer servers want a UUID in lower case."""
+    """The same id queued twice overwrites the first run's history; newer servers require a UUID in lower case."""
     ids = [(await comfy.run(invert(color))).prompt_id for color in range(3)]
     assert len(set(ids)) == 3
     assert all(len(each) == 36 and each == each.lower() for each in ids)
@@ -68,7 +68,7 @@ async def test_status_500_may_have_queued_the_run(simulator: Simulator, comfy: C
     failed = simulator.misbehave(ErrorAfterQueueing(times=1))
     assert (await comfy.run(invert())).files
     assert failed.happened == 1
-    # it was looked for, not sent again
+    # it was looked up, not sent again
     assert simulator.log.prompts_queued == 1
 
 
@@ -115,7 +115,7 @@ async def test_socket_that_went_silent_is_replaced(simulator: Simulator, comfy: 
     simulator.misbehave(SilentSocket(class_type="EmptyImage", times=1))
     assert (await comfy.run(invert())).files
     listener = Listener()
-    # the first run heard its own start; the next hears nothing, and that is noticed
+    # the first run received its own start; the next receives nothing, and that is detected
     await comfy.run(invert(color=9))
     await comfy.run(invert(color=10), on_event=listener)
     assert "NodeStarted" in listener.kinds

@@ -1,4 +1,4 @@
-"""Somebody who rents out GPUs by REST, as the example `rented-gpus` knows them: a server on a socket."""
+"""A fake GPU rental service with a REST API on a socket, as the example `rented-gpus` uses it."""
 
 from datetime import UTC, datetime
 from types import TracebackType
@@ -11,8 +11,10 @@ TOKEN = "a token of the rental"
 
 
 class Rental:
-    """Machines stay `starting` until it `boots`. `throttled` is how many of the next calls come too fast, `full` what
-    orders are answered with."""
+    """Machines stay `starting` until `boot` is called.
+
+    `throttled` is the number of next calls that are throttled, `full` the answer to orders.
+    """
 
     def __init__(self) -> None:
         self.url = ""

@@ -1,4 +1,4 @@
-"""Machines that a script makes: the contract, with the example that rents GPUs; and what a script may do wrong."""
+"""Machines launched by a script: the provider contract with the example that rents GPUs, and errors of scripts."""
 
 import asyncio
 import json
@@ -120,14 +120,14 @@ async def test_rental_quota_is_reported_as_a_quota(site: RentedSite) -> None:
     assert refused.text == "No small could be rented: none left in this region."
 
 
-# What scripts may do wrong.
+# Errors of scripts.
 
 Script = Callable[[str], ProviderFleet]
 
 
 @pytest.fixture
 def script(tmp_path: Path) -> Script:
-    """A fleet whose script is these lines of Python; it knows what it was `asked`, and in which `word`."""
+    """A fleet whose script is these lines of Python; it has its input in `asked` and its subcommand in `word`."""
 
     def write(lines: str) -> ProviderFleet:
         path = tmp_path / "programs" / "script"
@@ -221,7 +221,7 @@ async def test_script_that_fails_to_launch_is_a_refusal(
 async def test_script_that_would_make_a_second_machine_is_not_asked_for_a_key_that_is_there(
     script: Script, tmp_path: Path
 ) -> None:
-    """A careless one: it makes as many as it is told to, each time."""
+    """A careless script: it launches as many as requested, each time."""
     made = tmp_path / "made"
     fleet = script(
         f"path = {str(made)!r}\n"
@@ -237,7 +237,7 @@ async def test_script_that_would_make_a_second_machine_is_not_asked_for_a_key_th
 
 
 async def test_background_process_of_a_script_does_not_delay_its_result(script: Script, tmp_path: Path) -> None:
-    """It has the script's output open, which never ends."""
+    """It keeps the script's output open, which never ends."""
     fleet = script(
         "import subprocess\n"
         f"child = subprocess.Popen(['sleep', '1000'], start_new_session=True)\n"

@@ -1,4 +1,4 @@
-"""Machines that are processes of this host, held to the contract; and what only they promise."""
+"""Machines that are processes of this host: the provider contract, and guarantees of this provider only."""
 
 import asyncio
 import json
@@ -33,7 +33,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 MODULE = "comfyrelay.autoscaling.providers.local_machine"
 SECRET = "a secret that is long enough for a fleet"
-# Answers as ComfyUI does once a file is there, and writes down what it was given.
+# Answers like ComfyUI once a file exists, and records its arguments and environment.
 COMFYUI = """#!{python} -SE
 import http.server, json, os, pathlib, sys, time
 pathlib.Path("given.json").write_text(json.dumps({{"argv": sys.argv[1:], "environment": dict(os.environ)}}))
@@ -44,7 +44,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.send_response(200); self.end_headers()
 http.server.HTTPServer(("127.0.0.1", int(sys.argv[1])), Handler).serve_forever()
 """
-# Waits for its end, and leaves a word when it was asked for politely.
+# Waits for its end, and leaves a file if it was terminated by SIGTERM.
 WORKER = """
 import json, os, pathlib, signal, sys
 def leave(*_):
@@ -89,7 +89,7 @@ class LocalSite(Site):
         return ProviderFleet(slug=slug, stage=stage, spec=spec, max_machines=max_machines)
 
     def processes(self, fleet: ProviderFleet | None = None) -> set[int]:
-        """Those that are a machine, or are about to find out whether they are."""
+        """Processes that are a machine, or that are about to check whether they are."""
         prefix = str(self.folder if fleet is None else self.folder / fleet.stage / fleet.slug)
         found = set()
         for each in psutil.process_iter():
@@ -134,7 +134,7 @@ class LocalSite(Site):
 
 
 def kill_all(pid: int) -> None:
-    """As a host that loses power: nobody in it gets to tidy up."""
+    """Like a power loss of the host: no process can clean up."""
     with suppress(psutil.Error):
         first = psutil.Process(pid)
         everybody = [first, *first.children(recursive=True)]
@@ -174,7 +174,7 @@ async def running(site: LocalSite, provider: MachineProvider, *keys: str) -> Pro
     return fleet
 
 
-# Launches two machines, and dies of it.
+# Launches two machines and crashes.
 LAUNCH = """
 import asyncio, os, pathlib, signal, sys
 from comfyrelay.domain.autoscaling.spec import MachineSpec
@@ -233,7 +233,7 @@ async def test_order_of_a_crashed_launcher_is_carried_out_by_the_next_observer(
 async def test_order_started_twice_makes_one_machine(
     site: LocalSite,
 ) -> None:
-    """As when a leader dies after it has started one, and the next starts another."""
+    """Like a leader that crashes after it started one, and a successor that starts another."""
     fleet = await site.fleet()
     provider = site.provider()
     await provider.launch(fleet, orders("a"), total=1)
@@ -312,7 +312,7 @@ async def test_killing_one_process_of_a_machine_stops_all(site: LocalSite, which
         await until_there(machine_folder(site, fleet, "a") / "worker.json")
         [pid] = site.processes(fleet)
         first = psutil.Process(pid)
-        # between it and these are those that watch over them
+        # the supervising processes are between it and these
         leaves = [each for each in first.children(recursive=True) if not each.children()]
         [worker] = [each for each in leaves if "signal.pause" in each.cmdline()[-1]]
         [comfyui] = [each for each in leaves if each != worker]

@@ -1,4 +1,4 @@
-"""The next job waits in ComfyUI's own queue while a short one runs there, and nothing else changes by that."""
+"""The next job waits in ComfyUI's own queue while a short one runs there; nothing else changes."""
 
 import httpx
 import pytest
@@ -12,21 +12,21 @@ LONG = 60.0
 
 
 async def prompts(simulator: Simulator) -> tuple[int, int]:
-    """How many ComfyUI runs, and how many wait there."""
+    """Return how many prompts ComfyUI runs, and how many wait there."""
     async with httpx.AsyncClient(base_url=simulator.url) as http:
         queue = (await http.get("/queue")).json()
     return len(queue["queue_running"]), len(queue["queue_pending"])
 
 
 async def held(pool: WorkflowPool, color: int = 1) -> PoolJob:
-    """A job that has begun and does not end, because its server was told so."""
+    """Start a job that keeps running until its simulator releases it."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     await until(job.events(), JobStarted)
     return job
 
 
 async def behind(pool: WorkflowPool, color: int = 2) -> PoolJob:
-    """The next, once it waits on the server."""
+    """Return the next job, once it waits on the server."""
     job = await pool.enqueue(invert(color), retry_delay=0)
     accepted = await until(job.events(), JobAccepted)
     assert accepted.position == 1
@@ -38,7 +38,7 @@ async def test_next_job_is_in_the_servers_own_queue_before_the_one_that_runs_is_
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
         first, second, third = await held(pool), await behind(pool), await pool.enqueue(invert(3))
-        # one, and no more: whatever is more urgent comes before the rest
+        # only one: a more urgent job goes before the rest
         assert await prompts(simulator) == (1, 1)
         assert third.status is PoolJobStatus.QUEUED
         stuck.end()
@@ -97,7 +97,7 @@ async def test_server_that_rests_gets_none_ahead(simulator: Simulator) -> None:
         pool.rest("a")
         second = await pool.enqueue(invert(2))
         assert (second.status, await prompts(simulator)) == (PoolJobStatus.QUEUED, (1, 0))
-        pool.rest("a", is_resting=False)
+        pool.rest("a", is_paused=False)
         await until(second.events(), JobAccepted)
         stuck.end()
         await first
@@ -119,7 +119,7 @@ async def test_server_that_dies_costs_the_one_that_waited_there_no_attempt(simul
     ("fault", "attempts"),
     [
         (Fail(message="CUDA error: an illegal memory access was encountered", times=2), 2),
-        # to run again with the GPU to itself costs none
+        # a retry with the GPU to itself costs no attempt
         (OutOfMemory(times=2), 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Servers that cannot do what others can, or that do not let go."""
+"""Servers that lack capabilities of others, or that do not release a run."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""What becomes of jobs when a pool is closed."""
+"""Jobs of a pool that is closed."""
 
 import asyncio
 from pathlib import Path
@@ -45,7 +45,7 @@ async def test_closing_cancels_what_has_not_ended(simulator: Simulator) -> None:
     told = [(event.type, event.job_id) async for event in events]
     assert told[0] == ("job:completed", done.id)
     assert set(told[1:]) == {("job:canceled", running.id), ("job:canceled", waiting.id)}
-    # and on the server it was interrupted
+    # and it was interrupted on the server
     assert simulator.log.interrupts == 1
 
 
@@ -108,7 +108,7 @@ async def test_callback_may_close_the_pool(simulator: Simulator) -> None:
 
 
 class FullDisk(MemoryQueue):
-    """A queue that cannot write any more."""
+    """A queue that can no longer write."""
 
     async def begin(self, ticket: Ticket) -> None:
         raise OSError(28, "No space left on device")
@@ -139,7 +139,7 @@ async def test_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tmp_
         parked = asyncio.gather(running, waiting, return_exceptions=True)
         await asyncio.sleep(0)
     assert [str(each) for each in await parked] == [
-        "The pool was closed; the job waits in its queue for the next start."
+        "The pool was closed; the job stays in its queue for the next start."
     ] * 2
     assert running.status is waiting.status is PoolJobStatus.QUEUED
     slow.end()
@@ -147,7 +147,7 @@ async def test_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tmp_
         again = [pool.job(job.id) for job in (done, running, waiting)]
         for job in again:
             assert (await job).files
-        # an attempt that a closing pool stops does not count
+        # an attempt stopped by a closing pool does not count
         assert [job.attempts for job in again] == [1, 1, 1]
         assert again[0].metadata == {"user": "u"}
         assert again[0].finished_at == done.finished_at
@@ -165,7 +165,7 @@ async def test_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_pa
         job = await pool.enqueue(invert(), retry_delay=600)
         await until(job.events(), JobRetrying)
     async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
-        # the block counts over a restart, too
+        # the block survives a restart
         assert pool.unblock("a", job.workflow_hash)
         await pool.job(job.id)
         assert pool.job(job.id).attempts == 2

@@ -1,4 +1,4 @@
-"""Servers that share a GPU: jobs run there side by side only where its memory is known to hold them."""
+"""Servers that share a GPU: jobs run there in parallel only if its memory is known to suffice."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -33,7 +33,7 @@ SMALL, LARGE = "small.safetensors", "large.safetensors"
 
 
 def picture(seed: int, *, model: str = SMALL, side: int = 64) -> Graph:
-    """What it samples costs as much memory as the GPU says for each pixel."""
+    """Sampling costs the memory per pixel that the GPU defines."""
     return {
         "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": model}},
         "2": {"class_type": "CLIPTextEncode", "inputs": {"text": "a lighthouse", "clip": ["1", 1]}},
@@ -75,7 +75,7 @@ async def shared_gpu(
 
 @asynccontextmanager
 async def gpus(folder: Path, *sizes: int, each: int = 1) -> AsyncIterator[tuple[WorkflowPool, list[Simulator]]]:
-    """A pool of so many simulators on each of these GPUs, on which a model takes 9 GiB."""
+    """A pool with this many simulators on each of these GPUs, on which a model takes 9 GiB."""
     async with AsyncExitStack() as stack:
         failover = SmartFailover(cooldown_seconds=0)
         simulators = []
@@ -175,7 +175,7 @@ async def test_models_of_a_failed_run_do_not_count_for_another_workflow(
         job = await pool.enqueue(picture(1, model=LARGE), preferred_clients=["a"])
         await job
         assert pool.memory.known_need(job.workflow_hash) == 18 * GIB
-        # where nothing else is loaded it is known for good
+        # with nothing else loaded, the measured need is final
         await pool.run(picture(2, model=LARGE), exclude_clients=["a"])
         assert pool.memory.known_need(job.workflow_hash) == 9 * GIB
 
@@ -191,7 +191,7 @@ async def test_known_memory_need_is_measured_again() -> None:
     seconds += LEARN_SECONDS
     await memory.learn("w", server, [server])
     assert memory.known_need("w") == 40
-    # of a workflow that is not known yet nobody waits for that
+    # a new workflow is measured at once
     await memory.learn("new", server, [server])
     assert memory.known_need("new") == 40
 
@@ -224,12 +224,12 @@ async def test_server_that_does_nothing_unloads_its_models_for_a_job_that_needs_
         await pool.run(picture(1), preferred_clients=["a"])
         await pool.run(picture(2), preferred_clients=["b"])
         assert [simulator.log.count("POST", "/free") for simulator in simulators] == [1, 0]
-        # its models are gone, and so is the reason to prefer it
+        # its models are unloaded, so it is no longer preferred
         assert [len(each.warm_hashes) for each in pool.stats().clients.values()] == [0, 1]
 
 
 async def test_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) -> None:
-    """It waits for the whole GPU, and none of the many small ones behind it may take what becomes free."""
+    """It waits for the whole GPU, and the many small jobs behind it must not take memory that becomes free."""
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         await pool.run(picture(0))
         stuck = [simulator.misbehave(Stuck(class_type="KSampler")) for simulator in simulators]
@@ -248,7 +248,8 @@ async def test_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) ->
 
 
 async def test_large_job_waits_for_one_of_two_gpus_and_small_ones_have_the_other(tmp_path: Path) -> None:
-    """If it waited for whichever GPU it saw last, neither would be filled, and in a bad order neither be empty."""
+    """If it waited for the GPU it checked last, neither would be filled, and in a bad order neither would become
+    empty."""
     async with gpus(tmp_path, 24, 24, each=2) as (pool, simulators), asyncio.timeout(PATIENCE_SECONDS):
         await pool.run(picture(0))
         stuck = {
@@ -275,7 +276,7 @@ async def test_large_job_waits_for_one_of_two_gpus_and_small_ones_have_the_other
 async def test_workflow_that_ran_out_of_memory_runs_alone_after_that(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB, pixel_bytes=GIB // 64**2) as (pool, simulators, _):
         await pool.run(picture(0))
-        # the same workflow with pictures four times as large: together they do not fit
+        # the same workflow with images four times as large: together they do not fit
         job = await pool.enqueue(picture(1, side=64 * 5), max_attempts=1)
         with pytest.raises(Exception, match="not enough memory"):
             await job
@@ -303,7 +304,7 @@ async def test_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: Pa
         assert {job.client_id for job in later} == {"a"}
         stuck.end()
         await held
-        pool.rest("b", is_resting=False)
+        pool.rest("b", is_paused=False)
         job = await pool.enqueue(picture(4), preferred_clients=["b"])
         await job
         assert job.client_id == "b"
@@ -344,7 +345,7 @@ class Telling:
 
 @dataclass
 class Leaving(Telling):
-    """Taken away after so many answers."""
+    """Removed after this many answers."""
 
     answers: int = 0
     leave: Callable[[], object] = lambda: None
@@ -378,8 +379,8 @@ async def test_server_removed_while_memory_is_freed_fails_no_job(bucket: Bucket,
     for each in idle:
         each.loaded["old"] = None
         each.comfyui = Leaving(free_bytes=20, held=40, answers=answers, leave=leave)
-    await memory.make_room(bucket, here, servers)
-    assert memory.has_room(bucket, here, servers)
+    await memory.free_memory_for(bucket, here, servers)
+    assert memory.has_memory_for(bucket, here, servers)
 
 
 async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
@@ -389,9 +390,9 @@ async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
         each.comfyui = Telling(free_bytes=0)
     await memory.measure_gpu(servers[0], servers)
     assert memory.usable("gpu") == 0
-    assert memory.has_room(Bucket("w"), servers[0], servers)
+    assert memory.has_memory_for(Bucket("w"), servers[0], servers)
     servers[1].buckets.append(Bucket("w"))
-    assert not memory.has_room(Bucket("w"), servers[0], servers)
+    assert not memory.has_memory_for(Bucket("w"), servers[0], servers)
 
 
 @given(
@@ -412,7 +413,7 @@ def test_jobs_on_one_gpu_never_need_more_than_it_has_unless_one_is_alone(
         memory.ran_out(workflow)
     for number, workflow in enumerate(coming):
         free = next((each for each in servers if not each.buckets), None)
-        if free is not None and memory.has_room(Bucket(workflow), free, servers):
+        if free is not None and memory.has_memory_for(Bucket(workflow), free, servers):
             free.buckets.append(Bucket(workflow))
         running = [bucket.workflow_hash for each in servers for bucket in each.buckets]
         known = all(each in needs and each not in alone for each in running)
@@ -426,7 +427,7 @@ async def _look(memory: GpuMemory, servers: list[Server]) -> None:
 
 
 class Saying(Telling):
-    """A server on a GPU of 100, by what is free there and what it holds; or one that is too busy to answer."""
+    """A server on a GPU of 100, with this much free and held memory; or one that is too busy to answer."""
 
     def __init__(self, free: int, held: int) -> None:
         self.free_bytes, self.held, self.is_busy = free, held, False
@@ -452,6 +453,6 @@ async def test_server_that_does_not_answer_while_it_loads_is_not_another_program
     assert await look() == 87
     says[1].is_busy, says[1].held, says[1].free_bytes = False, 60, 20
     assert await look() == 87
-    # another program has come
+    # another program has started
     says[0].free_bytes = says[1].free_bytes = 5
     assert await look() == 72

@@ -71,7 +71,7 @@ async def test_servers_may_be_given_as_objects(simulator: Simulator) -> None:
             await job
             assert job.client_id == comfy.url
             assert job.server is comfy
-        # it was not the pool's to close
+        # the pool did not open it
         await comfy.check()
 
 
@@ -271,7 +271,7 @@ async def test_cancel_returns_when_the_run_has_stopped_on_its_server(pool: Workf
     canceling = asyncio.create_task(job.cancel())
     await until(events, JobCanceled)
     assert isinstance(job.server, ComfyClient)
-    # the node is in the middle of something, and was asked to stop
+    # the node is still working, and was asked to stop
     assert len(await job.server.prompts()) == 1
     assert not canceling.done()
     stuck.end()
@@ -299,7 +299,7 @@ async def test_preferred_server_that_the_pool_does_not_have_is_an_error(pool: Wo
     with pytest.raises(InvalidInput, match="names x, y, which the pool does not have; it has a") as caught:
         await pool.enqueue(invert(), preferred_clients=["a", "y", "x"])
     assert caught.value.errors.keys() == {"preferred_clients"}
-    # never to be used is what it is anyway
+    # it is never used anyway
     await pool.run(invert(), exclude_clients=["x"])
 
 
@@ -314,7 +314,7 @@ async def test_cancelling_a_job_that_waits_for_its_next_try(pool: WorkflowPool, 
 
 async def test_cancelling_a_job_in_the_moment_it_is_given_to_a_server(pool: WorkflowPool) -> None:
     job = await pool.enqueue(invert())
-    # its task has been made by now, and not begun
+    # its task is created by now, but has not started
     await asyncio.sleep(0)
     assert job.status is PoolJobStatus.RUNNING
     assert await job.cancel()
@@ -360,7 +360,7 @@ async def test_preferences_and_exclusions(simulators: list[Simulator]) -> None:
             job = await pool.enqueue(invert(), preferred_clients=["c"])
             await job
             assert job.client_id == "c"
-        # c is warm by now, and still not used
+        # c is warm by now, and still unused
         job = await pool.enqueue(invert(), exclude_clients=["a", "c"])
         await job
         assert job.client_id == "b"
@@ -388,7 +388,7 @@ async def test_only_so_many_finished_jobs_are_kept(simulator: Simulator) -> None
             pool.job(jobs[0].id)
         with pytest.raises(NotFound):
             await pool.cancel(jobs[0].id)
-        # whoever has the handle still has the job
+        # the handle still has the job
         assert await jobs[0] is results[0]
         assert pool.stats().completed == 4
 

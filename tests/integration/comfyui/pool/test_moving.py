@@ -44,7 +44,7 @@ async def test_job_is_tried_once_per_server_even_without_blocks() -> None:
     ):
         for simulator in (one, two, three):
             simulator.misbehave(BROKEN)
-        job = await pool.enqueue(invert(), max_attempts=1, one_try_per_server=True, retry_delay=0)
+        job = await pool.enqueue(invert(), max_attempts=1, one_attempt_per_server=True, retry_delay=0)
         events = job.events()
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(ComfyError, match="no torch"):
@@ -57,8 +57,8 @@ async def test_job_is_tried_once_per_server_even_without_blocks() -> None:
 async def test_move_to_a_capable_server_costs_no_attempt() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(BROKEN)
-        # to another server it goes at once
-        job = await pool.enqueue(invert(), max_attempts=1, one_try_per_server=True, retry_delay=3600)
+        # it moves to another server at once
+        job = await pool.enqueue(invert(), max_attempts=1, one_attempt_per_server=True, retry_delay=3600)
         async with asyncio.timeout(PATIENCE_SECONDS):
             assert (await job).files
         assert (job.client_id, job.attempts) == ("b", 1)
@@ -70,7 +70,7 @@ async def test_server_that_is_away_is_not_waited_for() -> None:
         simulator.misbehave(BROKEN)
         async with asyncio.timeout(PATIENCE_SECONDS):
             with pytest.raises(ComfyError, match="no torch"):
-                await pool.run(invert(), max_attempts=5, one_try_per_server=True, retry_delay=0)
+                await pool.run(invert(), max_attempts=5, one_attempt_per_server=True, retry_delay=0)
         assert prompts(simulator) == [1]
 
 
@@ -82,7 +82,7 @@ async def test_node_that_raises_everywhere_is_the_jobs_fault_after_one_try_elsew
         for simulator in simulators:
             simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
         with pytest.raises(NodeFailed) as caught:
-            await pool.run(invert(), max_attempts=max_attempts, one_try_per_server=True, retry_delay=3600)
+            await pool.run(invert(), max_attempts=max_attempts, one_attempt_per_server=True, retry_delay=3600)
         assert caught.value.fault is Fault.JOB
         assert sum(prompts(*simulators)) == runs
         assert all(not each.blocks for each in pool.stats().clients.values())
@@ -103,7 +103,7 @@ async def test_server_on_which_a_node_raises_that_runs_elsewhere_is_blocked_for_
 async def test_job_whose_node_raised_does_not_wait_for_servers_that_have_gone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("comfyrelay.comfyui.pool.runner.SECOND_TRY_SECONDS", 0.1)
+    monkeypatch.setattr("comfyrelay.comfyui.pool.runner.SECOND_ATTEMPT_SECONDS", 0.1)
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
         two.misbehave(Stuck(class_type="ImageInvert"))
@@ -122,7 +122,7 @@ class TestEveryServerRefusesIt:
 
     async def test_job_refused_by_every_server_fails_with_each_reason(self, simulators: list[Simulator]) -> None:
         async with ready_pool(*simulators) as pool, asyncio.timeout(PATIENCE_SECONDS):
-            # more than one, for a refusal must not hold up the next
+            # more than one, because a refusal must not delay the next
             for _ in range(3):
                 job = await pool.enqueue(self.GRAPH, retry_delay=3600)
                 with pytest.raises(NotInstalled) as caught:
@@ -161,7 +161,7 @@ class TestEveryServerRefusesIt:
 
 
 class Blaming(SmartFailover):
-    """Takes every failure for the server's."""
+    """Treats every failure as the server's."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ async def test_job_is_given_up_when_the_servers_that_it_waits_for_go() -> None:
         stuck = two.misbehave(Stuck(class_type="ImageInvert"))
         busy = await pool.enqueue(invert(1), exclude_clients=["a"], max_attempts=1)
         waiting = await pool.enqueue(
-            invert(), max_attempts=1, one_try_per_server=True, retry_delay=0, give_up_after_seconds=0.1
+            invert(), max_attempts=1, one_attempt_per_server=True, retry_delay=0, give_up_after_seconds=0.1
         )
         async with asyncio.timeout(PATIENCE_SECONDS):
             await until(waiting.events(), JobRetrying)

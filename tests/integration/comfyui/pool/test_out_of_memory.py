@@ -1,4 +1,4 @@
-"""A job that ran out of memory gets its GPU to itself, then a larger GPU, and only then it has failed."""
+"""A job that ran out of memory first gets its GPU to itself, then a larger GPU, and fails only after that."""
 
 import asyncio
 from pathlib import Path
@@ -19,13 +19,13 @@ async def test_other_models_on_the_gpu_are_unloaded_and_the_retry_is_free(tmp_pa
     async with shared_gpu(tmp_path, 3) as (pool, simulators, _):
         await pool.run(picture(0), preferred_clients=["a"])
         await pool.run(picture(1), preferred_clients=["b"])
-        # it is known to need 9 GiB, and asks for more than the 6 that the others leave
+        # it is known to need 9 GiB, and requests more than the 6 that the others leave
         simulators[2].misbehave(RunsOut(class_type="KSampler", times=1))
         job = await pool.enqueue(picture(2), preferred_clients=["c"], max_attempts=1)
         retrying = await until(job.events(), JobRetrying)
         await job
         assert (retrying.delay_seconds, job.attempts) == (0.0, 1)
-        # the two others, which did nothing: the first one before it, for what it is known to need
+        # the two other servers, which were idle: the first was freed before, for the known need
         assert [simulator.log.count("POST", "/free") for simulator in simulators[:2]] == [2, 1]
         assert pool.stats().clients["c"].blocked_hashes == frozenset()
 
@@ -58,7 +58,7 @@ async def test_gpu_that_is_too_small_is_left_for_a_larger_one(tmp_path: Path) ->
         await job
         assert (job.client_id, job.attempts) == ("b", 1)
         assert simulators[0].log.prompts_queued == 2
-        # and is not tried again while the larger one is there
+        # and is not tried again while the larger one exists
         again = [await pool.enqueue(picture(seed), preferred_clients=["a"]) for seed in (1, 2)]
         await asyncio.gather(*again)
         assert {each.client_id for each in again} == {"b"}
@@ -81,7 +81,7 @@ async def test_job_fails_after_one_larger_gpu_and_the_error_names_its_size(tmp_p
             await job
         assert failed.value.gpu_bytes == 8 * GIB
         assert [simulator.log.prompts_queued for simulator in simulators] == [2, 0, 1]
-        # once alone and once on a larger GPU: no attempt was used up but the last
+        # once alone and once on a larger GPU: only the last attempt counted
         assert job.attempts == 1
 
 
@@ -107,17 +107,17 @@ async def test_memory_of_other_programs_does_not_count_against_the_gpu(tmp_path:
     async with gpus(tmp_path, 24, 25) as (pool, simulators):
         other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
         other.open()
-        job = await pool.enqueue(picture(0), preferred_clients=["a"], one_try_per_server=True)
+        job = await pool.enqueue(picture(0), preferred_clients=["a"], one_attempt_per_server=True)
         await job
-        # beside it, alone among ours, and then where there is room: as after any other fault of a server
+        # next to it, then alone among ours, then on a GPU with enough memory: as after any other server fault
         assert [simulator.log.prompts_queued for simulator in simulators] == [2, 1]
         with pytest.raises(OutOfMemory) as failed:
-            await pool.run(picture(1), exclude_clients=["b"], one_try_per_server=True)
+            await pool.run(picture(1), exclude_clients=["b"], one_attempt_per_server=True)
         other.close()
         assert failed.value.gpu_bytes is None
         assert failed.value.others_bytes == 15 * GIB
         assert failed.value.retry_after_seconds == CROWDED_SECONDS
-        # once that is gone, so is the reason: nothing was learnt of the GPU
+        # once that program has stopped, nothing is remembered about the GPU
         assert not pool.memory.is_oversized(job.workflow_hash)
         await pool.run(picture(2), preferred_clients=["a"], exclude_clients=["b"])
 
@@ -129,7 +129,7 @@ async def test_job_whose_gpu_others_hold_waits_a_while_for_them(tmp_path: Path) 
         job = await pool.enqueue(picture(0), max_attempts=2)
         events = job.events()
         delays = [(await until(events, JobRetrying)).delay_seconds for _ in range(2)]
-        # at once with the GPU to itself, as far as that goes; and then an attempt is used up
+        # at once with the GPU to itself, as far as possible; then an attempt is used
         assert delays == [0.0, CROWDED_SECONDS]
         assert job.attempts == 1
         await job.cancel()
@@ -148,7 +148,7 @@ async def test_server_with_unnamed_gpu_counts_as_another_program(tmp_path: Path)
     ):
         await pool.run(picture(0), exclude_clients=["b"])
         with pytest.raises(OutOfMemory) as failed:
-            await pool.run(picture(1), exclude_clients=["a"], one_try_per_server=True)
+            await pool.run(picture(1), exclude_clients=["a"], one_attempt_per_server=True)
         assert failed.value.gpu_bytes is None
         assert failed.value.others_bytes == 13 * GIB
 

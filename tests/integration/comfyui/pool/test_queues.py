@@ -1,4 +1,4 @@
-"""One suite over every queue; what only a durable one does is in `test_sqlite_queue.py`."""
+"""One suite over every queue; `test_sqlite_queue.py` covers durability."""
 
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -6,14 +6,22 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.comfyui.pool import Bucket, JobOutcome, Leftover, MemoryQueue, PoolJobStatus, QueueAdapter, SqliteQueue
+from comfyrelay.comfyui.pool import (
+    Bucket,
+    JobOutcome,
+    MemoryQueue,
+    PoolJobStatus,
+    QueueAdapter,
+    SqliteQueue,
+    StoredJobs,
+)
 from tests.support.pool import NOW, anywhere, ticket
 
 
 @pytest.fixture(params=["memory", "sqlite"])
 async def queue(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[QueueAdapter]:
     queue: QueueAdapter = MemoryQueue() if request.param == "memory" else SqliteQueue(tmp_path / "queue.db")
-    assert await queue.open() == Leftover()
+    assert await queue.open() == StoredJobs()
     yield queue
     await queue.close()
 

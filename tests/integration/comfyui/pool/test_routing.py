@@ -1,4 +1,4 @@
-"""Failover between simulator servers: by workflow, by interruption, and when a server goes away."""
+"""Failover between simulator servers: by workflow, by interruption, and when a server disappears."""
 
 import asyncio
 from collections import Counter
@@ -35,7 +35,7 @@ async def test_jobs_finish_although_one_of_three_servers_cannot_run_a_workflow(s
         jobs = [await pool.enqueue(graph, retry_delay=0.01) for graph in graphs]
         await asyncio.gather(*(asyncio.wait_for(job, PATIENCE_SECONDS) for job in jobs))
         used = {kind: Counter(job.client_id for job in jobs[kind::2]) for kind in (0, 1)}
-        # the pair is blocked at its first failure, and nothing else is
+        # only this pair is blocked, at its first failure
         assert failing.happened == 1
         blocked = await anext(blocks)
         assert (blocked.client_id, blocked.workflow_hash) == ("a", jobs[1].workflow_hash)
@@ -55,7 +55,7 @@ async def test_blocked_pair_comes_back_at_the_end_of_its_cooldown(simulator: Sim
         events = pool.events()
         job = await pool.enqueue(invert(), retry_delay=0)
         blocked = await until(events, ClientBlockedWorkflow)
-        # the server goes on with other work, ahead of the job that must wait
+        # the server continues with other work, ahead of the job that must wait
         other = await pool.enqueue(plain())
         await other
         assert job.status is PoolJobStatus.QUEUED
@@ -79,7 +79,7 @@ async def test_blocked_pair_is_free_to_the_second_by_the_strategys_own_clock(sim
         await pool.run(plain())
         assert job.status is PoolJobStatus.QUEUED
         now += timedelta(seconds=1)
-        # whatever wakes the scheduler will do
+        # any wakeup of the scheduler is enough
         await pool.enqueue(plain())
         await job
         assert isinstance(await anext(events), ClientUnblockedWorkflow)
@@ -206,7 +206,7 @@ async def test_server_that_goes_may_finish_what_runs_there_first(simulators: lis
         await until(job.events(), JobStarted)
         pool.add_server(second.url, name="late")
         going = asyncio.create_task(pool.remove_server("a", finish=True))
-        # what comes now goes elsewhere, although the first is still at work
+        # new jobs go to the other server, although the first is still working
         await pool.run(invert(1))
         assert not going.done()
         stuck.end()

@@ -12,7 +12,7 @@ import pytest
 
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
-from comfyrelay.comfyui.pool import Block, Bucket, JobOutcome, Leftover, PoolJobStatus, SqliteQueue
+from comfyrelay.comfyui.pool import Block, Bucket, JobOutcome, PoolJobStatus, SqliteQueue, StoredJobs
 from comfyrelay.comfyui.pool.sqlite_queue import SCHEMA_VERSION
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, InvalidInput, OutOfMemory
@@ -20,7 +20,7 @@ from tests.support.pool import NOW, anywhere, ticket
 
 
 @asynccontextmanager
-async def opened(path: Path) -> AsyncIterator[tuple[SqliteQueue, Leftover]]:
+async def opened(path: Path) -> AsyncIterator[tuple[SqliteQueue, StoredJobs]]:
     queue = SqliteQueue(path)
     try:
         yield queue, await queue.open()
@@ -33,7 +33,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "queue.db"
 
 
-async def leftover(path: Path) -> Leftover:
+async def stored(path: Path) -> StoredJobs:
     async with opened(path) as (_, left):
         return left
 
@@ -54,7 +54,7 @@ async def test_waiting_jobs_survive_with_everything_they_had(path: Path, tmp_pat
         extra_data={"extra_pnginfo": {"workflow": {"ü": [1, None]}}},
         max_attempts=5,
         retry_delay=0.25,
-        one_try_per_server=True,
+        one_attempt_per_server=True,
         give_up_after_seconds=12.5,
         timeouts=RunTimeouts(queue_seconds=9, node_seconds=None),
         attempts=2,
@@ -63,7 +63,7 @@ async def test_waiting_jobs_survive_with_everything_they_had(path: Path, tmp_pat
         await queue.put(full)
         await queue.put(ticket(2))
     async with opened(path) as (queue, left):
-        assert left == Leftover(waiting=(full, ticket(2)))
+        assert left == StoredJobs(waiting=(full, ticket(2)))
         assert queue.take(anywhere) == ticket(2)
         assert queue.take(anywhere) == full
 
@@ -76,13 +76,13 @@ async def test_queue_of_an_earlier_version_is_read(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         (text,) = connection.execute("SELECT ticket FROM jobs").fetchone()
         older = json.loads(text)
-        for name in ("extra_data", "one_try_per_server", "give_up_after_seconds"):
+        for name in ("extra_data", "one_attempt_per_server", "give_up_after_seconds"):
             del older[name]
         for name in ("placeholder", "folder", "shared"):
             del older["attachments"][0][name]
         connection.execute("UPDATE jobs SET ticket = ?", (json.dumps(older).encode(),))
         connection.commit()
-    assert (await leftover(path)).waiting == (ticket(1, attachments=(attachment,)),)
+    assert (await stored(path)).waiting == (ticket(1, attachments=(attachment,)),)
 
 
 async def test_path_is_kept_whole_wherever_the_next_process_starts(
@@ -91,7 +91,7 @@ async def test_path_is_kept_whole_wherever_the_next_process_starts(
     monkeypatch.chdir(tmp_path)
     async with opened(path) as (queue, _):
         await queue.put(ticket(1, attachments=(Attachment(node="1", input="i", source=Path("a.png")),)))
-    (left,) = (await leftover(path)).waiting
+    (left,) = (await stored(path)).waiting
     assert left.attachments[0].source == tmp_path / "a.png"
 
 
@@ -128,9 +128,9 @@ async def test_outcomes_survive(path: Path) -> None:
         await queue.put(ticket(2))
         await queue.settle("job-2", canceled)
         await queue.settle("job-1", done)
-    left = await leftover(path)
+    left = await stored(path)
     assert left.waiting == ()
-    # in the order in which they ended, without the graphs and files that nobody needs any more
+    # in the order of completion, without graphs and files that are no longer needed
     assert left.finished == (
         (replace(ticket(1), attempts=2, graph=b""), done),
         (replace(ticket(2), graph=b""), canceled),
@@ -148,7 +148,7 @@ async def test_errors_survive(path: Path) -> None:
                 status=PoolJobStatus.FAILED, attempts=3, finished_at=NOW + timedelta(seconds=number), error=each
             )
             await queue.settle(f"job-{number}", outcome)
-    first, second = [outcome.error for _, outcome in (await leftover(path)).finished]
+    first, second = [outcome.error for _, outcome in (await stored(path)).finished]
     assert type(first) is OutOfMemory
     assert vars(first) == vars(error)
     assert type(second) is ComfyError
@@ -160,7 +160,7 @@ async def test_forgotten_jobs_are_gone(path: Path) -> None:
         for number in range(3):
             await queue.put(ticket(number, attachments=(Attachment(node="1", input="i", source=b"bytes"),)))
         await queue.forget(["job-0", "job-2"])
-    assert [each.id for each in (await leftover(path)).waiting] == ["job-1"]
+    assert [each.id for each in (await stored(path)).waiting] == ["job-1"]
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT job_id FROM attachments").fetchall() == [("job-1",)]
 
@@ -169,7 +169,7 @@ async def test_concurrent_writes_are_all_stored(path: Path) -> None:
     async with opened(path) as (queue, _):
         await asyncio.gather(*(queue.put(ticket(number)) for number in range(500)))
         assert len(queue) == 500
-    assert len((await leftover(path)).waiting) == 500
+    assert len((await stored(path)).waiting) == 500
 
 
 async def test_failed_write_reaches_its_caller_and_the_queue_continues(path: Path) -> None:
@@ -179,16 +179,16 @@ async def test_failed_write_reaches_its_caller_and_the_queue_continues(path: Pat
             await queue.put(ticket(1))
         await queue.put(ticket(2))
         assert len(queue) == 2
-    assert len((await leftover(path)).waiting) == 2
+    assert len((await stored(path)).waiting) == 2
 
 
 async def test_second_pool_is_refused_while_the_first_has_the_file(path: Path) -> None:
     async with opened(path) as (queue, _):
         await queue.put(ticket(1))
         with pytest.raises(Conflict, match="in use by another pool"):
-            await leftover(path)
+            await stored(path)
         await queue.put(ticket(2))
-    assert len((await leftover(path)).waiting) == 2
+    assert len((await stored(path)).waiting) == 2
 
 
 async def test_file_of_a_newer_version_is_refused(path: Path) -> None:
@@ -197,7 +197,7 @@ async def test_file_of_a_newer_version_is_refused(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute(f"PRAGMA user_version = {SCHEMA_VERSION + 1}")
     with pytest.raises(ConfigurationError, match="has version 3; this ComfyRelay reads version 2"):
-        await leftover(path)
+        await stored(path)
 
 
 async def test_blocks_survive_until_they_are_forgotten(path: Path) -> None:
@@ -208,12 +208,12 @@ async def test_blocks_survive_until_they_are_forgotten(path: Path) -> None:
     }
     async with opened(path) as (queue, _):
         for pair, block in blocks.items():
-            await queue.keep_block(*pair, Block(failure_count=1))
-            await queue.keep_block(*pair, block)
+            await queue.store_block(*pair, Block(failure_count=1))
+            await queue.store_block(*pair, block)
     async with opened(path) as (queue, left):
         assert left.blocks == blocks
-        await queue.keep_block("a", "w", None)
-    assert (await leftover(path)).blocks.keys() == {("a", "v"), ("b", "w")}
+        await queue.store_block("a", "w", None)
+    assert (await stored(path)).blocks.keys() == {("a", "v"), ("b", "w")}
 
 
 async def test_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> None:
@@ -222,16 +222,16 @@ async def test_file_from_before_blocks_were_kept_is_brought_up(path: Path) -> No
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("DROP TABLE blocks; PRAGMA user_version = 1;")
     async with opened(path) as (queue, left):
-        assert left == Leftover(waiting=(ticket(1),))
-        await queue.keep_block("a", "w", Block(failure_count=1))
-    assert (await leftover(path)).blocks == {("a", "w"): Block(failure_count=1)}
+        assert left == StoredJobs(waiting=(ticket(1),))
+        await queue.store_block("a", "w", Block(failure_count=1))
+    assert (await stored(path)).blocks == {("a", "w"): Block(failure_count=1)}
 
 
 async def test_database_of_another_program_is_refused_and_left_alone(path: Path) -> None:
     with closing(sqlite3.connect(path)) as connection:
         connection.execute("CREATE TABLE bookmarks (url TEXT)")
     with pytest.raises(ConfigurationError, match="another program"):
-        await leftover(path)
+        await stored(path)
     with closing(sqlite3.connect(path)) as connection:
         assert connection.execute("SELECT name FROM sqlite_schema").fetchall() == [("bookmarks",)]
 
@@ -239,12 +239,12 @@ async def test_database_of_another_program_is_refused_and_left_alone(path: Path)
 async def test_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_text("These are not the bytes of a database. " * 100)
     with pytest.raises(ConfigurationError, match="not a queue"):
-        await leftover(path)
+        await stored(path)
 
 
 async def test_folder_that_is_not_there_is_said_so(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unable to open"):
-        await leftover(tmp_path / "missing" / "queue.db")
+        await stored(tmp_path / "missing" / "queue.db")
 
 
 @pytest.mark.parametrize("value", [object(), NOW, {1: "x"}, 2**70])
@@ -260,4 +260,4 @@ async def test_ids_of_any_shape_are_kept(path: Path) -> None:
     job_id = str(uuid4())
     async with opened(path) as (queue, _):
         await queue.put(replace(ticket(1), id=job_id))
-    assert [each.id for each in (await leftover(path)).waiting] == [job_id]
+    assert [each.id for each in (await stored(path)).waiting] == [job_id]

@@ -1,4 +1,4 @@
-"""Servers of one GPU each keep what they are good at; what is pinned stays, and what is the same runs once."""
+"""Servers of one GPU each keep their own models loaded; pinned models stay, and identical jobs run once."""
 
 import asyncio
 from pathlib import Path
@@ -18,11 +18,11 @@ MODELS = (SMALL, LARGE)
 
 
 async def test_two_workflows_in_turns_stay_each_with_its_server(tmp_path: Path) -> None:
-    # either process holds one model, and the GPU both
+    # each process holds one model, and the GPU both
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         for seed in range(10):
             await pool.run(picture(seed, model=MODELS[seed % 2]))
-        # the second, which nobody had seen, had the GPU to itself once
+        # the second, which was unknown, had the GPU to itself once
         assert [simulator.log.models_loaded for simulator in simulators] == [2, 1]
 
 
@@ -30,7 +30,7 @@ async def test_server_that_ran_a_workflow_last_gets_it_though_both_have_run_it(t
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         await pool.run(picture(0, model=SMALL), preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
-        # each has run both, and holds the other one of them now
+        # each has run both, and now holds the other one
         await pool.run(picture(2, model=LARGE), preferred_clients=["a"])
         await pool.run(picture(3, model=SMALL), preferred_clients=["b"])
         before = sum(simulator.log.models_loaded for simulator in simulators)
@@ -45,7 +45,7 @@ async def test_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(
         await pool.run(picture(0, model=LARGE), preferred_clients=["b"])
         stuck = simulators[1].misbehave(Stuck(class_type="KSampler"))
         events = pool.events(JobStarted)
-        # also what would rather go there waits for the other
+        # even a job that prefers that server waits for the other
         others = [await pool.enqueue(picture(seed, model=LARGE), preferred_clients=["a"]) for seed in (1, 2)]
         started = await until(events, JobStarted)
         assert started.client_id == "b"
@@ -88,10 +88,10 @@ async def test_pinned_model_is_unloaded_last(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 3, model_bytes=7 * GIB) as (pool, simulators, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
-        # beside both there are 9 GiB less the margin: one of them has to go
+        # next to both, 9 GiB less the margin are free: one of them must be unloaded
         await pool.run(picture(2, model=LARGE), preferred_clients=["c"], exclude_clients=["b"], memory_bytes=12 * GIB)
         assert [simulator.log.count("POST", "/free") for simulator in simulators] == [0, 1, 0]
-        # and for what fits nowhere beside it, the pinned one, too
+        # and the pinned one, too, for a job that fits nowhere next to it
         await pool.run(picture(3, model=LARGE), preferred_clients=["c"], exclude_clients=["b"], memory_bytes=22 * GIB)
         assert simulators[0].log.count("POST", "/free") == 1
 
@@ -103,7 +103,7 @@ async def test_same_graph_runs_once_and_its_server_answers_the_rest_from_its_cac
         jobs = [await pool.enqueue(picture(1), cache_key="one") for _ in range(6)]
         await asyncio.gather(*jobs)
         assert len({each.client_id for each in jobs}) == 1
-        # what depends on the seed once, and the saver for each of the others
+        # nodes that depend on the seed run once, and the saver for each of the others
         assert sum(simulator.log.nodes_executed for simulator in simulators) - before == 3 + 5
         # later as well
         again = await pool.enqueue(picture(1), cache_key="one", preferred_clients=[])
@@ -115,7 +115,7 @@ async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: py
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         with monkeypatch.context() as patch:
-            # as with `--cache-none`, or a node that draws by chance
+            # as with `--cache-none`, or a node with random output
             patch.setattr(Cache, "get", lambda _self, _node_id: None)
             for _ in range(2):
                 await pool.run(picture(1), cache_key="one")

@@ -1,4 +1,4 @@
-"""Each process is shown one GPU, of those that we may see ourselves."""
+"""Each process sees one of the GPUs that are visible to us."""
 
 import json
 import os
@@ -26,7 +26,7 @@ def no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder for programs, which come before all others."""
+    """A folder for programs, first in PATH."""
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     return tmp_path
 
@@ -45,7 +45,7 @@ def test_nvidia_gpus_are_selected_by_uuid(tools: Path) -> None:
 
 
 class Nvml:
-    """Of which the first GPU has fallen off its bus."""
+    """Its first GPU has fallen off the bus."""
 
     class NVMLError(Exception):
         pass
@@ -79,11 +79,11 @@ def test_hidden_gpus_stay_hidden(tools: Path, shown: str, seen: list[str]) -> No
 
 
 def test_number_that_cuda_counts_in_its_own_order_is_handed_on_as_it_is(tools: Path) -> None:
-    """The first for CUDA is the fastest one, which may be the second of the driver."""
+    """CUDA's first GPU is the fastest one, which may be the second of the driver."""
     tool(tools, "nvidia-smi", NVIDIA)
     [gpu] = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0"})
     assert (gpu.variables, gpu.name, gpu.memory_bytes) == ({"CUDA_VISIBLE_DEVICES": "0"}, None, None)
-    # where all are shown, the order does not matter
+    # if all are visible, the order does not matter
     assert [each.key for each in find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0,1"})] == ["GPU-aaa", "GPU-bbb"]
     tool(tools, "nvidia-smi", "GPU-aaa, NVIDIA L4, 23034\nGPU-bbb, NVIDIA L4, 23034\nGPU-ccc, NVIDIA L4, 23034\n")
     found = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "2,1"})
@@ -111,11 +111,11 @@ def test_amd_gpus_are_selected_by_index(tools: Path) -> None:
     ("environment", "seen"),
     [
         ({"HIP_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "1"})]),
-        # the one that is left is the first of those that are left
+        # the remaining one is the first of the remaining ones
         ({"ROCR_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "0"})]),
         ({"ROCR_VISIBLE_DEVICES": "1,0", "HIP_VISIBLE_DEVICES": "1"}, [("0", {"HIP_VISIBLE_DEVICES": "1"})]),
         ({"ROCR_VISIBLE_DEVICES": "GPU-f00", "HIP_VISIBLE_DEVICES": "0"}, [("GPU-f00", {"HIP_VISIBLE_DEVICES": "0"})]),
-        # which ROCm's libraries heed, too
+        # ROCm's libraries respect it, too
         ({"CUDA_VISIBLE_DEVICES": "1"}, [("1", {"HIP_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "1"})]),
         (
             {"ROCR_VISIBLE_DEVICES": "1", "CUDA_VISIBLE_DEVICES": "0"},

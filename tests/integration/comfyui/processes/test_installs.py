@@ -1,4 +1,4 @@
-"""ComfyUI is found where people have it, with the Python that its packages were installed for."""
+"""ComfyUI is found in its usual places, with the Python that has its packages."""
 
 import json
 import sys
