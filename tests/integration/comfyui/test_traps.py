@@ -132,7 +132,7 @@ async def test_restart_empties_queue_and_history(simulator: Simulator, comfy: Co
 
 
 async def test_empty_history_is_not_an_end(simulator: Simulator, comfy: ComfyClient) -> None:
-    """`/history/{id}` is 200 and empty for runs that wait, that run and that never were."""
+    """`/history/{id}` is 200 and empty for waiting, running and unknown runs."""
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.8))
     simulator.misbehave(SilentSocket(class_type="EmptyImage"))
     assert (await comfy.run(invert())).files
@@ -172,7 +172,7 @@ async def test_listed_file_may_be_gone(simulator: Simulator, comfy: ComfyClient)
 
 
 async def test_only_time_behind_others_is_free(simulator: Simulator, comfy: ComfyClient) -> None:
-    """A limit on starting that counted the queue would fail every run behind a long one."""
+    """A start timeout that counted the queue would fail every run behind a long one."""
     simulator.misbehave(Slow(class_type="SaveWEBM", seconds=2.5, steps=8))
     listener = Listener()
     first = asyncio.create_task(comfy.run(clip(), on_event=listener))

@@ -1,4 +1,4 @@
-"""Files that a run brings along: placed by input or by placeholder, in a folder of its own, or shared by many runs."""
+"""Files of a run: placed by input or by placeholder, in a separate folder, or shared by many runs."""
 
 import asyncio
 import hashlib
@@ -51,7 +51,7 @@ class TestPlaceholders:
         assert graph == two_words("__IMG__", "look at __IMG__ and __IMG__")
 
     async def test_all_are_replaced_in_one_pass(self, simulator: Simulator, comfy: ComfyClient) -> None:
-        """What replaced one placeholder, or was set by hand, is not searched for another."""
+        """Replaced placeholders and values set by hand are not searched again."""
         both = [
             picture(),
             Attachment(source=OTHER, name="b.png", placeholder="comfyrelay"),
@@ -121,14 +121,14 @@ class TestShared:
         shared = picture(source=source, content_hash=hashlib.sha256(PNG).hexdigest(), shared=True)
         async with ComfyClient(simulator.url) as comfy:
             await comfy.run(words("__IMG__"), attachments=[shared])
-        # as long as before, but nobody looks inside
+        # the same size as before, and the content is not compared
         source.write_bytes(b"x" * len(PNG))
         async with ComfyClient(simulator.url) as comfy:
             await comfy.run(words("__IMG__"), attachments=[shared])
         assert uploads(simulator) == 1
 
     async def test_part_of_it_is_not_it(self, simulator: Simulator, comfy: ComfyClient) -> None:
-        """An upload that was cut off leaves a file of that name and another size."""
+        """An interrupted upload leaves a file of that name with another size."""
         cut_off = simulator.folder / "input" / "comfyrelay" / UPLOADED
         cut_off.parent.mkdir()
         cut_off.write_bytes(PNG[:-1])
@@ -149,7 +149,7 @@ class TestShared:
         assert (files_on(simulator), uploads(simulator)) == ([f"comfyrelay/assets/{UPLOADED}"], 1)
 
     async def test_removed_file_is_uploaded_again_once_reported(self, simulator: Simulator, comfy: ComfyClient) -> None:
-        """Not every node finds out that its file is gone before it runs."""
+        """Not every node detects a missing file before it runs."""
         for _ in range(2):
             result = await comfy.run(words("__IMG__"), attachments=[picture(shared=True)])
             (simulator.folder / "input" / result.texts["1"][0]).unlink()
@@ -173,5 +173,5 @@ class TestCloud:
                 graph = invert(color) | {"1": {"class_type": "LoadImage", "inputs": {"image": "__IMG__"}}}
                 assert (await cloud.run(graph, attachments=[picture(shared=True)])).files
         assert simulator.log.count("POST", "/api/upload/image") == 1
-        # what it shows there are outputs
+        # its files there are outputs
         assert simulator.log.count("GET", "/api/view") == 0

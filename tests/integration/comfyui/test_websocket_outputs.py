@@ -1,4 +1,4 @@
-"""Outputs that come over the socket only."""
+"""Outputs that are sent only over the socket."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""The crash cases of `make test`, and on which database they run. `--full` runs all on both."""
+"""The crash cases of `make test`, and their databases. `--full` runs all on both."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any

@@ -1,7 +1,7 @@
-"""A crash before or after the commit of every transaction there is: nothing is lost, doubled or left over.
+"""A crash before or after the commit of every transaction: nothing is lost, doubled or left over.
 
-Each scenario prepares a world and names what is to be interrupted. The process dies at the boundary, another one
-starts, the relay finishes what it finds, the caller says again what was not answered, and the queue is drained.
+Each scenario prepares a world and names the call to interrupt. The process dies at the boundary, another one starts,
+the relay finishes pending work, the caller repeats unanswered calls, and the queue is drained.
 """
 
 import hashlib
@@ -56,26 +56,26 @@ from tests.support.world import Crash, Desk, World, execute, submit_batch
 
 @dataclass(kw_only=True)
 class Script:
-    """What is interrupted, and how everything must stand in the end."""
+    """The interrupted call, and the expected final state."""
 
     act: Callable[[], Awaitable[object]]
-    # The statuses of all jobs, and of all wallets the balances, in any order.
+    # The statuses of all jobs and the balances of all wallets, in any order.
     ends: Sequence[str]
     balances: Sequence[int]
-    # What the caller may be told when it says again what has already happened.
+    # The accepted errors when the caller repeats a call that has already taken effect.
     refusals: tuple[type[ComfyRelayError], ...] = ()
-    # What is done once the call has got through.
+    # Steps after the call has succeeded.
     then: Callable[[], Awaitable[object]] | None = None
-    # Whether the relay alone brings both databases together, even if the caller never comes back.
+    # Whether the relay alone makes both databases agree, even if the caller never returns.
     heals_itself: bool = True
-    # Whether the history of each job is whole. It is not where a disagreement was made by hand.
+    # Whether the history of each job is complete. It is not if the test made the disagreement by hand.
     is_whole: bool = True
 
 
 Scenario = Callable[[World], Awaitable[Script]]
 
 
-# Submitting: tenant first, then central.
+# Submission: tenant first, then central.
 
 
 async def submit(world: World) -> Script:
@@ -96,7 +96,7 @@ async def submit_a_batch(world: World) -> Script:
 
 
 async def submit_with_reuse(world: World) -> Script:
-    """The job is there with its output, or neither is; what was copied in vain is removed."""
+    """The job exists with its output, or neither does; unused copies are removed."""
     desk = await world.desk()
     await _made(world, desk)
 
@@ -117,7 +117,7 @@ async def submit_with_reuse(world: World) -> Script:
 
 
 async def submit_a_batch_with_reuse(world: World) -> Script:
-    """Two of its items are answered, and one runs."""
+    """Two of its items are reused, and one runs."""
     desk = await world.desk()
     await _made(world, desk)
     items = [ItemRequest(), ItemRequest(), ItemRequest(input_payload={"prompt": "another"})]
@@ -132,7 +132,7 @@ async def _made(world: World, desk: Desk) -> None:
 
 
 async def run_out_of_memory(world: World) -> Script:
-    """It goes back for a larger GPU, once, however often that is said."""
+    """It is requeued for a larger GPU once, however often that is reported."""
     desk = await world.desk()
     large = await world.worker(desk.fleet)
     devices = [{"server": "comfyui-1", "name": "RTX", "memory_total": 24 * 2**30}]
@@ -176,7 +176,7 @@ async def relay_a_submission(world: World) -> Script:
     return Script(act=world.relay, ends=["completed"], balances=[990])
 
 
-# What a worker says and gets: central first, then tenant.
+# Worker calls: central first, then tenant.
 
 
 async def lease(world: World) -> Script:
@@ -189,7 +189,7 @@ async def lease_and_find_the_shard_down(world: World) -> Script:
     desk = await world.desk()
     job = await desk.submit()
     shard = await world.engine.databases.shard_name_of(job.tenant_id)
-    # It is back in the process that comes after this one.
+    # The next process has it again.
     await world.engine.databases.shards.pop(shard).close()
     return Script(act=lambda: world.lease(desk.worker), ends=["completed"], balances=[990])
 
@@ -221,7 +221,10 @@ async def complete(world: World) -> Script:
 
 
 async def complete_with_an_upload(world: World) -> Script:
-    """What counts is a copy: a crash leaves the upload for the next try, and at last there is one copy and no more."""
+    """The output is a copy:
+
+    a crash leaves the upload for the next attempt, and in the end there is exactly one copy.
+    """
     text = await world.workflow(output_extension="txt", output_mime_type="text/plain")
     desk = await world.desk(workflow=text)
     job, leased = await desk.leased()
@@ -369,7 +372,7 @@ async def reap_the_last_attempt(world: World) -> Script:
 
 
 async def burst(world: World) -> Script:
-    """Two of three that wait too long go to the cloud: the money is enough for no more, however often it is tried."""
+    """Two of three jobs that wait too long go to the cloud: the budget allows no more, however often it is tried."""
     burst = await burst_scenario(world, limit=2 * EXPECTED)
     jobs = await burst.submit(3, max_wait_seconds=10)
 
@@ -412,7 +415,7 @@ async def run_burst(world: World) -> None:
 
 
 async def run_reaper(world: World) -> None:
-    # Whichever engine there is now: a bound method would be the dead one's.
+    # The current engine: a bound method would belong to the dead one.
     await world.engine.queue.reaper.run_once()
 
 
@@ -423,7 +426,7 @@ async def recover_an_entry(world: World) -> Script:
     return Script(act=world.relay, ends=["completed"], balances=[990])
 
 
-# What a user asks for.
+# User requests.
 
 
 async def cancel(world: World) -> Script:
@@ -589,7 +592,7 @@ async def take_a_payment(world: World) -> Script:
 
 
 async def tell_of_an_end(world: World) -> Script:
-    """Nobody is there to be told: it is noted, and tried again."""
+    """The receiver is unreachable: the delivery is recorded and retried."""
     desk = await world.desk()
     _, leased = await desk.leased(webhook_url="http://127.0.0.1:9/")
     await world.complete(leased)
@@ -725,7 +728,7 @@ async def repair_a_wallet(world: World) -> Script:
 
 
 async def repair_an_orphan(world: World) -> Script:
-    """Its job is gone: the dispatch ends, and the tokens that were held for it come back."""
+    """Its job is missing: the dispatch ends, and its reserved tokens are refunded."""
     desk = await world.desk()
     await desk.submit()
     shard = await world.engine.databases.shard_of(desk.user.tenant_id)
@@ -745,7 +748,7 @@ def repair(world: World, *, ends: Sequence[str], balances: Sequence[int]) -> Scr
 
 
 async def scale_a_fleet(world: World) -> Script:
-    """Whoever leads finds a machine that nobody ordered, and orders one more: whenever it dies, there are two."""
+    """The leader finds an unknown machine and orders one more: there are two, whenever it crashes."""
     desk = await world.desk()
     _, leased = await desk.leased()
     await world.complete(leased)
@@ -764,7 +767,7 @@ async def scale_a_fleet(world: World) -> Script:
     async def act() -> None:
         engine = world.engine
         engine.scaling.leadership.ttl_seconds = 600.0
-        # the term of one that died is over
+        # the term of the dead leader is over
         await world.advance(601)
         await engine.fleet.workers.record_seen([desk.worker])
         assert await engine.scaling.leadership.claim() is not None
@@ -799,20 +802,20 @@ async def count_what_a_lease_cost(world: World) -> Script:
 
 
 async def take_a_minute(world: World) -> Script:
-    """One that was taken by who died is nobody's: the next one is somebody's."""
+    """A minute claimed by a dead process is lost; the next one is claimed again."""
     await world.desk()
     return Script(act=lambda: world.engine.scaling.figures.claim_minute("cloudwatch"), ends=[], balances=[1000])
 
 
 async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
-    """A step that an earlier process began and did not commit."""
+    """A step that an earlier process started and did not commit."""
     crash_at(world, step, Boundary.BEFORE_COMMIT)
     with suppress(Crash):
         await act()
     await world.restart()
 
 
-# Which transactions each scenario comes through, and how often.
+# The transactions of each scenario, and how often each runs.
 VERDICT = {TransactionStep.DELIVER_APPLY: 1, TransactionStep.DELIVER_FORGET: 1}
 SCENARIOS: Mapping[Scenario, Mapping[TransactionStep, int]] = {
     submit: {
@@ -951,7 +954,7 @@ async def test_crash_loses_doubles_and_leaves_nothing(
 
 
 async def check_mended(world: World) -> Facts:
-    """Where history was torn by hand the reconciler has the last word, and the tokens must be right all the same."""
+    """The reconciler decides if the history was damaged by hand, and the tokens must still be right."""
     report = await world.engine.operations.reconciler.run()
     assert report.findings == []
     facts = await look(world)

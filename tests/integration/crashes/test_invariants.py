@@ -1,4 +1,4 @@
-"""Each rule of the chaos tests sees the state that it is there to see; a rule that sees nothing proves nothing."""
+"""Each rule of the chaos tests detects the state that it exists for; a rule that detects nothing proves nothing."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -69,7 +69,7 @@ UPDATE = JobUpdate(
 
 
 def running(**changes: Any) -> Facts:
-    """A job that a worker has leased, with everything as it should be but for `changes`."""
+    """A leased job in a consistent state, except for `changes`."""
     facts: dict[str, Any] = {
         "dispatches": [LEASED],
         "leases": [LEASE],

@@ -1,7 +1,7 @@
-"""The reconciler finds every disagreement there can be, mends it, and says nothing of a system that is only busy.
+"""The reconciler finds and repairs every possible disagreement, and reports nothing about a system that is only busy.
 
-No service leaves such states behind, so they are made by hand. Where the schema itself forbids one, the test takes
-the guard away first, as a restored backup or a careless operator would have.
+No service leaves such states behind, so the tests create them by hand. If the schema forbids one, the test removes the
+guard first, as a restored backup or a careless operator might.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ from tests.support.world import PATIENCE_SECONDS, Crash, Desk, World, execute
 
 @dataclass(kw_only=True)
 class Seeded:
-    """What else must be found because of what was seeded, and where everything must end."""
+    """Other findings caused by the seeded state, and the expected final state."""
 
     ends: Sequence[str]
     balance: int
     desk: Desk
-    # By the job it is about, or None if it is about no single job.
+    # By job, or None if it concerns no single job.
     about: str | None = None
     also: frozenset[FindingKind] = field(default_factory=frozenset)
 
@@ -42,7 +42,7 @@ Seed = Callable[[World], Awaitable[Seeded]]
 
 
 class QuietDesk(Desk):
-    """Where nothing of a submission is under way any more: of what is, nothing is found."""
+    """A desk without submissions in progress: nothing is reported about those."""
 
     async def submit(self, **values: Any) -> JobRecord:
         job = await super().submit(**values)
@@ -73,7 +73,7 @@ async def dispatch_of_a_running_job_is_gone(world: World) -> Seeded:
 
 
 async def job_of_a_dispatch_is_gone(world: World) -> Seeded:
-    """Its reservation is left behind with its dispatch."""
+    """Its reservation stays with its dispatch."""
     desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await remove_job(await shard_of(desk))
@@ -105,7 +105,7 @@ async def update_of_a_completion_is_lost(world: World) -> Seeded:
 
 
 async def update_of_a_cancel_request_is_lost(world: World) -> Seeded:
-    """The status says nothing of it; only the number of moves does."""
+    """The status does not show it; only the version does."""
     desk = await quiet_desk(world)
     job, _ = await desk.leased()
     await undelivered(world, lambda: world.engine.queue.control.cancel(job.tenant_id, job.id))
@@ -168,7 +168,7 @@ async def reserve_of_a_completed_job_is_gone(world: World) -> Seeded:
 
 
 async def reserve_of_a_failed_job_is_gone(world: World) -> Seeded:
-    """Its refund would be a gift."""
+    """A refund would give tokens away."""
     desk = await quiet_desk(world)
     job, leased = await desk.leased()
     await world.fail(leased)
@@ -184,7 +184,7 @@ async def running_job_is_refunded(world: World) -> Seeded:
 
 
 async def queued_job_is_consumed(world: World) -> Seeded:
-    """It is given up, and what was taken is given back by an adjustment."""
+    """It is abandoned, and the consumed tokens are returned by an adjustment."""
     desk = await quiet_desk(world)
     job = await desk.submit()
     await add_transaction(desk, job, "JOB_CONSUME", 0, balance=990)
@@ -233,7 +233,7 @@ async def balance_is_not_the_sum(world: World) -> Seeded:
 
 
 async def sum_is_below_zero(world: World) -> Seeded:
-    """A balance below zero is forbidden by the schema, so the sum alone can be."""
+    """The schema forbids a negative balance, so only the sum can be negative."""
     desk = await quiet_desk(world, tokens=10)
     await desk.submit()
     await forget_transaction(await shard_of(desk), "PAYMENT_CREDIT", balance=0)
@@ -340,7 +340,7 @@ async def test_unambiguous_disagreement_is_repaired_and_reported(
 ) -> None:
     monkeypatch.setattr("comfyrelay.services.operations.repair.JOBS_AT_ONCE", at_once)
     seeded = await seed(world)
-    # older ones, and younger ones, with which nothing is wrong
+    # older and younger jobs in a consistent state
     workers = await world.worker(seeded.desk.fleet, concurrency=10)
     for _ in range(2):
         await world.submit(seeded.desk.user, seeded.desk.effect)
@@ -392,7 +392,7 @@ async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> N
 
 
 async def test_worker_whose_lease_ends_like_its_job_is_stopped_at_once(world: World) -> None:
-    """No tick comes to its help here."""
+    """No tick wakes it here."""
     stops = world.engine.queue.stop_requests
     stops._tick_seconds = 10 * PATIENCE_SECONDS
     desk = await quiet_desk(world)
@@ -418,7 +418,7 @@ async def test_shard_that_is_not_configured_is_reported_and_left_alone(world: Wo
 
 
 async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
-    """Jobs in every state, in both shards, with submissions and verdicts under way."""
+    """Jobs in every state, in both shards, with submissions and reports in progress."""
     desk = await quiet_desk(world, concurrency=10)
     other = await world.user(shard="b")
     completed, failed, canceled = [await desk.leased() for _ in range(3)]
@@ -455,7 +455,7 @@ async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
 
 
 async def undelivered(world: World, act: Callable[[], Awaitable[object]]) -> None:
-    """A verdict that an earlier process wrote and did not deliver."""
+    """A report that an earlier process stored and did not deliver."""
     await interrupted(world, TransactionStep.DELIVER_APPLY, act)
 
 
@@ -477,7 +477,7 @@ async def remove_job(shard: Database) -> None:
 
 
 async def forget_transaction(shard: Database, type_: str, *, balance: int) -> None:
-    """Transactions are append-only by a trigger, which goes first; the balance is made to fit."""
+    """A trigger makes transactions append-only, so it is removed first; the balance is adjusted."""
     if shard.dialect == "postgresql":
         await execute(shard, "ALTER TABLE token_transactions DISABLE TRIGGER USER")
     else:

@@ -1,7 +1,7 @@
-"""Any sequence of calls, crashes, restarts and leaps of the clock keeps what must always hold.
+"""Any sequence of calls, crashes, restarts and clock jumps keeps the invariants.
 
-Hypothesis makes up the sequences and shortens those that break something. A sequence that once broke something is kept
-below as a test of its own.
+Hypothesis generates the sequences and shortens the failing ones. Sequences that once failed are kept below as separate
+tests.
 """
 
 import asyncio
@@ -46,7 +46,7 @@ T = TypeVar("T")
 COST = 10
 RICH, POOR = 1000, 35
 CONCURRENCY = 2
-# What the rules below can come through; the rest is catalogue and registry.
+# The steps that the rules below can reach; the rest is catalogue and registry.
 OTHERS = {
     *(
         TransactionStep.TENANT,
@@ -72,17 +72,17 @@ PICK = st.integers(min_value=0, max_value=5)
 
 @dataclass
 class Call:
-    """A call that was made, how to make it again, and whether the second answer fits the first."""
+    """A call, how to repeat it, and whether the second answer fits the first."""
 
     name: str
     again: Callable[[], Awaitable[Any]]
     fits: Callable[[Any, Any], bool]
-    # None while nobody knows: the process died before it answered.
+    # None while unknown: the process died before it answered.
     answer: Any = None
 
 
 class RandomWalk(RuleBasedStateMachine):
-    """Two tenants in two shards, two workflows, three workers of which one may run only the first workflow."""
+    """Two tenants in two shards, two workflows, and three workers; one of them may run only the first workflow."""
 
     def __init__(self, backend: SqliteBackend | PostgresBackend, folder: Path) -> None:
         super().__init__()
@@ -117,7 +117,10 @@ class RandomWalk(RuleBasedStateMachine):
             raise
 
     def act(self, work: Callable[[], Awaitable[T]]) -> T | None:
-        """Run what a rule does; None if the process died on the way. CrashPoint takes all that was only in memory."""
+        """Run the action of a rule; return None if the process died on the way.
+
+        CrashPoint discards everything in memory.
+        """
         return self.run(self._act(work))
 
     async def _act(self, work: Callable[[], Awaitable[T]]) -> T | None:
@@ -142,18 +145,18 @@ class RandomWalk(RuleBasedStateMachine):
 
     @initialize(jobs=st.integers(1, 4), leases=st.integers(0, 3))
     def begin(self, jobs: int, leases: int) -> None:
-        """A sequence is about something from its first step on."""
+        """Start each sequence with a job."""
         for number in range(jobs):
             self.submit(user=number % 2, effect=number // 2 % 2, priority=0)
         for number in range(leases):
             self.lease(worker=number, limit=1, prefetch=0, named=True)
 
-    # the faults
+    # faults
 
     @precondition(lambda self: self.death is None)
     @rule(step=st.sampled_from(STEPS), boundary=st.sampled_from(Boundary), nth=st.integers(1, 2), dies=st.booleans())
     def arm(self, step: TransactionStep, boundary: Boundary, nth: int, dies: bool) -> None:
-        """The next rule meets a crash, if it comes that far. A process that does not die has lost a connection."""
+        """The next rule meets a crash, if it gets that far. A process that does not die has lost a connection."""
         if dies:
             self.death = crash_at(self.world, step, boundary, nth=nth)
         else:
@@ -167,7 +170,7 @@ class RandomWalk(RuleBasedStateMachine):
         boundary=st.sampled_from(Boundary),
     )
     def arm_delivery(self, step: TransactionStep, boundary: Boundary) -> None:
-        """Almost every rule ends in a delivery, and much of what can go wrong goes wrong there."""
+        """Almost every rule ends in a delivery, and many failures happen there."""
         self.arm(step=step, boundary=boundary, nth=1, dies=True)
 
     @rule(seconds=st.sampled_from([1, 30, 450, 901, 3600]))
@@ -177,7 +180,7 @@ class RandomWalk(RuleBasedStateMachine):
     @precondition(lambda self: bool(self.calls))
     @rule(pick=PICK)
     def repeat(self, pick: int) -> None:
-        """Whatever was said before is said again: the answer fits the first one, and nothing happens twice."""
+        """Repeat an earlier call: the answer fits the first one, and there is no second effect."""
         past = self.calls[-1 - pick % len(self.calls)]
         answer = self.act(past.again)
         note(f"  {past.name}: first {past.answer}, then {answer}")
@@ -185,7 +188,7 @@ class RandomWalk(RuleBasedStateMachine):
             assert past.fits(past.answer, answer), f"{past.name}: first {past.answer}, then {answer}"
         past.answer = answer if past.answer is None else past.answer
 
-    # submitting
+    # submission
 
     @rule(user=st.integers(0, 1), effect=st.integers(0, 1), priority=st.integers(-1, 1))
     def submit(self, user: int, effect: int, priority: int) -> None:
@@ -223,7 +226,7 @@ class RandomWalk(RuleBasedStateMachine):
 
         self.call("submit_batch", work, fits)
 
-    # what workers do
+    # worker actions
 
     @rule(worker=st.integers(0, 2), limit=st.integers(1, 3), prefetch=st.integers(0, 1), named=st.booleans())
     def lease(self, worker: int, limit: int, prefetch: int, named: bool) -> None:
@@ -242,7 +245,7 @@ class RandomWalk(RuleBasedStateMachine):
             return frozenset(each.lease_token for each in found)
 
         if named:
-            # A request that got something gets the same while it lives; one that got nothing may get something.
+            # A request that got a lease gets the same one while it lives; a request that got none may get one.
             self.call("lease", work, lambda first, then: not first or then <= first)
         else:
             self.act(work)
@@ -281,7 +284,7 @@ class RandomWalk(RuleBasedStateMachine):
                 lambda first, then: first == then,
             )
 
-    # what users do
+    # user actions
 
     @precondition(lambda self: bool(self.jobs))
     @rule(pick=PICK, verb=st.sampled_from(["cancel", "pause", "pause now", "resume", "retry", "first", "top", "down"]))
@@ -315,7 +318,7 @@ class RandomWalk(RuleBasedStateMachine):
         }
         self.act(lambda: unless_refused(work[verb]))
 
-    # what operators and loops do
+    # operators and loops
 
     @rule(
         verb=st.sampled_from(["reap", "relay", "release", "recall", "credit", "restart"]),
@@ -336,11 +339,11 @@ class RandomWalk(RuleBasedStateMachine):
     # helpers
 
     def picked(self, pick: int) -> JobRecord:
-        """Jobs by how new they are: most sequences are about the newest."""
+        """Jobs by age: most sequences are about the newest."""
         return list(self.jobs.values())[-1 - pick % len(self.jobs)]
 
     def leased(self, pick: int) -> LeasedDispatch:
-        """Leases by how new they are; those further back are old ones that have long been lost."""
+        """Leases by age; older ones have long been lost."""
         return self.leases[-1 - pick % len(self.leases)]
 
     def speak(
@@ -350,7 +353,7 @@ class RandomWalk(RuleBasedStateMachine):
         work: Callable[[], Awaitable[str]],
         fits: Callable[[Any, Any], bool],
     ) -> None:
-        """Only the current lease speaks: whatever another one says changes nothing."""
+        """Only the current lease counts: reports with another one change nothing."""
 
         async def said() -> str:
             try:
@@ -370,7 +373,7 @@ class RandomWalk(RuleBasedStateMachine):
         async with self.world.engine.databases.central.read() as tx:
             return (await tx.execute(d.select().where(d.c.id == dispatch_id))).one()
 
-    # what must hold
+    # invariants
 
     @invariant()
     def what_must_always_hold(self) -> None:
@@ -391,7 +394,8 @@ class RandomWalk(RuleBasedStateMachine):
             self.runner.close()
 
     async def heal(self) -> None:
-        """Every fault ends; then each accepted job comes to one end, is paid for once or not at all, and all agree."""
+        """End all faults; then each accepted job reaches one outcome, is charged at most once, and all databases
+        agree."""
         await self.world.restart()
         await self.world.relay()
         await self.check()
@@ -417,7 +421,7 @@ async def unless_refused(work: Callable[[], Awaitable[Any]]) -> None:
 
 def profile(examples: int) -> settings:
     return settings(
-        # The same walks each time, so that a change fails for what it changed; RANDOM_WALKS=1 looks for new ones.
+        # The same walks each time, so that a change fails for its own reason; RANDOM_WALKS=1 searches for new ones.
         derandomize="RANDOM_WALKS" not in os.environ,
         max_examples=examples,
         stateful_step_count=30,
@@ -447,7 +451,7 @@ def test_any_sequence_on_postgresql(postgres_backend: PostgresBackend, tmp_path:
     run_state_machine_as_test(on(postgres_backend, tmp_path), settings=profile(examples))
 
 
-# Sequences that are worth keeping: each was once found to break something, or to slip through everything else.
+# Sequences worth keeping: each once failed, or passed every other test with a bug.
 
 
 async def test_stale_heartbeat_leaves_the_new_lease_as_it_is(world: World) -> None:

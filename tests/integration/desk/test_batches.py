@@ -1,4 +1,4 @@
-"""Batches of the desk: from folders and lists to jobs, and from jobs to files under readable names."""
+"""Batches of the desk: from folders and lists to jobs, and from jobs to files with readable names."""
 
 import asyncio
 import hashlib
@@ -33,7 +33,7 @@ def pictures(desk: OpenDesk, *names: str, folder: str = "mine") -> None:
 
 
 async def finished(desk: OpenDesk, batch_id: str) -> list[Job]:
-    """The jobs of a batch, in their order, once all have ended."""
+    """Return the jobs of a batch in order, once all have ended."""
     jobs = [each async for each in desk.client.jobs(batch_id=batch_id)]
     for each in jobs:
         await desk.ended(each.id)
@@ -138,7 +138,7 @@ async def test_two_batches_in_one_output_folder_keep_all_their_files(desk: OpenD
 
 
 async def test_two_jobs_have_a_file_each_also_where_what_they_made_is_the_same(desk: OpenDesk) -> None:
-    # a picture says of which run it is, a text does not
+    # an image names its run, a text does not
     graph: Graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
     slug = (await desk.client.add_graph(graph, name="text")).workflow.slug
     wish = {"workflow_slug": slug, "label": "same", "output_folder": "final", "tries": 1}
@@ -274,7 +274,7 @@ async def test_items_that_are_done_already_are_copied_into_the_folder_of_their_b
     [file] = await files_of(desk, jobs[0])
     [original] = await files_of(desk, first[0])
     assert file.read_bytes() == original.read_bytes()
-    # its file goes with it, and the other stays
+    # its file is deleted with it, and the other stays
     await desk.client.delete_job(jobs[0].id)
     assert (file.exists(), original.exists()) == (False, True)
 

@@ -1,4 +1,4 @@
-"""The desk: everything in one process, for one person, and for nobody else."""
+"""The desk: everything in one process, for one person only."""
 
 import asyncio
 import itertools
@@ -87,7 +87,7 @@ async def test_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One for all who only ask, or are refused."""
+    """One desk for all tests that change nothing."""
     async with open_desk(make_desk(tmp_path_factory.mktemp("untouched"))) as desk:
         yield desk
 
@@ -159,7 +159,7 @@ async def test_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> N
 
 
 async def test_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
-    """What its worker registers with is more than anybody may send who is not known."""
+    """Its worker registers with more data than an unknown caller may send."""
     names = [f"{number:0>100}.safetensors" for number in range(3000)]
     async with Simulator(models={"checkpoints": names}) as simulator:
         made = make_desk(tmp_path, comfyui_url=[simulator.url])
@@ -194,7 +194,7 @@ async def test_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it
             async for event in client.events(again.id):
                 if event.type == "progress":
                     break
-        # it was killed with the job in it, which goes back to the queue
+        # it was killed with a running job, which is requeued
         await until_waiting(client, again.id, why)
 
 
@@ -232,7 +232,7 @@ async def until_waiting(client: Client, job_id: str, text: str) -> None:
 async def test_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) -> None:
     first = make_desk(tmp_path)
     async with first.open() as (_, ready), Client(ready.url) as client:
-        # the place of the script's own workflow is taken
+        # the slug of the script's own workflow is taken
         graph = {"1": {"class_type": "SaveImage", "inputs": {}}}
         async with owner_http(ready.url) as http:
             made = await http.post("/api/admin/workflows", json={"slug": "script", "graph": graph})
@@ -244,7 +244,7 @@ async def test_desk_that_cannot_be_opened_leaves_nothing_open(tmp_path: Path) ->
     with pytest.raises(ConfigurationError, match="A workflow of yours is called 'script'"):
         async with second.open():
             pass
-    # each connection of SQLite has one, which ends a moment after it was closed
+    # each SQLite connection has one, which ends shortly after it was closed
     left = [each for each in threading.enumerate() if each not in threads and "asyncio" not in each.name]
     for each in left:
         each.join(timeout=30)
@@ -308,7 +308,7 @@ async def test_unexpected_error_fails_the_job_and_not_the_worker(
 
     made = await desk.client.add_graph(invert(), name="mine")
     with monkeypatch.context() as patch:
-        # inside the worker nothing raises such an error that a test could cause from outside
+        # no test can cause such an error inside the worker from outside
         patch.setattr("comfyrelay.worker.job.collect", broken)
         first = await desk.client.submit(workflow_slug=made.workflow.slug, label="broken")
         found = await desk.ended(first.id)
@@ -318,7 +318,7 @@ async def test_unexpected_error_fails_the_job_and_not_the_worker(
     assert (await desk.ended(second.id)).status == "completed"
 
 
-# where the data may be
+# possible locations of the data
 
 
 MOUNTS = (

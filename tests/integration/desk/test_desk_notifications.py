@@ -1,4 +1,4 @@
-"""The desk tells: whoever asked, of what they asked for, once, and without holding up the work."""
+"""Notifications of the desk: sent once, for the chosen events, without delaying the work."""
 
 import json
 from collections.abc import AsyncIterator
@@ -40,7 +40,7 @@ async def opened(folder: Path, **settings: Any) -> AsyncIterator[OpenDesk]:
 
 
 async def add(desk: OpenDesk, *, tries: int = 1, **wish: Any) -> Batch:
-    """A batch of the sample picture."""
+    """Add a batch of the sample image."""
     body = {"effect_slug": "invert-image", "input_subdir": "examples", "tries": tries, "label": "cats", **wish}
     return await desk.client.add_batch(body)
 
@@ -111,7 +111,7 @@ async def test_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path: P
 
 
 async def test_service_that_does_not_answer_holds_up_no_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # only a desk that is closed waits for it
+    # only a desk that closes waits for it
     monkeypatch.setattr(sender, "FLUSH_SECONDS", 0.2)
     silent = listen("127.0.0.1", 0)
     url = f"json://127.0.0.1:{silent.getsockname()[1]}/s3cr3t"

@@ -1,4 +1,4 @@
-"""`comfyrelay doctor`: what is right and wrong on this machine, in words, and nothing is changed by asking."""
+"""`comfyrelay doctor` reports the state of this machine and changes nothing."""
 
 import json
 import os
@@ -21,7 +21,7 @@ from tests.support.server_processes import free_port
 
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A machine on which ComfyRelay was never started, and where no ComfyUI is; its data folder."""
+    """The data folder of a machine on which ComfyRelay never ran, and that has no ComfyUI."""
     for name in list(os.environ):
         if name.startswith("COMFYRELAY_"):
             monkeypatch.delenv(name)
@@ -75,12 +75,12 @@ async def test_desk_page_shows_the_same_check_results(machine: Path) -> None:
     [comfyui] = [each for each in told["items"] if each["about"] == f"ComfyUI {simulator.url}"]
     assert "2 models" in comfyui["text"]
     assert f"in use by process {os.getpid()}" in " ".join(each["text"] for each in told["items"])
-    # named, so it is meant to be there
+    # it was named, so it should exist
     assert [each["verdict"] for each in later if each["about"] == f"ComfyUI {simulator.url}"] == ["broken"]
 
 
 async def test_doctor_checks_the_comfyui_of_a_running_desk(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It may have been named on the command line of the desk, where no setting tells of it."""
+    """It may have been named on the command line of the desk, so that no setting contains it."""
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
         made = make_desk(machine, comfyui_url=[simulator.url])
         monkeypatch.setenv("COMFYRELAY_PORT", str(made.settings.port))
@@ -104,7 +104,7 @@ async def test_comfyui_that_was_named_and_does_not_answer_is_broken(
 
 
 async def test_port_used_by_another_program_fails_the_check(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    # bound, but not listening: nobody answers, and nobody else can have it
+    # bound, but not listening: it does not answer, and no other program can have it
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         monkeypatch.setenv("COMFYRELAY_PORT", str(taken.getsockname()[1]))

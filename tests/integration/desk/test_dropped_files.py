@@ -1,4 +1,4 @@
-"""A file that ComfyUI made is dropped or named: what made it runs again, or it is worked on."""
+"""A dropped or named file of ComfyUI: its workflow runs again, or the file becomes an input."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What a batch would be is told before it is added, and nothing is added by asking."""
+"""The estimate of a batch is shown before the batch is added, and adds nothing."""
 
 from pathlib import Path
 from typing import Any
@@ -106,7 +106,7 @@ def test_images_with_another_aspect_ratio_are_warned_about() -> None:
     assert found.text == "photo.png is 4:3. The result is 832 × 480, so it may be cropped or stretched."
     [found] = shape_warnings([other] * 4, wanted=(832, 480))
     assert found.text.startswith("photo.png and 3 more have another shape.")
-    # half and half: nobody is odd
+    # half and half: there is no exception to report
     assert shape_warnings([usual[0], other], wanted=None) == []
 
 

@@ -1,4 +1,4 @@
-"""The first start of a desk may be cut off anywhere: the next one goes on with it."""
+"""The first start of a desk may be interrupted anywhere: the next one continues it."""
 
 from pathlib import Path
 
@@ -16,7 +16,7 @@ MOST_STEPS = 100
 
 
 async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
-    """Whether it was, at this boundary of a transaction."""
+    """Return whether it was interrupted at this transaction boundary."""
     left = after
 
     async def crash(_step: str, _where: Boundary) -> None:
@@ -37,7 +37,7 @@ async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
 
 async def test_first_start_that_is_cut_off_again_and_again_is_gone_on_with(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
-    # each time it comes as far as before, and one step further
+    # each time it gets one step further
     for after in range(MOST_STEPS):
         if not await _cut_off(world, settings, after=after):
             break

@@ -1,4 +1,4 @@
-"""Outputs of a desk's gallery in a folder of one's own, and what goes when they are deleted."""
+"""Gallery outputs copied into a chosen folder, and the files that are deleted with them."""
 
 from pathlib import Path
 from typing import Any
@@ -39,7 +39,7 @@ async def test_copied_outputs_stay_in_the_folder_after_deletion(desk: OpenDesk) 
     assert sorted(done["copied"]) == [str(place / "a cat.png"), str(place / "a dog.png")]
     assert done["not_copied"] == [{"id": "nothing", "detail": "It is not there."}]
     assert sorted(each.name for each in place.iterdir()) == ["a cat.png", "a dog.png"]
-    # once more changes nothing, and what somebody made of a copy is left alone: it is no second name of the output
+    # a repetition changes nothing, and an edited copy is left alone: it is no second name of the output
     for n in (3, 4, 5):
         for each in place.glob("a dog*"):
             each.write_bytes(b"a person's own")

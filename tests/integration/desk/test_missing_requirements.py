@@ -1,4 +1,7 @@
-"""A desk whose ComfyUI lacks something: it is named at once, waited for if one likes, and never fails a whole batch."""
+"""A desk whose ComfyUI has missing requirements:
+
+they are named at once, optionally waited for, and never fail a whole batch.
+"""
 
 import asyncio
 from collections.abc import Callable
@@ -18,12 +21,12 @@ RARE = "rare.safetensors"
 
 
 def with_model(name: str) -> Graph:
-    """Names a model, and runs without it: the node that would load it leads nowhere."""
+    """Names a model, and runs without it: the node that would load it is not connected."""
     return {**invert(), "9": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": name}}}
 
 
 async def add(desk: OpenDesk, graph: Graph) -> Workflow:
-    """As it is, with what leads nowhere."""
+    """Add the graph unchanged, with its unconnected node."""
     return await desk.client.create_workflow(
         graph,
         name="mine",
@@ -35,7 +38,7 @@ async def add(desk: OpenDesk, graph: Graph) -> Workflow:
 
 
 async def until_registered(desk: OpenDesk) -> None:
-    """Nothing is known to be missing before the worker has said what it has."""
+    """Missing requirements are unknown until the worker has registered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while (now := await desk.client.now()) is None or now.worker is None:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
@@ -72,7 +75,7 @@ async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_
         job = await desk.client.submit(workflow_slug=rare.slug, wait_for_missing=True)
         text = await until_waiting(desk, job.id, "missing")
         assert text == f"Waiting for a worker with the model {RARE}."
-        # nobody else is held up by it
+        # other jobs are not delayed
         plain = (await desk.client.add_graph(invert(), name="plain")).workflow
         assert plain.missing is None
         assert (await desk.ended((await desk.client.submit(workflow_slug=plain.slug)).id)).status == "completed"
@@ -90,7 +93,7 @@ async def test_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_pat
         batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(24)], workflow_slug=slug)
         for _ in ("held", "resumed, and held again"):
             held = await until(desk, batch.id, lambda each: each.held is not None and not each.counts["processing"])
-            # one failed; what was fetched meanwhile came back, or failed as well
+            # one failed; prefetched ones were returned, or failed as well
             assert held.counts["failed"] + held.counts["paused"] == 24
             assert held.counts["failed"] <= 3
             assert "'magic' is not a choice of input 'upscale_method'" in str(held.held)
@@ -99,7 +102,7 @@ async def test_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_pat
 
 async def test_model_that_cannot_be_read_fails_one_item_and_holds_the_others(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
-        # a file that is there and listed, and no checkpoint
+        # an existing, listed file that is no checkpoint
         simulator.misbehave(Fail(class_type="ImageInvert", message="ERROR: Could not detect the type of this model."))
         slug = (await add(desk, invert())).slug
         batch = await desk.client.submit_batch([{"label": f"item {n}"} for n in range(6)], workflow_slug=slug)

@@ -1,4 +1,4 @@
-"""Notifications: which ends are news, who is told, and that no secret of a URL is ever shown."""
+"""Notifications: which outcomes cause one, who receives it, and no secret of a URL is ever shown."""
 
 import logging
 from datetime import UTC, datetime, timedelta
@@ -50,7 +50,7 @@ def titles(
     return [each.title for each in found]
 
 
-# Which ends call for a notification
+# Outcomes that cause a notification
 
 
 def test_single_job_notifies_unless_it_was_cancelled() -> None:
@@ -94,7 +94,7 @@ def test_batch_that_is_held_is_news_once_for_each_reason() -> None:
         return [f"{each.title}: {each.body}" for each in found]
 
     assert told("first", seconds=1) == ["boats is held: Held: why."]
-    # what ran at that moment fails as well
+    # items that were running fail as well
     assert told("first", seconds=2) == []
     assert told("second", seconds=3) == ["boats is held: Held: why."]
 
@@ -111,7 +111,7 @@ def test_empty_queue_is_news_once_until_something_else_has_run() -> None:
     assert titles(rules, ended("canceled", seconds=9), active=0, seen=9) == ["The queue is empty"]
 
 
-# Who is told
+# Receivers
 
 
 async def test_webhook_hears_title_and_body() -> None:
@@ -139,14 +139,14 @@ async def test_batch_notification_ignores_the_event_filter() -> None:
         of_batch = Notification(occasion=Occasion.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b")
         await notifier.notify(of_batch, mine)
         await notifier.notify(Notification(occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body="…"), mine)
-        # and once only, when both want to know
+        # and only once if both match
         await notifier.notify(
             Notification(occasion=Occasion.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
         )
     assert len(receiver.heard) == 2
 
 
-# What went wrong
+# Failures
 
 
 async def test_refused_and_unreachable_targets_do_not_block_other_targets() -> None:
@@ -193,7 +193,7 @@ async def test_no_secret_of_a_url_is_shown_or_logged(url: str, caplog: pytest.Lo
 
 
 async def test_refused_notification_logs_no_secret(caplog: pytest.LogCaptureFixture) -> None:
-    """Below apprise, the path of every request that was answered is logged."""
+    """Below apprise, the path of every answered request is logged."""
     caplog.set_level(logging.DEBUG)
     async with receiving() as refusing:
         refusing.statuses = [404]

@@ -1,4 +1,4 @@
-"""Another worker at a desk: it never gets the user's script, and no lease says how it is run."""
+"""A second worker at a desk never gets the user's script, and no lease says how it is run."""
 
 import asyncio
 import json
@@ -45,7 +45,7 @@ async def other_worker(desk: OpenDesk, folder: Path, simulator: Simulator) -> As
 
 
 async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
-    # it waits until it is let go
+    # it waits until the test releases it
     source = textwrap.dedent("""
         import pathlib, time
         print("here", flush=True)
@@ -62,7 +62,7 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
         await until_said(desk, busy, "here")
         async with other_worker(desk, tmp_path, simulator):
             waiting = await submit(desk, positive="another cat")
-            # the desk's own worker is busy, so this one is run by the other, which has passed over the script
+            # the desk's own worker is busy, so the other one runs this job, and has skipped the script
             made = await desk.client.add_graph(invert(), name="mine")
             behind = str((await desk.client.submit(workflow_slug=made.workflow.slug)).id)
             assert (await desk.ended(behind)).status == "completed"
@@ -78,7 +78,7 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
 async def test_no_command_is_in_a_lease(tmp_path: Path) -> None:
     async with open_desk(tmp_path, WAITS, desk={"finish_seconds": 0, "prefetch": 0}) as desk:
         await until_said(desk, await submit(desk, positive="another cat"), "waiting")
-        # as the worker got it, and keeps it with what it has since learned of the run
+        # as the worker received it, stored with details of the run
         [held] = (desk.ready.data_dir / "worker").glob("**/held/*.json")
         kept = json.loads(held.read_text())
         assert "--positive" in kept["about"]["argv"]

@@ -29,7 +29,7 @@ async def one_done(desk: OpenDesk) -> str:
 
 
 def pictures(*folders: Path) -> dict[int, list[Path]]:
-    """The files that are pictures, by what they are on the disk: one may have several names."""
+    """Image files by inode: one file may have several names."""
     found: dict[int, list[Path]] = {}
     for folder in folders:
         for path in folder.rglob("*.png"):
@@ -51,13 +51,13 @@ async def test_output_takes_its_room_once_and_nothing_of_it_stays_in_comfyui(
     async with open_desk(made) as desk:
         job_id = await one_done(desk)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # what the run leaves is removed once the job is told to be done
+            # ComfyUI's files are removed once the job is reported as completed
             while len(pictures(tmp_path)) > 1 or await history_of(comfyui):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         [names] = pictures(tmp_path).values()
         kept = {each.relative_to(tmp_path / "desk").parts[0] for each in names}
         assert kept == {"objects", "outputs"}
-        # the name in the output folder is one's own to remove: the page still has it
+        # the user may remove the name in the output folder: the page still has the output
         next(each for each in names if "outputs" in each.parts).unlink()
         [saved] = await desk.client.download_outputs(job_id, tmp_path / "saved")
         assert saved.stat().st_size

@@ -1,4 +1,4 @@
-"""The desk is its owner's alone, also on this machine: a secret for programs, a link that works once for the page."""
+"""The desk belongs to its owner, also on a shared machine: a secret for programs, a one-time link for the page."""
 
 import asyncio
 import itertools
@@ -46,7 +46,7 @@ PATHS = (
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def untouched(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One for all who only ask, or are refused."""
+    """One desk for all tests that change nothing."""
     async with open_desk(make_desk(tmp_path_factory.mktemp("owned"))) as desk:
         yield desk
 
@@ -92,7 +92,7 @@ async def test_link_opens_the_page_in_one_browser_once(untouched: OpenDesk) -> N
         assert (await browser.get("/api/me")).json()["data"]["is_admin"]
         assert (await other.get(link.url)).status_code == 401
         assert (await other.get("/api/me")).status_code == 401
-        # the one that it opened may follow it again
+        # the browser that it opened may follow it again
         again = await browser.get(link.url)
         assert again.is_success
         assert "set-cookie" not in again.headers
@@ -132,7 +132,7 @@ async def test_session_and_the_secret_outlive_the_desk(tmp_path: Path) -> None:
         assert (await browser.get("/")).is_success
         assert (await browser.get("/api/desk/now")).is_success
         assert (tmp_path / SECRET_FILE).read_text() == secret
-        # a link of before does not
+        # an earlier link does not
         async with httpx.AsyncClient() as other:
             assert (await other.get(link)).status_code == 401
         await browser.post("/api/logout", headers={"Origin": desk.ready.url})
@@ -167,7 +167,7 @@ def test_secret_is_a_file_for_its_owner_alone(tmp_path: Path) -> None:
 
 @asynccontextmanager
 async def stranger(host: str, port: int) -> AsyncIterator[list[str]]:
-    """Another user's program; gives the headers that it was sent."""
+    """A program of another user; returns the headers that it received."""
     received: list[str] = []
 
     async def listen(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -189,7 +189,7 @@ async def test_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tm
         assert found.secret != load_secret(tmp_path)
         assert pass_for(f"http://example.com:{port}") is None
         assert pass_for(f"http://127.0.0.1:{free_port()}") is None
-    # as a desk leaves it that is killed
+    # as a killed desk leaves it
     with noted(tmp_path, address=("127.0.0.1", port), secret="left behind"):
         assert pass_for(url) is None
         async with stranger("127.0.0.1", port) as received, Client(url) as client:
@@ -214,7 +214,7 @@ async def test_secret_is_handed_to_no_program_at_another_address_of_this_machine
 
 
 async def test_process_that_takes_the_port_of_a_stopping_desk_gets_no_pass(tmp_path: Path) -> None:
-    """Calls that are under way are waited for, when nobody listens at the port any more."""
+    """Running calls are awaited while the port is already closed."""
     made = make_desk(tmp_path)
     port = made.settings.port
     async with AsyncExitStack() as stack:
@@ -222,7 +222,7 @@ async def test_process_that_takes_the_port_of_a_stopping_desk_gets_no_pass(tmp_p
         before = pass_for(desk.ready.url)
         assert before is not None
         _, held = await asyncio.open_connection("127.0.0.1", port)
-        # a worker may call without the owner's secret, and this one does not end
+        # a worker may call without the owner's secret, and this call does not end
         held.write(b"POST /api/worker/register HTTP/1.1\r\nHost: 127.0.0.1:%d\r\n" % port)
         held.write(b"Content-Type: application/json\r\nContent-Length: 1000\r\n\r\n{")
         await held.drain()
@@ -238,7 +238,7 @@ async def test_process_that_takes_the_port_of_a_stopping_desk_gets_no_pass(tmp_p
         await stopping
     assert len(received) == 1
     assert "authorization" not in received[0]
-    # and what was sent to the desk before opens nothing at the next one
+    # and the pass sent to the earlier desk is refused by the next one
     async with open_desk(make_desk(tmp_path)) as next_desk, httpx.AsyncClient(base_url=next_desk.ready.url) as http:
         answer = await http.get("/api/me", headers={"Authorization": f"Bearer {before.secret}"})
         assert answer.status_code == 401
@@ -250,7 +250,7 @@ async def _is_free(port: int) -> bool:
     except ConnectionRefusedError:
         return True
     except ConnectionResetError:
-        # it was closed in this very moment
+        # it was closed at this moment
         return False
     writer.close()
     return False
@@ -273,7 +273,7 @@ async def test_client_of_another_user_gets_a_hint_about_the_token(
 
 
 async def _leased(desk: OpenDesk, http: httpx.AsyncClient) -> tuple[str, dict[str, Any], dict[str, str]]:
-    """A job that somebody holds who has a worker's token, and who says of it what they like."""
+    """A job leased with a worker token; its holder may report anything."""
     body = {"worker_id": "another", "fleet_slug": FLEET}
     secret = load_secrets(desk.desk.settings).fleet["production"][0]
     registered = await http.post("/api/worker/register", json=body, headers={"X-Fleet-Secret": secret})
@@ -320,7 +320,7 @@ async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, t
     [file] = about.files
     async with owner_http(desk.ready.url) as http:
         assert (await http.get(file.url or "")).content == Path(file.path).read_bytes()
-        # what is there is looked at when it is read, not when it was noted
+        # the file is checked when it is read, not when it was recorded
         (tmp_path / "private").write_text("a key")
         Path(file.path).unlink()
         Path(file.path).symlink_to(tmp_path / "private")

@@ -1,4 +1,4 @@
-"""What is told of batches and of jobs without one while they run."""
+"""Estimates for running batches and single jobs."""
 
 import asyncio
 from collections.abc import Callable
@@ -40,8 +40,8 @@ async def test_running_batch_shows_its_estimated_duration(tmp_path: Path) -> Non
             now = await client.batch(batch.id)
             [listed] = await client.some_batches(limit=5)
             for each in (now, listed):
-                # how it is found out is held in tests/unit/domain/test_batch_duration.py: from one end to the next may be less
-                # than an item ran, where the first was stored late
+                # tests/unit/domain/test_batch_duration.py covers the calculation: the time between completions may be
+                # shorter than a run if the first item was stored late
                 assert each.expected_seconds is not None
                 assert each.expected_seconds > 0
             assert "about " in shown(render.batch_table([now]))
@@ -74,7 +74,7 @@ async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) ->
             assert (now.worker.leases, now.worker.max_concurrency) == (1, 1)
             assert now.running == [QueueUnit(id=batch.id, is_batch=True)]
             assert [each.id for each in (await take_snapshot(client, Labels(client))).running] == [jobs[0].id]
-            # told at once, although the slow node has nothing to tell for a second
+            # reported at once, although the slow node reports nothing for a second
             progress = (await client.job(jobs[0].id)).progress
             assert progress is not None
             assert progress["phase"] == "running"
@@ -99,7 +99,7 @@ async def test_job_that_was_fetched_early_took_as_long_as_it_ran(tmp_path: Path)
             jobs = sorted([each async for each in client.jobs(batch_id=batch.id)], key=lambda job: job.item_no)
             first, second = [await desk.ended(each.id) for each in jobs]
             starts = [datetime.fromisoformat(str(each.started_at)) for each in (first, second)]
-            # it was fetched while the first one ran, and began when that one was through with its slow node
+            # it was prefetched while the first one ran, and began after the slow node of that one
             assert (starts[1] - starts[0]).total_seconds() >= 0.5
             about = await client.about(jobs[1].id)
             assert about is not None

@@ -1,4 +1,4 @@
-"""What the page asks the desk for, and who may ask."""
+"""Data for the page of the desk, and its access control."""
 
 import asyncio
 from typing import Any
@@ -21,7 +21,7 @@ PATHS = ("/", "/icon.svg", "/api/desk", "/api/desk/now")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def untouched(tmp_path_factory: pytest.TempPathFactory, built_app: None) -> Any:
-    """A desk for all who only ask, or are refused."""
+    """A desk for all tests that change nothing."""
     async with (
         make_desk(tmp_path_factory.mktemp("untouched")).open() as (_worker, ready),
         owner_http(ready.url) as client,

@@ -1,4 +1,4 @@
-"""Other machines reach the desk where its owner wants it: with a password, by its own names, and from its own pages."""
+"""Other machines reach the desk if its owner allows it: with a password, by its own names, and from its own pages."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -26,7 +26,7 @@ from tests.support.world import PATIENCE_SECONDS
 pytestmark = pytest.mark.usefixtures("built_app")
 
 PASSWORD = "a cat & a hill = 2"
-# An address of this machine that is none of the desk's names, as another machine would use one.
+# An address of this machine that is no name of the desk, as another machine would use one.
 ELSEWHERE = "127.0.0.2"
 ROTATE = "/api/admin/workers/desk/rotate-token"
 
@@ -47,7 +47,7 @@ async def shared(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Open
 
 @asynccontextmanager
 async def phone(desk: OpenDesk, *, own: str = ELSEWHERE) -> AsyncIterator[httpx.AsyncClient]:
-    """A browser on another machine; `own` is the address that it has there."""
+    """A browser on another machine; `own` is its address there."""
     url = f"http://{ELSEWHERE}:{desk.desk.settings.port}"
     transport = httpx.AsyncHTTPTransport(local_address=own)
     async with httpx.AsyncClient(base_url=url, transport=transport, headers={"Origin": url}) as browser:
@@ -117,7 +117,7 @@ async def test_foreign_names_and_pages_are_refused_there_too(shared: OpenDesk) -
         for headers in (
             {"Host": "evil.example"},
             {"Host": f"evil.example:{port}"},
-            # another machine's address, which a page at that address would have
+            # the address of another machine, as a page there would send it
             {"Host": f"192.0.2.7:{port}", "Origin": f"http://192.0.2.7:{port}"},
             {"Origin": f"http://192.0.2.7:{port}"},
             {"Origin": f"http://{ELSEWHERE}:1"},
@@ -146,7 +146,7 @@ async def test_owner_programs_and_links_keep_working_over_loopback(shared: OpenD
     async with Client(shared.ready.url) as client, httpx.AsyncClient() as browser:
         assert (await client.desk()).version
         assert (await browser.get((await client.add_link()).url)).is_success
-    # and nobody is known elsewhere by the pass alone
+    # and the pass alone does not authenticate at another address
     async with Client(f"http://{ELSEWHERE}:{port}") as client:
         with pytest.raises(Exception, match="wants to know who you are"):
             await client.desk()
@@ -154,13 +154,13 @@ async def test_owner_programs_and_links_keep_working_over_loopback(shared: OpenD
 
 async def test_desk_on_other_addresses_also_listens_on_loopback(tmp_path: Path) -> None:
     set_password(tmp_path, PASSWORD)
-    # as it would be at one: at all addresses of the other kind it may listen beside loopback
+    # as on a single address: on all IPv6 addresses it may listen in addition to loopback
     async with open_desk(open_to_others(tmp_path, host="::")) as desk:
         assert (await desk.client.desk()).version
 
 
 async def test_password_change_ends_existing_sessions(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also who listens already."""
+    """Open streams are closed, too."""
     monkeypatch.setattr(live, "KEEP_ALIVE_SECONDS", 0.05)
     monkeypatch.setattr(auth, "CHECK_SECONDS", 0.05)
     set_password(tmp_path, PASSWORD)
@@ -198,7 +198,7 @@ async def test_password_session_cannot_create_links_or_tokens(shared: OpenDesk, 
         refused = await browser.post(path, json={"name": "mine"})
         assert refused.status_code == 403
         assert "A session by password makes no links and no tokens" in refused.json()["detail"]
-        # who came by a link is at the machine itself
+        # a session by link is at the machine itself
         assert (await here.get((await shared.client.add_link()).url)).is_success
         own = {"Origin": shared.ready.url}
         assert (await here.post(path.rstrip("/"), json={"name": "mine"}, headers=own)).status_code != 403

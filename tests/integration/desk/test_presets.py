@@ -1,4 +1,4 @@
-"""Presets: a new desk has three, and each is of use to workflows that have only some of its keys."""
+"""Presets: a new desk has three, and each works with workflows that have only some of its keys."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Nobody but its user can read what a desk or a server keeps on disk; what people get is as open as they have it."""
+"""Only its user can read the files of a desk or a server; outputs follow the user's umask."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def test_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path) -
 
     restrict_folder(tmp_path)
     assert tmp_path.stat().st_mode & 0o777 == 0o755
-    # what is ours in it is closed all the same, and what is not is left alone
+    # our own files in it are private anyway, and foreign files are left alone
     assert modes() == {0o700}
     assert {(tmp_path / name).stat().st_mode & 0o777 for name in others} == {0o755}
     (tmp_path / "holiday").rmdir()

@@ -1,4 +1,4 @@
-"""Jobs of the desk that run the user's script: queued, shown, run, canceled and kept like any other job."""
+"""Desk jobs that run the user's script: queued, shown, run, cancelled and kept like any other job."""
 
 import asyncio
 import json
@@ -42,7 +42,7 @@ WAITS = """
     print("waiting", flush=True)
     time.sleep(600)
 """
-# As somebody would write it who knows nothing of us: it waits for its prompt, and does not mind being stopped.
+# A script written without knowledge of ComfyRelay: it waits for its prompt, and ignores interruptions.
 UNCHANGED = """
     import json, os, time, urllib.request
     base = os.environ["COMFYUI_BASE_URL"]
@@ -59,7 +59,7 @@ UNCHANGED = """
 async def open_desk(
     folder: Path, source: str | None = None, *, desk: Mapping[str, Any] | None = None, **script: Any
 ) -> AsyncIterator[OpenDesk]:
-    """A desk with a script of this source, or with the one that is shipped."""
+    """A desk with a script of this source, or with the shipped one."""
     table: dict[str, Any] = {"output_extension": "png", "grace_seconds": 5, **script}
     (folder / "templates").mkdir(parents=True, exist_ok=True)
     (folder / "templates" / "wan.json").write_text(json.dumps(NOISE))
@@ -127,7 +127,7 @@ async def test_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: P
         assert [each for each in lines if each.startswith("$ ")]
         assert f"saved: {work / 'made 2.png'}" in lines
         assert f"saved: {work / 'made 2.png'}" in Path(kept["log"]).read_text("utf-8").splitlines()
-        # what the script saved is the user's own, and stays
+        # files saved by the script belong to the user, and stay
         assert (work / "made 1.png").is_file()
 
 
@@ -228,7 +228,7 @@ async def test_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_its_
             *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
             *("--positive", 'it\'s "so"\n🐈', "--tries", "2"),
         ]
-        # ended by SIGTERM
+        # terminated by SIGTERM
         assert kept["exit_code"] == 128 + 15
         assert attempt.seed == kept["seed"] == 2**64 - 1
         assert "waiting" in Path(kept["log"]).read_text("utf-8").splitlines()
@@ -280,7 +280,7 @@ async def test_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) ->
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def desk_with_ways_out(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[OpenDesk]:
-    """One for all that is refused: nothing is changed by it."""
+    """One desk for all refused submissions: they change nothing."""
     folder = tmp_path_factory.mktemp("ways-out")
     async with open_desk(folder, SAVES) as desk:
         (desk.desk.input_folder / "link").symlink_to(folder)
@@ -380,7 +380,7 @@ async def test_script_that_is_no_longer_configured_is_switched_off_and_comes_bac
         assert (await desk.ended(await submit(desk, template="another.json"))).status == "completed"
 
 
-# where the settings come from
+# the source of the settings
 
 
 def test_script_comes_from_the_file_and_never_from_the_environment(
@@ -431,7 +431,7 @@ async def test_empty_table_is_enough_to_try_the_shipped_script(tmp_path: Path) -
         assert saved.suffix == ".mp4"
 
 
-# It prints all that it was given, and what it finds there.
+# It prints its arguments and the files that it finds.
 READS = """
     import json, pathlib, sys
     words = dict(zip(sys.argv, sys.argv[1:]))
@@ -461,13 +461,13 @@ async def test_script_job_uses_the_script_and_inputs_from_its_submission(tmp_pat
         (tmp_path / "templates" / "wan.json").write_text("{}")
         again = [(await desk.client.run_again(first.id)).data.id]
         if (await desk.client.job(waiting)).status == "paused":
-            # else it was quicker than the pause
+            # otherwise it was quicker than the pause
             again.append((await desk.client.resume("job", waiting)).data.id)
         for each in again:
             assert (await desk.ended(each)).status == "completed"
             lines = await log_of(desk, each)
             found = [line for line in lines if line.startswith(("colours", "template", "argum"))]
-            # one that had begun when it was paused has printed some of it before
+            # a job that had started before the pause has printed some of it
             earlier = found[: -len(before)]
             assert found[len(earlier) :] == before
             assert earlier == (before[: len(earlier)] if each == waiting else [])

@@ -1,4 +1,4 @@
-"""The script runner with real scripts: how they end, what is kept of them, and that nothing of them is left."""
+"""The script runner with real scripts: their outcomes and logs, and no process is left behind."""
 
 import asyncio
 import json
@@ -17,7 +17,7 @@ from comfyrelay.simulator import Simulator
 from tests.support.full import full_only
 from tests.support.script_runs import ScriptRun, is_alive, job, pids_in, settings_in, until
 
-# Each process of a family writes a file with its pid as the name; each is harder to end than the one before.
+# Each process of a family writes a file with its pid as the name; each is harder to stop than the one before.
 FAMILY = """
     import os, signal, subprocess, sys, time
     from pathlib import Path
@@ -69,7 +69,7 @@ async def test_script_that_succeeds(tmp_path: Path) -> None:
 
 
 class NotingExecutor(ThreadPoolExecutor):
-    """Knows what the loop has done in threads."""
+    """Records the calls that the loop made in threads."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -156,7 +156,7 @@ async def test_cancel_ends_grandchildren_too_even_stubborn_ones(tmp_path: Path) 
     pids = pids_in(tmp_path / "work" / "pids")
     assert [is_alive(pid) for pid in pids] == [True] * 4
     running.cancel()
-    # one who is in a hurry changes nothing
+    # a second, more urgent request changes nothing
     await asyncio.sleep(0)
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -269,7 +269,7 @@ async def test_script_waits_for_slow_readers(tmp_path: Path) -> None:
         heard.runner.run(job(), on_line=slow, on_progress=heard.on_progress, log_path=heard.log_path)
     )
     await held.wait()
-    # the script has filled its pipe and stands still, having counted to a number that no longer grows
+    # the script has filled its pipe and is blocked; its counter no longer grows
     number = tmp_path / "work" / "number"
     await until(number.exists)
     seen = [b""] * 20
@@ -299,7 +299,7 @@ async def test_listener_error_stops_the_script(tmp_path: Path) -> None:
     assert not any(map(is_alive, pids))
 
 
-# Of 100 MB, 50 of lines, one line of 16, 16 that are no text, and a progress bar of 20; or a fifth of all that.
+# 100 MB: 50 of lines, one line of 16, 16 that are no text, and a progress bar of 20; or a fifth of all that.
 NOISY = r"""
     import os
     from pathlib import Path

@@ -1,4 +1,4 @@
-"""The simulator is for trying things out: what is meant for ComfyUI waits for it, and runs when it comes."""
+"""The simulator is for test runs: jobs meant for ComfyUI wait for it, and run when it is available."""
 
 import asyncio
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.support.server_processes import free_port
 
 
 def usual_place(folder: Path, port: int, *, simulator: bool = False) -> Desk:
-    """A desk for which nobody named a ComfyUI: it is looked for where it usually is, which is there."""
+    """A desk without a named ComfyUI: it is searched in its usual place, and found."""
 
     class Usual(DeskSettings):
         comfyui_url: CommaSeparated = Field([f"http://127.0.0.1:{port}"])
@@ -29,7 +29,7 @@ def usual_place(folder: Path, port: int, *, simulator: bool = False) -> Desk:
 
 
 async def add(client: Client, *, count: int = 1) -> list[str]:
-    """Jobs of a graph of one's own."""
+    """Add jobs of a user graph."""
     slug = (await client.add_graph(invert(), name="mine")).workflow.slug
     batch = await client.submit_batch([{} for _ in range(count)], workflow_slug=slug)
     return [each.id async for each in client.jobs(batch_id=batch.id)]
@@ -41,7 +41,7 @@ async def add_example(desk: OpenDesk) -> str:
 
 
 async def until_awaited(client: Client, job_id: str) -> str:
-    """Until it waits for ComfyUI; why, in words."""
+    """Wait until the job waits for ComfyUI; return the reason as text."""
     async with asyncio.timeout(30):
         while True:
             waiting = (await client.job(job_id)).waiting
@@ -63,7 +63,7 @@ async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_st
     async with open_desk(usual_place(tmp_path, port)) as desk:
         assert desk.ready.trying_out is TryingOut.NOTHING
         assert desk.ready.silent == desk.ready.comfyui
-        # not even an example: somebody who has a ComfyUI means that
+        # not even an example: a user with a ComfyUI wants that
         example = await add_example(desk)
         text = await until_awaited(desk.client, example)
         assert f"http://127.0.0.1:{port}" in text
@@ -106,7 +106,7 @@ async def test_simulator_runs_only_jobs_added_while_it_is_chosen(tmp_path: Path,
         assert (await desk.ended(tries[-1])).status == "completed"
         await until_awaited(desk.client, meant)
     async with Simulator(port=port) as simulator, open_desk(usual_place(tmp_path, port)) as desk:
-        # a try that did not come to its end remains one
+        # an unfinished simulated job stays one
         assert {(await desk.ended(each)).status for each in [*tries, meant]} == {"completed"}
         assert simulator.log.count("POST", "/prompt") == 1
 
@@ -157,7 +157,7 @@ async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None
             [saved] = await desk.client.download_outputs(each, tmp_path / each)
             made.append(saved.read_bytes())
         assert len(set(made)) == 4
-        # what is a prompt can be searched for
+        # prompts can be searched
         found = [job.label async for job in desk.client.jobs(search="DOG")]
         assert len(found) == 2
 

@@ -27,7 +27,7 @@ def prop(described: DescribedWorkflow, key: str) -> dict[str, Any]:
 
 
 def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
-    """The inputs whose value a property is."""
+    """The inputs that a property sets."""
     placeholder = prop(described, key)["placeholder"]
     return {
         (node_id, name)
@@ -47,7 +47,7 @@ def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None)
 
 
 def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
-    """The files that the graph named itself."""
+    """The files that the graph itself names."""
     return {
         each["key"]: graph[node_id]["inputs"][name]
         for each in described.properties
@@ -93,7 +93,7 @@ every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
 
 @pytest.fixture
 async def world(sqlite_backend: SqliteBackend, tmp_path: Path) -> AsyncIterator[World]:
-    """The desk is on SQLite."""
+    """The desk uses SQLite."""
     async with open_world(sqlite_backend, tmp_path) as world:
         yield world
 
@@ -110,7 +110,7 @@ async def test_through_the_engine(graph: Graph, world: World) -> None:
     input_file_id = None
     for each in described.properties:
         if each.get("role") == "seed":
-            # without a word it would be another one
+            # without a given seed it would be another one
             payload[each["key"]] = each["default_value"]
         if each["type"] in ASSET_TYPES:
             file_id = await world.engine.accounts.tenancy.add_file(
@@ -139,7 +139,7 @@ async def test_through_the_engine(graph: Graph, world: World) -> None:
 
 
 def _body(described: DescribedWorkflow) -> dict[str, Any]:
-    """What is sent to the user API."""
+    """The body for the user API."""
     return {
         "graph": described.graph,
         "properties": described.properties,

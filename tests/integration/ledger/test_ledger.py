@@ -1,4 +1,4 @@
-"""The ledger: what its service promises, and what the schemas refuse whoever asks."""
+"""The ledger: the guarantees of its service, and the constraints of the schemas."""
 
 import asyncio
 from typing import Any
@@ -21,13 +21,13 @@ async def shard_of(world: World, user: User) -> Database:
 
 
 async def holds(world: World, user: User, balance: int) -> bool:
-    """Whether the wallet has this balance, and its transactions come to it."""
+    """Check that the wallet has this balance, and that its transactions add up to it."""
     transactions = await world.engine.accounts.ledger.transactions(user.tenant_id)
     return await world.balance(user) == balance == sum(each.amount for each in transactions)
 
 
 async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
-    """As a submission does it."""
+    """Reserve tokens like a submission."""
     database = await shard_of(world, user)
 
     async def work(tx: Tx) -> None:
@@ -38,7 +38,7 @@ async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
 
 
 async def settle(world: World, user: User, job_id: str, kind: TransactionType, amount: int) -> bool:
-    """As the end of a job does it; whether it counted."""
+    """Settle like the end of a job; return whether it counted."""
     entry = ledger.NewTransaction(tenant_id=user.tenant_id, type=kind, amount=amount, job_id=job_id)
 
     async def work(tx: Tx) -> int:
@@ -209,7 +209,7 @@ async def test_balance_is_the_sum_of_the_transactions_through_a_jobs_whole_life(
     assert await holds(world, desk.user, 90)
 
 
-# what the tenant schema refuses, whoever asks
+# constraints of the tenant schema
 
 
 async def add_transaction(world: World, user: User, type_: str, amount: int, job_id: str | None = "job") -> None:
@@ -310,7 +310,7 @@ async def test_tenant_schema_refuses_an_unknown_state_of_a_video(world: World) -
     assert (await world.video(desk.user, video_id)).status == "uploaded"
 
 
-# what the central schema refuses
+# constraints of the central schema
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Small files that would take a reader much memory, or long: refused, with a sentence, and at no cost for others."""
+"""Small files that need much memory or time to read: refused with a message, without delaying other files."""
 
 import io
 import os
@@ -69,7 +69,7 @@ async def test_picture_of_too_many_frames_is_refused_at_the_first_that_is_too_ma
     with pytest.raises(MediaRefused) as refused:
         probe_process.probe("image", size=len(data), limits=ProbeLimits(), read=read)
     assert refused.value.why == "frames"
-    # the rest of it was never looked at
+    # the rest of it was never read
     assert max(asked) < len(data) / 4
     text = "The output is too long: an image may have 10,000 frames at most."
     assert await refusal(objects, data, "image/gif") == text
@@ -96,7 +96,7 @@ async def test_picture_that_needs_more_memory_than_allowed_is_refused(objects: L
     Image.new("P", (9000, 9000)).save(file, "GIF")
     text = "The output needs more than 32 MiB of memory to be read."
     assert await refusal(objects, file.getvalue(), "image/gif", ProbeLimits(max_memory_bytes=32 * 1024**2)) == text
-    # it is the limit that refuses it
+    # the limit refuses it
     assert look(file.getvalue(), ProbeLimits()).width == 9000
 
 
@@ -175,7 +175,7 @@ def test_frames_of_a_moving_png_are_claimed() -> None:
 
 
 class Counted(bytes):
-    """Counts how often something of it is looked at."""
+    """Counts accesses."""
 
     reads = 0
 
@@ -194,7 +194,7 @@ class Counted(bytes):
     ids=["fill bytes", "markers", "chunks"],
 )
 def test_no_header_takes_long_to_go_through(head: bytes) -> None:
-    """It is read where everybody else waits for it."""
+    """Headers are read on the event loop."""
     counted = Counted(head)
     claim_of(counted)
     assert counted.reads < 10_000

@@ -1,4 +1,4 @@
-"""Is a stored object the media it is said to be?"""
+"""Check that a stored object is the media that it claims to be."""
 
 import asyncio
 import io
@@ -26,7 +26,7 @@ IMAGES = ["PNG", "JPEG", "WEBP", "GIF", "BMP", "TIFF", "AVIF"]
 
 
 class Watched(LocalObjects):
-    """A local store that counts what is read, and is slow or fails when told to."""
+    """A local store that counts reads, and is slow or fails on request."""
 
     read_bytes = 0
     delay_seconds = 0.0
@@ -147,7 +147,7 @@ async def test_videos(objects: Watched, container: str, codec: str, mime_type: s
 async def test_video_without_its_end(objects: Watched) -> None:
     with pytest.raises(InvalidInput):
         await look(objects, media_samples.video()[:-500], "video/mp4")
-    # where the first frames are all there, only the size tells that the rest is not
+    # if the first frames are complete, only the size shows that the rest is missing
     data = media_samples.video("webm", "libvpx-vp9")
     assert (await look(objects, data[: len(data) // 2], "video/webm")).kind == "video"
 
@@ -195,7 +195,7 @@ def playlists(address: str, file: str) -> dict[str, bytes]:
     segments = f"#EXTM3U\n#EXT-X-VERSION:3\n#EXT-X-TARGETDURATION:5\n#EXTINF:5,\n{address}\n#EXTINF:5,\n{file}\n"
     return {
         "m3u8": f"{segments}#EXT-X-ENDLIST\n".encode(),
-        # a relative name, because FFmpeg itself finds absolute ones unsafe
+        # a relative name, because FFmpeg itself treats absolute ones as unsafe
         "concat": f"ffconcat version 1.0\nfile {Path(file).name}\n".encode(),
         "dash": (
             '<?xml version="1.0"?><MPD xmlns="urn:mpeg:dash:schema:mpd:2011" type="static" '
@@ -213,7 +213,7 @@ def playlists(address: str, file: str) -> dict[str, bytes]:
 async def test_playlist_opens_nothing(
     objects: Watched, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, allowed: bool
 ) -> None:
-    # the second wall must hold without the first
+    # the second check must work without the first
     monkeypatch.setattr(containers, "FORMATS", dict.fromkeys(["audio", "video"], "hls,concat,dash,sdp,mov"))
     seen = []
 
@@ -234,7 +234,7 @@ async def test_playlist_opens_nothing(
                 elif mime_type != "image/png":
                     kind: Literal["audio", "video"] = "audio" if mime_type == "audio/mpeg" else "video"
                     with pytest.raises((FFmpegError, MediaRefused)):
-                        # here, where the first wall is down
+                        # here the first check is disabled
                         await asyncio.to_thread(read_container, io.BytesIO(data), kind, ProbeLimits())
             assert seen == [], name
 
@@ -243,7 +243,7 @@ async def test_only_the_needed_parts_of_a_large_video_are_read(objects: Watched,
     data = media_samples.video()
     index = data.index(b"moov") - 4
     await objects.put("large", data)
-    # 500 MB of padding between the frames and the index, which takes no place on the disk
+    # 500 MB of padding between the frames and the index, as a sparse file
     with (root / "large").open("r+b") as file:
         file.seek(index)
         file.write((500_000_000).to_bytes(4) + b"free")

@@ -1,4 +1,4 @@
-"""What is shown in place of pictures and videos, and that making it is as safe as looking into them."""
+"""Posters and previews of images and videos are made as safely as files are inspected."""
 
 import io
 from fractions import Fraction
@@ -22,7 +22,7 @@ PATIENT = ProbeLimits(drawing_seconds=PATIENCE_SECONDS)
 
 
 def drawn(data: bytes, kind: str = "image") -> dict[str, Piece]:
-    """In this process, where it can be looked at closely."""
+    """In this process, where it can be inspected."""
     pieces: list[Piece] = []
     posters.draw(io.BytesIO(data), kind, PATIENT, pieces.append)  # type: ignore[arg-type]
     return {each.name: each for each in pieces}
@@ -34,7 +34,7 @@ def picture(piece: Piece) -> Image.Image:
 
 
 def film(colours: list[str], *, size: tuple[int, int] = (64, 48), rate: int = 10) -> bytes:
-    """A video of one colour for each frame."""
+    """A video with one colour per frame."""
     file = io.BytesIO()
     with av.open(file, mode="w", format="mp4") as output:
         stream = output.add_stream("libx264", rate=rate)
@@ -85,7 +85,7 @@ async def test_pictures_and_videos_have_posters_in_every_store_and_what_moves_a_
         ((300, 3000), (48, 480)),
         ((10, 5), (10, 5)),
         ((1, 1), (1, 1)),
-        # thinner than a point
+        # thinner than a pixel
         ((8000, 2), (480, 1)),
         ((2, 8000), (1, 480)),
     ],
@@ -149,7 +149,7 @@ def test_transparency_and_deep_colours_are_kept() -> None:
 def test_poster_of_a_video_is_its_first_frame_that_is_not_dark() -> None:
     late = drawn(film(["black"] * 5 + ["red"] * 10 + ["white"] * 10), "video")
     assert picture(late["poster"]).convert("RGB").getpixel((30, 20)) == pytest.approx((255, 0, 0), abs=40)
-    # of one that is dark for a second, the brightest of that
+    # if it is dark for a second, the brightest frame of that second
     dark = drawn(film(["black"] * 5 + ["#141414"] + ["black"] * 14 + ["white"] * 5), "video")
     assert picture(dark["poster"]).convert("L").getpixel((30, 20)) == pytest.approx(20, abs=8)
 
@@ -187,12 +187,12 @@ def test_preview_without_an_h264_encoder_is_webm(monkeypatch: pytest.MonkeyPatch
 
 
 def test_poster_made_before_the_timeout_is_kept() -> None:
-    """The poster has come; the process then says nothing more."""
+    """The poster has arrived; then the process stops answering."""
     answers = iter([{"piece": ["poster", "webp", 12]}])
 
     class Slow(ProbeProcess):
         def __init__(self) -> None:
-            """Without a process."""
+            """Start no process."""
 
         def _ask(self, *_args: object, **_more: object) -> None: ...
 

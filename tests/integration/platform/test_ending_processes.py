@@ -1,4 +1,4 @@
-"""Processes are ended by their number and the time at which they were started."""
+"""Processes are identified by pid and start time before they are stopped."""
 
 import subprocess
 import sys
@@ -18,7 +18,7 @@ time.sleep(10_000)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="nobody has to take note there")
 def test_zombie_process_counts_as_stopped() -> None:
-    """As an orphan in a container, whose first process is no init."""
+    """Like an orphan in a container without an init process."""
     with subprocess.Popen([sys.executable, "-c", _CARELESS], stdout=subprocess.PIPE) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())

@@ -1,4 +1,4 @@
-"""The launcher for Windows, on whichever system this is: nothing is left of a command when it is let go of."""
+"""The launcher for Windows, on every system: nothing of a command remains when it is released."""
 
 import subprocess
 import sys
@@ -28,7 +28,7 @@ def test_all_that_a_command_has_started_ends_when_it_is_let_go_of() -> None:
         assert launcher.stdin is not None
         assert launcher.stdout is not None
         family = [psutil.Process(int(each)) for each in launcher.stdout.readline().split()]
-        # as whoever holds the other end does by dying
+        # as if the holder of the other end had died
         launcher.stdin.close()
         launcher.wait(PATIENCE_SECONDS)
         assert psutil.wait_procs(family, timeout=PATIENCE_SECONDS)[1] == []

@@ -1,4 +1,4 @@
-"""What is not the same everywhere is in one package: modules and functions by ruff (TID251), the rest here."""
+"""Platform differences are in one package: ruff checks modules and functions (TID251), this file the rest."""
 
 import ast
 import subprocess
@@ -10,10 +10,10 @@ import pytest
 from tests.support.paths import ROOT
 
 SOURCE = ROOT / "src" / "comfyrelay"
-# Methods of loops that Windows has not, and arguments that it refuses or ignores.
+# Loop methods that Windows lacks, and arguments that it refuses or ignores.
 METHODS = {"add_signal_handler", "add_reader", "add_writer", "create_unix_server", "create_unix_connection"}
 METHODS |= {"connect_read_pipe", "connect_write_pipe"}
-# There a file that is open is not removed: `files.remove` waits a moment, and says why.
+# Windows does not remove open files: `files.remove` waits a moment, and says why.
 METHODS |= {"unlink"}
 ARGUMENTS = {"preexec_fn", "start_new_session", "process_group", "pass_fds", "dir_fd", "creationflags"}
 
