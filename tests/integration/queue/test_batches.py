@@ -1,4 +1,4 @@
-"""Batches: thousands of jobs submitted, paused, resumed, canceled, moved and retried as one."""
+"""Batches: thousands of jobs submitted, paused, resumed, cancelled, moved and retried as one."""
 
 import asyncio
 import threading
@@ -35,7 +35,7 @@ MANY = pytest.mark.parametrize("items", [500, *full_only(5_000)])
 
 @asynccontextmanager
 async def statements(world: World) -> AsyncIterator[Counter[str]]:
-    """Counts the statements that each database gets to run, through SQLAlchemy or straight through its driver."""
+    """Count the statements that each database runs, through SQLAlchemy or directly through its driver."""
     counted: Counter[str] = Counter()
     running: Counter[str] = Counter()
     listeners: list[tuple[Any, str, Any]] = []
@@ -52,7 +52,7 @@ async def statements(world: World) -> AsyncIterator[Counter[str]]:
             listeners.append((engine, "before_cursor_execute", count))
             if world.backend == "postgresql":
                 listeners.append((engine, "checkout", watch))
-        # connections stay open between transactions, so those that are there already are not checked out again
+        # connections stay open between transactions, so existing ones are not checked out again
         idle = [tx._driver for connections in database._open.values() for tx in connections._idle]
         open_ones = [each for each in idle if each is not None]
         for raw in open_ones:
@@ -62,7 +62,7 @@ async def statements(world: World) -> AsyncIterator[Counter[str]]:
         event.listen(engine, name, listener)
     try:
         yield counted
-        # The driver tells of a statement at the loop's next turn.
+        # The driver reports a statement at the loop's next turn.
         await asyncio.sleep(0)
         counted.update(running)
     finally:
@@ -78,13 +78,13 @@ async def state(desk: Desk, batch: BatchState) -> BatchState:
 
 
 async def jobs_of(desk: Desk, batch: BatchState) -> list[JobRecord]:
-    """The newest try of every item, in the batch's order."""
+    """The newest attempt of every item, in the batch's order."""
     async with (await desk.world.engine.databases.shard_of(desk.user.tenant_id)).read() as tx:
         return await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id)
 
 
 async def prompts(desk: Desk, worker: str, count: int) -> list[str]:
-    """What a worker that takes so many jobs at once is given, in that order."""
+    """The prompts that a worker with this many slots gets, in order."""
     leased = await desk.world.leases(worker, count)
     return [each.graph["2"]["inputs"]["text"] for each in leased]
 
@@ -99,12 +99,12 @@ async def submit_and_crash(desk: Desk, items: int) -> BatchState:
     return await submit_batch(desk.world, desk.user, desk.effect, items, key="lost")
 
 
-# submitting
+# submission
 
 
 @pytest.mark.parametrize("nodes", [1, 500])
 async def test_others_get_their_turn_while_the_items_of_a_large_graph_are_resolved(world: World, nodes: int) -> None:
-    """Each item waits for the loop; those of a small graph have no reason to."""
+    """Each item yields to the loop; items of a small graph need not."""
     loop, waited = asyncio.get_running_loop(), list[bool]()
 
     def wait_for_others(_values: Mapping[str, Any]) -> dict[str, Any]:
@@ -231,7 +231,7 @@ async def test_batch_that_is_not_there_is_not_found(world: World) -> None:
         await world.engine.jobs.batches.state(user.tenant_id, "nothing")
 
 
-# one verb for all
+# one action for all
 
 
 @MANY

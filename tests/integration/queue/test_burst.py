@@ -1,4 +1,4 @@
-"""Jobs that wait for too long go to Comfy Cloud, within what that may cost; and what they cost is written down."""
+"""Jobs that wait too long go to Comfy Cloud within the budget, and their cost is recorded."""
 
 import asyncio
 from collections.abc import Mapping
@@ -29,7 +29,7 @@ SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 async def test_jobs_beyond_the_wait_they_accept_go_to_the_cloud_and_the_others_stay(world: World) -> None:
     burst = await burst_scenario(world)
     jobs = await burst.submit(4, max_wait_seconds=150)
-    # They would begin after 60, 120, 180 and, since the third has gone, 180 s again.
+    # They would begin after 60, 120, 180 and, since the third has moved, 180 s again.
     decided = await burst.look()
     assert await burst.providers(jobs) == ["self_hosted", "self_hosted", "cloud", "cloud"]
     assert [each.reason for each in decided] == [
@@ -75,11 +75,11 @@ async def test_limit_of_the_hour_holds_until_the_hour_is_over(world: World) -> N
     await world.advance(60)
     await world.complete(leased)
     await world.engine.fleet.workers.record_seen([burst.own, burst.cloud])
-    # One was spent, one is promised.
+    # One was spent, one is reserved.
     assert await burst.look() == []
     await world.advance(3601)
     await world.engine.fleet.workers.record_seen([burst.own, burst.cloud])
-    # What was promised is still open; what was spent is an hour ago.
+    # The reservation is still open; the spending was an hour ago.
     assert len(await burst.look()) == 1
     assert await burst.providers(jobs) == ["cloud", "cloud", "cloud"]
 
@@ -250,7 +250,7 @@ async def test_machine_that_could_be_ordered_is_waited_for(world: World) -> None
 
 @pytest.mark.parametrize("scaling", [{"max_machines": 1}, {"cost_per_hour": 0.5}, {"is_paused": True}])
 async def test_job_does_not_wait_for_a_machine_that_cannot_be_ordered(world: World, scaling: dict[str, float]) -> None:
-    """One is there, which drains; one that speaks to the cloud does not count."""
+    """One machine exists, but drains; a worker for the cloud does not count."""
     burst = await burst_scenario(world)
     await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
     jobs = await burst.submit(1, max_wait_seconds=120)
@@ -282,7 +282,7 @@ async def test_jobs_on_a_slow_worker_lengthen_the_expected_wait(world: World, sp
 
 
 async def make_machines(world: World, *, speed: float = 1.0, scaling: Mapping[str, float] | None = None) -> None:
-    """Fleets order machines from now on: each takes 100 s to boot, and costs 1 an hour."""
+    """Let fleets order machines that take 100 s to boot and cost 1 an hour."""
     kind = InstanceType(name="gpu", price_per_hour=1.0, speed=speed)
     spec = MachineSpec(provider=MachineProviderName.LOCAL, instance_types=(kind,), options={"boot_seconds": 100})
     values = {"machines": machines_to_json(spec), **({"scaling": scaling} if scaling else {})}
@@ -322,7 +322,7 @@ async def test_concurrent_bursts_are_serialized(postgres_backend: PostgresBacken
         await holding.wait()
         looking = asyncio.create_task(burst.look())
         async with asyncio.timeout(PATIENCE_SECONDS):
-            # the database knows who waits, and tells only when asked
+            # the database knows which session waits, but sends no signal
             while not looking.done() and not await execute(central, WAITS_FOR_A_LOCK):  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         assert not looking.done()
@@ -388,7 +388,7 @@ async def test_server_looks_for_what_may_go_only_where_something_may(world: Worl
     [job] = await burst.submit(max_wait_seconds=1)
     await bursting.run_stages()
     assert await burst.providers([job]) == ["cloud"]
-    # those that are there are looked after, although no other may go
+    # existing ones are still handled, although no other may move
     await world.engine.catalogue.workflows.change(burst.workflow.slug, {"is_active": False})
     await world.engine.fleet.workers.deregister(burst.cloud, reason="gone")
     wakeup.notify()

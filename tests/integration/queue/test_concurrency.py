@@ -26,7 +26,7 @@ async def world(postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncItera
 
 @asynccontextmanager
 async def servers(world: World) -> AsyncIterator[list[Engine]]:
-    """Engines that share nothing but the databases."""
+    """Engines that share only the databases."""
     clock = world.clock
     async with AsyncExitStack() as stack:
         yield [
@@ -43,7 +43,7 @@ async def queued(world: World) -> int:
 
 
 async def claim_until_empty(world: World, server: Engine, worker: str) -> list[LeasedDispatch]:
-    """A claim that gets nothing proves little: others may hold the next rows this very moment."""
+    """An empty claim proves little: other servers may hold the next rows at that moment."""
     claimed: list[LeasedDispatch] = []
     while True:
         found = await server.queue.leasing.lease(LeaseRequest(worker_id=worker, providers=["self_hosted"], limit=5))
@@ -70,8 +70,8 @@ async def test_each_of_2000_jobs_is_leased_once_and_in_order(world: World) -> No
     assert len(taken) == 2000
     assert set(taken.values()) == {1}
     assert sum(len(claimed) > 0 for claimed in claims) > 1
-    # Nothing is enqueued or requeued meanwhile, and whatever one polls steps over another takes: so no polls is
-    # ever given a row that goes before one it already has.
+    # Nothing is enqueued or requeued here, and a row that one poll skips is taken by another. So no poll gets a row
+    # that precedes one it already has.
     for claimed in claims:
         order = [(-each.dispatch.priority, each.dispatch.rank, each.dispatch_id) for each in claimed]
         assert order == sorted(order)

@@ -1,4 +1,4 @@
-"""A heartbeat keeps a lease alive, brings progress, and hears whether to stop."""
+"""A heartbeat extends a lease, reports progress, and receives stop requests."""
 
 from datetime import timedelta
 from typing import Any

@@ -1,4 +1,7 @@
-"""A failure that the rest of a batch would share holds it: nothing fails one by one, and one resume runs all of it."""
+"""A failure that the rest of a batch would share holds the batch:
+
+items do not fail one by one, and one resume runs all.
+"""
 
 import asyncio
 from typing import Any
@@ -39,7 +42,7 @@ async def jobs_of(desk: Desk, batch: BatchState) -> list[JobRecord]:
 
 
 async def held(world: World, items: int = 4, **desk: Any) -> tuple[Desk, BatchState]:
-    """A batch whose first item has failed for want of a node."""
+    """A batch whose first item has failed because of a missing node."""
     found = await world.desk(**desk)
     batch = await submit_batch(world, found.user, found.effect, items)
     await fail_next(world, found.worker)
@@ -98,7 +101,7 @@ async def test_failed_items_are_refunded_and_held_items_stay_reserved(world: Wor
     other = await desk.submit()
     with pytest.raises(InsufficientTokens):
         await resume(desk, batch)
-    # nothing of it happened: it is held as before
+    # it was rolled back: the batch is held as before
     assert (await state(desk, batch)).held == HELD
     await world.engine.queue.control.cancel(other.tenant_id, other.id)
     await world.settled()
@@ -116,7 +119,7 @@ async def test_running_items_finish_and_do_not_hold_the_batch_again(world: World
     await world.fail(first, MISSING, code="not_installed")
     await world.complete(second)
     await world.fail(third, "another text", code="not_installed")
-    # interrupted, it comes back: not to run, but to wait with the rest
+    # the interrupted item is requeued: it does not run, but waits with the rest
     await world.requeue(fourth)
     found = await state(desk, batch)
     assert found.counts == {"failed": 2, "completed": 1, "paused": 3}
@@ -137,7 +140,7 @@ async def test_failures_that_come_together_hold_it_once(world: World) -> None:
             each for each in await jobs.newest_in_batch(tx, desk.user.tenant_id, batch.id) if each.status == "paused"
         ]
         events = await history.events_after(tx, [Position(each.tenant_id, each.id, 0) for each in paused])
-    # one event for each that is held, with the reason
+    # one event for each held item, with the reason
     told = [each.data["reason"] for each in events if each.type == "job:paused"]
     assert len(told) == 12
     assert all(each.startswith("On hold: one item failed") for each in told)

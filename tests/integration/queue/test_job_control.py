@@ -1,4 +1,4 @@
-"""What users ask of their jobs: cancel, pause, resume, priority, order and retry."""
+"""User requests about jobs: cancel, pause, resume, priority, order and retry."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -45,7 +45,7 @@ async def stop_request(world: World, leased: LeasedDispatch) -> str | None:
 
 
 class TestAWaitingHeartbeatIsWoken:
-    """At once, by whoever decides in this process: no tick comes to its help here."""
+    """At once, by a request in this process: no tick wakes it here."""
 
     @pytest.fixture
     async def desk(self, world: World) -> Desk:
@@ -95,12 +95,12 @@ class TestAWaitingHeartbeatIsWoken:
 
 
 async def status(world: World, job: JobRecord) -> tuple[str, str]:
-    """The job's state as its tenant and as the queue sees it."""
+    """The state of the job in the tenant database and in the queue."""
     return (await world.job(job)).status, (await world.dispatch(job)).status
 
 
 async def submit_in_order(desk: Desk, count: int, *, user: User | None = None, priority: int = 0) -> list[JobRecord]:
-    """Jobs that come one after the other."""
+    """Submit jobs one after the other."""
     made = []
     for _ in range(count):
         made.append(await desk.world.submit(user or desk.user, desk.effect, priority=priority))
@@ -109,7 +109,7 @@ async def submit_in_order(desk: Desk, count: int, *, user: User | None = None, p
 
 
 async def queue_order(desk: Desk) -> list[str]:
-    """The jobs in the order in which they are handed out; afterwards they are all back in the queue."""
+    """Return the jobs in the order of leasing; afterwards they are all back in the queue."""
     worker = await desk.world.worker(desk.fleet, concurrency=100)
     leased = await desk.world.leases(worker, 100)
     for each in leased:
@@ -565,7 +565,7 @@ async def test_cancel_that_crashed_half_way_is_finished_by_the_relay(world: Worl
     assert await world.transactions(job) == REFUNDED
 
 
-# whose job it is
+# ownership
 
 
 async def test_job_of_another_tenant_is_not_found(world: World) -> None:

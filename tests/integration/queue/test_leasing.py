@@ -1,4 +1,4 @@
-"""Who gets which job, when, and how often."""
+"""Leasing: which worker gets which job, when, and how often."""
 
 import asyncio
 from collections.abc import Sequence
@@ -395,7 +395,7 @@ class TestPrefetch:
         idle = await world.worker(desk.fleet)
         assert await self.recalled(world, idle) == 1
         assert await stop_request(world, ahead) == "release"
-        # nor is it asked for twice
+        # nor is it requested twice
         assert await self.recalled(world, idle) == 0
         assert await world.requeue(ahead, "released") == "queued"
         again = await world.lease(idle)
@@ -425,7 +425,7 @@ class TestPrefetch:
         assert await self.recalled(world, await world.worker(desk.fleet), providers=["cloud"]) == 0
 
     async def held_for(self, world: World, desk: Desk, *, seconds: float) -> LeasedDispatch:
-        """A job that a busy worker took ahead so long ago."""
+        """A job that a busy worker prefetched this long ago."""
         await desk.leased()
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
@@ -453,7 +453,7 @@ class TestPrefetch:
 
 
 class WarmDesk:
-    """A worker with two workflows of different hashes, one of which it has warm."""
+    """A worker with two workflows of different hashes, and one of them is warm."""
 
     def __init__(self, world: World) -> None:
         self.world = world
@@ -585,7 +585,7 @@ class TestShardDown:
         waits = []
         async with shard_down(world, "a"):
             for _ in range(4):
-                # Forget that the shard is down, as time does.
+                # Expire the record that the shard is down.
                 world.engine.databases._down_until.clear()
                 assert await world.lease(two.worker) is None
                 wait = (await world.dispatch(job)).available_at - world.clock.now

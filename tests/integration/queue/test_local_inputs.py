@@ -1,4 +1,4 @@
-"""Files of this machine, taken for jobs: all of them or none, and nothing is left behind."""
+"""Local files copied for jobs: all of them or none, and nothing is left behind."""
 
 from pathlib import Path
 

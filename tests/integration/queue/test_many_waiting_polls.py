@@ -1,4 +1,4 @@
-"""Many polls that wait: a job is brought to one of them without asking for all, and by the same rules as for few."""
+"""Many parked polls: a job reaches one of them without waking all, by the same rules as for a few."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -38,7 +38,7 @@ async def desk(world: World) -> Desk:
 
 @pytest.fixture
 async def polls(world: World) -> AsyncIterator[Polls]:
-    """One whose tick never comes, so that only a wake-up can help."""
+    """Polls without a tick, so that only a wakeup can help."""
     polls = Polls(
         world.engine.queue.leasing,
         world.engine.queue.demand,
@@ -52,7 +52,7 @@ async def polls(world: World) -> AsyncIterator[Polls]:
 
 @pytest.fixture
 async def ticking(world: World) -> AsyncIterator[Polls]:
-    """One that hears of nothing and looks at its tick."""
+    """Polls that get no notification and check at their tick."""
     polls = Polls(
         world.engine.queue.leasing, world.engine.queue.demand, world.engine.queue.settle, Deaf(), tick_seconds=0.1
     )
@@ -62,13 +62,13 @@ async def ticking(world: World) -> AsyncIterator[Polls]:
 
 async def until(condition: Any) -> None:
     async with asyncio.timeout(LONG):
-        # Nobody is told, so this looks at every turn of the loop.
+        # There is no signal for this, so poll at every turn of the loop.
         while not condition():  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 async def park(polls: Polls, workers: list[str], **values: Any) -> list[Waiting]:
-    """Polls that have looked, found nothing and wait, in this order."""
+    """Park polls that have found nothing, in this order."""
     before = polls.parked
     requests = [LeaseRequest(worker_id=each, providers=["self_hosted"], **values) for each in workers]
     waiting = [asyncio.create_task(polls.poll(each, wait_seconds=LONG)) for each in requests]
@@ -82,7 +82,7 @@ async def crowd(world: World, fleet: str, count: int = MANY) -> list[str]:
 
 
 async def first(waiting: list[Waiting]) -> Waiting:
-    """The one that is served."""
+    """Return the poll that is served."""
     async with asyncio.timeout(LONG):
         done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     (served,) = done
@@ -237,7 +237,7 @@ async def test_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, d
 
 
 class TestPollsThatFollow:
-    """A worker whose poll was not answered waiting again at once: the new poll looks together with others."""
+    """A worker whose poll was not answered polls again at once: the new poll is checked together with others."""
 
     async def test_repeated_poll_makes_no_query_for_itself(self, world: World, desk: Desk) -> None:
         request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])

@@ -1,4 +1,7 @@
-"""What no worker has: named when it is submitted, waited for if one likes, and never given to whoever lacks it."""
+"""Missing requirements:
+
+named on submission, optionally waited for, and the job is never leased to a worker without them.
+"""
 
 import asyncio
 import threading
@@ -42,7 +45,7 @@ WITH_CHOICE: dict[str, Any] = {
 
 
 async def a_desk(world: World, *capabilities: dict[str, Any], **workflow: Any) -> Desk:
-    """One user, one effect, and a worker with each of these; the first is the desk's."""
+    """One user, one effect, and one worker for each of these reports; the first is the desk's."""
     found = await world.workflow(**workflow)
     effect, fleet = await world.effect(found), await world.fleet(found)
     names = [await worker(world, fleet, each, name=f"gpu-{n}") for n, each in enumerate(capabilities, start=1)]
@@ -183,7 +186,7 @@ async def test_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
     assert batch.counts == {"queued": 2}
     await world.lease("gpu-1")
     await world.advance(1)
-    # the one that waits holds up nobody behind it
+    # the waiting job does not block the jobs behind it
     assert len(await world.leases("gpu-1", 5, max_concurrency=5)) == 1
     async with world.engine.databases.central.read() as tx:
         rows = (await tx.execute(select(central.ai_job_dispatches.c.status))).scalars().all()
@@ -192,7 +195,7 @@ async def test_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
 
 async def test_jobs_for_the_cloud_and_other_stages_are_not_held_against_a_workers_comfyui(world: World) -> None:
     cloud = await a_desk(world, NO_SAVER, provider=Provider.CLOUD)
-    # the same graph, for its own ComfyUI: what it lacks there is known
+    # the same graph, for its own ComfyUI, whose missing requirements are known
     own = await world.workflow()
     await world.engine.fleet.fleets.map_workflows(
         stage=Stage.PRODUCTION, slug=cloud.fleet, workflow_slugs=[cloud.workflow.slug, own.slug], force=True
@@ -331,5 +334,5 @@ async def test_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(w
     error = await refusal(desk)
     counting.cancel()
     assert [each["workers"] for each in error.missing] == [0, 0, 0, 0]
-    # others got their turns while the reports were read
+    # other tasks ran while the reports were read
     assert turns > 100

@@ -1,4 +1,4 @@
-"""Waiting polls: woken when there is work, served even if nobody wakes them, and never left with half a lease."""
+"""Parked polls: woken when there is work, served even without a wakeup, and never left with half a lease."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -19,7 +19,7 @@ from comfyrelay.store.database import Boundary
 from comfyrelay.store.notify import CHANNEL, MOST_WORDS, LocalNotifyChannel, PostgresNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
-# Longer than any wait in these tests should take; only a test that fails waits this long.
+# Longer than any wait in these tests should take; only a failing test waits this long.
 LONG = PATIENCE_SECONDS
 
 
@@ -41,15 +41,15 @@ def poll(polls: Polls, worker: str, *, wait_seconds: float = LONG) -> "asyncio.T
 
 
 async def parked(polls: Polls, count: int = 1) -> None:
-    """Until so many polls have looked, found nothing and wait."""
+    """Wait until this many polls have found nothing and are parked."""
     async with asyncio.timeout(LONG):
-        # Nobody is told that a poll was parked, so this looks at every turn of the loop.
+        # There is no signal for a parked poll, so poll at every turn of the loop.
         while polls.parked < count or polls._new or polls._watcher is None:  # noqa: ASYNC110
             await asyncio.sleep(0)
 
 
 def slow_polls(engine: Engine, notify_channel: LocalNotifyChannel | None = None) -> Polls:
-    """One whose tick never comes, so that only a wake-up can help."""
+    """Polls without a tick, so that only a wakeup can help."""
     return Polls(
         engine.queue.leasing,
         engine.queue.demand,
@@ -265,7 +265,7 @@ async def listening(dsn: str) -> AsyncIterator[PostgresNotifyChannel]:
     try:
         async with asyncio.timeout(LONG):
             await notify_channel.listening.wait()
-        # The look that follows every new connection.
+        # The check after every new connection.
         assert await notify_channel.wait(LONG)
         yield notify_channel
     finally:
@@ -300,7 +300,7 @@ class TestPostgresNotifyChannel:
             server = await asyncpg.connect(dsn)
             await server.execute("SELECT pg_terminate_backend($1)", connection.get_server_pid())
             await server.close()
-            # The first wakeup after the loss can only be the look of the new connection: nobody has notified.
+            # The first wakeup after the loss can only be the check of the new connection: there was no notification.
             assert await notify_channel.wait(LONG)
             assert notify_channel._connection is not connection
             await other.notify()
@@ -316,7 +316,7 @@ class TestPostgresNotifyChannel:
                 await notify_channel.notify()
             async with asyncio.timeout(LONG):
                 assert await heard.get() == CHANNEL
-            # Once nothing more is being sent, all of it has arrived before the answer to a statement sent after it.
+            # Once nothing more is being sent, all of it has arrived before the answer to a later statement.
             if notify_channel._sender is not None:
                 await asyncio.wait([notify_channel._sender])
             await listener.execute("SELECT 1")
@@ -325,7 +325,7 @@ class TestPostgresNotifyChannel:
 
     async def test_words_said_at_one_server_are_all_heard_at_another(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
-        # more than one notification holds
+        # more than fits into one notification
         said = {f"watched:{number:036}" for number in range(2 * MOST_WORDS + 1)}
         heard, is_all = set[str](), asyncio.Event()
 

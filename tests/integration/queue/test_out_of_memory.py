@@ -1,4 +1,4 @@
-"""A job that had a GPU to itself and not enough memory goes to a larger GPU, once; what that teaches is kept."""
+"""A job that ran out of memory with a GPU to itself goes to a larger GPU once; the learned limit is kept."""
 
 import pytest
 
@@ -47,7 +47,7 @@ async def test_out_of_memory_job_is_requeued_for_a_larger_gpu(world: World, desk
     assert await world.lease(desk.worker) is None
     leased = await world.lease(large)
     assert leased is not None
-    # so that one with GPUs of several sizes can choose among them
+    # so that a worker with GPUs of several sizes can choose
     assert leased.ran_out_bytes == 8 * GIB
     await world.complete(leased)
     assert (await world.job(job)).status == "completed"
@@ -66,7 +66,7 @@ async def test_second_out_of_memory_fails_the_job_and_refunds_it(world: World, d
 
 async def test_without_a_larger_gpu_it_is_the_jobs_failure_at_once(world: World, desk: Desk) -> None:
     await world.worker(desk.fleet)
-    # of the same size, as far as anybody can tell, and none at all
+    # one of the same known size, and one of unknown size
     alike, plain = await world.worker(desk.fleet), await world.worker(desk.fleet)
     await has_gpu(world, alike, 8.2)
     await has_gpu(world, plain, 128, name="cpu")
@@ -99,7 +99,7 @@ async def test_later_jobs_of_the_workflow_are_not_given_to_such_a_gpu_while_a_la
 
 @pytest.mark.parametrize("gone", ["silent", "draining", "blocked"])
 async def test_job_is_tried_again_if_no_larger_gpu_is_left(world: World, desk: Desk, large: str, gone: str) -> None:
-    """Nothing waits for a machine that may never come back."""
+    """No job waits for a machine that may never return."""
     await desk.submit()
     await runs_out(world, desk.worker, 8)
     if gone == "silent":
@@ -129,7 +129,7 @@ async def test_other_workflows_are_given_to_that_gpu_as_before(world: World, des
 
 
 async def test_worker_that_is_not_assigned_the_workflow_is_no_larger_gpu(world: World, desk: Desk) -> None:
-    # assigned to something else
+    # assigned to another workflow
     elsewhere = await world.worker(await world.fleet(await world.workflow()))
     await has_gpu(world, elsewhere, 80)
     await desk.submit()
@@ -139,7 +139,7 @@ async def test_worker_that_is_not_assigned_the_workflow_is_no_larger_gpu(world: 
 async def test_workflow_with_the_same_graph_and_no_larger_gpu_keeps_its_gpu(
     world: World, desk: Desk, large: str
 ) -> None:
-    """The larger GPU is there for the first one alone, so the second must not wait for it."""
+    """The larger GPU serves only the first workflow, so the second must not wait for it."""
     same = await world.workflow()
     effect = await world.effect(same)
     small = await world.worker(await world.fleet(desk.workflow, same), concurrency=10)
@@ -159,7 +159,7 @@ async def test_pinned_job_does_not_wait_for_a_larger_gpu(world: World, desk: Des
     job = await desk.submit(only_worker=desk.worker)
     assert await runs_out(world, desk.worker, 8) == "failed"
     assert (await world.job(job)).error_message == TEXT
-    # and it is tried there again if somebody asks for that, though others are kept from it
+    # and it is tried there again on request, although other jobs are not
     again, other = await desk.submit(only_worker=desk.worker), await desk.submit()
     waiting = await world.engine.queue.wait_reasons.of_job(again.tenant_id, again.id)
     assert waiting.reason is not Reason.MEMORY
@@ -168,7 +168,7 @@ async def test_pinned_job_does_not_wait_for_a_larger_gpu(world: World, desk: Des
 
 
 async def test_machine_that_is_starting_is_waited_for(world: World, desk: Desk) -> None:
-    """One of the kind of a worker that is known and away."""
+    """A machine of the same type as a known, absent worker."""
     away = await world.worker(desk.fleet)
     await has_gpu(world, away, 24)
     await _sql(world, "UPDATE workers SET instance_type = 'g6e' WHERE worker_id = :worker", worker=away)

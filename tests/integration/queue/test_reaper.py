@@ -1,4 +1,4 @@
-"""Leases whose workers fell silent end, and nothing stays leased or waits for ever."""
+"""Leases of silent workers expire, and no job stays leased or waits for ever."""
 
 import asyncio
 from typing import Any
@@ -43,7 +43,7 @@ async def test_uncontended_lease_lives_until_the_exact_end_of_the_grace(
 
 
 class TestLate:
-    """Work that is late but whole counts, until somebody waits who could run the job."""
+    """Late but complete work counts, until a worker waits that could run the job."""
 
     async def test_late_lease_completes_its_job_once(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
@@ -130,7 +130,7 @@ class TestLate:
 
 
 async def reap_for(world: World, worker: str, *, waits: bool = True, **values: Any) -> int:
-    """Reap while a worker waits for a job, or has just asked for one in vain."""
+    """Reap while a worker waits for a job, or has just polled without success."""
     request = LeaseRequest(worker_id=worker, **{"providers": [Provider.SELF_HOSTED], **values})
     polls = world.engine.queue.polls
     polling = asyncio.create_task(polls.poll(request, wait_seconds=PATIENCE_SECONDS if waits else 0))

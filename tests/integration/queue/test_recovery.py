@@ -1,4 +1,4 @@
-"""Steps that a crash left half-way are finished, and one that cannot be finished holds up no other."""
+"""Steps interrupted by a crash are finished, and one that cannot be finished does not block others."""
 
 from typing import Any
 

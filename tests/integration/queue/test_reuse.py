@@ -1,4 +1,4 @@
-"""With `reuse`, an equal job that is done already answers: with a copy of its output, at once, and for nothing."""
+"""With `reuse`, an equal finished job answers at once with a copy of its output, free of charge."""
 
 import asyncio
 from dataclasses import replace
@@ -48,7 +48,7 @@ async def output_of(world: World, job: JobRecord) -> FileRecord | None:
 
 
 async def finish(world: World, desk: Desk, job: JobRecord) -> JobRecord:
-    """Let a job that was submitted run, and make an output that is really there."""
+    """Run a submitted job, and store a real output."""
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.complete(leased)
@@ -75,7 +75,7 @@ async def test_equal_job_is_completed_at_once_with_a_copy_and_costs_nothing(worl
     assert (job.status, job.reused_from, job.reserved_tokens, job.saved_tokens) == ("completed", first.id, 0, 10)
     assert job.completed_at is not None
     assert await world.job(job) == job
-    # the ledger has both of its rows, of nothing
+    # the ledger has both of its rows, with amount 0
     assert await world.transactions(job) == {"JOB_RESERVE": 0, "JOB_CONSUME": 0}
     assert await desk.balance() == 990
     assert await world.events(job) == ["job:queued", "job:completed"]
@@ -118,7 +118,7 @@ async def test_result_of_another_stage_is_not_reused(world: World, desk: Desk) -
     tried = await done(world, elsewhere, stage=Stage.STAGING)
     job = await desk.submit(reuse=True)
     assert (job.status, job.reused_from) == ("queued", None)
-    # and those that are made there answer there
+    # and results of that stage are reused there
     assert (await desk.submit(reuse=True, stage=Stage.STAGING)).reused_from == tried.id
 
 
@@ -167,7 +167,7 @@ async def test_each_of_two_equal_jobs_keeps_its_own_file(world: World, desk: Des
     file = await output_of(world, second)
     assert file is not None
     assert await world.engine.objects.get(file.path) == CONTENT
-    # and answers the next
+    # and is reused by the next
     assert (await desk.submit(reuse=True)).reused_from == second.id
 
 
@@ -251,7 +251,7 @@ async def test_reused_job_updates_its_video_and_calls_its_webhook(world: World, 
 
 
 async def test_orphaned_copy_is_removed(world: World, desk: Desk) -> None:
-    """As after a crash between the copy and the job."""
+    """Like after a crash between the copy and the job."""
     await done(world, desk)
     crashed = world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.BEFORE_COMMIT)
     with pytest.raises(Crash):

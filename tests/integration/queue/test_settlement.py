@@ -1,4 +1,4 @@
-"""What a worker's last word about its lease does: once, and only while the lease is its own."""
+"""A worker's final report takes effect once, and only while the lease is its own."""
 
 import asyncio
 import json
@@ -457,13 +457,13 @@ class TestRepeats:
 
 
 class TestLetters:
-    """The shard is told by entries; however they arrive, each takes effect once and in order."""
+    """Entries update the shard; in whatever way they arrive, each takes effect once and in order."""
 
     @pytest.fixture
     async def untold(
         self, world: World, desk: Desk, monkeypatch: pytest.MonkeyPatch
     ) -> tuple[JobRecord, str, OutboxEntry, OutboxEntry]:
-        """A job that was begun and completed while its shard could not be told: the job, the shard, the two entries."""
+        """A job that started and completed while its shard was unreachable: the job, the shard, the two entries."""
         job = await desk.submit()
         shard = await world.engine.databases.shard_name_of(job.tenant_id)
 

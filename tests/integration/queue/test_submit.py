@@ -1,4 +1,4 @@
-"""Submitting: what a job is made of, what is refused, and that an accepted job always reaches the queue."""
+"""Submission: the contents of a job, refusals, and every accepted job reaches the queue."""
 
 import asyncio
 import hashlib
@@ -81,12 +81,12 @@ async def make_desk(
 
 
 async def run(desk: Desk, **values: Any) -> LeasedDispatch:
-    """Submit and lease: what the worker gets to see."""
+    """Submit and lease; return what the worker receives."""
     return (await desk.leased(**values))[1]
 
 
 async def refusal(desk: Desk, **values: Any) -> dict[str, str]:
-    """What a submission that must be refused is told, field by field; nothing of it stays behind."""
+    """Return the errors of a submission that must be refused, by field; it leaves nothing behind."""
     before = await desk.balance()
     with pytest.raises(InvalidInput) as refused:
         await desk.submit(**values)
@@ -275,7 +275,7 @@ async def test_primary_input_comes_by_its_file_id(world: World) -> None:
     asset = leased.payload.primary_input
     assert asset is not None
     assert (asset.key, asset.placeholder, asset.type) == ("clip", "{{INPUT}}", "video")
-    # workers share what has a hash, and this is nobody else's
+    # workers share files with a hash, and this one is private
     assert (asset.disk, asset.content_hash, asset.is_primary_input) == ("objects", None, True)
     assert asset.path.startswith("uploads/")
     assert leased.graph["3"]["inputs"]["video"] == "{{INPUT}}"
@@ -373,7 +373,7 @@ async def test_file_of_an_effect_that_is_not_there_yet_has_no_hash(world: World)
     assert (asset.path, asset.content_hash) == ("assets/other.png", None)
 
 
-# the same submission again
+# repeated submissions
 
 
 async def test_same_key_and_body_give_the_same_job_and_one_reservation(world: World) -> None:
@@ -530,7 +530,7 @@ async def test_delayed_job_is_not_leased_before_its_time(world: World) -> None:
     assert leased.dispatch.tenant_job_id == job.id
 
 
-# what may be run
+# runnable workflows
 
 
 async def test_unknown_effect_is_not_found(world: World) -> None:
@@ -602,7 +602,7 @@ async def test_workflow_of_the_catalogue_cannot_be_run_past_its_effects_price(wo
         await world.engine.jobs.submit.submit(request_for(user, workflow_slug="shared"))
 
 
-# what a job is made of never changes
+# a job payload never changes
 
 
 async def test_later_override_does_not_change_a_job_that_waits(world: World) -> None:
@@ -727,7 +727,7 @@ async def test_crash_after_the_dispatch_was_made_does_not_make_a_second(world: W
 async def test_submissions_leave_the_outbox_together_once_their_jobs_are_in_the_queue(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # until somebody waits for it
+    # until a worker waits for it
     monkeypatch.setattr("comfyrelay.services.outbox.delivery.REMOVAL_SECONDS", PATIENCE_SECONDS)
     desk = await world.desk()
     steps: list[str] = []

@@ -1,4 +1,4 @@
-"""Why is it waiting? One reason, in words that a user understands."""
+"""Wait reasons: one reason, in terms that a user understands."""
 
 import contextlib
 from datetime import timedelta
@@ -17,7 +17,7 @@ async def why(world: World, job: JobRecord) -> Waiting:
 
 
 async def keep_busy(desk: Desk, *, seconds: float | None = None) -> None:
-    """The worker has a job; with `seconds`, it has also completed one that took that long."""
+    """Give the worker a job; with `seconds`, it has also completed one that took that long."""
     if seconds is not None:
         _, leased = await desk.leased()
         await desk.world.advance(seconds)

@@ -1,4 +1,4 @@
-"""A worker that failed on a workflow is left out for that workflow for a while, and for nothing else."""
+"""A worker that failed on a workflow is blocked for that workflow for a while, and for nothing else."""
 
 from collections.abc import AsyncIterator
 from datetime import timedelta

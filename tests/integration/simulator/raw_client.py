@@ -1,4 +1,4 @@
-"""A plain client of ComfyUI's API, for tests: it sends what it is told and listens to the socket."""
+"""A plain client of ComfyUI's API for tests: it sends raw requests and listens to the socket."""
 
 import asyncio
 import json
@@ -18,12 +18,12 @@ from tests.support.paths import RECORDINGS
 from tests.support.world import PATIENCE_SECONDS
 
 Message = dict[str, Any]
-# one for all: loading certificates that nobody needs takes longer than most tests
+# one for all: loading unused certificates takes longer than most tests
 NO_TLS = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 
 
 class Listener:
-    """Keeps every message of one socket, and wakes those who wait for one."""
+    """Keeps every message of one socket, and wakes the waiters."""
 
     def __init__(self, socket: ClientConnection, client_id: str) -> None:
         self.socket = socket
@@ -50,7 +50,7 @@ class Listener:
                 self._changed.notify_all()
 
     async def wait(self, until: Callable[[Message], bool]) -> Message:
-        """The first message, past or to come, of which this is true."""
+        """Return the first message, past or future, that matches."""
         found: list[Message] = []
 
         def is_there() -> bool:
@@ -147,7 +147,7 @@ class Client:
 
 
 async def until(check: Callable[[], Awaitable[bool]]) -> None:
-    """Wait for what no message tells of."""
+    """Poll for a state that no message announces."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
             if await check():

@@ -1,4 +1,4 @@
-"""Recorded runs of a real server against the simulator: both sides brought to a form that can be compared."""
+"""Replay recorded runs of a real server against the simulator, with both sides normalized for comparison."""
 
 import json
 from collections.abc import Awaitable, Callable, Mapping
@@ -7,7 +7,7 @@ from typing import Any
 from tests.integration.simulator.raw_client import Client, Listener
 
 _TIMES = frozenset({"timestamp", "create_time", "execution_start_time", "execution_end_time"})
-# real servers give these in the order of a set
+# real servers send these in the order of a set
 _UNORDERED = frozenset({"executed", "current_outputs"})
 _FREE_TEXT = frozenset({"tooltip", "traceback", "number", "priority", "description", "output_tooltips"})
 Step = Callable[[Listener], Awaitable[object]]
@@ -28,7 +28,7 @@ def _normal_field(key: str, value: Any, ids: dict[str, str]) -> Any:
     if key in _UNORDERED:
         return sorted(value)
     if key == "prompt" and isinstance(value, list) and len(value) == 5:
-        # the first is the number, which depends on what ran before
+        # the first is the number, which depends on earlier runs
         return ["number", *normal(value[1:4], ids), sorted(value[4])]
     if key.startswith("queue_") and isinstance(value, list):
         return [_normal_field("prompt", each, ids) for each in value]
@@ -49,7 +49,7 @@ async def replay(
     before: Mapping[str, Step] | None = None,
     in_order: bool = True,
 ) -> None:
-    """Send what was sent then, and compare each answer. `before` holds what to do first, by "METHOD /path"."""
+    """Send the recorded requests, and compare each answer. `before` has the steps to run first, by "METHOD /path"."""
     theirs = {recorded["client_id"]: "CLIENT", "/comfyui": "BASE"}
     ours = {listener.client_id: "CLIENT", str(client.simulator.folder): "BASE"}
     current: dict[str, str] = {}
@@ -76,7 +76,7 @@ async def replay(
     got = [[each["type"], normal(each["data"], ours)] for each in listener.messages]
     wanted = [[each["type"], normal(each["data"], theirs)] for each in recorded["ws"]]
     if not in_order:
-        # "status" goes to everybody when the queue changes, and so comes between any others; the sort is stable
+        # "status" is broadcast when the queue changes, and so comes between any others; the sort is stable
         for messages in (got, wanted):
             messages.sort(key=lambda each: each[0] == "status")
     assert got == wanted

@@ -1,4 +1,4 @@
-"""The cloud face: keys, jobs by state, uploads by content, and downloads from another origin."""
+"""The cloud API: keys, jobs by state, uploads by content, and downloads from another origin."""
 
 import io
 from collections.abc import AsyncIterator

@@ -1,4 +1,4 @@
-"""Stand-ins that share a GPU: its memory runs out, its time is shared, and what a killed process held is free."""
+"""Simulators that share a GPU: its memory runs out, its time is shared, and a killed process frees its memory."""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,4 @@
-"""Single routes: what they take, and what they answer."""
+"""Single routes: their parameters and answers."""
 
 import asyncio
 import io

@@ -1,4 +1,4 @@
-"""Starting, stopping, and many of them at once."""
+"""Starting, stopping, and many simulators at once."""
 
 import asyncio
 import os

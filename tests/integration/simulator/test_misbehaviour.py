@@ -1,4 +1,4 @@
-"""Everything that can go wrong on request does."""
+"""Every kind of misbehaviour can be requested."""
 
 import asyncio
 import io

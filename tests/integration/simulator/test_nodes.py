@@ -1,4 +1,4 @@
-"""Every node really runs: its files are opened and looked at."""
+"""Every node really runs: its files are opened and inspected."""
 
 import io
 import json
@@ -121,7 +121,7 @@ async def test_text_and_numbers_are_shown(client: Client) -> None:
 
 @pytest.mark.parametrize("described", [True, False])
 async def test_socket_images_are_sent_one_by_one_and_never_cached(client: Client, described: bool) -> None:
-    """As a real ComfyUI 0.7.0 sends them."""
+    """Like a real ComfyUI 0.7.0."""
     graph = {"1": empty(count=2), "2": node("SaveImageWebsocket", images=["1", 0])}
     flags = {"supports_preview_metadata": True} if described else {}
     async with listening(client.simulator, flags=flags) as listener:
@@ -267,7 +267,7 @@ async def test_sound_is_carried_through(client: Client) -> None:
         "4": node("CreateVideo", images=["3", 0], fps=["2", 2], audio=["2", 1]),
         "9": node("SaveVideo", video=["4", 0], filename_prefix="inv", format="mp4", codec="h264"),
     }
-    # twice under another name: sound that was kept in the cache must be as good as new
+    # twice under another name: cached sound must be unchanged
     for prefix in ("inv", "again"):
         graph["9"]["inputs"]["filename_prefix"] = prefix
         entry = await client.run(graph)
@@ -416,14 +416,14 @@ async def test_pictures_follow_their_prompt_and_seed(client: Client) -> None:
     made = [await images_of(client, prompted(text, seed=seed)) for text, seed in wishes]
     assert {image.size for images in made for image in images} == {(64, 32)}
     assert len({image.tobytes() for images in made for image in images}) == 6
-    # without what the server remembers
+    # without the server's cache
     await client.http.post("/free", json={"free_memory": True})
     again = await images_of(client, prompted("a cat", seed=1))
     assert [each.tobytes() for each in again] == [each.tobytes() for each in made[0]]
 
 
 async def test_picture_is_made_of_another_as_the_templates_of_comfyui_do_it(client: Client) -> None:
-    """Image to image, a mask, a LoRA, a second size: it follows its picture, and without a sampler stays as it is."""
+    """Image to image, a mask, a LoRA, a second size: it follows its image, and without a sampler stays unchanged."""
     Image.new("RGB", (64, 32), "red").save(client.simulator.folder / "input" / "red.png")
     graph = prompted("a cat", seed=1) | {
         "3": node("VAEEncode", pixels=["6", 0], vae=["1", 2]),

@@ -1,4 +1,4 @@
-"""The simulator answers like the real server did: same answers, same messages in the same order."""
+"""The simulator answers like the real server: same answers, same messages in the same order."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What surprises clients of the real server, done by the simulator too."""
+"""Behaviour of the real server that surprises clients, reproduced by the simulator."""
 
 import asyncio
 import uuid

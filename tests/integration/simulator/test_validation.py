@@ -1,4 +1,4 @@
-"""Graphs that are refused, and in which words."""
+"""Refused graphs and their error messages."""
 
 from typing import Any
 

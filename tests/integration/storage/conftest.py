@@ -15,7 +15,7 @@ _numbers = count()
 
 @pytest.fixture
 def s3(aws: None) -> S3Objects:
-    """An empty store of its own."""
+    """A separate, empty store."""
     return S3Objects(BUCKET, f"tests/{next(_numbers)}")
 
 
@@ -42,7 +42,7 @@ def store_name(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def store(store_name: str, request: pytest.FixtureRequest) -> ObjectStore:
-    """Every test that asks for this runs on both stores."""
+    """Every test that uses this runs on both stores."""
     found: ObjectStore = request.getfixturevalue(store_name)
     return found
 

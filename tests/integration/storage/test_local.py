@@ -1,4 +1,4 @@
-"""What only a local folder does: files in a folder, and uploads that end well or leave nothing."""
+"""The local store: files in a folder, and uploads that complete or leave nothing."""
 
 import asyncio
 import os
@@ -161,7 +161,7 @@ async def test_canceled_upload_leaves_nothing(objects: LocalObjects, root: Path,
                 await receiver.write(bytes(100_000))
 
     task = asyncio.create_task(upload())
-    # canceled before it begins, while the file is made, and between and in writes
+    # cancelled before it starts, while the file is created, and between and in writes
     for _ in range(steps):
         await asyncio.sleep(0 if steps < 4 else 0.001)
     task.cancel()
@@ -247,7 +247,7 @@ async def test_without_secrets_no_url_is_valid(root: Path) -> None:
         LocalObjects(root).verify("GET", "a", {"expires": "99999999999", "signature": ""})
 
 
-# a text is a sequence of texts, too, and its first letter would make a poor secret
+# a string is a sequence of strings, too, and its first letter would make a poor secret
 @pytest.mark.parametrize("secrets", [("short",), ("",), "one long text that is not in a list"])
 def test_weak_secret_is_refused(root: Path, secrets: str | tuple[str, ...]) -> None:
     with pytest.raises(ConfigurationError, match="at least 16"):

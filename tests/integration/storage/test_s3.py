@@ -1,4 +1,4 @@
-"""What only S3 does: how it is configured, and what it says when it cannot."""
+"""The S3 store: its configuration and its errors."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
@@ -26,7 +26,7 @@ def calls(store: ObjectStore) -> list[Awaitable[object]]:
 
 @asynccontextmanager
 async def served_by(handler: Handler, prefix: str = "") -> AsyncIterator[S3Objects]:
-    """A store on a server that answers as this handler does."""
+    """A store on a server that answers with this handler."""
     app = web.Application()
     app.router.add_route("*", "/{path:.*}", handler)
     async with TestServer(app) as server:
@@ -112,7 +112,7 @@ async def test_listing_joins_all_pages(aws: None) -> None:
         page = int(request.query.get("continuation-token", "1"))
         more = f"<NextContinuationToken>{page + 1}</NextContinuationToken>" if page < 3 else ""
         entry = f"<Key>p/{page}</Key><Size>{page}</Size><LastModified>2030-01-01T00:00:00Z</LastModified>"
-        # such markers are made by consoles that show folders
+        # consoles that show folders create such markers
         marker = entry.replace("</Key>", "/</Key>")
         contents = f"<Contents>{marker}</Contents><Contents>{entry}</Contents>"
         text = f"<IsTruncated>{str(page < 3).lower()}</IsTruncated>{more}{contents}"

@@ -1,4 +1,4 @@
-"""What every store does."""
+"""Behaviour of every store."""
 
 import asyncio
 from collections.abc import Awaitable

@@ -15,7 +15,7 @@ from tests.support.storage import Clock, paths_in
 
 PATH = "tenants/7/ai-jobs/1/ü output.png"
 PNG = {"Content-Type": "image/png"}
-# rclone answers 400 to a URL that has expired, where AWS says 403
+# rclone answers 400 to an expired URL, where AWS says 403
 REFUSED = (400, 403)
 
 
@@ -119,7 +119,7 @@ async def test_url_expires(store: ObjectStore, http: httpx.AsyncClient, clock: C
     if isinstance(store, LocalObjects):
         clock.later_seconds = 2
     else:
-        # the S3 server has a clock of its own, in whole seconds
+        # the S3 server has its own clock, in whole seconds
         await asyncio.sleep(2.1)
     assert (await http.put(upload.url, headers=PNG, content=b"new")).status_code in REFUSED
     assert (await http.get(download)).status_code in REFUSED
@@ -167,7 +167,7 @@ async def test_invalid_content_type_is_refused(store: ObjectStore) -> None:
 
 
 async def test_head_is_allowed_where_get_is(local: LocalObjects, http: httpx.AsyncClient) -> None:
-    # only here: the method is part of what S3 signs
+    # only here: S3 signs the method
     await local.put(PATH, b"12345")
     answer = await http.head(await local.sign_download(PATH, ttl_seconds=60))
     assert (answer.status_code, answer.headers["Content-Length"]) == (200, "5")
@@ -177,7 +177,7 @@ async def test_head_is_allowed_where_get_is(local: LocalObjects, http: httpx.Asy
 async def test_server_holds_an_upload_to_the_largest_size(
     local: LocalObjects, http: httpx.AsyncClient, *, hidden: bool
 ) -> None:
-    # only here: a pre-signed PUT of S3 cannot say it
+    # only here: a pre-signed PUT of S3 cannot limit it
     async def pieces() -> AsyncIterator[bytes]:
         for _ in range(11):
             yield b"x"

@@ -1,4 +1,4 @@
-"""What holds of the engine as a whole."""
+"""Properties of the engine as a whole."""
 
 from pathlib import Path
 
@@ -64,7 +64,7 @@ async def test_deferred_writes_of_a_failed_transaction_are_dropped(world: World)
 
     with pytest.raises(RuntimeError, match="after the write"):
         await central.run("test", fail)
-    # The reader gets the connection that the failed transaction gave back.
+    # The reader gets the connection that the failed transaction returned.
     async with central.read() as tx:
         assert (await audit.page(tx, worker_id="ghost"))[0] == []
     async with central.read() as tx:

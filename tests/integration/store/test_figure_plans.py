@@ -1,4 +1,4 @@
-"""What is asked of the databases for figures and costs goes through indexes, on both, however long the history is."""
+"""Queries for metrics and costs use indexes on both databases, however long the history is."""
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
@@ -44,7 +44,7 @@ SELECT now() - make_interval(secs => {ROWS} - n), n, 'w' || n % 400,
        CASE n % 100 WHEN 0 THEN 'register' ELSE 'complete' END, '{{}}'
   FROM generate_series(1, {ROWS}) AS n;
 """
-# as our own connections have them
+# like our own connections
 SERVED = "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off; SET jit = off"
 
 
@@ -89,13 +89,13 @@ async def sqlite_plan(database: Database, query: Any) -> list[str]:
 
 
 SINCE = utc_now() - timedelta(minutes=10)
-# by name: the statement, and the indexes that PostgreSQL and SQLite go through
+# by name: the statement, and the indexes that PostgreSQL and SQLite use
 STATEMENTS: dict[str, tuple[Select[Any], set[str], str]] = {
     "fleets": (figures.fleets_query(), {"pk_fleets"}, ""),
     "mappings": (figures.mappings_query(), {"pk_workflow_fleets"}, ""),
     "queued": (
         figures.queued_query(),
-        # of the few that wait, by whatever is smaller
+        # among the few waiting jobs, by the smaller index
         {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_waiting_tenant"},
         "ix_ai_job_dispatches_queued",
     ),
@@ -146,7 +146,7 @@ async def test_sqlite_goes_through_indexes(file: Database, name: str) -> None:
 async def test_ends_are_found_among_the_newest_entries_alone(central: asyncpg.Connection) -> None:
     nodes = await explain(central, figures.ended_query(SINCE, floor=ROWS - 600), run=True)
     read = sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each)
-    # an entry, a lease and a dispatch for each end
+    # an entry, a lease and a dispatch for each finished job
     assert 0 < read <= 3 * 600
 
 

@@ -1,4 +1,4 @@
-"""The gallery goes through its indexes: a page costs the same however much was made."""
+"""The gallery uses its indexes: a page costs the same however many outputs exist."""
 
 import asyncio
 import sqlite3
@@ -23,7 +23,7 @@ from tests.support.world import PostgresBackend
 OUTPUTS = 20_000
 AT = datetime(2026, 1, 1, tzinfo=UTC)
 AFTER = (AT, "0000010000")
-# Of two tenants as many each; one of a thousand is starred, and a batch has a hundred.
+# The same number for each of two tenants; one in a thousand is starred, and a batch has a hundred.
 FILL = """
 INSERT INTO ai_jobs (id, tenant_id, user_id, workflow_id, workflow_hash, provider, stage, status, priority,
                      max_attempts, idempotency_key, request_digest, input_payload, reserved_tokens, available_at,
@@ -81,7 +81,7 @@ def plan(connection: sqlite3.Connection, query: Select[Any]) -> list[str]:
 
 
 def steps(connection: sqlite3.Connection, query: Select[Any]) -> tuple[int, int]:
-    """How many rows come, and how many thousands of SQLite's own steps that takes."""
+    """Return the number of rows, and of SQLite's own steps in thousands."""
     counted = 0
 
     def count() -> None:
@@ -138,7 +138,7 @@ def test_page_takes_no_longer_when_ten_times_as_much_was_made(
 
 
 def test_looking_through_everything_takes_few_steps(large: sqlite3.Connection) -> None:
-    """Fifty for each output at most: every index, and no JSON, is read once."""
+    """At most fifty for each output: every index is read once, and no JSON."""
     nowhere = GalleryFilter(terms=(SearchTerm(text="whale"), SearchTerm(text="rain")))
     queries = [
         page(nowhere),
@@ -152,7 +152,7 @@ def test_looking_through_everything_takes_few_steps(large: sqlite3.Connection) -
 
 @pytest.fixture(scope="module")
 def on_postgres(postgres_url: str) -> Iterator[str]:
-    """The URL of a shard with as many outputs."""
+    """The URL of a shard with the same number of outputs."""
     backend = PostgresBackend(postgres_url, real_clock=True)
     script = FILL.format(
         id="lpad(n::text, 10, '0')",

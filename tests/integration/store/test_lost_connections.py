@@ -1,4 +1,4 @@
-"""A PostgreSQL server that goes away is told from one that has refused something."""
+"""A lost PostgreSQL server is distinguished from one that refused a statement."""
 
 import asyncio
 import contextlib
@@ -17,7 +17,7 @@ from tests.support.world import PATIENCE_SECONDS, execute
 
 
 class HalfOpen:
-    """The way to a PostgreSQL server: what it says last arrives, that it has hung up does not."""
+    """A proxy to PostgreSQL: the last message arrives, the hang-up does not."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
@@ -40,7 +40,7 @@ class HalfOpen:
 
 
 class HeldBack:
-    """The way to a PostgreSQL server whose answers come when they are let through."""
+    """A proxy to PostgreSQL that delays answers until the test releases them."""
 
     def __init__(self, socket_path: str) -> None:
         self._socket_path = socket_path
@@ -70,7 +70,7 @@ Way = TypeVar("Way", HalfOpen, HeldBack)
 
 @asynccontextmanager
 async def reached_by(make: Callable[[str], Way], postgres_url: str) -> AsyncIterator[tuple[Way, str]]:
-    """A way to the server, and the URL that leads over it."""
+    """A proxy to the server, and its URL."""
     folder = make_url(postgres_url.format("postgres")).query["host"]
     way = make(f"{folder}/.s.PGSQL.5432")
     server = await asyncio.start_server(way.accept, "127.0.0.1", 0)
@@ -89,7 +89,7 @@ async def test_connection_that_the_server_has_ended_and_not_closed_yet_is_a_data
         await other.execute("SELECT pg_terminate_backend($1)", pid)
         async with asyncio.timeout(PATIENCE_SECONDS):
             await way.hung_up.wait()
-        # when this is answered, what came before it was read
+        # once this is answered, everything before it was read
         await other.execute("SELECT 1")
         await other.close()
         with pytest.raises(DatabaseUnavailable):
@@ -128,7 +128,7 @@ async def test_task_that_is_ended_in_the_middle_of_a_statement_has_not_found_the
 async def test_write_after_a_connection_lost_at_begin_is_kept(
     postgres_url: str,
 ) -> None:
-    """The driver takes the transaction of whoever was cut off for one that goes on, and ours for a part of it."""
+    """The driver treats the interrupted transaction as still open, and ours as a part of it."""
     async with (
         reached_by(HeldBack, postgres_url) as (way, url),
         Database("main", url) as database,

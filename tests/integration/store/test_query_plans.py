@@ -1,4 +1,4 @@
-"""The statements that run all the time go through their indexes, however long the queue is."""
+"""The most frequent statements use their indexes, however long the queue is."""
 
 import asyncio
 import json
@@ -119,7 +119,7 @@ async def central(filled: tuple[str, str]) -> AsyncIterator[asyncpg.Connection]:
 
 @pytest.fixture
 async def scaling(central: asyncpg.Connection) -> asyncpg.Connection:
-    """As statements are run: the planner may not choose to read whole tables."""
+    """Like production: the planner may not read whole tables."""
     await _as_run(central)
     return central
 
@@ -144,7 +144,7 @@ def sql_of(query: Select[Any] | TextualSelect) -> str:
 async def explain(
     connection: asyncpg.Connection, query: Select[Any] | TextualSelect, *, run: bool = False
 ) -> list[dict[str, Any]]:
-    """The nodes of the plan; with what really happened, if it is to be run."""
+    """Return the nodes of the plan, with actual row counts if it is run."""
     options = "ANALYZE, FORMAT JSON" if run else "FORMAT JSON"
     plan = json.loads(await connection.fetchval(f"EXPLAIN ({options}) {sql_of(query)}"))
     return list(_nodes(plan[0]["Plan"]))
@@ -165,7 +165,7 @@ def scans_everything(nodes: list[dict[str, Any]]) -> bool:
 
 
 class Recorder:
-    """Stands for a transaction: it keeps the statement, and finds nothing."""
+    """Replaces a transaction: it keeps the statement and returns nothing."""
 
     def __init__(self) -> None:
         self.statements: list[Select[Any]] = []
@@ -179,7 +179,7 @@ class Recorder:
 
 
 async def listing(wanted: DispatchFilter) -> Select[Any]:
-    """What is asked for a page of the operators' list."""
+    """The query for a page of the operators' list."""
     recorder = Recorder()
     await dispatch_list.page(cast(Tx, recorder), wanted, before_id=None, limit=50)
     (statement,) = recorder.statements
@@ -201,7 +201,7 @@ async def test_lease_goes_through_the_hot_index_once_per_workflow(
     assert not scans_everything(nodes)
     scan = next(each for each in nodes if each.get("Index Name") == "ix_ai_job_dispatches_queued")
     assert "workflow_id" in scan["Index Cond"]
-    # In the order of the index: nothing below the limit is sorted, so the scan stops at the last row it needs.
+    # In index order: nothing below the limit is sorted, so the scan stops at the last row it needs.
     assert scan["Node Type"] in {"Index Scan", "Index Only Scan"}
 
 
@@ -210,7 +210,7 @@ async def test_lease_reads_few_rows(central: asyncpg.Connection) -> None:
     read = sum(
         each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
     )
-    # Of each workflow as many as are wanted and the slack, and then those that are locked.
+    # For each workflow the wanted number plus the slack, then the locked ones.
     assert 0 < read <= 20 * (4 + 16) + 4
 
 
@@ -234,7 +234,7 @@ async def test_demand_reads_only_the_first_queued_job_of_each_kind(
     read = sum(
         each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
     )
-    # Of each of the workflows that have any: one to find it, and as many as are wanted.
+    # For each workflow with jobs: one row to find it, and the wanted number.
     assert 0 < read <= 20 * (1 + 8)
 
 
@@ -332,7 +332,7 @@ def ids(*each: int | str) -> str:
 
 
 burst_queue: Any = bursts.queue_query("postgresql")
-# By what it asks for: the statement, the indexes that it goes through, and how many rows it may read at most.
+# By purpose: the statement, its indexes, and the maximum number of rows it may read.
 SCALING: dict[str, tuple[Any, set[str], int]] = {
     "what waits": (
         observations.waiting_query("production", [1, 2], down_shards=["b"]),
@@ -341,7 +341,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
     ),
     "what arrived": (observations.arrivals_query().params(after=ROWS - 100, most=5000), {"pk_ai_job_dispatches"}, 100),
     "the newest arrivals": (observations.newest_arrivals_query().params(most=500), {"pk_ai_job_dispatches"}, 500),
-    # for those that hold something the audit is not read; there are 200 leases
+    # the audit log is not read for workers with a lease; there are 200 leases
     "workers": (
         observations.workers_query("postgresql").params(rows=ids(1, 50), stale_seconds=-300),
         {"ix_workers_fleet_id", "ix_worker_audit_logs_worker_id_id", "ix_ai_job_dispatches_leased"},
@@ -446,7 +446,7 @@ async def test_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> Non
 
 async def test_search_comes_in_order_and_looks_once_for_batches_of_that_name(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", search="boats"), run=True)
-    # in order; where the newest begin is found apart from it, and once
+    # in order; the start of the newest is found separately, and once
     [listed] = [each for each in nodes if each.get("Alias") == "ai_jobs"]
     assert (listed["Node Type"], listed["Index Name"]) == ("Index Scan", "ix_ai_jobs_tenant_newest")
     [newest] = [each for each in nodes if each.get("Alias") == "newest"]
@@ -468,7 +468,7 @@ async def test_tenant_changes_are_found_by_the_read_position(tenant: asyncpg.Con
 @pytest.mark.parametrize("oldest_first", [False, True])
 async def test_units_of_a_queue_come_in_the_order_of_their_ids(tenant: asyncpg.Connection, oldest_first: bool) -> None:
     for after_id in (None, "0000050000"):
-        # few of what there is: to read all of a small tenant and sort it costs about as much as half of it in order
+        # few rows of the total: reading and sorting a small tenant costs about the same as half of it in order
         queries = units.page_queries("t7", after_id=after_id, oldest_first=oldest_first, only_ended=True, limit=10)
         # batches are few, and their ids alone are in order, too
         allowed = ({"ix_batches_tenant_id_id", "pk_batches"}, {"ix_ai_jobs_tenant_newest"})

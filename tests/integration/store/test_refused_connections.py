@@ -1,4 +1,4 @@
-"""Databases that refuse connections, by permission or because they are starting up: like ones that are away."""
+"""Databases that refuse connections, by permission or during startup, count as unreachable."""
 
 import asyncio
 from pathlib import Path
@@ -14,7 +14,7 @@ from comfyrelay.store.database import Database
 from tests.support.postgres_gate import open_gate
 from tests.support.world import PostgresBackend, open_world
 
-# How it begins, and how it ends.
+# The first and the last states.
 REFUSALS = {
     "may not log in": ("ALTER ROLE {role} NOLOGIN", "ALTER ROLE {role} LOGIN"),
     "may not connect": (
@@ -112,7 +112,7 @@ async def test_shard_unreachable_at_start_is_migrated_before_its_first_use(
             await databases.require_current()
             assert databases.down() == ["b"]
             away.refuses_with = None
-            # it is there, and has no tables yet
+            # it is reachable, and has no tables yet
             with pytest.raises(DatabaseUnavailable, match="has not been reached since this server started"):
                 databases.shard("b")
             await databases.open_pending()

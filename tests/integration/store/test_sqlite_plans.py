@@ -1,4 +1,4 @@
-"""What the page of a desk asks for every second goes through indexes of SQLite, however long the history is."""
+"""Queries that the desk page sends every second use SQLite's indexes, however long the history is."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -50,7 +50,7 @@ async def test_list_comes_in_the_order_of_an_index(shard: Database, filters: dic
 
 
 async def test_search_looks_once_for_batches_of_that_name(shard: Database) -> None:
-    # not correlated: it is not done again for each job, and nor is where the newest begin
+    # not correlated: neither it nor the start of the newest is computed again for each job
     *once, values, _each = await plan(shard, search="boats")
     assert once == [
         "SEARCH ai_jobs USING INDEX ix_ai_jobs_tenant_newest (tenant_id=?)",
@@ -76,7 +76,7 @@ async def test_jobs_are_counted_in_an_index(shard: Database) -> None:
     ],
 )
 async def test_batch_is_shown_by_an_index_of_its_items(shard: Database, query: Select[Any], index: str) -> None:
-    # the rows of a large batch are not read for its first items, nor for what all of them have in common
+    # the rows of a large batch are not read for its first items, nor for their common values
     assert (await _plan_of(shard, query))[0].startswith(f"SEARCH ai_jobs USING {index} (batch_id=?")
 
 
@@ -96,7 +96,7 @@ async def _plan_of(shard: Database, query: Select[Any]) -> list[str]:
 async def test_files_that_are_to_be_drawn_are_found_through_an_index(shard: Database) -> None:
     claim = cast("Update", posters._claim("sqlite"))
     statement = str(claim.compile(dialect=sqlite.dialect()))
-    # the limit, and how long they are claimed for
+    # the limit, and the duration of the claim
     steps = await execute(shard, "EXPLAIN QUERY PLAN " + statement.replace("?", "1"))
     read = [str(step.detail) for step in steps if "files" in step.detail]
     assert read == [

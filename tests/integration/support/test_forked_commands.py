@@ -1,4 +1,4 @@
-"""Commands that tests have forked are signalled like any process."""
+"""Commands forked by tests are signalled like any process."""
 
 import asyncio
 import socket

@@ -1,4 +1,4 @@
-"""What a worker is and has reaches the control plane, also when it changes."""
+"""The capabilities of a worker reach the control plane, also when they change."""
 
 import asyncio
 from typing import Any
@@ -9,7 +9,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 async def test_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> None:
-    """After each look there is a pause; what happens in it is not forgotten."""
+    """There is a pause after each check; changes during it are not missed."""
     info: dict[str, Any] = {}
     async with odd_comfyui({}, info) as url, open_servers(url) as servers:
         capabilities = Capabilities(servers, {}, min_refresh_seconds=0.2)

@@ -1,4 +1,4 @@
-"""What a worker shows on a real terminal, and what it writes where there is none."""
+"""The output of a worker on a real terminal, and without one."""
 
 import asyncio
 import fcntl
@@ -28,7 +28,7 @@ PROGRAM = (sys.executable, "-m", "tests.support.console_program")
 
 
 class Terminal:
-    """A program on a terminal of its own, and everything that it has shown there."""
+    """A program on its own terminal, and everything that it has shown there."""
 
     def __init__(self, process: asyncio.subprocess.Process, reader: asyncio.StreamReader) -> None:
         self._process = process
@@ -37,7 +37,7 @@ class Terminal:
 
     @property
     def text(self) -> str:
-        """Without colours and movements."""
+        """Without colours and cursor movements."""
         return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.raw).replace("\r", "\n")
 
     async def until(self, pattern: str) -> re.Match[str]:
@@ -47,7 +47,7 @@ class Terminal:
         return found
 
     async def end(self) -> str:
-        """Let the program end; returns all that it has shown."""
+        """Stop the program; return all its output."""
         self._process.stdin.write(b"\n")  # type: ignore[union-attr]
         async with asyncio.timeout(PATIENCE_SECONDS):
             while await self._more():
@@ -59,7 +59,7 @@ class Terminal:
         try:
             chunk = await self._reader.read(65536)
         except OSError:
-            # how a terminal says that nobody is at the other end
+            # how a terminal reports that the other end is closed
             chunk = b""
         self.raw += chunk.decode()
         return bool(chunk)
@@ -93,13 +93,13 @@ async def terminal(code: str, *, width: int = 120, env: Mapping[str, str] | None
 
 
 async def lines_of(code: str) -> list[dict[str, Any]]:
-    """What the same program writes where no terminal is."""
+    """The output of the same program without a terminal."""
     process = await asyncio.create_subprocess_exec(
         *PROGRAM,
         code,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
-        # which makes rich believe in a terminal
+        # which makes rich assume a terminal
         env={**os.environ, "FORCE_COLOR": "1", "PYTHONPATH": str(Path.cwd())},
     )
     out, err = await asyncio.wait_for(process.communicate(), PATIENCE_SECONDS)
@@ -161,7 +161,7 @@ async def test_status_line_shows_how_far_each_job_is_and_goes_when_the_worker_do
         await shown.until(r"abcd5678 9f8e7d6c running +━+[╸╺]?━* +40% KSampler +\d+ s")
         await shown.until(r"abcd9999 9f8e7d6c fetching +━+ +0% +\d+ s")
         await shown.end()
-    # the cursor is shown again, after the lines of the status are erased
+    # the cursor is shown again, after the status lines are erased
     assert re.search(r"\x1b\[\?25h\r(\x1b\[1A\x1b\[2K){2}$", shown.raw)
 
 
@@ -235,7 +235,7 @@ async def test_log_lines_contain_no_secrets_and_no_user_text() -> None:
         on_terminal = await shown.end()
     for text in (json.dumps(lines), on_terminal):
         assert [secret for secret in SECRETS if secret in text] == []
-        # what is left tells where it went wrong
+        # the rest shows where it failed
         assert "https://bucket.s3.example.com/in/cat.png" in text
         assert "http://10.0.0.1:8188/x" in text
 

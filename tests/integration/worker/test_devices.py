@@ -1,4 +1,4 @@
-"""What a worker tells of its GPUs."""
+"""A worker's report about its GPUs."""
 
 import asyncio
 from typing import Any
@@ -82,7 +82,7 @@ async def test_each_server_is_listed_and_an_unreachable_one_has_its_reason(monke
             }
             assert away.model_dump(exclude_unset=True) == {"server": "comfyui-2", "away": away.away}
             assert "127.0.0.1:1" in (away.away or "")
-            # what would be left out in silence by whoever receives it
+            # the receiver would silently drop these
             monkeypatch.setattr(devices, "described", lambda *_: {"memory_totl": 1})
             with pytest.raises(TypeError, match="Device has no field memory_totl"):
                 await found.refresh()

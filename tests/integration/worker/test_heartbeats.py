@@ -1,4 +1,4 @@
-"""The heartbeats of one lease, as a control plane sees them come."""
+"""The heartbeats of one lease, as the control plane receives them."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -22,7 +22,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @dataclass
 class Plane:
-    """Answers heartbeats, with `stop` once that is set; one that may wait for it waits."""
+    """Answers heartbeats, with `stop` once that is set; a heartbeat that may wait for it waits."""
 
     lease: Lease
     news: list[dict[str, Any]] = field(default_factory=list)
@@ -81,7 +81,7 @@ async def test_fast_progress_is_sent_once_a_second() -> None:
             heartbeats.progress(steps / 100_000, step=steps)
             await asyncio.sleep(0.005)
         await waiting
-        # the first at once, and then one a second: however slow this machine is, it is never earlier
+        # the first at once, then one a second: never earlier, even on a slow machine
         assert loop.time() - began_at >= 2 * NEWS_SECONDS
         told = [each["progress"]["step"] for each in plane.news]
         assert told == sorted(told)

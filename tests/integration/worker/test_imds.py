@@ -1,4 +1,4 @@
-"""EC2's metadata is asked as version 2 wants it, and where there is none nobody waits for it."""
+"""EC2 metadata is read with version 2 of its protocol, and a missing service causes no wait."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -50,7 +50,7 @@ async def test_instance_knows_what_it_is() -> None:
 
 
 async def test_metadata_without_a_token_is_refused() -> None:
-    """What the simulator insists on, so that the other tests mean something."""
+    """The simulator requires it, so that the other tests prove something."""
     async with Metadata() as metadata, httpx.AsyncClient(base_url=metadata.url) as http:
         assert (await http.get("/latest/meta-data/instance-id")).status_code == 401
         assert (await http.put("/latest/api/token")).status_code == 400

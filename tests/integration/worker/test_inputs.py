@@ -1,4 +1,4 @@
-"""What a job needs is fetched for it: effect assets once for all jobs, a user's files for this job only."""
+"""Inputs of a job: effect assets are downloaded once for all jobs, user files for this job only."""
 
 import asyncio
 import hashlib
@@ -80,7 +80,7 @@ async def test_assets_are_kept_and_the_users_files_are_not(bench: Bench) -> None
         lease = bench.lease(number)
         await bench.inputs.fetch(lease, refresh=no_refresh)
         bench.inputs.clean(lease)
-        # again, as somebody does who is not sure
+        # a repetition, as a precaution
         bench.inputs.clean(lease)
         assert bench.files == []
     assert [each.path for each in bench.storage.requests].count("/lut.png") == 1

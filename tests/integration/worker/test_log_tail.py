@@ -1,4 +1,4 @@
-"""The last lines of a worker's log: few, without secrets, and sent when they are wanted."""
+"""The last lines of a worker's log: few, without secrets, and sent on request."""
 
 import asyncio
 import io
@@ -23,7 +23,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @asynccontextmanager
 async def plane(lines: list[str] | None) -> AsyncIterator[tuple[ControlPlane, "asyncio.Queue[Any]", dict[str, int]]]:
-    """A control plane that wants logs, what it was sent, and the status with which it answers."""
+    """A control plane that requests logs, the logs it received, and the status of its answers."""
     sent: asyncio.Queue[Any] = asyncio.Queue()
     status = {"logs": 200}
 

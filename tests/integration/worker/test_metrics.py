@@ -1,4 +1,4 @@
-"""What Prometheus reads from a worker."""
+"""Prometheus metrics of a worker."""
 
 import asyncio
 import socket
@@ -35,13 +35,13 @@ class Servers:
     names: dict[str, list[str]] = field(default_factory=lambda: {"self_hosted": ["a", "b"], "cloud": []})
 
     def online(self, provider: str) -> Sequence[str]:
-        # only the loop that changes it may look at it
+        # only the loop that changes it may read it
         asyncio.get_running_loop()
         return self.names[provider]
 
 
 class Worker:
-    """Figures that are served, and what they are read from."""
+    """Served metrics, and their source."""
 
     def __init__(self) -> None:
         self.metrics = WorkerMetrics()
@@ -82,7 +82,7 @@ async def test_metrics_are_served(worker: Worker) -> None:
     figures = await worker.read()
     assert figures["comfyrelay_worker_jobs_total|completed"] == 2
     assert figures["comfyrelay_worker_jobs_total|failed"] == 1
-    # also what never happened: from nothing to one is an increase
+    # also events that never happened: from nothing to one is an increase
     assert figures["comfyrelay_worker_jobs_total|requeued"] == 0
     assert figures["comfyrelay_worker_run_seconds_sum"] == 12
     assert figures["comfyrelay_worker_run_seconds_bucket|10.0"] == 0

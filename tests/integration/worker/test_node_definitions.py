@@ -1,4 +1,4 @@
-"""How a worker brings the definitions of its nodes to control planes of all kinds."""
+"""A worker uploads its node definitions to control planes of all kinds."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -17,7 +17,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 class Plane:
-    """A control plane that keeps what it is sent; `answers` come first, one for each call."""
+    """A control plane that keeps uploads; `answers` come first, one for each call."""
 
     def __init__(self, *answers: int) -> None:
         self.answers = list(answers)

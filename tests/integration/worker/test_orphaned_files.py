@@ -1,5 +1,7 @@
-"""Of runs that were stopped or have failed, what ComfyUI alone knows of is removed, and nothing of anybody else. So are
-inputs that it reads when nobody waits for that any more."""
+"""Files that stopped or failed runs left in ComfyUI are removed, and no others.
+
+So are inputs that it reads after their upload was abandoned.
+"""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -92,7 +94,7 @@ async def test_files_of_our_runs_go(simulator: Simulator, state: StateFolder, or
 async def test_files_of_script_runs_stay(
     simulator: Simulator, state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
-    """A script's prompts are among its runs, and what they make is its user's."""
+    """The prompts of a script are among its runs, and their files belong to its user."""
     prompt_id = await failed_run(simulator)
     orphaned_files.add([("comfyui-1", prompt_id)])
     await until_forgotten(state)
@@ -145,7 +147,7 @@ async def network(simulator: Simulator) -> AsyncIterator[Proxy]:
 
 @pytest.fixture
 async def beyond(network: Proxy) -> AsyncIterator[Servers]:
-    """The server, beyond a network that can be held up."""
+    """The server behind a network that can be blocked."""
     servers = Servers(WorkerSettings(comfyui_base_url=[network.url]), on_change=lambda: None)
     yield servers
     await servers.close()
@@ -168,7 +170,7 @@ async def run_with_input(servers: Servers) -> None:
 
 
 async def abandon_upload(network: Proxy, servers: Servers) -> None:
-    """Stop a run while the server has yet to read its input, and hangs."""
+    """Stop a run while the server hangs before it has read its input."""
     network.hold(suffix=END_OF_FORM)
     run = asyncio.create_task(run_with_input(servers))
     await network.until_held()
@@ -270,7 +272,7 @@ async def test_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) 
 async def test_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
     simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
-    """What it has read by then goes all the same."""
+    """Files that it has read by then are still removed."""
     await run_with_input(servers)
     state.record_upload("comfyui-2", FOLDER)
     orphaned_files.add_upload("comfyui-2", FOLDER)

@@ -1,4 +1,4 @@
-"""Out of everything that a run made, the one thing that the job is for."""
+"""The output of a job is chosen from all files of its run."""
 
 import asyncio
 import hashlib
@@ -38,7 +38,7 @@ def made(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunRes
     [
         (["1/a.png"], None, "a.png"),
         (["1/a.png", "2/b.png"], "2", "b.png"),
-        # of the right kind, also when another node has one of the very suffix
+        # of the right kind, even if another node has one with the exact suffix
         (["1/a.mp4", "2/b.png"], "2", "b.png"),
         (["2/a.png", "2/b.mp4"], "2", "b.mp4"),
         (["2/a.png", "2/b.webm"], "2", "b.webm"),
@@ -67,7 +67,7 @@ def test_texts_are_outputs_where_a_text_is_wanted() -> None:
     assert pick(made(texts=texts), make_lease(**TEXT)) == "one"
     assert pick(made(texts=texts), make_lease(output_node_id="2", **TEXT)) == "two\nthree"
     assert pick(made(texts=texts), make_lease(output_extension="json", output_mime_type="application/json")) == "one"
-    # rather than a picture beside it
+    # rather than an image next to it
     assert pick(made("3/a.png", texts=texts), make_lease(**TEXT)) == "one"
     assert isinstance(pick(made("3/a.txt", texts=texts), make_lease(**TEXT)), OutputFile)
 

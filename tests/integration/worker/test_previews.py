@@ -1,4 +1,4 @@
-"""Previews of one job: what of ComfyUI's pictures goes to storage, when, and how small it is."""
+"""Previews of one job: which of ComfyUI's images go to storage, when, and how small."""
 
 import asyncio
 import io
@@ -19,7 +19,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 
 def picture(side: int, form: str, *, seed: int = 0) -> bytes:
-    """Noise, which no format makes small."""
+    """Noise, which no format compresses."""
     made = io.BytesIO()
     Image.frombytes("RGB", (side, side), random.Random(seed).randbytes(side * side * 3)).save(made, form)
     return made.getvalue()
@@ -48,7 +48,7 @@ def watch(storage: Storage, lease: Lease, *, seconds: float = 1000.0) -> None:
 
 
 async def put(storage: Storage, count: int) -> None:
-    """Until so many pictures have been put, and answered."""
+    """Wait until this many images have been stored and answered."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while len(storage.requests) < count or storage.at_once:
             storage.arrived.clear()

@@ -1,4 +1,4 @@
-"""Scale-in protection, with Auto Scaling as moto's server plays it."""
+"""Scale-in protection, with Auto Scaling simulated by moto's server."""
 
 import asyncio
 import time
@@ -24,7 +24,7 @@ GROUP = "gpu"
 
 @pytest.fixture(autouse=True)
 def _account(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys that mean nothing, and nothing of the machine's own."""
+    """Dummy credentials, and none of the machine."""
     for name, value in {
         "AWS_ACCESS_KEY_ID": "test",
         "AWS_SECRET_ACCESS_KEY": "test",
@@ -64,7 +64,7 @@ def scaling(moto_url: str) -> Any:
 
 @dataclass
 class Aws:
-    """Moto behind a door: it counts the wishes, and can be shut, or hold what comes until it is opened."""
+    """Moto behind a gate: it counts requests, and can refuse them or hold them until it is opened."""
 
     url: str
     scaling: Any
@@ -87,7 +87,7 @@ class Aws:
 
 @pytest.fixture
 async def aws(moto_url: str, scaling: Any) -> AsyncIterator[Aws]:
-    # by its name: in one process all of these servers have the same groups
+    # by name: all of these servers in one process share their groups
     [group] = scaling.describe_auto_scaling_groups(AutoScalingGroupNames=[GROUP])["AutoScalingGroups"]
     aws = Aws("", scaling, group["Instances"][0]["InstanceId"])
     scaling.set_instance_protection(
@@ -142,7 +142,7 @@ async def test_instance_is_protected_while_it_works_and_not_when_it_is_idle(aws:
     assert await aws.is_protected()
     async with protecting(aws) as protection:
         protection.want(False)
-    # also when it is closed at once; and what an earlier process left on is turned off
+    # also when it is closed at once; and protection left on by an earlier process is turned off
     assert aws.wishes == [True, False]
     assert not await aws.is_protected()
 
@@ -197,7 +197,7 @@ async def test_refused_protection_is_retried_and_logged_once(aws: Aws) -> None:
 
 
 async def test_failed_request_is_followed_by_an_explicit_reset(aws: Aws) -> None:
-    """The answer may have been lost, and not the wish."""
+    """The answer may have been lost, although the request succeeded."""
     async with protecting(aws) as protection:
         protection.want(False)
         await aws.until(lambda wishes: wishes == [False])

@@ -1,4 +1,4 @@
-"""After a failure a ComfyUI is taken care of before the next job can begin on it."""
+"""After a failure ComfyUI is recovered before the next job can start on it."""
 
 import asyncio
 import sys
@@ -64,7 +64,7 @@ async def test_gpu_in_a_bad_state_is_not_fit_until_comfyui_was_restarted(
             try:
                 await client.check()
             except ServerRefused:
-                # the old connection may not have been missed yet
+                # the loss of the old connection may be unnoticed so far
                 await asyncio.sleep(0.05)
     assert (await client.run(invert())).files
 
@@ -123,7 +123,7 @@ class TestRestarts:
 
 
 class Ended:
-    """A process that ended after it had said this."""
+    """A process that exited after this output."""
 
     def __init__(self) -> None:
         self.said: list[tuple[float, str]] = []
@@ -147,7 +147,7 @@ async def test_job_error_excludes_output_of_earlier_jobs(simulator: Simulator) -
     )
     async with asyncio.timeout(PATIENCE_SECONDS):
         await begun.wait()
-        # it waits behind the first, and what is said is not of it
+        # it waits behind the first, and the output is not its own
         second = asyncio.create_task(client.run(invert(), on_event=lambda _event: accepted.set()))
         await accepted.wait()
         ended.said.append((monotonic(), "the last word of the first"))

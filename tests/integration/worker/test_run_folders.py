@@ -1,4 +1,4 @@
-"""After a job its files are gone from ComfyUI's folders, and nobody else's are."""
+"""After a job its files are removed from ComfyUI's folders, and no others."""
 
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -155,7 +155,7 @@ def test_nothing_is_removed_without_known_folders(base: Path) -> None:
 
 
 class TestAssets:
-    """Copies of effect assets go when the worker keeps them no longer, and nothing else goes with them."""
+    """Copies of effect assets are removed when the worker drops them, and nothing else is."""
 
     CACHED = tuple(f"{digit * 64}.png" for digit in "ab")
     COPIES = tuple(f"input/comfyrelay/assets/{digit * 40}.png" for digit in "ab")
@@ -170,7 +170,7 @@ class TestAssets:
     def test_asset_is_removed_by_its_cache_name(self, base: Path, folders: ComfyFolders) -> None:
         folders.remove_asset(self.CACHED[0])
         assert files_in(base) == sorted([self.COPIES[1], *self.OTHERS])
-        # again, as for one that ComfyUI never had
+        # again, as for an asset that ComfyUI never had
         folders.remove_asset(self.CACHED[0])
 
     def test_assets_missing_from_the_cache_are_removed(self, base: Path, folders: ComfyFolders) -> None:

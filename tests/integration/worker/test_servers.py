@@ -1,4 +1,4 @@
-"""Which server a job waits for, and what a worker tells of its servers: what is warm, and what each is and has."""
+"""Which server a job waits for, and a worker's report about its servers: warm workflows, versions and capabilities."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -28,7 +28,7 @@ from tests.support.world import PATIENCE_SECONDS
 
 @asynccontextmanager
 async def open_servers(*urls: str, online: int = 0) -> AsyncIterator[Servers]:
-    """Open when so many of them are online."""
+    """Open when this many of them are online."""
     changed = asyncio.Event()
     servers = Servers(WorkerSettings(comfyui_base_url=list(urls)), on_change=changed.set)
     await servers.open()
@@ -69,7 +69,7 @@ async def test_larger_gpu_gets_the_job_that_ran_out_of_memory(tmp_path: Path) ->
 
 
 def workflows(count: int) -> Iterator[Graph]:
-    """Each another workflow, for their nodes have other ids."""
+    """Different workflows, because their nodes have other ids."""
     for number in range(count):
         yield {str(number): words()["1"]}
 
@@ -110,7 +110,7 @@ async def test_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_el
 
 
 class TestNoServerIsLeft:
-    """A job is not held for a server that is away, whatever else this worker has."""
+    """A job does not wait for an unreachable server, whatever other servers this worker has."""
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -157,7 +157,7 @@ class TestNoServerIsLeft:
 
 @asynccontextmanager
 async def odd_comfyui(stats: Any, info: Any) -> AsyncIterator[str]:
-    """A ComfyUI that says this of itself."""
+    """A ComfyUI that reports these values."""
 
     said = {"/system_stats": stats, "/object_info": info}
 
@@ -196,7 +196,7 @@ async def test_each_server_reports_what_it_lacks_of_the_common_set() -> None:
 
 
 async def test_names_that_are_no_texts_are_left_out() -> None:
-    """A file name on a Linux disk may be any bytes; a control plane would refuse all that came with it."""
+    """A file name on a Linux disk may be any bytes; a control plane would refuse the whole report."""
     names = ["good.safetensors", "half \udce4.safetensors", "zero \0.safetensors", "line\n.safetensors"]
     async with odd_comfyui({}, {"A": loader(*names), "B\0": loader()}) as url, open_servers(url) as servers:
         told = await gather(servers, {})

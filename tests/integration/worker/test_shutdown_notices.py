@@ -1,4 +1,4 @@
-"""What makes a worker leave, how long it has, and which of two notices counts."""
+"""Shutdown notices: why a worker deregisters, how long it has, and which of two notices wins."""
 
 import asyncio
 import signal
@@ -123,7 +123,7 @@ async def test_notice_that_is_repeated_is_not_newer_and_a_more_urgent_one_is() -
         metadata.interrupt(seconds=100)
         spot = await next_after(notices, rebalance)
         assert spot.reason == "spot_interruption"
-        # nor when a clock that jumps makes it seem sooner
+        # nor when a clock jump makes it seem sooner
         metadata.clock_seconds += 60
         await metadata.until_asked(SPOT, 2)
         assert notices.current is spot
@@ -147,7 +147,7 @@ def notice(seconds: float | None, *, came_at: float = 0.0, at_once: bool = False
         (notice(120), notice(120), False),
         (notice(30), notice(120), True),
         (notice(120), notice(30), False),
-        # less seconds, but it came later: what counts is when it ends
+        # fewer seconds, but it came later: the end time decides
         (notice(60, came_at=100), notice(120), False),
         (notice(10, came_at=100), notice(120), True),
         (notice(0, at_once=True), notice(0), True),
@@ -168,7 +168,7 @@ async def test_every_waiter_gets_the_notice() -> None:
     first = notice(None)
     notices.add(first)
     assert await asyncio.gather(*waiting) == [first] * 3
-    # who comes later hears of it at once, and who knows it waits on
+    # a later waiter gets it at once, and one that knows it keeps waiting
     assert await next_after(notices, None) is first
     later = asyncio.create_task(next_after(notices, first))
     notices.add(notice(None))
@@ -189,7 +189,7 @@ async def test_off_ec2_it_is_tried_a_few_times_and_then_never_again() -> None:
 
     server = await asyncio.start_server(refuse, "127.0.0.1", 0)
     host, port = server.sockets[0].getsockname()
-    # no pause between questions here, so each of the three of one look is asked
+    # no pause between requests here, so each of the three of one check is made
     async with server, watching(f"http://{host}:{port}", interval_seconds=0.001) as notices:
         assert notices._watching is not None
         await asyncio.wait_for(notices._watching, PATIENCE_SECONDS)
@@ -201,7 +201,7 @@ async def test_unreachable_metadata_service_on_ec2_is_polled_further() -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         await metadata.until_asked(SPOT)
         metadata.refuses = True
-        # more looks, of three questions each, than it would be given off EC2
+        # more checks, of three requests each, than off EC2
         await metadata.until(lambda: metadata.refused >= 3 * (len(LATER_TRIES) + 3))
         assert is_watching(notices)
         metadata.refuses = False

@@ -1,4 +1,4 @@
-"""Files to and from storage: whole or not at all, with patience, and with new URLs when the old are refused."""
+"""Files to and from storage: complete or not at all, with retries, and with new URLs when the old are refused."""
 
 import asyncio
 import hashlib
@@ -47,7 +47,7 @@ def source(tmp_path: Path) -> Path:
 
 
 class Refreshed:
-    """Counts how often new URLs were asked for."""
+    """Counts the requests for new URLs."""
 
     def __init__(self, then: Callable[[], object] = lambda: None) -> None:
         self.count = 0
@@ -299,7 +299,7 @@ class TestUploads:
         assert len(storage.files["output"]) == LARGE
 
     async def test_connection_that_is_lost(self, storage: Storage, transfers: Transfers, source: Path) -> None:
-        """Storage may have refused it, and not have been heard."""
+        """Storage may have refused it, and the answer was lost."""
         storage.answers = [hanging_up]
         refresh = Refreshed()
         await transfers.upload(source, storage.urls, refresh=refresh)
@@ -407,7 +407,7 @@ class TestRealStores:
 
         urls: list[Urls] = []
         await sign(1)
-        # the local store has a clock that can be set, S3 has not
+        # the clock of the local store can be set, that of S3 cannot
         clock.later_seconds = 5
         async with httpx.AsyncClient(trust_env=False) as http:
             while (await http.put(urls[0].output_url, headers=urls[0].output_headers)).is_success:  # noqa: ASYNC110

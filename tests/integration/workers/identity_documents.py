@@ -1,4 +1,4 @@
-"""Identity documents as AWS makes them, signed by an authority of the tests' own."""
+"""Identity documents in AWS's format, signed by a test authority."""
 
 import base64
 import json
@@ -20,7 +20,7 @@ REGION = "eu-central-1"
 
 
 class Authority:
-    """Who signs; `bits` are those of its key."""
+    """The signer; `bits` is its key size."""
 
     def __init__(self, bits: int = 2048) -> None:
         self.key = rsa.generate_private_key(public_exponent=65537, key_size=bits)
@@ -85,7 +85,7 @@ def document(launched_at: datetime, **changes: Any) -> dict[str, Any]:
 
 
 def as_ec2_writes_it(signed: str) -> str:
-    """The same with lengths left open, in lines: EC2 does not write DER."""
+    """The same with indefinite lengths, in lines: EC2 does not write DER."""
     data = cms.ContentInfo.load(base64.b64decode(signed))["content"]
     content = data["encap_content_info"]["content"].native
     text = _open(0x24, b"\x04\x82" + len(content).to_bytes(2, "big") + content)

@@ -1,4 +1,4 @@
-"""Workers that are EC2 instances, checked against Auto Scaling as moto's server plays it."""
+"""Workers on EC2 instances, checked against Auto Scaling (moto's server)."""
 
 from collections.abc import Iterator
 
@@ -31,7 +31,7 @@ def aws_url(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
 
 @pytest.fixture
 def instance_id(aws_url: str) -> str:
-    """An instance that an Auto Scaling group has started."""
+    """An instance started by an Auto Scaling group."""
     image = boto3.client("ec2").describe_images()["Images"][0]["ImageId"]
     scaling = boto3.client("autoscaling")
     scaling.create_launch_configuration(LaunchConfigurationName="gpu", ImageId=image, InstanceType="g5.xlarge")

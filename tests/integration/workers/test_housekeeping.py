@@ -1,4 +1,4 @@
-"""Workers that fell silent are removed, and there are no more of them than the operator wants."""
+"""Silent workers are removed, and their number stays within the operator's limit."""
 
 import asyncio
 from collections.abc import AsyncIterator
@@ -41,7 +41,7 @@ async def test_stale_worker_with_a_lease_stays_until_the_lease_is_reaped(world: 
     await world.settled()
     assert (await world.job(job)).status == "queued"
     assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 1
-    # it ended as everybody's does: with the attempt counted
+    # it expired like any lease: the attempt counts
     dispatch = await world.dispatch(job)
     assert (dispatch.status, dispatch.attempts) == ("queued", 1)
 
@@ -58,7 +58,7 @@ async def test_desk_s_own_and_revoked_ones_stay(world: World) -> None:
 
 
 async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World) -> None:
-    """Whatever goes first: it is removed and gets nothing, or it has a lease and stays."""
+    """Either it is removed and gets nothing, or it has a lease and stays."""
     desk = await world.desk()
     await world.advance(3 * HOUR)
     await desk.submit()
@@ -76,7 +76,7 @@ async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World
 async def test_worker_that_leases_while_it_is_looked_at_is_not_removed(
     postgres_backend: PostgresBackend, tmp_path: Path
 ) -> None:
-    """The lease is written, and not committed yet, when the silent are looked for."""
+    """The lease is written, but not yet committed, when silent workers are searched."""
     async with open_world(postgres_backend, tmp_path) as world:
         desk = await world.desk()
         await desk.submit()
@@ -109,6 +109,6 @@ async def test_all_fleets_together_have_no_more_workers_than_is_wanted(narrow: W
     refused = [each for each in results if isinstance(each, Forbidden)]
     assert len(refused) == 3
     assert refused[0].detail == "All fleets together are full: they have 2 workers (max_workers)."
-    # whoever is in may come again
+    # a registered worker may register again
     [name, _] = sorted(await names(narrow))
     await register(worker_id=name, fleet_slug=(first, second)[int(name[1:]) % 2], key="k" * 16)

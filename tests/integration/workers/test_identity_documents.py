@@ -92,7 +92,7 @@ async def test_instance_that_aws_vouches_for_is_let_in(small: Api, written: str)
 
 async def test_only_aws_s_signature_counts(small: Api) -> None:
     said = "The instance identity document is not signed by AWS."
-    # a certificate that comes with the message is nobody's word
+    # a certificate inside the message is not trusted
     assert await refusal(small, somebody().sign(fresh(small))) == said
     assert await refusal(small, aws().sign(fresh(small), digest=hashes.SHA512())) == said
 
@@ -143,7 +143,7 @@ async def test_document_opens_for_the_first_who_shows_it_alone(api: Api) -> None
     assert first.status_code == 201
     another = "a-key-of-whoever-read-the-document"
     assert (await refusal(api, signed, registration_key=another)).startswith("This instance has registered already")
-    # nor when the worker has left
+    # nor when the worker has deregistered
     token = {"Authorization": f"Bearer {first.json()['data']['token']}"}
     left = await api.anybody.call("POST", "/api/worker/deregister", {"reason": "shutdown"}, headers=token)
     assert left.status_code == 200
@@ -204,7 +204,7 @@ async def test_secret_still_opens_where_documents_do(small: Api) -> None:
 
 
 class TestWorker:
-    """The worker's side, with a simulator for EC2's metadata."""
+    """The worker's side, with a simulator of EC2's metadata."""
 
     @asynccontextmanager
     async def joining(self, api: Api, folder: Path, metadata: Metadata, **settings: Any) -> AsyncIterator[Registrar]:

@@ -1,4 +1,4 @@
-"""The life of a worker, from its registration to its last word."""
+"""The lifecycle of a worker, from its registration to its deregistration."""
 
 import asyncio
 from functools import partial
