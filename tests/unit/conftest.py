@@ -11,12 +11,12 @@ import pytest
 
 
 class NotAUnitTest(AssertionError):
-    """The test belongs into tests/integration or tests/system."""
+    """The test belongs in tests/integration or tests/system."""
 
 
 @pytest.fixture(autouse=True)
 def violations() -> Iterator[list[str]]:
-    """What the test did that a unit test must not do. They are also collected, for code that catches exceptions."""
+    """Actions that a unit test must not take. They are also collected, for code that catches exceptions."""
     found: list[str] = []
 
     def forbid(action: str) -> Callable[..., NoReturn]:

@@ -1,4 +1,4 @@
-"""What a user reads when a job fails."""
+"""The error message that a user reads when a job fails."""
 
 import json
 import unicodedata
@@ -122,7 +122,7 @@ def test_json_nested_too_deep_to_parse_is_no_error() -> None:
     assert user_sentence("[" * 100_000) == FALLBACK
 
 
-# Pieces that the rules look for, so that generated text meets them and their edges.
+# Fragments that the rules search for, so that generated text contains them and their edges.
 PIECES = [
     *(
         "/home/",

@@ -1,4 +1,4 @@
-"""Calls that come together are committed together, and each has its own answer."""
+"""Concurrent calls are committed together, and each has its own answer."""
 
 import asyncio
 from collections.abc import Sequence
@@ -12,7 +12,7 @@ LONG = 60.0
 
 
 class Handler:
-    """Keeps the batches; each waits until it is let go."""
+    """Keeps the batches; each waits until the test releases it."""
 
     def __init__(self) -> None:
         self.batches: list[list[int]] = []

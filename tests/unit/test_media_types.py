@@ -1,4 +1,4 @@
-"""What a file is called says what it is, on every machine."""
+"""File names give the same media types on every machine."""
 
 import pytest
 

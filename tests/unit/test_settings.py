@@ -1,4 +1,4 @@
-"""Settings: what is read, what wins, and what a wrong one says."""
+"""Settings: sources, precedence, and errors."""
 
 from pathlib import Path
 
@@ -118,7 +118,7 @@ def test_named_file_that_is_absent_is_refused(monkeypatch: pytest.MonkeyPatch) -
     [
         ("lease_ttl", "Did you mean 'lease_ttl_seconds'?"),
         ("interupted_jobs", "Did you mean interrupted_jobs in [desk]?"),
-        # as it should be, where it should not be
+        # the right setting in the wrong place
         ("interrupted_jobs", "Did you mean interrupted_jobs in [desk]?"),
         ("shutdown_second", "Did you mean shutdown_seconds in [worker]?"),
         ("dessk", "Did you mean [desk]?"),

@@ -1,4 +1,4 @@
-"""Text from others does no harm, neither in a database nor on a terminal."""
+"""Untrusted text is harmless in a database and on a terminal."""
 
 import pytest
 from hypothesis import given

@@ -9,26 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import full
 from tests.support.api import Api, open_api
+from tests.support.backends import backend, pytest_generate_tests
 from tests.support.storage import BUCKET
 from tests.support.world import PostgresBackend, SqliteBackend
 
+__all__ = ["backend", "pytest_generate_tests"]
+
 _numbers = count()
-
-
-def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    if "backend" in metafunc.fixturenames:
-        on_both = full.is_enabled or metafunc.definition.get_closest_marker("both_databases") is not None
-        metafunc.parametrize("backend", ["sqlite", "postgresql"] if on_both else ["sqlite"], indirect=True)
-
-
-@pytest.fixture
-def backend(request: pytest.FixtureRequest) -> SqliteBackend | PostgresBackend:
-    found: SqliteBackend | PostgresBackend = request.getfixturevalue(
-        "sqlite_backend" if request.param == "sqlite" else "postgres_backend"
-    )
-    return found
 
 
 @pytest.fixture

@@ -164,7 +164,7 @@ async def test_invalid_preview_is_not_shown(run: Run, data: bytes) -> None:
     await run.look()
     stored = await run.put(data)
     if isinstance(run.api.engine.objects, LocalObjects):
-        # S3 accepts it and cannot be told to refuse
+        # S3 accepts it, and has no way to refuse
         problem_of(stored, 422)
         assert await run.stored() == []
     assert (await run.look()).status_code == 204

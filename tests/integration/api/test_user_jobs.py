@@ -178,7 +178,7 @@ class TestLooking:
         worker = await api.worker()
         job = await submit(user, effect)
         leased = await lease(worker)
-        # the worker's own message, whatever it says
+        # the worker's own message, unchanged
         progress = {"done": 0.25, "value": "a quarter", "of": {"a": ["newer"]}}
         beat = {**lease_of(leased), "progress": progress, "logs": ["loading", "sampling"]}
         await worker.post("/api/worker/heartbeat", beat)

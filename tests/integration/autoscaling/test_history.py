@@ -12,6 +12,8 @@ from comfyrelay.store.central.autoscaling.history import PastJobRow
 from tests.support.memory_provider import Fleets, open_fleets
 from tests.support.world import World
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def fleets(world: World) -> Fleets:

@@ -13,6 +13,8 @@ from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.database import Tx
 from tests.support.world import World
 
+pytestmark = pytest.mark.both_databases
+
 TTL = 10.0
 
 

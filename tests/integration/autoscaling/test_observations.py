@@ -15,6 +15,8 @@ from comfyrelay.store.central.autoscaling import observations as seen
 from tests.support.memory_provider import Fleets, open_fleets
 from tests.support.world import PATIENCE_SECONDS, World
 
+pytestmark = pytest.mark.both_databases
+
 
 @pytest.fixture
 async def fleets(world: World) -> Fleets:

@@ -215,6 +215,6 @@ def test_move_that_fails_is_undone(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 async def nothing_is_staged(tmp_path: Path) -> AsyncIterator[None]:
-    """A restore leaves no staged files, whatever its outcome."""
+    """A restore leaves no staged files, even if it fails."""
     yield
     assert list(tmp_path.rglob(".restore-*")) == []

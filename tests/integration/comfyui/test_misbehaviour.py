@@ -1,4 +1,4 @@
-"""A run always ends, whatever its server does: with its result, or with an error that names the fault."""
+"""A run always ends, on any server: with its result, or with an error that names the fault."""
 
 import asyncio
 import io

@@ -457,7 +457,7 @@ class TestRepeats:
 
 
 class TestLetters:
-    """Entries update the shard; in whatever way they arrive, each takes effect once and in order."""
+    """Entries update the shard; each takes effect once and in order, even if they arrive late or twice."""
 
     @pytest.fixture
     async def untold(

@@ -1,4 +1,4 @@
-"""The network proxy of the other tests does what it is told."""
+"""The network proxy of the other tests."""
 
 import asyncio
 from collections.abc import AsyncIterator

@@ -110,7 +110,7 @@ async def test_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_el
 
 
 class TestNoServerIsLeft:
-    """A job does not wait for an unreachable server, whatever other servers this worker has."""
+    """A job does not wait for an unreachable server, even if this worker has others."""
 
     @pytest.fixture(autouse=True)
     def soon(self, monkeypatch: pytest.MonkeyPatch) -> None:

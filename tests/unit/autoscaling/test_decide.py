@@ -1,4 +1,4 @@
-"""The decision, rule by rule."""
+"""Autoscaling decisions, rule by rule."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, time
@@ -91,7 +91,7 @@ def test_arrivals_during_the_boot_count_while_jobs_wait() -> None:
 @pytest.mark.parametrize("policy", OURS)
 @pytest.mark.parametrize("jobs", [1, 2, 40])
 def test_fleet_without_history_launches_at_most_one_machine_per_job(policy: Policy, jobs: int) -> None:
-    """Jobs of ten minutes that came within a second: no rate, and nothing of which one knows that it follows."""
+    """Jobs of ten minutes that came within a second: there is no rate yet, and no known following jobs."""
     work = [waiting(jobs, seconds_each=600.0, jobs_per_second=jobs * ONE_ARRIVAL, arrivals_seconds=1.0)]
     empty = fleet(policy=policy, max_machines=500, launches_per_minute=500)
     assert plan(work, empty).desired <= jobs
@@ -226,7 +226,7 @@ def test_beyond_the_money_the_dearest_that_are_idle_go_first() -> None:
     found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
     assert found.end == ["dear"]
     assert "1 machine beyond the limits; ending 1 of them" in found.reason
-    # a busy one never: then what is idle, and costs something
+    # never a busy one; then idle ones, starting with those that cost money
     held = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
     assert plan([], held).end == ["a", "b"]
 
@@ -325,7 +325,7 @@ def test_time_zone_that_does_not_exist_is_named() -> None:
         at_least([replace(WORKDAYS, timezone="Mars/Base")], datetime(2026, 3, 4, tzinfo=UTC))
 
 
-# not done
+# planned, but not done
 
 
 def test_paused_fleet_does_nothing_and_says_so() -> None:
@@ -355,7 +355,7 @@ def test_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> None
 
 @pytest.mark.parametrize("following", [0.0, 6.0])
 def test_two_jobs_that_two_fleets_serve_have_as_many_machines_as_one_fleet_would_launch(following: float) -> None:
-    """The cheaper may have one machine alone: the other launches what is left, and no more."""
+    """The cheaper fleet may have only one machine: the other launches the rest, and not more."""
     attic = fleet(slug="attic", instance_types=types(0.1), max_machines=1, following_jobs=following)
     boxes = fleet(slug="boxes", instance_types=types(0.5), following_jobs=following)
     work = [waiting(2, seconds_each=60.0)]
@@ -404,7 +404,7 @@ def test_workflow_that_only_one_fleet_serves_is_not_left_to_the_other() -> None:
     assert [each.desired for each in plans([waiting(1), waiting(1, workflow=2)], first, second)] == [1, 1]
 
 
-# the reference
+# the reference policy
 
 
 def test_reference_policy_steps_from_none_to_one() -> None:
@@ -429,7 +429,7 @@ def test_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
 
 
 def test_arrivals_shared_by_fleets_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each fleet asking for each other one would take a server's time."""
+    """Computing them per pair of fleets would take too much CPU time."""
     calls = 0
 
     def counted(work: QueuedWork, boot_seconds: float) -> Load:
@@ -444,7 +444,7 @@ def test_arrivals_shared_by_fleets_are_computed_once(monkeypatch: pytest.MonkeyP
 
 
 class TestUnknownPrices:
-    """Without named types nobody knows what a machine costs before there is one."""
+    """Without named types the price of a machine is unknown until one exists."""
 
     def test_first_machine_without_a_price_is_launched_alone(self) -> None:
         first = plan([], fleet(min_machines=8, cost_per_hour=4.0))

@@ -1,4 +1,4 @@
-"""What holds for any snapshot at all."""
+"""Properties of decisions for any observation."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -68,7 +68,7 @@ def test_more_waiting_work_never_means_fewer_machines(
         return
     chosen = work[which % len(work)]
     longer = [replace(each, jobs=each.jobs + more) if each is chosen else each for each in work]
-    # the fleet was not idle as long as its queue was not
+    # the fleet was not idle while its queue was not empty
     fleet = replace(fleet, idle_seconds=None)
     before, after = (decide(Snapshot(now=NOW, work=each, fleets=[fleet]))[0] for each in (work, longer))
     assert after.desired >= before.desired
@@ -78,7 +78,7 @@ def test_more_waiting_work_never_means_fewer_machines(
 def test_without_a_past_there_are_never_more_machines_than_jobs(
     work: list[QueuedWork], fleet: SeenFleet, arrivals: int, bursts: int
 ) -> None:
-    """Or with a short one: a few arrivals are no rate, and a few bursts tell nothing of the next."""
+    """Or with a short history: a few arrivals are no rate, and a few bursts do not predict the next."""
     rate, following = Rate(), Following()
     for number in range(arrivals):
         rate.add(NOW - timedelta(seconds=50 * number))
@@ -99,7 +99,7 @@ def test_without_a_past_there_are_never_more_machines_than_jobs(
 
 @given(snapshots())
 def test_pending_orders_are_not_repeated(snapshot: Snapshot) -> None:
-    """Carried out and looked at again at once, a plan is enough. A launch that a limit kept back may follow."""
+    """A plan that was carried out needs no second one. A launch that a limit prevented may follow."""
     fleets = []
     for fleet, plan in zip(snapshot.fleets, decide(snapshot), strict=True):
         speed = {each.name: each for each in reversed(fleet.instance_types)}

@@ -1,4 +1,4 @@
-"""What is learnt from what was: durations, rates, boots, and refusals."""
+"""Learning from the past: durations, rates, boots, and refusals."""
 
 from datetime import UTC, datetime, timedelta
 from math import inf
@@ -69,7 +69,7 @@ def test_rate_is_one_once_a_few_arrivals_were_seen_and_begins_again_after_a_sile
 
 
 def bursts(*followed: int) -> Following:
-    """An hour apart each, with so many that follow within a boot of 180 s, and one after it."""
+    """Bursts an hour apart, with this many jobs that follow within a boot of 180 s, and one after it."""
     learnt = Following()
     learnt.add(ago(3600 * (len(followed) + 1)), boot_seconds=180.0, silence_seconds=900.0)
     for number, jobs in enumerate(followed):
@@ -124,7 +124,7 @@ def test_boots_that_failed_are_counted_back_to_the_last_worker() -> None:
 
 
 def test_clock_set_back_does_not_block_launches() -> None:
-    """What was written down a day ahead is past, else it would count for a day."""
+    """Records dated a day ahead count as past, or they would count for a day."""
     ahead = -86_400
     failed = machine(ahead, ended_at=ago(ahead), reason=f"{MachineEndReason.BOOT_FAILED}: no worker after 400 s")
     types = [InstanceType(name="a")]

@@ -1,4 +1,4 @@
-"""Providers by their names, and those that launch nothing."""
+"""Providers by name, and providers that launch nothing."""
 
 from importlib.metadata import EntryPoint, EntryPoints
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_unknown_provider_error_lists_the_known_ones(providers: Providers) -> No
 
 
 def make(around: Surroundings) -> MachineProvider:
-    """As a package of somebody else's would."""
+    """Like a third-party package."""
     return StaticProvider(f"Ask at {around.api_url}.")
 
 
@@ -70,7 +70,7 @@ async def test_installed_package_can_add_a_provider(providers: Providers, monkey
     [refused] = (await providers.get("theirs").launch(FLEET, orders("a"), total=1)).refused
 
     assert refused.text.endswith("Ask at http://127.0.0.1:8420.")
-    # nobody takes the place of one of ours
+    # no package can replace a built-in provider
     assert providers.get("local").can_launch
 
 

@@ -1,4 +1,4 @@
-"""Rows of machines are held against what their provider has, and against the workers."""
+"""Machine rows are compared with the machines of their provider, and with the workers."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -108,7 +108,7 @@ def test_order_unanswered_for_too_long_is_dropped(ordered: float, is_dropped: bo
     assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.UNANSWERED}} if is_dropped else {})
     assert judged.order_again == ([] if is_dropped else ["a"])
     assert judged.end == {}
-    # whether it was made is not known
+    # whether it was launched is unknown
     assert found(machine(ordered=ordered), sightings=None).changes == {}
 
 

@@ -1,4 +1,4 @@
-"""The simulation: the same decision, in a world of events."""
+"""The simulation: the same decisions, in a simulated world of events."""
 
 import json
 from collections.abc import Sequence
@@ -68,10 +68,10 @@ def test_every_request_is_served_and_the_fleet_returns_to_none(
 
 
 @pytest.mark.parametrize("policy", OURS)
-# 120 s: at the border of a machine more for the reserve of `fast`
+# 120 s: just below one more machine for the reserve of `fast`
 @pytest.mark.parametrize("every", [20.0, 45.0, 120.0, 150.0])
 def test_constant_load_launches_machines_once(policy: Policy, every: float) -> None:
-    """No oscillation: what eight hours need is launched in the first, and is enough."""
+    """No oscillation: the machines for eight hours are launched in the first, and suffice."""
     short, long = (simulate(steady(every, hours=hours), policy) for hours in (1, 8))
     assert long.launches == short.launches
 
@@ -145,7 +145,7 @@ def test_generated_requests_are_as_asked_for() -> None:
 
 
 def test_our_policies_beat_the_reference_on_a_small_sample_of_the_figures() -> None:
-    """One seed and three days of what `bench` measures on ten and twenty-three, with goals that are wider."""
+    """One seed and three days of what `bench` measures on ten and twenty-three, with wider goals."""
     arriving = generate(Workload(days=3), seed=2)
     setting = WorldSettings()
     found = {each: summary(each, simulate(arriving, each, setting, seed=2), setting) for each in Policy}
@@ -160,7 +160,7 @@ def test_our_policies_beat_the_reference_on_a_small_sample_of_the_figures() -> N
 
 
 def test_simulation_takes_a_bounded_number_of_steps_for_each_request() -> None:
-    """What makes 30,000 requests a matter of seconds, on a machine of any speed."""
+    """This bound keeps 30,000 requests within seconds, on a machine of any speed."""
     arriving = generate(Workload(days=2), seed=1)
     outcome = simulate(arriving, Policy.BALANCED)
     assert outcome.decisions <= 4 * len(arriving)
@@ -213,7 +213,7 @@ def test_trace_that_is_not_text_or_not_there_is_refused(tmp_path: Path) -> None:
         read_trace(tmp_path / "other.csv")
 
 
-# the bound and the picture
+# the bound and the chart
 
 
 def test_bound_waits_only_when_all_machines_are_busy() -> None:

@@ -1,4 +1,4 @@
-"""Specs come back from JSON as they went in, and what nobody said is as by default."""
+"""Specs survive a round trip through JSON, and missing fields have their defaults."""
 
 import json
 from datetime import time

@@ -1,4 +1,4 @@
-"""What a command cannot do is said with the fields that are wrong, where no sentence says more."""
+"""A failed command names the invalid fields, unless the message already does."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `--help` shows of each command."""
+"""The `--help` texts of all commands."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -25,7 +25,7 @@ def test_flag_shows_no_type_in_the_help_of_any_command(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["comfyrelay", "up", "--help"])
     runs: list[Callable[[], object]] = [main]
-    # they are put together once: that is what takes time
+    # built once, because it takes time
     whole = command_line(app)
     runs += [partial(whole, [*words, "--help"]) for words in every_command()]
     for run in runs:

@@ -1,4 +1,4 @@
-"""A server's complaints become sentences, and errors with the right fault."""
+"""Server errors become readable messages, with the right fault."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A graph names models and the files of its own job, and no others. Prompts are no files, whatever they look like."""
+"""A graph may name models and the files of its own job only. Prompts are never treated as files."""
 
 from typing import Any
 

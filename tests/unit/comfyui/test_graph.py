@@ -1,4 +1,4 @@
-"""Graphs: what is accepted, and how placeholders are filled in."""
+"""Graphs: validation, and how placeholders are filled in."""
 
 import json
 from typing import Any
@@ -157,7 +157,7 @@ values = st.dictionaries(st.sampled_from(["{x}", "{y}", "a", "ab", "\\"]), texts
 
 
 def shape(value: Any) -> Any:
-    """Everything but the literal values."""
+    """The graph without its literal values."""
     if isinstance(value, dict):
         return {key: shape(each) for key, each in value.items()}
     return [shape(each) for each in value] if isinstance(value, list) else None

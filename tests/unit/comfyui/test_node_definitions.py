@@ -1,4 +1,4 @@
-"""Definitions of nodes on their way: packed the same by all, checked against their name, merged."""
+"""Node definitions in transfer: packed deterministically, checked against their hash, merged."""
 
 import gzip
 import hashlib
@@ -37,7 +37,7 @@ def test_inputs_of_a_class_keep_their_order() -> None:
 
 
 def test_files_that_jobs_have_uploaded_are_not_part_of_them() -> None:
-    """They change with every job, and their names are somebody's."""
+    """They change with every job, and their names are private."""
 
     def load_image(*names: str) -> dict[str, Any]:
         old = {"input": {"required": {"image": [list(names), {"image_upload": True}]}}}

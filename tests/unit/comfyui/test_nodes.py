@@ -1,4 +1,4 @@
-"""Finding nodes, setting inputs, and what a graph names."""
+"""Finding nodes, setting inputs, and the names in a graph."""
 
 import pytest
 
@@ -56,7 +56,7 @@ def test_models_and_files_are_listed_with_where_they_are_named() -> None:
     assert [(each.node_id, each.input, each.name) for each in models_in(graph())] == [
         ("2", "ckpt_name", "sd/base.safetensors")
     ]
-    # a prompt of two lines is not a file, however it ends
+    # a prompt of two lines is not a file, whatever its ending
     assert [(each.node_id, each.class_type, each.name) for each in files_in(graph())] == [
         ("1", "LoadImage", "in/cat.PNG [input]")
     ]
@@ -64,7 +64,7 @@ def test_models_and_files_are_listed_with_where_they_are_named() -> None:
 
 def test_output_nodes_are_known_from_the_server_or_guessed() -> None:
     assert output_nodes(graph(), {"SaveImage": {"output_node": True}, "LoadImage": {"output_node": False}}) == ["5"]
-    # without definitions: what saves, previews, or leads nowhere
+    # without definitions: nodes that save, preview, or have no consumer
     assert output_nodes(graph()) == ["3", "4", "5"]
 
 

@@ -1,4 +1,4 @@
-"""What a run made, wherever a node put it."""
+"""The outputs of a run, in every place where nodes put them."""
 
 from typing import Any
 
@@ -54,7 +54,7 @@ def test_wanted_node_goes_first_then_kept_files_then_previews() -> None:
     }
     assert names(outputs) == ["nine.png", "ten.png", "sub.png", "preview.png"]
     assert names(outputs, "2", "10") == ["preview.png", "ten.png", "nine.png", "sub.png"]
-    # a wanted node that made nothing leaves the others
+    # a wanted node without output does not hide the others
     assert names(outputs, "77") == ["nine.png", "ten.png", "sub.png", "preview.png"]
 
 

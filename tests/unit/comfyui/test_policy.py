@@ -1,4 +1,4 @@
-"""What a tenant's graph may do: no node that is known to be dangerous, and no file but those of its job."""
+"""The policy for tenant graphs: no dangerous node, and no file except those of the job."""
 
 import json
 import string
@@ -272,7 +272,7 @@ class TestPaths:
             ("Dynamic", {"src": "file", "src.image": "__IMG__", "names.image0": "__IMG__"}),
             ("Format", {"format": "mp4", "format.codec": "h264", "format.crf": LINK, "filename_prefix": "x"}),
             ("Format", {"format": LINK}),
-            # as savers and loaders of public packs have them
+            # savers and loaders of public node packs
             (
                 "Unknown",
                 {
@@ -380,7 +380,7 @@ class TestHostileGraphs:
         "letter", ["a", "A", "*", "/", ".", "..", "[", "~", " ", "\n", "__IMG__", "aA", "/*", "\\"]
     )
     def test_long_name_or_text_takes_time_by_its_length_alone(self, letter: str) -> None:
-        # backtracking would need days for these, whatever the machine
+        # backtracking would need days for these, on any machine
         text = letter * 200_000
         refusal(node(text, **{text: text, "path": text, "image": text}), info=INFO)
         refusal(node("OpenThing", **{text: LINK, "image_path": text}), info=INFO)

@@ -1,4 +1,4 @@
-"""From socket messages to events, and what history says."""
+"""From socket messages to events, and the contents of the history."""
 
 import struct
 from typing import Any

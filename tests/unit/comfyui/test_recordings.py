@@ -1,4 +1,4 @@
-"""The client understands what a real ComfyUI said."""
+"""The client understands recorded messages of a real ComfyUI."""
 
 import json
 from typing import Any
@@ -20,7 +20,7 @@ def recording(name: str) -> dict[str, Any]:
 
 
 def events_of(name: str) -> tuple[RunProgress, list[str], dict[str, Any]]:
-    """What the socket said about the first prompt of a recording, and the history entry of that prompt."""
+    """The socket messages about the first prompt of a recording, and its history entry."""
     exchanges = recording(name)["http"]
     prompt_id = exchanges[0]["response"]["prompt_id"]
     events: list[RunEvent] = []
@@ -52,7 +52,7 @@ def test_recorded_successes(name: str, kinds: list[str], files: list[str]) -> No
     assert progress.over
     assert failure_in(entry) is None
     assert [file.filename for file in result_of(entry["outputs"], prompt_id="p").files] == files
-    # what the socket told is what the history has
+    # the socket and the history agree
     assert progress.outputs == entry["outputs"]
 
 

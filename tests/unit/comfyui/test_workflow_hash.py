@@ -1,4 +1,4 @@
-"""The workflow hash: what counts as the same workflow."""
+"""The workflow hash: which graphs count as the same workflow."""
 
 import json
 import random

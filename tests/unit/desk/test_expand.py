@@ -1,4 +1,4 @@
-"""From a few lists to the items of a batch."""
+"""A few lists expand to the items of a batch."""
 
 import itertools
 import random

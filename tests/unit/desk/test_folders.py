@@ -1,4 +1,4 @@
-"""Inputs out of a folder, prompts out of a file, and readable names."""
+"""Inputs from a folder, prompts from a file, and readable names."""
 
 import os
 import re

@@ -1,4 +1,4 @@
-"""What a script job was added with, when two are added at once."""
+"""The frozen inputs of script jobs, when two are added at once."""
 
 import shutil
 from pathlib import Path

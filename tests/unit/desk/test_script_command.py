@@ -1,4 +1,4 @@
-"""The command line of a script job: exactly the contract, and nothing in it that the configuration does not allow."""
+"""The command line of a script job follows the contract, and contains nothing that the configuration does not allow."""
 
 import shlex
 import sys
@@ -131,7 +131,7 @@ def test_characters_that_no_command_line_can_hold_are_refused(field: str, text: 
         ("--upscale=yes",),
         ("--upscale", "/etc/passwd"),
         ("--input-subdir", ".."),
-        # most scripts take the beginning of an option for the whole
+        # most scripts accept an abbreviated option
         ("--input-sub=..",),
         ("--templ=/etc/passwd",),
         ("-c", "print()"),

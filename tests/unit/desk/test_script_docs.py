@@ -1,4 +1,4 @@
-"""The page about scripts says what the code does."""
+"""The documentation of scripts matches the code."""
 
 import re
 import tomllib

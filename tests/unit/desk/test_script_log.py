@@ -1,4 +1,4 @@
-"""Output becomes lines whatever its bytes and however they arrive, and a log file keeps its size."""
+"""Output of any bytes and chunks becomes lines, and a log file has a size limit."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What is read in a script's output: progress, saved files, the seed, and why it failed."""
+"""Parsing a script's output: progress, saved files, the seed, and the error."""
 
 import json
 import os
@@ -26,7 +26,7 @@ from comfyrelay.desk.scripts.output_parser import TAIL_CHARACTERS, Reading, Scri
         ("Processing 3/10: cat.png", ScriptProgress(0.2, 3, 10)),
         ("Image 1 of 2", ScriptProgress(0.0, 1, 2)),
         ("[4/4] 100%", ScriptProgress(1.0, 4, 4)),
-        # none of these says how far it is
+        # none of these is progress
         ("nothing to see", None),
         ("VRAM 80% used", None),
         ("GPU utilisation: 97%", None),
@@ -148,13 +148,13 @@ def test_prompt_text_is_not_parsed_as_script_output(tmp_path: Path, echoed: str)
     }
     reading = Reading([words])
     for line in echoed.format(words=words, **forms).splitlines():
-        # also before it is at its end
+        # also before it is complete
         assert reading.progress(line) is None
         assert reading.add(line) is None
     assert reading.seed is None
     assert saved_files(reading.candidates, folders=[tmp_path], since=time.time()) == []
     assert "forged" not in error_sentence(reading.tail, 1).lower()
-    # and what the script says itself counts
+    # and the script's own lines count
     new.write_bytes(b"x")
     assert reading.add("[1/2] cat.png · seed: 42") == ScriptProgress(0.0, 1, 2)
     reading.add(f"Saved: {new}")

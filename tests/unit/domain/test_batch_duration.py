@@ -1,4 +1,4 @@
-"""How long the rest of a batch should take."""
+"""The estimated time for the rest of a batch."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,7 +33,7 @@ def test_pause_between_two_items_does_not_count() -> None:
 @pytest.mark.parametrize("ends", [(100, 20_100), (100, 20_100, 20_200), (100, 200, 40_000, 80_000)])
 def test_outages_of_hours_do_not_count_however_few_are_done(ends: tuple[float, ...]) -> None:
     assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1])) == 300
-    # nor does one that lasts
+    # nor does a lasting one
     assert expected_seconds(done(*ends), queued=3, processing=0, now=at(ends[-1] + 20_000)) == 300
 
 

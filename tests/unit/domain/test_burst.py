@@ -1,4 +1,4 @@
-"""The rule that sends a waiting job to the cloud, tried with generated queues, machines and money."""
+"""The rule that sends a waiting job to the cloud, with generated queues, machines and budgets."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ JOBS = st.builds(
     workflow=WORKFLOWS,
     seconds=SECONDS,
     waited_seconds=SECONDS,
-    # most of them would go, if only they were let
+    # most of them would go, if they were allowed to
     accepts_seconds=st.sampled_from([0.5, 10.0, 60.0, 300.0, None]),
     may_burst=st.sampled_from([True, True, True, True, False]),
     has_burst=st.sampled_from([False, False, False, False, True]),
@@ -82,7 +82,7 @@ def snapshots() -> st.SearchStrategy[BurstSnapshot]:
 
 
 def went(snapshot: BurstSnapshot) -> list[WaitingJob]:
-    """Those of the queue that go to the cloud."""
+    """Return the jobs of the queue that go to the cloud."""
     ids = {each.dispatch_id for each in decide_bursts(snapshot).moves if each.to is Provider.CLOUD}
     return [each for each in snapshot.queue if each.id in ids]
 
@@ -137,7 +137,7 @@ def test_first_job_with_an_idle_machine_does_not_burst(snapshot: BurstSnapshot) 
 
 @given(snapshots(), SECONDS)
 def test_longer_accepted_wait_never_causes_a_burst(snapshot: BurstSnapshot, more: float) -> None:
-    """For the first of a queue: those behind depend on who goes before them."""
+    """For the first of a queue: the others depend on the jobs before them."""
     one = replace(snapshot, queue=snapshot.queue[:1], cloud_queue=[])
     patient = [
         replace(each, accepts_seconds=None if each.accepts_seconds is None else each.accepts_seconds + more)
@@ -248,7 +248,7 @@ def test_strictest_wait_that_is_set_counts() -> None:
 
 
 class TestTheMoves:
-    """What the dispatch does with it."""
+    """The transitions of the dispatch."""
 
     def test_queued_dispatch_goes_to_the_cloud_once(self) -> None:
         transition = lifecycle.burst(queued_dispatch(), expected_cost_micros=7, reason="because")

@@ -1,4 +1,4 @@
-"""What a graph needs, held against what a worker reports."""
+"""The requirements of a graph, compared with a worker's report."""
 
 from typing import Any
 
@@ -84,7 +84,7 @@ def test_worker_is_able_if_one_of_its_servers_has_everything() -> None:
     lacks_node = {"lacks": {"node_types": ["SaveVideo"], "models": []}}
     lacks_more = {"lacks": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
     assert fitness(NEEDS, {**report, "comfyui": [lacks_more, {}]}).fit is Fit.ABLE
-    # neither has all, though both have it between them: the one that lacks least is told of
+    # neither has everything, though together they do: report the one with the fewest missing
     found = fitness(NEEDS, {**report, "comfyui": [lacks_more, lacks_node]})
     assert (found.fit, found.missing_node_types, found.missing_models) == (Fit.UNABLE, ["SaveVideo"], [])
 
@@ -104,7 +104,7 @@ def test_missing_requirements_are_named_with_the_workers_that_have_them() -> Non
     assert found == [
         (RequirementKind.NODE, "A", ["two"]),
         (RequirementKind.NODE, "B", ["silent"]),
-        # who says nothing of models is not one who has it
+        # a worker that reports no models does not count as having one
         (RequirementKind.MODEL, "m.pt", ["one"]),
     ]
 

@@ -137,7 +137,7 @@ class TestExpire:
 
     @pytest.mark.parametrize("has_idle_worker", [True, False])
     def test_unexpired_lease_stays_despite_idle_workers(self, has_idle_worker: bool) -> None:
-        """A heartbeat may have come since the reaper looked."""
+        """A heartbeat may have arrived since the reaper's query."""
         held = leased()
         assert held.lease_expires_at is not None
         before = held.lease_expires_at - timedelta(microseconds=1)

@@ -1,4 +1,4 @@
-"""What the prompt of a job is: one rule for lists of jobs and for the gallery."""
+"""The main prompt of a job: one rule for job lists and the gallery."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Moving a tenant's own places in the queue, and nobody else's."""
+"""Moving a tenant's own places in the queue, and no others."""
 
 from collections.abc import Sequence
 
@@ -82,7 +82,7 @@ def test_equal_ranks_are_spread_by_the_smallest_step() -> None:
 
 @st.composite
 def queues(draw: st.DrawFn) -> tuple[list[Place], list[Place], set[int]]:
-    """A queue of distinct ranks: the tenant's own places, everybody else's, and which of the own are to move."""
+    """A queue of distinct ranks: the tenant's own places, all others, and the own places to move."""
     ranks = sorted(draw(st.sets(st.integers(0, 1_000), min_size=1, max_size=20)))
     every = [Place(id=n, rank=rank, group=draw(st.sampled_from("abcd"))) for n, rank in enumerate(ranks)]
     is_own = [draw(st.booleans()) for _ in every]
@@ -144,10 +144,10 @@ def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.
         ("abcd", "d", {1}, "adbc"),
         ("abcd", "a", {3}, "bcad"),
         ("abcd", "a", {1}, "abcd"),
-        # a batch stays together, whichever of its items is named
+        # a batch stays together, whichever item is named
         ("abbc", "c", {2}, "acbb"),
         ("aabc", "a", {3}, "baac"),
-        # it is gone
+        # it no longer exists
         ("abc", "a", {99}, "bca"),
     ],
 )

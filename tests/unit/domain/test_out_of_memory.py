@@ -1,4 +1,4 @@
-"""Which next_memory_step a job gets that ran out of memory, and which GPUs are larger than others."""
+"""The next step for a job that ran out of memory, and the comparison of GPU sizes."""
 
 from itertools import product
 

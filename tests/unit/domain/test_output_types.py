@@ -1,4 +1,4 @@
-"""What a job may bring."""
+"""Allowed output types of a job."""
 
 import pytest
 
@@ -19,9 +19,9 @@ from comfyrelay.domain.outputs import output_type
         ("text/plain; charset=utf-8", "text/plain", "text/plain; charset=utf-8"),
         ("text/html", "text/plain", None),
         ("application/json", "text/plain", None),
-        # a text where a picture was promised is none
+        # a text in place of a promised image is refused
         ("text/plain", "image/png", None),
-        # who promised nothing may bring anything, and a browser only saves it
+        # without a promised type any file is allowed, and a browser only downloads it
         ("text/html", "application/octet-stream", "application/octet-stream"),
     ],
 )

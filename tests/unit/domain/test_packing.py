@@ -1,4 +1,4 @@
-"""How many ComfyUI one GPU is worth, in a world of GPUs that are only numbers."""
+"""How many ComfyUI processes one GPU is worth, with simulated GPUs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -22,7 +22,8 @@ from comfyrelay.domain.packing import (
     gain_of,
 )
 
-# What one H200 did with Stable Diffusion 1.5: seconds of a thread, and seconds that all who run wait for each other.
+# Measured on one H200 with Stable Diffusion 1.5: seconds per thread, and seconds in which running jobs wait for each
+# other.
 SMALL, LARGE, UNDER_MPS = (0.77, 0.366), (0.55, 0.88), (0.55, 0.64)
 
 # A trial measures a few jobs, so a measured gain of a tenth may really be a twentieth.
@@ -37,19 +38,19 @@ class World:
     memory_bytes: int = 80 * GIB
     copy_bytes: int = 4 * GIB
     limits: PackingLimits = field(default_factory=PackingLimits)
-    # the workflows that come in turn, and how much longer than the first each takes
+    # the workflows in turn, and how much longer than the first each takes
     mix: Sequence[tuple[str, float]] = (("w", 1.0),)
     waiting: int = 1000
     cores: float = 16
-    # how many looks it takes until one has started
+    # the number of looks until a process has started
     start_looks: int = 0
     now: float = 0.0
     packing: Packing = field(default_factory=Packing)
-    # by process, the part of its job that is done; none while it has no job
+    # by process, the finished part of its job; None while it has no job
     processes: dict[str, float | None] = field(default_factory=lambda: {"p1": 0.0})
     active: int = 1
     started: int = 1
-    # those that are starting, with how many looks are left; those that start again; why the next one does not start
+    # starting processes with their remaining looks; restarting ones; why the next one does not start
     starting: dict[str, int] = field(default_factory=dict)
     away: set[str] = field(default_factory=set)
     failure: str | None = None
@@ -92,13 +93,13 @@ class World:
         return decision
 
     def lose(self, name: str) -> None:
-        """It has crashed, and starts again."""
+        """A process crashes and restarts."""
         if name in self.processes:
             del self.processes[name]
             self.away.add(name)
 
     def find(self) -> None:
-        """All that have crashed are back."""
+        """All crashed processes are back."""
         found = {**self.processes, **dict.fromkeys(self.away)}
         self.processes = dict(sorted(found.items(), key=lambda each: int(each[0][1:])))
         self.away = set()
@@ -281,7 +282,7 @@ def test_large_workflow_cuts_the_others_down_only_while_it_is_there() -> None:
 
 
 def test_process_removed_for_memory_is_not_restarted_at_once() -> None:
-    """Another program comes and goes."""
+    """Another program starts and stops."""
     world = World(seconds=shared(*SMALL), waiting=100_000)
     count = world.run(600)
     assert world.look(memory_bytes=(count - 1) * 5 * GIB).change is PackingChange.REMOVE
@@ -384,7 +385,7 @@ def test_single_process_is_tried_if_two_are_too_many() -> None:
 
 
 def test_four_processes_are_reached_after_two_trials() -> None:
-    """One that starts takes as long as a ComfyUI did on that GPU."""
+    """Starting one takes the time of a real ComfyUI on that GPU."""
     rates = {1: 1.0, 2: 1.30, 3: 1.42, 4: 1.56, 5: 1.60, 6: 1.62}
     world = World(seconds=lambda running: 1.2 * running / rates.get(running, 1.62), waiting=10_000, start_looks=15)
     while len(world.processes) < 4 or "than 2: kept." not in world.told:
@@ -470,7 +471,7 @@ sights = st.builds(
     spare_cores=st.floats(0, 4) | st.none(),
     load=st.floats(0, 1) | st.none(),
 )
-# In need of more, as far as memory allows.
+# More are needed, as far as memory allows.
 eager = st.builds(
     GpuObservation,
     now=st.just(0.0),
@@ -501,7 +502,7 @@ def test_memory_that_is_known_is_never_exceeded(seen: GpuObservation, packing: P
         if seen.machine_free_bytes is not None and seen.machine_copy_bytes is not None:
             assert seen.machine_copy_bytes <= seen.machine_free_bytes
     elif seen.memory_bytes is not None and seen.copy_bytes is not None:
-        # those that do not fit go one by one
+        # processes that do not fit are removed one by one
         assert count <= max(copies_that_fit(seen.memory_bytes, seen.copy_bytes), len(seen.processes) - 1)
 
 
@@ -558,7 +559,7 @@ def test_every_decision_says_why(world: World, looks: int) -> None:
     assert all(each.reason.endswith(".") and len(each.reason) > 10 for each in world.decisions)
 
 
-# What goes on at a look: a process crashes, all are back, the next that is asked for does not start, one is given up.
+# Events at a look: a process crashes, all are back, the next start fails, one is abandoned.
 happenings = st.lists(st.sampled_from(["", "", "", "lose", "find", "fail", "gone"]), max_size=120)
 mixes = st.lists(st.floats(0.5, 3.0), min_size=1, max_size=3).map(
     lambda lengths: [(name, each) for name, each in zip("abc", lengths, strict=False)]
@@ -570,7 +571,7 @@ mixes = st.lists(st.floats(0.5, 3.0), min_size=1, max_size=3).map(
 def test_count_fits_settles_and_returns_to_one_after_any_events(
     world: World, mix: list[tuple[str, float]], happenings: list[str], start_looks: int, pick: Random
 ) -> None:
-    """That there is memory for each that is added is looked at where it is added."""
+    """The check for memory is where a process is added."""
     world.mix, world.start_looks = mix, start_looks
     for each in happenings:
         if each == "lose" and len(world.processes) > 1:
@@ -584,7 +585,7 @@ def test_count_fits_settles_and_returns_to_one_after_any_events(
         world.look(long_looks(world))
     world.find()
     world.failure = None
-    # what did not start is tried again
+    # failed starts are retried
     world.look(world.limits.again_seconds)
     world.run(400, by=long_looks(world))
     settled = len(world.changes)

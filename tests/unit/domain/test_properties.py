@@ -1,4 +1,4 @@
-"""How the values of a workflow's properties come together, and what is refused."""
+"""Resolving the values of a workflow's properties, and refusals."""
 
 from typing import Any
 
@@ -32,7 +32,7 @@ def prop(type_: str = "text", *, key: str = "it", **fields: Any) -> Property:
 
 
 def resolved(each: Property, sent: Any = None, *, override: Any = None) -> Any:
-    """What comes of one property: its value, or nothing."""
+    """Resolve one property: its value, or nothing."""
     overrides = {} if override is None else {each.key: override}
     values = resolve([each], overrides=overrides, user_input={} if sent is None else {each.key: sent})
     return values[0].value if values else None

@@ -1,4 +1,4 @@
-"""Which job is on which slot of a worker."""
+"""The assignment of jobs to the slots of a worker."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any

@@ -1,4 +1,4 @@
-"""Which reason is told when several hold, and how it reads."""
+"""Which of several wait reasons is reported, and its text."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -38,11 +38,11 @@ def test_longest_lasting_reason_is_reported() -> None:
 
 
 def test_worker_that_has_only_just_begun_is_waited_for() -> None:
-    """A desk that was started again answers before its worker is there."""
+    """A restarted desk answers before its worker has registered."""
     waiting = told(is_worker_starting=True)
     assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
     assert waiting.text.startswith("The worker is starting.")
-    # what lasts longer is told all the same, and who is there is not waited for
+    # a longer-lasting reason is still reported, and a registered worker is not waited for
     assert told(is_worker_starting=True, comfyui_away=["It is off."]).reason is Reason.NO_COMFYUI
     assert told(FREE, is_worker_starting=True).reason is Reason.STARTING
 

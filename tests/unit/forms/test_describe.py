@@ -1,4 +1,4 @@
-"""Describing a graph: its values become typed properties, and filled with the defaults it is the same graph again."""
+"""Describing a graph: its values become typed properties, and the defaults give the same graph again."""
 
 import json
 from collections.abc import Mapping
@@ -32,7 +32,7 @@ from tests.support.form_graphs import (
 from tests.support.simulator_files import OBJECT_INFO_RECORDED
 
 every_graph = pytest.mark.parametrize("graph", ALL.values(), ids=ALL)
-# as a real server with nothing installed says it
+# from a real server with nothing installed
 RECORDED = json.loads(OBJECT_INFO_RECORDED.read_text())
 with_and_without = pytest.mark.parametrize(
     "object_info", [OBJECT_INFO, RECORDED, None], ids=["defined", "recorded", "guessed"]
@@ -54,7 +54,7 @@ def changed(graph: Graph, node_id: str, **inputs: Any) -> Graph:
 
 
 def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
-    """The inputs whose value a property is."""
+    """The inputs that a property sets."""
     placeholder = prop(described, key)["placeholder"]
     return {
         (node_id, name)
@@ -74,7 +74,7 @@ def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None)
 
 
 def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
-    """The files that the graph named itself."""
+    """The files that the graph itself names."""
     return {
         each["key"]: graph[node_id]["inputs"][name]
         for each in described.properties
@@ -136,7 +136,7 @@ class TestTheSameGraphAgain:
 
 
 def _body(described: DescribedWorkflow) -> dict[str, Any]:
-    """What is sent to the user API."""
+    """The body for the user API."""
     return {
         "graph": described.graph,
         "properties": described.properties,
@@ -498,11 +498,11 @@ class TestOutput:
         name, known = next(iter(inputs)), {shower: definition(output=True, **inputs)}
         shown: dict[str, Any] = {name: ["1", 0]}
         graph = {"1": node("StringConcatenate", string_a="a", string_b="b"), "2": node(shower, **shown)}
-        # also where only the name of its class tells
+        # also if only the class name shows it
         for info in (known, *([] if "Anything" in shower else [None])):
             found = describe_graph(graph, info)
             assert (found.output_node_id, found.output_extension, found.output_mime_type) == ("2", "txt", "text/plain")
-        # beside a picture, the picture is the output
+        # next to an image, the image is the output
         both = {**SDXL, "200": node(shower, **{name: "x"})}
         assert describe_graph(both, {**OBJECT_INFO, **known}).output_node_id == "9"
 

@@ -1,4 +1,4 @@
-"""Graphs that are made to break what describes them, and ordinary ones that did."""
+"""Graphs made to break the description, and ordinary ones that did."""
 
 from typing import Any
 
@@ -36,7 +36,7 @@ def node_of(class_type: str, inputs: dict[str, Any]) -> dict[str, Any]:
 
 
 def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> dict[str, Any]:
-    """So many nodes, each with links to so many of those after it, and a saver of the first."""
+    """This many nodes, each linked to this many later ones, and a saver of the first."""
     nodes = {
         str(at): node_of(class_type, {f"{name}_{to - at}": [str(to), 0] for to in range(at + 1, min(at + each, count))})
         for at in range(count)
@@ -46,7 +46,7 @@ def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> 
     return {**nodes, "saver": node("SaveImage", images=["0", 0])}
 
 
-# Each of these would take minutes or hours, were it gone through again for each of its parts.
+# Each of these would take minutes or hours if every part caused another walk.
 
 
 def test_name_of_many_digits_is_a_name() -> None:

@@ -1,4 +1,4 @@
-"""What a form shows first, in which words, and that steps and borders of chained samplers go together."""
+"""The order and the labels of a form; steps and borders of chained samplers are linked."""
 
 import json
 import re
@@ -76,7 +76,7 @@ class TestOrder:
         found = list(dict.fromkeys(groups))
         assert found.index("Model sampling SD3 (high noise)") < found.index("High-noise sampler")
         assert found.index("High-noise sampler") < found.index("Low-noise sampler") < found.index("Create video")
-        # each node's settings are together
+        # the settings of a node are together
         assert [name for name, before in zip(groups, [None, *groups], strict=False) if name != before] == found
 
     def test_strength_is_shown_where_a_picture_is_changed(self) -> None:

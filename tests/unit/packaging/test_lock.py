@@ -1,4 +1,4 @@
-"""What make installs is written down, so that what passed once passes again."""
+"""The packages that make installs are pinned, so that builds are repeatable."""
 
 import re
 import tomllib

@@ -1,4 +1,4 @@
-"""What holds on Windows: run there as it is, and elsewhere in a process that plays it (test_without_posix.py)."""
+"""Behaviour on Windows: run there directly, and elsewhere in a process that simulates it (test_without_posix.py)."""
 
 import asyncio
 import errno
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(not platform.IS_WINDOWS, reason="this is not Win
 def test_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire(advice="")
-    # what is written there moves the end of the file, where a lock would be another one
+    # writes move the end of the file, where a lock would be another one
     assert second.holder() == (tmp_path / "lock").read_text("ascii") != ""
     with pytest.raises(ConfigurationError, match=r"Another process \(process \d+\)"):
         second.acquire(advice="")

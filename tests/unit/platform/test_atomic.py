@@ -1,4 +1,4 @@
-"""A file is whole under its name, or not there at all."""
+"""A file is complete under its name, or does not exist."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""How many processor cores nobody needs: by how long they have worked lately."""
+"""The number of spare processor cores, from their recent load."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ from comfyrelay.system.cores import CORES, WINDOW_SECONDS, CoreBudget, SpareCore
 
 
 class Machine:
-    """Sixteen cores, of which some work; a container on it may use fewer."""
+    """Sixteen cores with some load; a container on it may use fewer."""
 
     def __init__(self, *more: CoreBudget) -> None:
         self.now = self.worked = 0.0
@@ -51,7 +51,7 @@ def test_cpu_time_of_the_machine_advances() -> None:
     assert SpareCores()(0) <= CORES
 
 
-# By version of control groups: what this process is in, and the files in which its container has 2.5 cores.
+# By version of control groups: the group of this process, and the files that give its container 2.5 cores.
 CONTAINERS = {
     "second": (
         "0::/pod/worker\n",

@@ -1,4 +1,4 @@
-"""How much memory is free: the machine's, and within what a container is allowed."""
+"""Free memory of the machine, and within the limit of a container."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Names and paths as Windows has them, on any system."""
+"""Windows names and paths, on any system."""
 
 import unicodedata
 from pathlib import Path, PureWindowsPath

@@ -1,4 +1,4 @@
-"""What workers tell of how far a job is."""
+"""Progress reports of workers."""
 
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ def test_unknown_fields_are_not_sent() -> None:
 def test_invalid_progress_fields_are_ignored() -> None:
     strange = {"value": "x", "step": True, "steps": [], "node_id": 7, "node": {}, "began_at": "yesterday", "mine": 1}
     assert Progress.from_report(strange) == Progress()
-    # nobody knows of which day
+    # the time zone is missing
     assert Progress.from_report({"began_at": "2030-01-01T00:00:00"}).began_at is None
 
 

@@ -1,4 +1,4 @@
-"""The wire is described once, and who receives ignores what it does not know."""
+"""The wire format is defined once, and receivers ignore unknown fields."""
 
 import json
 from collections.abc import AsyncIterator, Callable
@@ -59,14 +59,14 @@ def models(kind: type[BaseModel]) -> list[type[BaseModel]]:
 
 
 def with_news(value: Any) -> Any:
-    """The same with a field more in each object that has the names of fields."""
+    """The same with an additional field in each object that has field names."""
     if isinstance(value, dict):
         return {**{key: with_news(each) for key, each in value.items()}, "of_a_newer_version": "1"}
     return [with_news(each) for each in value] if isinstance(value, list) else value
 
 
 def is_closed(annotation: Any) -> bool:
-    """Whether somewhere in it there is a set of words without a way out."""
+    """Return whether it contains a closed set of values anywhere."""
     inner = get_args(annotation)
     if get_origin(annotation) is Literal or (isinstance(annotation, type) and issubclass(annotation, Enum)):
         return True
@@ -103,7 +103,7 @@ def test_requests_of_workers_may_have_fields_that_the_server_does_not_know(model
     assert model.model_config["extra"] == "ignore"
 
 
-# Of the models of the worker protocol, what must be there.
+# The required fields of the worker protocol's models.
 NEEDED: dict[str, Any] = {
     "assets": {},
     "dispatch_id": 1,
@@ -143,7 +143,7 @@ def test_between_versions_of_a_worker_and_a_server_absent_and_null_mean_the_defa
 
 
 def spoiled(annotation: Any, text: str) -> list[Any]:
-    """Values of a type with this text in each place where the type has room for one."""
+    """Values of a type with this text in each place that takes a text."""
     inner = get_args(annotation)
     if get_origin(annotation) in (list, tuple):
         return [[each] for each in spoiled(inner[0], text)]
@@ -160,7 +160,7 @@ def spoiled(annotation: Any, text: str) -> list[Any]:
 @pytest.mark.parametrize("text", ["a\0b", "a\ud800b"])
 @pytest.mark.parametrize("model", [*models(base.Request), *models(base.WorkerRequest)])
 def test_no_text_of_a_request_has_what_a_database_cannot_keep(model: type[BaseModel], text: str) -> None:
-    """One that did would fail the whole transaction that its call shares with others."""
+    """Such a text would fail the whole transaction that its call shares with others."""
     for name, field in model.model_fields.items():
         for value in spoiled(field.annotation, text):
             with pytest.raises(ValidationError) as refused:
@@ -316,7 +316,7 @@ def test_misspelt_field_is_not_sent_in_silence() -> None:
 def test_request_is_handed_on_by_its_names() -> None:
     item = jobs.Item(input_payload={"prompt": "a cat"})
     batch = jobs.NewBatch(items=[item], label="Cats")
-    # as they are: models stay models
+    # unchanged: models stay models
     assert batch.fields()["items"] == [item]
     assert batch.fields().keys() == jobs.NewBatch.model_fields.keys()
     assert batch.fields(jobs.Submission).keys() == jobs.Submission.model_fields.keys()

@@ -1,4 +1,4 @@
-"""The documentation shows an example of every body that must be sent, and each of them is one."""
+"""The API documentation has a valid example of every required body."""
 
 import json
 from typing import Any

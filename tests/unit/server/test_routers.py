@@ -1,4 +1,4 @@
-"""A router tries its routes only for paths that are its own."""
+"""A router matches its routes only for its own paths."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ PREFIXES = ("/api/jobs", "/api/fleets/{slug}", "/api")
 
 
 class Application:
-    """Of three routers, of which it is known whose routes are tried."""
+    """An application of three routers that records which of them match routes."""
 
     def __init__(self) -> None:
         self.app = FastAPI()

@@ -1,4 +1,4 @@
-"""Secrets that could be guessed are refused at the start, with a way to make better ones."""
+"""Weak secrets are refused at startup, with a way to create better ones."""
 
 from pathlib import Path
 from typing import Any

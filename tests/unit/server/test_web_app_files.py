@@ -1,4 +1,4 @@
-"""How the web app is served, and what stands in its place while it is not built."""
+"""How the web app is served, and the page shown while it is not built."""
 
 import gzip
 import re

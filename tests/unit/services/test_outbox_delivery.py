@@ -1,5 +1,7 @@
-"""What is delayed is delivered with what follows, and leaves the outbox when all of it has been applied. What was
-submitted leaves the outbox of its shard together with others."""
+"""Delayed entries are delivered with later ones, and leave the outbox when all of them have been applied.
+
+Submitted entries leave the outbox of their shard in batches.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -16,7 +18,7 @@ from tests.support.world import START
 
 
 class Shard:
-    """Applies everything, when it is let; and keeps what it was given and what left the outbox."""
+    """Applies everything once released; records the entries it got and the ones that left the outbox."""
 
     def __init__(self) -> None:
         self.is_open = asyncio.Event()
@@ -83,7 +85,7 @@ async def test_entry_stays_in_the_outbox_until_its_last_part_is_applied(shard: S
     shard.is_open.clear()
     first = asyncio.create_task(delivery.deliver([entry(2, "x", version=2)]))
     await shard.asked.wait()
-    # begun as a whole while a part of it is being applied
+    # started as a whole while a part of it is being applied
     everything = asyncio.create_task(delivery.idle())
     await asyncio.sleep(0)
     shard.is_open.set()

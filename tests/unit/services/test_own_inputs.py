@@ -1,4 +1,4 @@
-"""Of a tenant's own graph, only what an item changes is held to the policy with it, and that once."""
+"""For a tenant graph, only the values that an item changes are checked against the policy, and only once."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ GRAPH = {
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Noting(GraphPolicy):
-    """A policy that knows what it was asked."""
+    """A policy that records its calls."""
 
     asked: list[dict[str, Any]] = field(default_factory=list)
 

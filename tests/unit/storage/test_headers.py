@@ -1,4 +1,4 @@
-"""Header values made of what users type."""
+"""Header values from user input."""
 
 import re
 from urllib.parse import unquote

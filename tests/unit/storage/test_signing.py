@@ -1,4 +1,4 @@
-"""Grants: what is signed can be verified, and nothing else can."""
+"""Grants: only signed ones are verified."""
 
 from datetime import UTC, datetime
 from urllib.parse import parse_qsl

@@ -1,4 +1,4 @@
-"""The cache of effect assets: what is in use stays, what is old goes, and nothing wrong comes in."""
+"""The cache of effect assets: assets in use stay, old ones are removed, and invalid content is refused."""
 
 import asyncio
 import hashlib
@@ -36,7 +36,7 @@ async def get(cache: AssetCache, number: int) -> Path:
 
 
 async def used(cache: AssetCache, *numbers: int) -> None:
-    """As a job does that needs these, one after the other."""
+    """Use these assets one after the other, like a job."""
     for number in numbers:
         cache.release(await get(cache, number))
 
@@ -106,7 +106,7 @@ async def test_removal_calls_the_callback(folder: Path) -> None:
     await used(cache, 1, 2, 3)
     assert gone == [f"{digest(1)}.png"]
     assert set(cache.names) == {f"{digest(2)}.png", f"{digest(3)}.png"}
-    # also at the start, when the limit is another
+    # also at startup, with another limit
     AssetCache(folder, max_bytes=10, on_removed=gone.append)
     assert gone[1:] == [f"{digest(2)}.png"]
 

@@ -1,4 +1,4 @@
-"""When a worker asks for one more job, and for how many it says that it has room."""
+"""When a worker polls for another job, and the capacity that it reports."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""How long a run still takes, and whether it may go on when the worker must leave."""
+"""The remaining time of a run, and whether it may continue when the worker must stop."""
 
 import pytest
 
@@ -11,26 +11,26 @@ from comfyrelay.worker.estimate import MOST_WORKFLOWS, Typical, fits, seconds_le
         # nothing is known
         (0, 0.0, None, None),
         (500, 0.0, None, None),
-        # progress alone
+        # only progress
         (10, 0.5, None, 10),
         (30, 0.25, None, 90),
         (99, 0.99, None, 1),
         (0, 0.5, None, 0),
-        # what is typical alone
+        # only the typical duration
         (0, 0.0, 60, 60),
         (20, 0.0, 60, 40),
         (60, 0.0, 60, 0),
-        # later than is typical: as late again
+        # later than usual: as late again
         (61, 0.0, 60, 1),
         (200, 0.0, 60, 140),
         # both: the larger
         (1, 0.5, 60, 59),
         (20, 0.1, 60, 180),
         (20, 0.5, 40, 20),
-        # a longer one than usual, nearly done: only its progress counts
+        # longer than usual, nearly done: only its progress counts
         (297, 0.99, 60, 3),
         (60, 0.5, 60, 60),
-        # done, earlier than usual, because much of it was cached
+        # done earlier than usual, because much of it was cached
         (1, 1.0, 60, 0),
         (1, 1.01, 60, 0),
     ],
@@ -49,7 +49,7 @@ def test_remaining_seconds_of_a_run(elapsed: float, progress: float, typical: fl
         (110.1, 120, 10, False),
         (0, 0, 0, True),
         (0, 5, 10, False),
-        # nobody knows when it ends
+        # the end is unknown
         (None, 120, 0, False),
         (None, 0, 0, False),
         # no hurry

@@ -1,4 +1,4 @@
-"""What a worker keeps on its disk is there after a kill, belongs to one process, and is for nobody else to read."""
+"""The state files of a worker survive a kill, belong to one process, and are private."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def state(tmp_path: Path) -> StateFolder:
 
 
 def again(state: StateFolder) -> StateFolder:
-    """As after a kill: the same folder, another process."""
+    """Like after a kill: the same folder, another process."""
     state.close()
     newer = StateFolder(state.folder)
     newer.open()

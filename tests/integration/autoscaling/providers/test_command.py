@@ -221,7 +221,7 @@ async def test_script_that_fails_to_launch_is_a_refusal(
 async def test_script_that_would_make_a_second_machine_is_not_asked_for_a_key_that_is_there(
     script: Script, tmp_path: Path
 ) -> None:
-    """A careless script: it launches as many as requested, each time."""
+    """A careless script: it launches the requested number each time."""
     made = tmp_path / "made"
     fleet = script(
         f"path = {str(made)!r}\n"

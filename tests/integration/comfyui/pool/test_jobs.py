@@ -271,7 +271,7 @@ async def test_cancel_returns_when_the_run_has_stopped_on_its_server(pool: Workf
     canceling = asyncio.create_task(job.cancel())
     await until(events, JobCanceled)
     assert isinstance(job.server, ComfyClient)
-    # the node is still working, and was asked to stop
+    # the node is still working, and has a stop request
     assert len(await job.server.prompts()) == 1
     assert not canceling.done()
     stuck.end()

@@ -1,9 +1,9 @@
-"""Ask the editor of a running ComfyUI what it makes of each template, and write it down.
+"""Record how the editor of a running ComfyUI exports each template.
 
-    python -m tests.unit.comfyui.editor http://127.0.0.1:8188
+python -m tests.unit.comfyui.editor http://127.0.0.1:8188
 
-The editor runs in Chromium. Kept are hashes of what it exports, or the nodes that this ComfyUI lacks for it, and what a
-conversion reads of the definitions.
+The editor runs in Chromium. It stores hashes of the exports, or the nodes that this ComfyUI is missing, and the part of
+the node definitions that a conversion reads.
 """
 
 import argparse
@@ -39,7 +39,7 @@ async def main(url: str) -> None:
         await page.wait_for_function(_READY, timeout=180_000)
         for name, workflow in templates():
             graph: dict[str, Any] = await page.evaluate(_EXPORT, workflow)
-            # nodes of which this server knows nothing
+            # nodes that this server does not know
             missing = sorted({node["class_type"] for node in graph.values()} - definitions.keys())
             exports[name] = missing or normal_form(graph, definitions)
             used |= _types_in(workflow)
@@ -51,7 +51,7 @@ async def main(url: str) -> None:
 
 
 def _types_in(value: Any) -> set[str]:
-    """All types of nodes anywhere in a workflow, subgraphs included."""
+    """Return all node types of a workflow, including subgraphs."""
     found: set[str] = set()
     pending = [value]
     while pending:

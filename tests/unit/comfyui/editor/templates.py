@@ -1,4 +1,4 @@
-"""The public templates of ComfyUI's editor, and the form in which two conversions of one are compared."""
+"""The public templates of ComfyUI's editor, and the normal form for comparing two conversions."""
 
 import hashlib
 import importlib.metadata
@@ -12,10 +12,10 @@ from comfyrelay.comfyui.editor.workflow import is_editor_file
 
 PACKAGES = tuple(f"comfyui_workflow_templates_media_{each}" for each in ("api", "image", "other", "video"))
 HERE = Path(__file__).parent
-# What the editor made of each template, or the nodes that its server lacked: made anew by
-# `python -m tests.unit.comfyui.editor --help`.
+# The editor's export of each template, or the nodes missing on its server: recreate with `python -m
+# tests.unit.comfyui.editor --help`.
 EXPORTS = HERE / "exports.json"
-# Of the definitions of the server that was asked, what decides how a workflow is converted.
+# The part of that server's node definitions that decides how a workflow is converted.
 DEFINITIONS = HERE / "definitions.json"
 
 _OPTIONS = ("control_after_generate", "default", "dynamicPrompts", "forceInput", "multiline", "multiselect", "template")
@@ -33,13 +33,13 @@ def templates() -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def normal_form(graph: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """A hash of all that a server reads of a graph: fields that its definitions do not have are the editor's own."""
+    """A hash of everything that a server reads of a graph: fields without a definition belong to the editor."""
     nodes = {node_id: _normal_node(node, definitions) for node_id, node in graph.items()}
     return hashlib.sha256(json.dumps(nodes, sort_keys=True).encode()).hexdigest()
 
 
 def reduced(definition: Mapping[str, Any]) -> dict[str, Any]:
-    """A definition without what is only to be read by people, and without all choices but the first."""
+    """A node definition without descriptions, and with only the first choice."""
     specs = definition.get("input") or {}
     return {
         "input": {

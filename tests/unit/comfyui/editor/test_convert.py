@@ -1,4 +1,4 @@
-"""What ComfyUI's editor saves becomes the graph that it would have sent itself."""
+"""A workflow saved by ComfyUI's editor becomes the graph that the editor would have sent."""
 
 import json
 from typing import Any
@@ -337,7 +337,7 @@ class TestProblems:
 
 
 def test_long_reroute_chain_is_followed_once() -> None:
-    """Each for itself would be four million steps."""
+    """Separate walks would take four million steps."""
     count = 2000
     chain = [node(at, "Reroute", [("", "*", at - 1)]) for at in range(2, count)]
     links = [(at, at, 0, at + 1, 0) for at in range(1, count - 1)]
@@ -409,7 +409,7 @@ def test_no_file_breaks_the_conversion(nodes: list[Any], links: Any, definitions
 
 @st.composite
 def chains(draw: st.DrawFn) -> dict[str, Any]:
-    """Nodes of every kind that passes a picture on, some bypassed, each fed by some node before it."""
+    """Nodes of every kind that passes an image on, some bypassed, each connected to an earlier node."""
     nodes, links = [empty()], []
     for node_id in range(2, draw(st.integers(2, 12)) + 1):
         source, at = draw(st.integers(1, node_id - 1)), 2 * node_id

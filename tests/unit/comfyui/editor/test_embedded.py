@@ -1,4 +1,4 @@
-"""What ComfyUI wrote into a file is found again, whatever kind of file it is."""
+"""Workflows embedded by ComfyUI are found in every kind of file."""
 
 import json
 import os
@@ -26,7 +26,7 @@ GRAPH: dict[str, Any] = {"1": {"class_type": "EmptyImage", "inputs": {"width": 6
 WORKFLOW = workflow([empty(), save(2, 1)], [(1, 1, 0, 2, 0)])
 BOTH = Embedded(graph=GRAPH, workflow=WORKFLOW)
 PROMPT_TEXT, WORKFLOW_TEXT = json.dumps(GRAPH), json.dumps(WORKFLOW)
-# what savers of videos write: texts within a text
+# the format of video savers: texts within a text
 COMMENT = json.dumps({"prompt": PROMPT_TEXT, "workflow": WORKFLOW})
 
 
@@ -105,7 +105,7 @@ def sound(path: Path) -> None:
         stream = container.add_stream(codec, rate=48000, layout="mono")
         assert isinstance(stream, av.AudioStream)
         frame = av.AudioFrame(format="s16", layout="mono", samples=1152)
-        # silence: a new frame has whatever stood in memory, and a short sound of noise may be taken for another format
+        # silence: a new frame has random memory content, and a short noise may be detected as another format
         frame.planes[0].update(bytes(frame.planes[0].buffer_size))
         frame.sample_rate = 48000
         for resampled in av.AudioResampler(stream.format.name, "mono", 48000).resample(frame):
@@ -195,7 +195,7 @@ def test_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> None
 )
 def test_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
     (tmp_path / name).write_bytes(head)
-    # sparse: what is read of it would be there
+    # sparse: reads would return its data
     os.truncate(tmp_path / name, 64 * MOST_BYTES)
     tracemalloc.start()
     try:
@@ -224,7 +224,7 @@ def test_model_that_comfyui_saved_is_a_workflow(tmp_path: Path) -> None:
 
 
 def png_of_entries(sizes: list[int], blob: bytes) -> bytes:
-    """A picture whose EXIF has an entry for each of these sizes, all of the same text."""
+    """An image whose EXIF has an entry for each of these sizes, all of the same text."""
     place = 8 + 2 + 12 * len(sizes)
     entries = b"".join(struct.pack("<HHII", 0x010F, 2, size, place) for size in sizes)
     data = b"II*\0" + struct.pack("<IH", 8, len(sizes)) + entries + blob

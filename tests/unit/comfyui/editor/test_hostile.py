@@ -1,4 +1,4 @@
-"""Files that are made to break what reads them: refused in words, and at once."""
+"""Files made to break their reader: refused with a message, and at once."""
 
 import json
 import tracemalloc
@@ -78,7 +78,7 @@ def test_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_me
     try:
         with pytest.raises(GraphError, match=r"more than 20,000 nodes"):
             as_graph(value, DEFINITIONS)
-        # two uses are as much as a workflow may have; all of them would be 50 GB
+        # two uses reach the limit of a workflow; all of them would be 50 GB
         assert tracemalloc.get_traced_memory()[1] < 100 * 2**20
     finally:
         tracemalloc.stop()
@@ -118,7 +118,7 @@ def prompt_of(text: str) -> str:
     return str(as_graph(value, DEFINITIONS)["1"]["inputs"]["text"])
 
 
-# Each would take hours, were it gone through again for each of its letters.
+# Each would take hours if every letter caused another scan.
 @pytest.mark.parametrize(
     ("text", "sent"),
     [
@@ -149,7 +149,7 @@ def test_subgraphs_that_show_each_others_fields_are_followed_as_deep_as_subgraph
         as_graph(value, DEFINITIONS)
 
 
-# Each of these would take hours, or more memory than there is.
+# Each of these would take hours, or more memory than any machine has.
 
 
 def test_subgraph_with_20000_inputs_is_resolved_fast() -> None:

@@ -1,4 +1,4 @@
-"""The editor's own export is the measure: every public template gives the same graph, input by input."""
+"""Compared with the editor's own export, every public template gives the same graph, input by input."""
 
 import json
 from functools import cache

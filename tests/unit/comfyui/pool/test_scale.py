@@ -1,4 +1,4 @@
-"""Thousands of jobs on fifty servers must not hold up the event loop."""
+"""Thousands of jobs on fifty servers must not block the event loop."""
 
 import asyncio
 import sys
@@ -22,11 +22,11 @@ MANY = pytest.mark.parametrize("many", [2_000, *full_only(10_000)])
 SERVERS = 50
 WORKFLOWS = 200
 LIMIT_CALLS = 20_000
-"""What grows with jobs and servers would make millions. How long a turn takes is for the bench to say."""
+"""Work that grows with jobs and servers would make millions of calls. `bench` measures the time of a turn."""
 
 
 class Instant:
-    """A server that is done at once when the gate is open: what is measured is the pool."""
+    """A server that is done at once when the gate is open, so that only the pool is measured."""
 
     slots = 1
     queue_remaining: int | None = None
@@ -86,7 +86,7 @@ class Instant:
 
 
 class Turns:
-    """The most calls that one turn of the event loop made: the same number on a machine that is fast or busy."""
+    """The most calls in one turn of the event loop: the same number on a fast or a busy machine."""
 
     def __init__(self) -> None:
         self.most = 0
@@ -139,7 +139,7 @@ async def test_thousands_of_jobs_on_fifty_servers(many: int) -> None:
 
 @MANY
 async def test_thousands_of_jobs_of_as_many_kinds_that_avoid_a_free_server(many: int) -> None:
-    """The worst for the scheduler: a bucket for each job, and a free server that none of them may use."""
+    """The worst case for the scheduler: a bucket for each job, and a free server that none of them may use."""
     gate = asyncio.Event()
     servers: list[ComfyServer] = [Instant(f"http://{number}", gate) for number in range(SERVERS)]
     async with WorkflowPool(servers, keep_finished=many) as pool:

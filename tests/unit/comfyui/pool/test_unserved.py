@@ -1,4 +1,4 @@
-"""How long a job waits while no server is there that it may run on."""
+"""How long a job waits while no server can run it."""
 
 import pytest
 

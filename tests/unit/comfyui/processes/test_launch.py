@@ -1,4 +1,4 @@
-"""Processes share models and custom nodes, and nothing that they write."""
+"""Processes share models and custom nodes, and none of the files that they write."""
 
 import os
 from pathlib import Path
@@ -128,7 +128,7 @@ class TestSettings:
         options = load_worker_settings().managed
         assert options is not None
         assert (options.arguments, options.first_count) == (("--lowvram", "--extra", "a b"), 2)
-        # also shortened, as ComfyUI would take them
+        # also abbreviated, as ComfyUI accepts them
         for taken, named in {
             "--port=8188": "--port",
             "--out /x": "--output-directory",

@@ -1,0 +1,5 @@
+"""Autoscaling on SQLite; tests marked `both_databases` also run on PostgreSQL."""
+
+from tests.support.backends import backend, pytest_generate_tests
+
+__all__ = ["backend", "pytest_generate_tests"]
