@@ -23,7 +23,7 @@ class Mutant:
 
 MUTANTS = (
     Mutant(
-        name="no fence: any token speaks for a leased dispatch",
+        name="no fence: any token settles a leased dispatch",
         file="domain/queue/lifecycle.py",
         old="return dispatch.is_leased and dispatch.lease_token == lease_token",
         new="return dispatch.is_leased and bool(lease_token)",
@@ -55,7 +55,7 @@ MUTANTS = (
         only="sqlite and requeued_for_ever",
     ),
     Mutant(
-        name="the reaper does not look again before it reaps",
+        name="the reaper does not check again before it expires a lease",
         file="domain/queue/lifecycle.py",
         old="if not dispatch.is_leased or dispatch.lease_expires_at is None or dispatch.lease_expires_at > now:",
         new="if not dispatch.is_leased or dispatch.lease_expires_at is None:",
@@ -63,7 +63,7 @@ MUTANTS = (
         only="unexpired_lease_stays",
     ),
     Mutant(
-        name="an expired lease ends at once, whoever waits",
+        name="an expired lease ends at once, even if no worker waits",
         file="domain/queue/lifecycle.py",
         old="return now < dispatch.lease_expires_at + grace and not (has_idle_worker and can_restart)",
         new="return False",
@@ -127,7 +127,7 @@ MUTANTS = (
         only="postgresql and both_spend_the_last_tokens",
     ),
     Mutant(
-        name="entries are applied whatever their version",
+        name="outbox entries are applied regardless of their version",
         file="domain/queue/settlement.py",
         old="update.version == settled.job.dispatch_version + 1 and settled.job.status not in TERMINAL_JOB",
         new="settled.job.status not in TERMINAL_JOB",
@@ -143,7 +143,7 @@ MUTANTS = (
         only="sqlite and settle and after_commit",
     ),
     Mutant(
-        name="a submission leaves nothing in the outbox",
+        name="a submission leaves no entry in the outbox",
         file="services/jobs/submission/accept.py",
         old="submission=await outbox.submit(tx, waiting) if waiting else None,",
         new="submission=PendingSubmission(id=0, job_ids=waiting),",
@@ -151,7 +151,7 @@ MUTANTS = (
         only="sqlite and (submit.job-after_commit-submit-1 or submit.enqueue-before_commit-submit-1)",
     ),
     Mutant(
-        name="a job that is answered with an output costs what it would cost",
+        name="a job with a reused output is charged",
         file="services/jobs/submission/accept.py",
         old="return replace(job, reserved_tokens=0, saved_tokens=",
         new="return replace(job, saved_tokens=",
@@ -159,7 +159,7 @@ MUTANTS = (
         only="sqlite and (costs_nothing or needs_no_tokens)",
     ),
     Mutant(
-        name="outputs of other tenants answer",
+        name="outputs of other tenants are reused",
         file="store/tenant/library/reuse.py",
         old='ai_jobs.c.tenant_id == bindparam("tenant_id", type_=Text()),',
         new='bindparam("tenant_id", type_=Text()) != "",',
@@ -167,7 +167,7 @@ MUTANTS = (
         only="sqlite and tenant",
     ),
     Mutant(
-        name="a copy for a job that never came is left for ever",
+        name="a copy for a job that was never created is not removed",
         file="services/jobs/submission/reuse.py",
         old="retention.write_stray(tx, strays, after_seconds=self._stray_seconds)",
         new="retention.write_stray(tx, strays[:0], after_seconds=self._stray_seconds)",
@@ -175,7 +175,7 @@ MUTANTS = (
         only="sqlite and orphaned_copy_is_removed",
     ),
     Mutant(
-        name="what ran out of memory goes back to a larger GPU for ever",
+        name="a job that ran out of memory is moved to a larger GPU without limit",
         file="domain/queue/lifecycle.py",
         old="has_moved=dispatch.ran_out_bytes is not None",
         new="has_moved=False",
@@ -199,7 +199,7 @@ MUTANTS = (
         only="sqlite and counts_an_attempt",
     ),
     Mutant(
-        name="a cancel that was asked for is forgotten at a requeue",
+        name="a requeue drops the cancel request",
         file="domain/queue/lifecycle.py",
         old="        return _canceled(dispatch, now, began_at=began_at)\n    unpenalised",
         new="        pass\n    unpenalised",
@@ -222,7 +222,7 @@ MUTANTS = (
         only="sqlite and idle_worker_is_served",
     ),
     Mutant(
-        name="the idempotency key is not looked up again under the lock",
+        name="the idempotency key is not checked again under the lock",
         file="services/jobs/submission/submit.py",
         old="""\
             if known is not None:
@@ -244,7 +244,7 @@ MUTANTS = (
         only="sqlite and out_of_order",
     ),
     Mutant(
-        name="the reconciler takes any entry for an explanation",
+        name="the reconciler accepts any outbox entry as an explanation",
         file="services/operations/reconcile.py",
         old="has_pending_update=(job.id, job.dispatch_version + 1) in pending,",
         new="has_pending_update=any(job.id == job_id for job_id, _ in pending),",
@@ -252,7 +252,7 @@ MUTANTS = (
         only="sqlite and first_of_two_updates",
     ),
     Mutant(
-        name="a terminal job still listens",
+        name="a terminal job accepts a cancel",
         file="domain/queue/lifecycle.py",
         old="    if dispatch.is_terminal or dispatch.cancel_requested_at is not None:\n        return None\n",
         new="    if dispatch.cancel_requested_at is not None:\n        return None\n",
@@ -260,7 +260,7 @@ MUTANTS = (
         only="sqlite and completed_job_cannot_be_cancelled",
     ),
     Mutant(
-        name="an output is not copied before it counts",
+        name="an output is not copied before completion",
         file="services/queue/outputs.py",
         old="copied = await self._objects.copy(upload, copy)",
         new="copy, file_id, copied = upload, None, found  # type: ignore[assignment]",
@@ -268,7 +268,7 @@ MUTANTS = (
         only="sqlite and after_completion",
     ),
     Mutant(
-        name="the hash of an output is taken as told",
+        name="the reported hash of an output is not verified",
         file="services/queue/outputs.py",
         old="if digest != reported.sha256:",
         new="if digest == reported.sha256 is None:",
@@ -276,7 +276,7 @@ MUTANTS = (
         only="sqlite and another_hash",
     ),
     Mutant(
-        name="the upload is gone before the verdict is written",
+        name="the upload is removed before the outcome is written",
         file="services/queue/outputs.py",
         old="            settlement = await self._settle_report(replace(report, output=copied.output))\n",
         new="            await self._remove(lease.upload_path)\n"
@@ -285,7 +285,7 @@ MUTANTS = (
         only="sqlite and after_a_crash and before",
     ),
     Mutant(
-        name="nobody looks for what came after the end of a job",
+        name="uploads after the end of a job are not removed",
         file="services/outbox/applier.py",
         old="for each in ended if each.leases]",
         new="for each in ended if each.leases > 1]",
@@ -293,7 +293,7 @@ MUTANTS = (
         only="sqlite and after_completion",
     ),
     Mutant(
-        name="an image is decoded whatever its header claims",
+        name="an image is decoded regardless of its declared size",
         file="media/inspection.py",
         old="            check_pixels(claim.width, claim.height, self._limits)\n",
         new="",
@@ -301,7 +301,7 @@ MUTANTS = (
         only="refused_before_decoding",
     ),
     Mutant(
-        name="looking into media takes any memory",
+        name="the media probe has no memory limit",
         file="media/probe_child.py",
         old="        processes.limit_memory(own_bytes + limits.max_memory_bytes)\n",
         new="",
@@ -309,7 +309,7 @@ MUTANTS = (
         only="more_memory_than_allowed",
     ),
     Mutant(
-        name="a worker is given jobs that need what it lacks",
+        name="a worker gets jobs although it lacks a requirement",
         file="store/central/queue/claims.py",
         old="q.workflow_hash IN (SELECT value FROM json_each(:lacking))",
         new="q.workflow_hash IN (SELECT '' FROM json_each(:lacking))",
@@ -317,7 +317,7 @@ MUTANTS = (
         only="sqlite and not_leased_to_a_worker_with_missing",
     ),
     Mutant(
-        name="what a worker does not report counts as missing",
+        name="an unreported requirement counts as missing",
         file="services/catalogue/availability.py",
         old="if each.fit is Fit.UNABLE}",
         new="if each.fit is not Fit.ABLE}",
@@ -325,7 +325,7 @@ MUTANTS = (
         only="sqlite and accepted_unless_every_worker",
     ),
     Mutant(
-        name="a worker that changes is not held against what waits",
+        name="changed capabilities are not compared with waiting jobs",
         file="services/workers/workers.py",
         old="                await write_missing(tx, worker.worker_id, capabilities, held)\n",
         new="                pass\n",
@@ -333,7 +333,7 @@ MUTANTS = (
         only="sqlite and gains_the_missing_requirement",
     ),
     Mutant(
-        name="needs are forgotten while jobs wait for them",
+        name="requirements are deleted while jobs wait for them",
         file="store/central/queue/missing_requirements.py",
         old="gone = [each for each in await tx.scalars(old) if each not in unfinished]",
         new="gone = [each for each in await tx.scalars(old) if unfinished is not None]",
@@ -349,7 +349,7 @@ MUTANTS = (
         only="sqlite and other_batches_and_models",
     ),
     Mutant(
-        name="the value of one item holds a batch that runs",
+        name="the value of one item holds a running batch",
         file="domain/queue/batch_holds.py",
         old="(code in _WRONG_GRAPH and not has_completed)",
         new="(code in _WRONG_GRAPH)",
@@ -357,7 +357,7 @@ MUTANTS = (
         only="sqlite and shows_that_it_runs",
     ),
     Mutant(
-        name="a resume leaves out what held the batch",
+        name="a resume skips the cause of the hold",
         file="services/jobs/batches.py",
         old="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes]",
         new="failed += [job for job in await _failed(tx, tenant_id, batch_id) if job.id in causes and not held]",
@@ -365,7 +365,7 @@ MUTANTS = (
         only="sqlite and resume_runs_the_held",
     ),
     Mutant(
-        name="burst: the limit of money is forgotten",
+        name="burst: the budget is ignored",
         file="domain/autoscaling/burst.py",
         old="self._spent + cost <= self._money.limit_micros",
         new="True",
@@ -373,7 +373,7 @@ MUTANTS = (
         only="no_limit_of_money",
     ),
     Mutant(
-        name="burst: it needs no limit of money",
+        name="burst: no budget is required",
         file="domain/autoscaling/burst.py",
         old=" or not purse.has_limit(job)",
         new="",
@@ -389,7 +389,7 @@ MUTANTS = (
         only="concurrent_bursts",
     ),
     Mutant(
-        name="burst: a job goes again and again",
+        name="burst: a job goes to the cloud repeatedly",
         file="domain/queue/lifecycle.py",
         old="dispatch.provider != Provider.SELF_HOSTED or dispatch.has_burst",
         new="dispatch.provider != Provider.SELF_HOSTED",
@@ -397,7 +397,7 @@ MUTANTS = (
         only="goes_to_the_cloud_once",
     ),
     Mutant(
-        name="burst: what a run cost is not written down",
+        name="burst: the cost of a run is not recorded",
         file="domain/queue/lifecycle.py",
         old="cost_micros=transition.before.cost_micros + micros",
         new="cost_micros=transition.before.cost_micros",
@@ -405,7 +405,7 @@ MUTANTS = (
         only="sqlite and written_to_the_job_once",
     ),
     Mutant(
-        name="scaling: a booting machine counts as nothing",
+        name="autoscaling: a booting machine is not counted",
         file="domain/autoscaling/capacity.py",
         old="        return ((max(0.0, machine.boot_seconds_left), machine.slots),)",
         new="        return ()",
@@ -413,7 +413,7 @@ MUTANTS = (
         only="booting_machine_is_capacity or boot_that_is_nearly_over",
     ),
     Mutant(
-        name="scaling: the busy machine is ended",
+        name="autoscaling: the busy machine is terminated",
         file="domain/autoscaling/capacity.py",
         old="    return machine.state is MachineState.READY and machine.leases == 0",
         new="    return machine.state in (MachineState.READY, MachineState.BUSY)",
@@ -421,7 +421,7 @@ MUTANTS = (
         only="busy_machine_is_never_ended",
     ),
     Mutant(
-        name="scaling: the limit of money is forgotten",
+        name="autoscaling: the budget is ignored",
         file="domain/autoscaling/limits.py",
         old="        bounds.append((affordable, text))",
         new="        bounds.append((limits.max_machines, text))",
@@ -429,15 +429,15 @@ MUTANTS = (
         only="no_more_money",
     ),
     Mutant(
-        name="local: the limit of machines is not looked at",
+        name="local: the machine limit is ignored",
         file="autoscaling/providers/local.py",
         old="if len(there) >= fleet.max_machines:",
         new="if len(there) < 0:",
         tests=f"{AUTOSCALING}/providers/test_local.py",
-        only="never_more",
+        only="never_exceeds_its_limit",
     ),
     Mutant(
-        name="command: the script is asked for keys that are there",
+        name="command: the script is called for existing keys",
         file="autoscaling/providers/command.py",
         old="if order.key not in {machine.key for machine in there}]",
         new="]",
@@ -445,7 +445,7 @@ MUTANTS = (
         only="would_make_a_second",
     ),
     Mutant(
-        name="the worker of a machine that is gone passes for one that is free",
+        name="the worker of a lost machine counts as idle",
         file="services/autoscaling/machines.py",
         old="            await self._workers.drain_in(tx, by_key[key].worker, fleet_id=fleet.id)\n",
         new="            pass\n",
@@ -453,7 +453,7 @@ MUTANTS = (
         only="sqlite and gone",
     ),
     Mutant(
-        name="aws: an order lowers what is there",
+        name="aws: an order lowers the desired capacity",
         file="autoscaling/providers/aws/provider.py",
         old='wanted = max(min(total, most), group["DesiredCapacity"])\n        if wanted > group["DesiredCapacity"]:',
         new='wanted = min(total, most)\n        if wanted != group["DesiredCapacity"]:',
@@ -461,15 +461,15 @@ MUTANTS = (
         only="smaller_total",
     ),
     Mutant(
-        name="aws: an instance of another group is ended",
+        name="aws: an instance of another group is terminated",
         file="autoscaling/providers/aws/provider.py",
         old="            if each not in there:\n                continue\n",
         new="",
         tests=f"{AUTOSCALING}/aws/test_provider.py",
-        only="do_not_see_each_others",
+        only="do_not_share_machines",
     ),
     Mutant(
-        name="aws: what was refused is still wanted",
+        name="aws: refused capacity stays requested",
         file="autoscaling/providers/aws/provider.py",
         old="        if missing:\n            await self._set_desired(fleet, _counted(group))\n",
         new="",
@@ -477,7 +477,7 @@ MUTANTS = (
         only="failed_launches_are_refused",
     ),
     Mutant(
-        name="aws: what is as it should be is made again",
+        name="aws: up-to-date resources are created again",
         file="autoscaling/provisioning/provision.py",
         old='if latest.get("VersionDescription") == mark:',
         new='if latest.get("VersionDescription") == "":',
@@ -485,7 +485,7 @@ MUTANTS = (
         only="second_run_changes_nothing",
     ),
     Mutant(
-        name="gpus: jobs share one whatever they need",
+        name="gpus: jobs share one regardless of their memory",
         file="comfyui/pool/gpu_memory.py",
         old="+ self._most((*member.buckets, bucket), gpu) <= usable",
         new=">= 0",
@@ -493,7 +493,7 @@ MUTANTS = (
         only="fills_the_gpu or never_need_more",
     ),
     Mutant(
-        name="gpus: later jobs take the room that an earlier one waits for",
+        name="gpus: later jobs take the memory that an earlier one waits for",
         file="comfyui/pool/scheduler.py",
         old="                kept.add(self._gpu_for(bucket, first, roster))",
         new="                pass",
@@ -517,7 +517,7 @@ MUTANTS = (
         only="memory_that_is_known",
     ),
     Mutant(
-        name="gpus: what was not worth it is tried again and again",
+        name="gpus: a process that did not pay off is tried repeatedly",
         file="domain/packing.py",
         old="        most={**packing.most, **dict.fromkeys(judged, count)},",
         new="        most=packing.most,",
@@ -525,7 +525,7 @@ MUTANTS = (
         only="one_process_fills_keeps_one",
     ),
     Mutant(
-        name="gpus: a process that finishes its last job counts in the turn without it",
+        name="gpus: a process finishing its last job counts in the next trial",
         file="domain/packing.py",
         old="    if is_starved or seen.running > trial.active:",
         new="    if is_starved:",

@@ -59,25 +59,25 @@ def main(words: Sequence[str]) -> int:
 
 def _options(words: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="make soak ARGS=…", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=10, help="how many seeds")
-    parser.add_argument("--from", dest="first", type=int, default=1, help="the first of them")
-    parser.add_argument("--seed", type=int, help="only this one, as in the report of a failure")
-    parser.add_argument("--resume", action="store_true", help="leave out those that the results say have held")
+    parser.add_argument("--seeds", type=int, default=10, help="number of seeds")
+    parser.add_argument("--from", dest="first", type=int, default=1, help="first seed")
+    parser.add_argument("--seed", type=int, help="run only this seed")
+    parser.add_argument("--resume", action="store_true", help="skip seeds that passed")
     parser.add_argument(
         "--until-broken",
         nargs="*",
         metavar="PATTERN",
-        help="stop at the first that does not hold (whose report has one of these in it)",
+        help="stop at the first failure (whose report matches one of these patterns)",
     )
-    parser.add_argument("--plan", action="store_true", help="only print what would happen")
+    parser.add_argument("--plan", action="store_true", help="only print the plan")
     parser.add_argument(
         "--mutants",
         nargs="*",
         metavar="WORD",
-        help="break rules (those with this word in their name): seeds must notice",
+        help="run the mutants (whose names contain one of these words)",
     )
-    parser.add_argument("--report", action="store_true", help="only sum up the results of all runs")
-    parser.add_argument("--folder", type=Path, default=FOLDER, help="where results, and logs of failures, are kept")
+    parser.add_argument("--report", action="store_true", help="only summarize the results of all runs")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="folder for results and logs of failures")
     return parser.parse_args(words)
 
 

@@ -28,7 +28,7 @@ LOOK_SECONDS = 0.1
 # Longer than every grace period of retention.
 LONG_SECONDS = 2 * 3600.0
 # Log events of a server that repaired what reconcile would report.
-MENDED = "repair.done"
+REPAIRS = "repair.done"
 # Expected error events: a database or a disk is unavailable.
 EXPECTED = ("DatabaseUnavailable", "worker.disk_trouble")
 SETTLEMENT = {"completed": "JOB_CONSUME", "failed": "JOB_REFUND", "canceled": "JOB_REFUND"}
@@ -50,7 +50,7 @@ async def drain(world: World, clients: Sequence[Client]) -> None:
     for wire in world.wires.values():
         await wire.settle()
     if refused := [status for status in await world.wires[STORAGE].write_again() if status >= 300]:
-        raise Broken(f"a URL of a lease does not work for as long as it should: {refused}")
+        raise Broken(f"a URL of a lease expired too early: {refused}")
     await _until(world, clients, _under_way)
     await _until(world, clients, _left_behind)
 
@@ -141,14 +141,14 @@ async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
 
 
 def _gone(world: World) -> list[str]:
-    return [f"{name} has ended by itself" for name, process in world.processes.items() if not process.is_running]
+    return [f"{name} has exited" for name, process in world.processes.items() if not process.is_running]
 
 
 def _repaired(world: World) -> Iterable[str]:
     """A server repairs only inconsistent state. As every step is recorded, there should be none."""
     for name in SERVERS:
-        for line in world.processes[name].said(MENDED):
-            yield f"{name} had to mend: {line.get('was')}"
+        for line in world.processes[name].said(REPAIRS):
+            yield f"{name} had to repair: {line.get('was')}"
 
 
 def _reports_that_counted(world: World, facts: Facts) -> Iterable[str]:
@@ -161,19 +161,19 @@ def _reports_that_counted(world: World, facts: Facts) -> Iterable[str]:
                 continue
             outcome = outcomes.get(call.body["lease_token"])
             if outcome not in ENDS[verb]:
-                yield f"{verb} of {name} was taken, and its lease {call.body['lease_token']} has ended as {outcome}"
+                yield f"{verb} of {name} was accepted, but its lease {call.body['lease_token']} ended as {outcome}"
 
 
 def _webhooks(world: World, facts: Facts) -> Iterable[str]:
     ids: dict[str, str] = {}
     for job_id, sent in world.receiver.ids.items():
         if len(set(sent)) != 1:
-            yield f"of the job {job_id} was told under several ids: {sorted(set(sent))}"
+            yield f"the webhooks of the job {job_id} have several ids: {sorted(set(sent))}"
         if (other := ids.setdefault(sent[0], job_id)) != job_id:
-            yield f"of the jobs {job_id} and {other} was told under one id"
+            yield f"the webhooks of the jobs {job_id} and {other} have the same id"
     known = {each.id for each in facts.jobs}
     for job_id in world.receiver.ids.keys() - known:
-        yield f"of the job {job_id} was told, which does not exist"
+        yield f"there is a webhook of the unknown job {job_id}"
 
 
 def _hashes_reported(world: World, facts: Facts) -> dict[str, set[str]]:
@@ -202,17 +202,17 @@ async def _broken_of_job(client: Client, job: Any, reported: Container[str]) -> 
             found.append(f"the output of {name} cannot be read: {answer.status}")
             continue
         if (found_hash := hashlib.sha256(content).hexdigest()) != output["content_hash"]:
-            found.append(f"the output of {name} is not what its hash says")
+            found.append(f"the output of {name} does not match its hash")
         if found_hash not in reported:
-            found.append(f"the output of {name} is not what its worker has reported")
+            found.append(f"the output of {name} is not what its worker reported")
     events = await _events(client, job["id"])
     if [number for number, _ in events] != list(range(1, len(events) + 1)):
         found.append(f"the events of {name} have a gap: {events}")
     if not events or events[-1][1] != f"job:{job['status']}":
         found.append(f"{name} is {job['status']}, its events are {events}")
-    told = (await client.wanted("GET", f"/api/ai-jobs/{job['id']}/deliveries"))["deliveries"]
-    if [each["id"] for each in told] != [*set(client.world.receiver.ids.get(job["id"], []))]:
-        found.append(f"{name} has the webhooks {told}, and {client.world.receiver.ids.get(job['id'])} came")
+    deliveries = (await client.wanted("GET", f"/api/ai-jobs/{job['id']}/deliveries"))["deliveries"]
+    if [each["id"] for each in deliveries] != [*set(client.world.receiver.ids.get(job["id"], []))]:
+        found.append(f"{name} has the webhooks {deliveries}, and {client.world.receiver.ids.get(job['id'])} came")
     return found
 
 
@@ -267,7 +267,7 @@ async def _after_retention(world: World) -> list[str]:
         async with shard.read() as tx:
             rows |= {row.path for row in await tx.execute(select(tenant.files.c.path))}
     return [
-        *(f"the file {path} is in the storage, and nothing stands for it" for path in sorted(there - rows)),
+        *(f"the file {path} in the storage has no row" for path in sorted(there - rows)),
         *(f"the file {path} is not in the storage" for path in sorted(rows - there)),
     ]
 

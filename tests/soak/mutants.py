@@ -48,7 +48,7 @@ SOAK_MUTANTS = (
     SoakMutant(
         name="no fence",
         changes=[
-            _known("no fence: any token speaks for a leased dispatch"),
+            _known("no fence: any token settles a leased dispatch"),
             # the worker is checked as well; otherwise only a worker with a second lease for the job could get through
             Change(
                 file="services/queue/settle.py",
@@ -56,22 +56,22 @@ SOAK_MUTANTS = (
                 new="report.lease_token)\n",
             ),
         ],
-        breaks=["was taken, and its lease .* has ended as"],
+        breaks=["was accepted, but its lease .* ended as"],
     ),
     SoakMutant(
         name="no outbox, of decisions",
         changes=[_known("a decision leaves no entry in the outbox")],
-        breaks=["job .* is still", "had to mend"],
+        breaks=["job .* is still", "had to repair"],
     ),
     SoakMutant(
         name="no outbox, of submissions",
-        changes=[_known("a submission leaves nothing in the outbox")],
-        breaks=["job .* is still", "had to mend"],
+        changes=[_known("a submission leaves no entry in the outbox")],
+        breaks=["job .* is still", "had to repair"],
     ),
     SoakMutant(
         name="outbox entry skipped",
         changes=[_known("an entry leaves the outbox although it could not be applied")],
-        breaks=["job .* is still", "had to mend"],
+        breaks=["job .* is still", "had to repair"],
     ),
     SoakMutant(
         name="refund twice",
@@ -91,14 +91,14 @@ SOAK_MUTANTS = (
         name="output overwritten",
         changes=[
             # the upload itself becomes the output, and is not removed
-            _known("an output is not copied before it counts"),
+            _known("an output is not copied before completion"),
             Change(
                 file="services/queue/outputs.py",
-                old="        await self._remove(taken.copy if settlement.is_repeat else taken.upload)\n",
+                old="        await self._remove(copied.copy if settlement.is_repeat else copied.upload)\n",
                 new="",
             ),
         ],
-        breaks=["the output of .* is not what its worker has reported"],
+        breaks=["the output of .* is not what its worker reported"],
     ),
 )
 
