@@ -152,6 +152,7 @@ class TestStuckSteps:
         job = await desk.submit()
         world: Any = World(engine=desk.api.engine, clock=desk.api.clock, backend="")
         leased = await desk.lease()
+        await desk.api.engine.outbox.delivery.idle()
         async with shard_down(world, "main"):
             await desk.api.engine.queue.settle.fail(leased.dispatch_id, leased.lease_token, error="it broke")
             await desk.api.engine.outbox.delivery.idle()
@@ -177,6 +178,7 @@ class TestFindings:
     async def test_run_looks_and_repairs_nothing(self, desk: OperatorScenario) -> None:
         assert await desk.get("/reconcile/findings") == {"last": None, "running": None}
         job = await desk.submit()
+        await desk.api.engine.outbox.delivery.idle()
         await desk.advance(100)
         await lose_dispatch(desk, job.id)
         started = await desk.send("POST", "/reconcile")

@@ -338,7 +338,7 @@ class TestWaitingForNodes:
             asked = {"workflow_slug": made["slug"], "idempotency_key": "k", "wait_for_missing": True, **body}
             problem = problem_of(await user.call("POST", f"/api/{path}", asked), 409)
             assert problem["detail"].startswith("Waiting for nodes that no worker has: Rare")
-            assert "jobs can be added, once a worker has them" in problem["detail"]
+            assert "Once a worker has them" in problem["detail"]
 
     async def test_pending_workflow_is_read_when_its_nodes_arrive(self, api: Api, worker: Caller) -> None:
         await api.stop_loops()
@@ -426,7 +426,7 @@ class TestWaitingForNodes:
         assert await api.engine.catalogue.pending_workflows.run_once() == 0
         [listed] = (await user.get("/api/workflows"))["items"]
         assert listed["waiting"].startswith("The workflow cannot be read: ")
-        assert "made in the browser" in listed["waiting"]
+        assert "created in the browser" in listed["waiting"]
         problem_of(await user.call("POST", "/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "k"}), 409)
 
     async def test_node_that_the_policy_denies_is_not_waited_for(self, api: Api) -> None:

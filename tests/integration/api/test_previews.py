@@ -121,7 +121,7 @@ async def test_worker_that_knows_nothing_of_previews_hears_nothing_of_them(run: 
 async def test_parked_heartbeat_is_answered_when_a_viewer_arrives(run: Run) -> None:
     waiting = asyncio.create_task(run.beat(wait_seconds=30))
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not run.api.engine.queue.previews._waiting:  # noqa: ASYNC110  (nobody is told of it)
+        while not run.api.engine.queue.previews._waiting:  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0.001)
         assert not waiting.done()
         await run.look()

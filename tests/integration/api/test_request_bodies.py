@@ -172,7 +172,7 @@ async def test_batch_of_too_many_nodes_is_413_and_says_how_many_items_may_be_sen
     slug = (await caller.post("/api/workflows", new))["slug"]
     body = {"workflow_slug": slug, "idempotency_key": "k", "items": [{}] * 6}
     detail = problem_of(await caller.call("POST", "/api/batches", body), 413)["detail"]
-    assert "(COMFYRELAY_MAX_BATCH_NODES): with this graph, 5 items. Send several batches." in detail
+    assert "allows 5 items with this graph. Send several batches." in detail
     answer = await caller.call("POST", "/api/batches", {**body, "items": [{}] * 5})
     assert answer.status_code == 201, answer.text
 

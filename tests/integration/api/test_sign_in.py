@@ -269,7 +269,7 @@ class TestStorage:
         monkeypatch.setattr(api.engine.objects, "get", refused)
         found = await admin.post("/api/admin/storage/check")
         assert [each["part"] for each in found["tried"]] == ["write", "read"]
-        assert "not what is read" in found["tried"][-1]["problem"]
+        assert "other content than was written" in found["tried"][-1]["problem"]
         assert found["upload_url"] is None
 
 

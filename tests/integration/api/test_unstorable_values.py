@@ -65,19 +65,19 @@ async def test_unstorable_value_is_refused_by_field(
 @pytest.mark.parametrize(
     ("call", "body", "field", "allowed"),
     [
-        (("POST", "/api/presets"), {"name": "n", "values": {}, "nmae": 1}, "nmae", "Fields: name, values."),
+        (("POST", "/api/presets"), {"name": "n", "values": {}, "nmae": 1}, "nmae", "Valid fields: name, values."),
         (
             ("POST", "/api/batches"),
             {"items": [{"imput": 1}]},
             "items.0.imput",
-            "Fields: input_file_id, input_payload, ",
+            "Valid fields: input_file_id, input_payload, ",
         ),
         (("POST", "/api/ai-jobs/bulk"), {"action": "stop", "ids": ["a"]}, "action", "'cancel'"),
         (
             ("PATCH", "/api/admin/fleets/production/x"),
             {"max_worker": 1},
             "max_worker",
-            "Fields: machines, max_workers, name, ",
+            "Valid fields: machines, max_workers, name, ",
         ),
         (("GET", "/api/ai-jobs?status=lost"), None, "status", "'queued'"),
         (

@@ -137,7 +137,7 @@ class TestTokens:
         # it would be listed as one, and end with a new password
         user = await api.user()
         problem = problem_of(await user.call("POST", "/api/tokens", {"name": "session"}), 422)
-        assert "browsers" in problem["errors"]["name"]
+        assert "browser sessions" in problem["errors"]["name"]
         assert (await user.call("POST", "/api/tokens", {"name": "session of my laptop"})).status_code == 201
 
     async def test_revoked_one_works_no_longer(self, api: Api) -> None:

@@ -70,7 +70,7 @@ class TestSections:
         assert (cats["counts"]["processing"], cats["counts"]["queued"]) == (1, 2)
         assert [each["item_no"] for each in cats["items"]] == [0, 1, 2]
         assert cats["workflow_slug"] == done["workflow_slug"]
-        assert "1 worker is busy" in found[1]["waiting_text"]
+        assert "The worker is busy" in found[1]["waiting_text"]
         assert found[1]["waiting_reason"] == "busy"
         assert cats["first_label"] == (await user.get(f"/api/ai-jobs/{cats['items'][0]['id']}"))["label"]
         assert found[0]["waiting_text"] is found[-1]["waiting_text"] is None
@@ -305,7 +305,7 @@ class TestOrder:
         theirs = (await submit(other, effect))["id"]
         job = (await submit(user, effect))["id"]
         first = (await submit(user, effect, priority=5))["id"]
-        for before, why in ((ended, "does not wait"), (theirs, "does not wait"), (first, "another priority")):
+        for before, why in ((ended, "is not waiting"), (theirs, "is not waiting"), (first, "another priority")):
             response = await user.call("POST", f"/api/ai-jobs/{job}/move", {"before": before})
             assert why in problem_of(response, 409)["detail"]
         for body in ({}, {"to": "top", "before": first}, {"to": "nowhere"}):

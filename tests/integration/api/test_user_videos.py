@@ -58,7 +58,7 @@ class TestUploads:
         response = await (await api.user()).call("POST", "/api/videos/uploads", {**UPLOAD, "mime_type": mime_type})
         said = problem_of(response, 422)["errors"]["mime_type"]
         if not mime_type.startswith(("image", "x")):
-            assert said.startswith("cat.png cannot be used here: ")
+            assert said.startswith("cat.png cannot be used: ")
 
     async def test_file_may_not_be_too_large(self, sqlite_backend: SqliteBackend, tmp_path: Path) -> None:
         async with open_api(sqlite_backend, tmp_path, max_upload_bytes=1000) as api:

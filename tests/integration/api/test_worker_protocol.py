@@ -62,7 +62,7 @@ async def balance(api: Api, made: Made) -> int:
 
 async def until(condition: Callable[[], object]) -> None:
     """Yield to other tasks until the condition holds."""
-    while not condition():  # noqa: ASYNC110  (nobody is told of these states)
+    while not condition():  # noqa: ASYNC110  (there is no event)
         await asyncio.sleep(0.001)
 
 

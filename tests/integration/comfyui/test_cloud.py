@@ -303,7 +303,7 @@ async def test_cancelling_while_it_is_submitted_leaves_no_job_to_pay_for(
 ) -> None:
     simulator.misbehave(SlowHttp(seconds=0.2, path="/api/prompt"))
     run = asyncio.create_task(cloud.run(invert()))
-    while simulator.log.count("POST", "/api/prompt") == 0:  # noqa: ASYNC110  (the simulator tells nobody)
+    while simulator.log.count("POST", "/api/prompt") == 0:  # noqa: ASYNC110  (there is no event)
         await asyncio.sleep(0.01)
     run.cancel()
     with pytest.raises(asyncio.CancelledError):
@@ -348,7 +348,7 @@ async def test_closing_waits_for_a_cancel_that_is_under_way(simulator: Simulator
     await listener.received(Started)
     late = simulator.misbehave(SlowHttp(seconds=0.2, path="/api/jobs/"))
     run.cancel()
-    while late.happened == 0:  # noqa: ASYNC110  (the simulator tells nobody)
+    while late.happened == 0:  # noqa: ASYNC110  (there is no event)
         await asyncio.sleep(0.01)
     await cloud.close()
     assert simulator.log.interrupts == 1

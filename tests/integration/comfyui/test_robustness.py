@@ -93,7 +93,7 @@ class TestSubmitting:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         simulator.misbehave(SlowHttp(seconds=0.3, path="/prompt"))
         run = asyncio.create_task(comfy.run(invert()))
-        while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (the simulator tells nobody)
+        while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0.01)
         run.cancel()
         with pytest.raises(asyncio.CancelledError):
@@ -114,7 +114,7 @@ class TestSubmitting:
         await comfy.check()
         simulator.misbehave(SlowHttp(seconds=30, path="/prompt"))
         run = asyncio.create_task(comfy.run(invert(), timeouts=RunTimeouts(refused_seconds=0.2)))
-        while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (the simulator tells nobody)
+        while simulator.log.count("POST", "/prompt") == 0:  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0.01)
         await simulator.stop()
         async with asyncio.timeout(PATIENCE_SECONDS):

@@ -748,7 +748,7 @@ def repair(world: World, *, ends: Sequence[str], balances: Sequence[int]) -> Scr
 
 
 async def scale_a_fleet(world: World) -> Script:
-    """The leader finds an unknown machine and orders one more: there are two, whenever it crashes."""
+    """The leader finds an unknown machine and orders one more: two exist after a crash at any point."""
     desk = await world.desk()
     _, leased = await desk.leased()
     await world.complete(leased)

@@ -490,7 +490,7 @@ async def test_unused_frozen_inputs_are_deleted(tmp_path: Path) -> None:
         for each in kept.iterdir():
             os.utime(each, (0, 0))
     async with open_desk(tmp_path, SAVES) as desk, asyncio.timeout(30):
-        while len(list(kept.iterdir())) != 1:  # noqa: ASYNC110  (files tell nobody)
+        while len(list(kept.iterdir())) != 1:  # noqa: ASYNC110  (files send no event)
             await asyncio.sleep(0.05)
         [[cats]] = [list(each.iterdir()) for each in kept.iterdir()]
         assert sorted(each.name for each in cats.iterdir()) == ["cat.png", "new.png"]

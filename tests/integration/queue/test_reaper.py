@@ -137,7 +137,7 @@ async def reap_for(world: World, worker: str, *, waits: bool = True, **values: A
     if not waits:
         assert await polling == []
     else:
-        while not polls.waiting():  # noqa: ASYNC110  (who waits tells nobody)
+        while not polls.waiting():  # noqa: ASYNC110  (there is no event)
             await asyncio.sleep(0)
     reaped = await world.engine.queue.reaper.run_once()
     if waits and reaped:

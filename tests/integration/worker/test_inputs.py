@@ -166,7 +166,7 @@ async def test_missing_input_leaves_no_files(bench: Bench, tmp_path: Path) -> No
     )
     bench.storage.answers = [late_if_gone] * 3
     task = asyncio.create_task(inputs.fetch(lease, refresh=no_refresh))
-    while cache.bytes == 0 or bench.files != [f"{lease.name}/inputs/1.jpg"]:  # noqa: ASYNC110  (files tell nobody)
+    while cache.bytes == 0 or bench.files != [f"{lease.name}/inputs/1.jpg"]:  # noqa: ASYNC110  (files send no event)
         await asyncio.sleep(0.01)
     come.set()
     with pytest.raises(TransferFailed) as caught:

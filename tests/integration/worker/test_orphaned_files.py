@@ -79,7 +79,7 @@ async def failed_run(simulator: Simulator, **extra_data: str) -> str:
 
 async def until_forgotten(state: StateFolder) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while state.unfinished_runs():  # noqa: ASYNC110  (files tell nobody)
+        while state.unfinished_runs():  # noqa: ASYNC110  (files send no event)
             await asyncio.sleep(0.01)
 
 
@@ -187,7 +187,7 @@ async def until_read(simulator: Simulator) -> None:
 
 async def until_no_upload(state: StateFolder) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while state.unanswered_uploads():  # noqa: ASYNC110  (files tell nobody)
+        while state.unanswered_uploads():  # noqa: ASYNC110  (files send no event)
             await asyncio.sleep(0.01)
 
 

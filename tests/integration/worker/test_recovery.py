@@ -92,7 +92,7 @@ class TestRestarts:
         restarts = self.restarts(sys.executable, "-c", f"open({str(trace)!r}, 'w')")
         restarts.restart_unless_back(client)
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while not trace.exists():  # noqa: ASYNC110  (a file tells nobody)
+            while not trace.exists():  # noqa: ASYNC110  (files send no event)
                 await asyncio.sleep(0.02)
         assert client.is_restarting
         await simulator.restart()

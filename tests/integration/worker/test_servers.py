@@ -64,7 +64,7 @@ async def test_larger_gpu_gets_the_job_that_ran_out_of_memory(tmp_path: Path) ->
         servers = await stack.enter_async_context(open_servers(*(each.url for each in simulators), online=3))
         for _ in range(3):
             ran, lease = RunHistory(), make_lease(ran_out_bytes=8 * GIB)
-            await servers.run(lease, invert(), (), ran=ran, on_event=lambda _: None, on_move=lambda: None)
+            await servers.run(lease, invert(), (), history=ran, on_event=lambda _: None, on_move=lambda: None)
             assert ran.client_id == "comfyui-2"
 
 
@@ -80,7 +80,7 @@ async def test_newest_warm_workflows_of_each_server_are_reported() -> None:
 
         async def run(graph: Graph, on_event: Callable[[PoolJobEvent], None] = lambda _: None) -> str:
             ran = RunHistory()
-            await servers.run(make_lease(), graph, (), ran=ran, on_event=on_event, on_move=lambda: None)
+            await servers.run(make_lease(), graph, (), history=ran, on_event=on_event, on_move=lambda: None)
             return f"{ran.client_id} {workflow_hash(graph)}"
 
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -103,7 +103,7 @@ async def test_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_el
             simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
         with pytest.raises(NodeFailed) as caught:
             await servers.run(
-                make_lease(), invert(), (), ran=RunHistory(), on_event=lambda _: None, on_move=lambda: None
+                make_lease(), invert(), (), history=RunHistory(), on_event=lambda _: None, on_move=lambda: None
             )
     assert caught.value.fault is Fault.JOB
     assert first.log.prompts_queued + second.log.prompts_queued == 1
@@ -129,7 +129,7 @@ class TestNoServerIsLeft:
             async def run(
                 on_event: Callable[[PoolJobEvent], None] = lambda _: None, on_move: Callable[[], None] = lambda: None
             ) -> None:
-                await servers.run(make_lease(), invert(), (), ran=RunHistory(), on_event=on_event, on_move=on_move)
+                await servers.run(make_lease(), invert(), (), history=RunHistory(), on_event=on_event, on_move=on_move)
 
             async with asyncio.timeout(PATIENCE_SECONDS):
                 other = asyncio.create_task(
@@ -151,7 +151,7 @@ class TestNoServerIsLeft:
             async with asyncio.timeout(PATIENCE_SECONDS):
                 with pytest.raises(NotInstalled):
                     await servers.run(
-                        make_lease(), graph, (), ran=RunHistory(), on_event=lambda _: None, on_move=lambda: None
+                        make_lease(), graph, (), history=RunHistory(), on_event=lambda _: None, on_move=lambda: None
                     )
 
 
@@ -234,7 +234,7 @@ async def test_short_run_makes_no_previews_unless_watched(usual: float | None, w
                 lease,
                 invert(),
                 (),
-                ran=RunHistory(),
+                history=RunHistory(),
                 on_event=lambda _: accepted.set(),
                 on_move=lambda: None,
                 usual_seconds=usual,

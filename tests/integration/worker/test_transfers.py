@@ -186,7 +186,7 @@ class TestDownloads:
         storage.answers = [endless]
         task = asyncio.create_task(transfers.download(lambda: storage.url("a"), tmp_path / "a", refresh=no_refresh))
         await begun.wait()
-        while not list(tmp_path.iterdir()):  # noqa: ASYNC110  (a file tells nobody)
+        while not list(tmp_path.iterdir()):  # noqa: ASYNC110  (files send no event)
             await asyncio.sleep(0.01)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):

@@ -94,10 +94,10 @@ async def test_server_that_rests_gets_none_ahead(simulator: Simulator) -> None:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
         first = await held(pool)
-        pool.rest("a")
+        pool.pause_server("a")
         second = await pool.enqueue(invert(2))
         assert (second.status, await prompts(simulator)) == (PoolJobStatus.QUEUED, (1, 0))
-        pool.rest("a", is_paused=False)
+        pool.pause_server("a", is_paused=False)
         await until(second.events(), JobAccepted)
         stuck.end()
         await first

@@ -298,13 +298,13 @@ async def test_server_that_rests_finishes_its_job_and_gets_no_other(tmp_path: Pa
         events = pool.events(JobStarted)
         held = await pool.enqueue(picture(1), exclude_clients=["a"])
         await until(events, JobStarted)
-        pool.rest("b")
+        pool.pause_server("b")
         later = [await pool.enqueue(picture(seed), preferred_clients=["b"]) for seed in (2, 3)]
         await asyncio.gather(*later)
         assert {job.client_id for job in later} == {"a"}
         stuck.end()
         await held
-        pool.rest("b", is_paused=False)
+        pool.pause_server("b", is_paused=False)
         job = await pool.enqueue(picture(4), preferred_clients=["b"])
         await job
         assert job.client_id == "b"

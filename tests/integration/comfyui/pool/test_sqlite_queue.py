@@ -238,7 +238,7 @@ async def test_database_of_another_program_is_refused_and_left_alone(path: Path)
 
 async def test_file_that_is_no_database_is_refused(path: Path) -> None:
     path.write_text("These are not the bytes of a database. " * 100)
-    with pytest.raises(ConfigurationError, match="not a queue"):
+    with pytest.raises(ConfigurationError, match="not a ComfyRelay queue"):
         await stored(path)
 
 
