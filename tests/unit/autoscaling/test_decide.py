@@ -226,7 +226,7 @@ def test_beyond_the_money_the_dearest_that_are_idle_go_first() -> None:
     found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
     assert found.end == ["dear"]
     assert "1 machine beyond the limits; ending 1 of them" in found.reason
-    # never a busy one; then idle ones, starting with those that cost money
+    # never a busy one; then idle ones, the paid ones first
     held = fleet(busy(price_per_hour=9.0), *others, ready("free"), cost_per_hour=3.0, min_machines=4)
     assert plan([], held).end == ["a", "b"]
 

@@ -1,4 +1,4 @@
-"""A graph may name models and the files of its own job only. Prompts are never treated as files."""
+"""A graph may name models and the files of this job only. Prompts are never treated as files."""
 
 from typing import Any
 

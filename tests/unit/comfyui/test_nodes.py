@@ -56,7 +56,7 @@ def test_models_and_files_are_listed_with_where_they_are_named() -> None:
     assert [(each.node_id, each.input, each.name) for each in models_in(graph())] == [
         ("2", "ckpt_name", "sd/base.safetensors")
     ]
-    # a prompt of two lines is not a file, whatever its ending
+    # a prompt of two lines is not a file, with any extension
     assert [(each.node_id, each.class_type, each.name) for each in files_in(graph())] == [
         ("1", "LoadImage", "in/cat.PNG [input]")
     ]

@@ -1,4 +1,4 @@
-"""The policy for tenant graphs: no dangerous node, and no file except those of the job."""
+"""The policy for tenant graphs: no dangerous node, and no file outside the job."""
 
 import json
 import string

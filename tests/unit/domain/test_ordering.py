@@ -144,7 +144,7 @@ def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.
         ("abcd", "d", {1}, "adbc"),
         ("abcd", "a", {3}, "bcad"),
         ("abcd", "a", {1}, "abcd"),
-        # a batch stays together, whichever item is named
+        # a batch stays together, for any named item
         ("abbc", "c", {2}, "acbb"),
         ("aabc", "a", {3}, "baac"),
         # it no longer exists

@@ -160,7 +160,7 @@ def shared(thread: float, gpu: float) -> Callable[[int], float]:
 
 
 def long_looks(world: World) -> float:
-    """So few that a trial takes many of them, and so many that it ends."""
+    """Few enough that a trial takes several looks, and enough that it ends."""
     return world.seconds(8) / 2
 
 

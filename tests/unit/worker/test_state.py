@@ -25,7 +25,7 @@ def again(state: StateFolder) -> StateFolder:
 
 
 def test_folder_is_used_by_one_process(state: StateFolder) -> None:
-    with pytest.raises(ConfigurationError, match="WORKER_ID of its own"):
+    with pytest.raises(ConfigurationError, match="different WORKER_ID"):
         StateFolder(state.folder).open()
 
 

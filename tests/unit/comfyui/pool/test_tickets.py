@@ -67,7 +67,7 @@ def test_nodes_that_are_not_there_are_refused() -> None:
 def test_attachment_must_say_where_it_goes() -> None:
     with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
         made(invert(), attachments=[Attachment(source=b"")])
-    with pytest.raises(InvalidInput, match="one name"):
+    with pytest.raises(InvalidInput, match="only letters"):
         made(invert(), attachments=[Attachment(placeholder="__IMG__", folder="../x", source=b"")])
 
 
