@@ -81,7 +81,7 @@ class StateFolder:
                 f"The worker's folder {self.folder} cannot be used: {error.strerror}. Choose another with "
                 "COMFYRELAY_WORKER_DATA_DIR."
             ) from None
-        self._lock.acquire(advice="Give each worker of this machine a WORKER_ID of its own.")
+        self._lock.acquire(advice="Give each worker on this machine a different WORKER_ID.")
         for folder in (self.folder, self._held, self._unfinished):
             for part in folder.glob(f"{atomic.PART_PREFIX}*"):
                 files.remove(part, missing_ok=True)

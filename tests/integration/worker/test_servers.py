@@ -97,7 +97,7 @@ async def test_newest_warm_workflows_of_each_server_are_reported() -> None:
     assert told == newest[:MOST_WARM]
 
 
-async def test_node_that_raises_is_the_jobs_failure_at_once_and_tried_nowhere_else() -> None:
+async def test_node_exception_fails_the_job_without_another_server() -> None:
     async with Simulator() as first, Simulator() as second, open_servers(first.url, second.url, online=2) as servers:
         for simulator in (first, second):
             simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ValueError", message="wrong"))
@@ -195,7 +195,7 @@ async def test_each_server_reports_what_it_lacks_of_the_common_set() -> None:
     assert lacks == [None, {"node_types": ["B"], "models": ["b.safetensors"]}]
 
 
-async def test_names_that_are_no_texts_are_left_out() -> None:
+async def test_names_that_are_no_valid_text_are_skipped() -> None:
     """A file name on a Linux disk may be any bytes; a control plane would refuse the whole report."""
     names = ["good.safetensors", "half \udce4.safetensors", "zero \0.safetensors", "line\n.safetensors"]
     async with odd_comfyui({}, {"A": loader(*names), "B\0": loader()}) as url, open_servers(url) as servers:
@@ -213,7 +213,7 @@ async def test_configured_capabilities_do_not_hide_detected_ones() -> None:
     assert (capabilities.current["node_types"], capabilities.current["providers"]) == (["A"], ["self_hosted"])
 
 
-async def test_server_that_is_away_says_nothing() -> None:
+async def test_unreachable_server_reports_nothing() -> None:
     async with open_servers("http://127.0.0.1:1") as servers:
         assert await gather(servers, {}) == {"providers": ["self_hosted"]}
 

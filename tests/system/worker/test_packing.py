@@ -192,16 +192,16 @@ async def test_no_process_is_added_while_another_restarts(tmp_path: Path) -> Non
 async def test_failed_trial_is_repeated_in_the_next_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server disappears when it is about to be resumed."""
     refused: list[str] = []
-    rest = WorkflowPool.rest
+    pause_server = WorkflowPool.pause_server
 
     def refuse(pool: WorkflowPool, client_id: str, *, is_paused: bool = True) -> None:
         # all calls before, and the first for the new process
         if pool.stats().completed and len(refused) < 3:
             refused.append(client_id)
             raise NotFound("It is gone.")
-        rest(pool, client_id, is_paused=is_paused)
+        pause_server(pool, client_id, is_paused=is_paused)
 
-    monkeypatch.setattr(WorkflowPool, "rest", refuse)
+    monkeypatch.setattr(WorkflowPool, "pause_server", refuse)
     async with gpu_of(tmp_path, ALWAYS) as (_, gpus, packer):
         await until_reason(packer, lambda reason: reason == "3 processes: this is the limit for one GPU.")
         assert len(refused) == 3

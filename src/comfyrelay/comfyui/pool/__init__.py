@@ -1,4 +1,4 @@
-"""Several ComfyUI servers in one process: a queue before them, failover between them, and events from all of them."""
+"""Run graphs on several ComfyUI servers: one queue, failover between servers, and events from all of them."""
 
 from comfyrelay.comfyui.pool.events import (
     ClientBlockedWorkflow,
@@ -25,7 +25,7 @@ from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, FailureV
 from comfyrelay.comfyui.pool.job import PoolJob
 from comfyrelay.comfyui.pool.member import MemberTimings
 from comfyrelay.comfyui.pool.pool import WorkflowPool
-from comfyrelay.comfyui.pool.queue import JobOutcome, Leftover, MemoryQueue, PoolJobStatus, QueueAdapter
+from comfyrelay.comfyui.pool.queue import JobOutcome, MemoryQueue, PoolJobStatus, QueueAdapter, StoredJobs
 from comfyrelay.comfyui.pool.sqlite_queue import SqliteQueue
 from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
 from comfyrelay.comfyui.pool.streams import EventStream
@@ -58,7 +58,6 @@ __all__ = [
     "JobQueued",
     "JobRetrying",
     "JobStarted",
-    "Leftover",
     "MemberTimings",
     "MemoryQueue",
     "PoolEvent",
@@ -70,6 +69,7 @@ __all__ = [
     "QueueAdapter",
     "SmartFailover",
     "SqliteQueue",
+    "StoredJobs",
     "Ticket",
     "WorkflowPool",
 ]

@@ -1,4 +1,4 @@
-"""Failures of servers at workflows: recorded with the strategy, kept in the queue, and told."""
+"""Record failures of servers per workflow, store them in the queue, and emit events about blocks."""
 
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
@@ -31,8 +31,8 @@ class Blocks:
         self._spawn = spawn
         self._unblocked = unblocked
 
-    def restore(self, kept: Mapping[Pair, Block]) -> None:
-        for (client_id, workflow_hash), block in kept.items():
+    def restore(self, stored: Mapping[Pair, Block]) -> None:
+        for (client_id, workflow_hash), block in stored.items():
             self._failover.restore(client_id, workflow_hash, block)
             if workflow_hash not in self._failover.blocks(client_id):
                 self._keep(client_id, workflow_hash)
@@ -59,7 +59,7 @@ class Blocks:
         return was_blocked
 
     def release(self) -> None:
-        """Announce those that have ended by themselves."""
+        """Announce blocks that have expired."""
         for client_id, workflow_hash in self._failover.release():
             self._keep(client_id, workflow_hash)
             self._announce(client_id, workflow_hash)
@@ -69,13 +69,13 @@ class Blocks:
         self._emit(ClientUnblockedWorkflow(client_id=client_id, workflow_hash=workflow_hash))
 
     def _keep(self, client_id: str, workflow_hash: str) -> None:
-        # nobody waits for it: what a lost one costs is one attempt
+        # Written in the background: losing a block costs one attempt.
         if self._queue.durable:
             self._spawn(self._write(client_id, workflow_hash))
 
     async def _write(self, client_id: str, workflow_hash: str) -> None:
         try:
-            # as it is now: of several writes, the last one that is begun has the newest
-            await self._queue.keep_block(client_id, workflow_hash, self._failover.blocks(client_id).get(workflow_hash))
+            # Write the current block: of several writes, the last one started has the newest.
+            await self._queue.store_block(client_id, workflow_hash, self._failover.blocks(client_id).get(workflow_hash))
         except Exception:
-            log.exception("pool.block_not_kept", client_id=client_id, workflow_hash=workflow_hash)
+            log.exception("pool.block_not_stored", client_id=client_id, workflow_hash=workflow_hash)

@@ -1,4 +1,4 @@
-"""Waiting jobs in the order in which they go, grouped so that choosing the next one does not walk all of them."""
+"""Waiting jobs in order, grouped so that choosing the next one does not walk all of them."""
 
 from bisect import bisect_left, insort
 from collections.abc import Callable
@@ -6,18 +6,18 @@ from heapq import heappop, heappush
 
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 
-# -priority, sequence, id: the smallest goes first, and no two have the same sequence
+# -priority, sequence, id: the smallest goes first, and sequences are unique.
 Place = tuple[int, int, str]
 
 
 class Buckets:
-    """Highest priority first, then first come. A bucket that may not run now holds up nobody."""
+    """Highest priority first, then first come. A bucket that may not run now does not delay others."""
 
     def __init__(self) -> None:
         self._tickets: dict[str, Ticket] = {}
         self._heaps: dict[Bucket, list[Place]] = {}
-        # The first place of each bucket, sorted. A list beats a heap here: looking along it changes nothing, and most
-        # looks pass over buckets that may not run.
+        # The first place of each bucket, sorted. A list beats a heap here: scanning it changes nothing, and most scans
+        # skip buckets that may not run.
         self._heads: list[tuple[Place, Bucket]] = []
 
     def __len__(self) -> int:
@@ -33,7 +33,7 @@ class Buckets:
             self._move_head(ticket.bucket, first)
 
     def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
-        """Take out the first job whose bucket may run."""
+        """Remove and return the first job whose bucket may run."""
         for place, bucket in self._heads:
             if may_run(bucket):
                 ticket = self._tickets.pop(place[2])
@@ -45,13 +45,13 @@ class Buckets:
         ticket = self._tickets.pop(job_id, None)
         if ticket is None:
             return False
-        # further back it stays as a gap, which is closed when it comes to the front
+        # A job further back leaves a gap, which is skipped when it reaches the front.
         if self._heaps[ticket.bucket][0][2] == job_id:
             self._drop_gone(ticket.bucket)
         return True
 
     def _drop_gone(self, bucket: Bucket) -> None:
-        """Bring the bucket's first waiting job to its front; the one that is there has gone."""
+        """Make the bucket's next waiting job its head, after the first one was removed."""
         heap = self._heaps[bucket]
         first = heap[0]
         while heap and heap[0][2] not in self._tickets:

@@ -1,4 +1,4 @@
-"""Hands a pool's events to those who asked for them, and lets none of them break the pool."""
+"""Deliver a pool's events to subscribers. A failing subscriber does not affect the pool."""
 
 import asyncio
 import inspect
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 Callback = Callable[[Any], object]
 Selector = str | type[PoolEvent]
 
-# How long asynchronous callbacks may go on after the pool has closed.
+# How long asynchronous callbacks may run after the pool has closed.
 _CALLBACK_SECONDS = 5.0
 
 
@@ -32,7 +32,7 @@ class Bus:
     def __init__(self, *, buffer_size: int) -> None:
         self._buffer_size = buffer_size
         self._listeners: dict[_Listener, None] = {}
-        # weak: a reader that leaves its `async for` need not say goodbye
+        # Weak: a reader that leaves its `async for` does not have to unsubscribe.
         self._streams: WeakKeyDictionary[EventStream[Any], tuple[type[PoolEvent], ...]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
@@ -62,11 +62,11 @@ class Bus:
                 self._call(listener.callback, event)
 
     def do_not_wait_for(self, task: asyncio.Task[Any]) -> None:
-        """Do not wait for this callback at the end: it is the one that waits for the end."""
+        """Do not wait for this callback on close: it is the one that closes the pool."""
         self._tasks.discard(task)
 
     async def close(self) -> None:
-        """Let the asynchronous callbacks come to their end, and end the streams."""
+        """Wait for asynchronous callbacks and close the streams."""
         if tasks := set(self._tasks):
             await asyncio.wait(tasks, timeout=_CALLBACK_SECONDS)
             for task in tasks:
@@ -102,4 +102,4 @@ def _class_of(name: str) -> type[PoolEvent]:
     try:
         return EVENT_CLASSES[name]
     except KeyError:
-        raise InvalidInput(f'There is no event "{name}". There are: {", ".join(sorted(EVENT_CLASSES))}.') from None
+        raise InvalidInput(f'Unknown event "{name}". Events: {", ".join(sorted(EVENT_CLASSES))}.') from None

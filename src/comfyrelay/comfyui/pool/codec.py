@@ -1,4 +1,4 @@
-"""Tickets and outcomes as JSON, for queues that outlive the process."""
+"""Encode tickets and outcomes as JSON for durable queues."""
 
 from base64 import b64decode, b64encode
 from dataclasses import asdict, fields, replace
@@ -15,14 +15,14 @@ from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault, InvalidInput
 
-# What orjson would write by itself comes back as something else.
+# orjson would encode these as another type.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-# What is kept in columns, or in another form.
+# Stored in columns or in another form.
 _APART = frozenset({"id", "sequence", "bucket", "graph", "attempts", "metadata", "attachments"})
 
 
 def dump_ticket(ticket: Ticket) -> bytes:
-    """Everything but the graph, the bytes of attachments and the count of attempts."""
+    """Encode everything except the graph, the bytes of attachments and the number of attempts."""
     kept = {each.name: getattr(ticket, each.name) for each in fields(ticket) if each.name not in _APART}
     metadata = orjson.Fragment(_dump_metadata(ticket))
     attachments = [_attachment(each) for each in ticket.attachments]
@@ -34,12 +34,12 @@ def dump_ticket(ticket: Ticket) -> bytes:
 def load_ticket(
     text: bytes, *, job_id: str, sequence: int, attempts: int, graph: bytes, contents: dict[int, bytes]
 ) -> Ticket:
-    """`contents` are the bytes of attachments, by their position."""
+    """`contents` are the bytes of attachments by position."""
     value = orjson.loads(text)
     attachments = [
         Attachment(**{**each, "source": contents[position] if each["source"] is None else Path(each["source"])})
         for position, each in enumerate(value["attachments"])
-        # the bytes of a finished job are gone
+        # The bytes of a finished job are deleted.
         if each["source"] is not None or position in contents
     ]
     bucket = Bucket(
@@ -52,7 +52,7 @@ def load_ticket(
         value.pop("same_as", None),
     )
     given = {
-        # a queue of an earlier version may lack what has a default
+        # A queue of an earlier version may not have fields with a default.
         **value,
         "bucket": bucket,
         "created_at": datetime.fromisoformat(value["created_at"]),
@@ -93,13 +93,13 @@ def _dump_metadata(ticket: Ticket) -> bytes:
         return orjson.dumps(dict(ticket.metadata), option=_STRICT)
     except TypeError as error:
         raise InvalidInput(
-            f"A durable queue keeps metadata as JSON, and this is not: {error}.", errors={"metadata": str(error)}
+            f"A durable queue stores metadata as JSON, and this is not JSON: {error}.", errors={"metadata": str(error)}
         ) from None
 
 
 def _attachment(attachment: Attachment) -> dict[str, Any]:
     source = attachment.source
-    # absolute: the process that runs it may have been started in another folder
+    # Absolute: the process that runs the job may start in another folder.
     kept = str(source.absolute()) if isinstance(source, Path) else None
     return {each.name: getattr(attachment, each.name) for each in fields(attachment)} | {"source": kept}
 
@@ -141,7 +141,7 @@ def _load_error(value: dict[str, Any]) -> ComfyError:
 
 
 def _error_class(code: str) -> type[ComfyError]:
-    """The class with this code; a subclass that has its parent's is read as its parent."""
+    """Return the class with this code. A subclass with its parent's code is loaded as the parent."""
     level: list[type[ComfyError]] = [ComfyError]
     while level:
         for each in level:

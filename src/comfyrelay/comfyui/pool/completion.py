@@ -1,4 +1,4 @@
-"""The end of a job: written down first, then told to everybody who waits for it."""
+"""Finish jobs: store the outcome first, then notify everything that waits for it."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -19,7 +19,7 @@ T = TypeVar("T")
 log = structlog.get_logger(__name__)
 
 
-class Endings:
+class JobCompletion:
     def __init__(
         self, *, queue: QueueAdapter, registry: Registry, tally: Tally, emit: Callable[[PoolEvent], None]
     ) -> None:
@@ -38,16 +38,16 @@ class Endings:
     async def cancel(self, record: Record, reason: str | None = None) -> None:
         await self._end(record, PoolJobStatus.CANCELED, reason=reason)
 
-    def recall(self, record: Record, outcome: JobOutcome) -> None:
-        """A job that ended in an earlier life of the queue."""
+    def restore(self, record: Record, outcome: JobOutcome) -> None:
+        """Restore a job that finished before the pool was opened."""
         record.client_id = outcome.client_id
         record.started_at = outcome.started_at
         record.end(outcome, _ending(record, outcome, None))
         self._note_finished(record)
 
     def abandon(self, record: Record) -> None:
-        """The pool closes and the queue keeps the job: those who wait here wait in vain."""
-        record.failure = Canceled("The pool was closed; the job waits in its queue for the next start.")
+        """Fail the waiters of a job that stays in the durable queue, because the pool closes."""
+        record.failure = Canceled("The pool was closed; the job stays in its queue for the next start.")
         record.set_done()
 
     def emit(self, record: Record, event: PoolJobEvent) -> None:
@@ -56,14 +56,14 @@ class Endings:
         self._emit_to_all(event)
 
     def spawn(self, work: Coroutine[Any, Any, T]) -> asyncio.Task[T]:
-        """Do something that is waited for before the pool is closed."""
+        """Start a task that is awaited before the pool closes."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
         return task
 
     async def finish(self) -> None:
-        """Wait for everything that was spawned."""
+        """Wait for all spawned tasks."""
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -89,7 +89,8 @@ class Endings:
         try:
             await self._queue.settle(record.ticket.id, outcome)
         except Exception:
-            # it is over all the same; a durable queue that could not write it down runs it again after a restart
+            # The job has ended even if this fails. A durable queue that could not store it runs it again after a
+            # restart.
             log.exception("pool.settle_failed", job_id=record.ticket.id)
         self._tally.moved(record.status, status)
         ending = _ending(record, outcome, reason)

@@ -1,4 +1,4 @@
-"""From the events of a run on a server to the events of a job in a pool."""
+"""Translate events of a run on a server into events of a pool job."""
 
 from collections.abc import Callable
 from typing import Any, assert_never
@@ -30,7 +30,7 @@ from comfyrelay.comfyui.runs.events import (
 
 
 class EventTranslator:
-    """Translates for one attempt; of a stopped one only what is to be kept of it is passed on."""
+    """Translate the events of one attempt. For a stopped attempt only metadata is passed on."""
 
     def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, PoolJobEvent], None]) -> None:
         self._record = record
@@ -51,7 +51,7 @@ class EventTranslator:
             case NodeStarted():
                 self._emit_progress(event, class_type=event.class_type)
             case Step():
-                # nodes that a node makes while it runs are not in the graph
+                # Nodes that a node creates while it runs are not in the graph.
                 class_type = self._graph.get(event.node_id, {}).get("class_type", "")
                 self._emit_progress(event, class_type=class_type, value=event.value, maximum=event.maximum)
             case Preview():
@@ -63,7 +63,7 @@ class EventTranslator:
             case Noted():
                 self._emit_as(JobNoted, event, about=event.about)
             case Finished():
-                # the pool emits its own once it is settled
+                # The pool emits its own event once the job is settled.
                 return
             case _:
                 assert_never(event)

@@ -1,4 +1,4 @@
-"""What a pool tells its listeners. Each class has the name by which it is subscribed to as its `type`."""
+"""Events of a pool. The `type` of a class is the name to subscribe to."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class PoolEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolReady(PoolEvent):
-    """Every server was tried once, and these are online."""
+    """Every server was tried once; these are online."""
 
     type: ClassVar[str] = "pool:ready"
     client_ids: tuple[str, ...]
@@ -40,7 +40,7 @@ class ClientStateChanged(PoolEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientBlockedWorkflow(PoolEvent):
-    """This server gets no job of this workflow until then."""
+    """This server gets no jobs of this workflow until then."""
 
     type: ClassVar[str] = BLOCKED_EVENT
     client_id: str
@@ -57,7 +57,7 @@ class ClientUnblockedWorkflow(PoolEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolJobEvent(PoolEvent):
-    """`client_id` is the server it runs on, or ran on last; `attempt` counts from 1, and is 0 before the first."""
+    """`client_id` is the current or last server. `attempt` counts from 1, and is 0 before the first."""
 
     job_id: str
     workflow_hash: str
@@ -74,7 +74,7 @@ class JobQueued(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobAccepted(PoolJobEvent):
-    """The server took it. `position` is how many runs are ahead of it there; `None` until that is known."""
+    """The server accepted the run. `position` is the number of runs ahead of it there, or `None` if unknown."""
 
     type: ClassVar[str] = "job:accepted"
     prompt_id: str
@@ -89,7 +89,7 @@ class JobStarted(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobProgress(PoolJobEvent):
-    """A node began, or has done `value` of `maximum` steps; `progress` is that of the whole run, from 0 to 1."""
+    """A node started, or has completed `value` of `maximum` steps. `progress` covers the whole run, from 0 to 1."""
 
     type: ClassVar[str] = "job:progress"
     prompt_id: str
@@ -111,7 +111,7 @@ class JobPreview(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobOutput(PoolJobEvent):
-    """An output node is done."""
+    """An output node has finished."""
 
     type: ClassVar[str] = "job:output"
     prompt_id: str
@@ -122,7 +122,7 @@ class JobOutput(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobPrinted(PoolJobEvent):
-    """What runs has printed a line. Graphs print none."""
+    """A script printed a line. Graphs never send this event."""
 
     type: ClassVar[str] = "job:printed"
     prompt_id: str
@@ -131,7 +131,7 @@ class JobPrinted(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobNoted(PoolJobEvent):
-    """What is to be kept of this run however it ends. Graphs tell nothing of the kind."""
+    """Metadata to store with the run however it ends. Graphs never send this event."""
 
     type: ClassVar[str] = "job:noted"
     prompt_id: str
@@ -140,7 +140,7 @@ class JobNoted(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobRetrying(PoolJobEvent):
-    """This attempt failed; the next one may begin in `delay_seconds`."""
+    """This attempt failed. The next one may start in `delay_seconds`."""
 
     type: ClassVar[str] = "job:retrying"
     error: ComfyError

@@ -1,4 +1,4 @@
-"""Whose a failure is, and which server must not get which workflow, until when."""
+"""Decide who caused a failure, and which server must not get which workflow until when."""
 
 import time
 from collections import defaultdict
@@ -15,18 +15,18 @@ from comfyrelay.domain.queue.blocks import Block, FailoverPolicy, is_blocked, re
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 
 Clock = Callable[[], datetime]
-# client id, workflow hash
+# Client id, workflow hash.
 Pair = tuple[str, str]
 
 
 class FailureVerdict(StrEnum):
-    """Whose a failure is.
+    """Who caused a failure.
 
     - `JOB`: the job fails, and no server is blamed.
-    - `SERVER`: the failure is recorded against the server, and the job is tried again.
-    - `ELSEWHERE`: the job goes to another server that is online. When it succeeds there, the failure is recorded
-      against the first server after all; when there is no other, it is the job's.
-    - `AGAIN`: the job is tried again, and no server is blamed.
+    - `SERVER`: the failure is recorded against the server, and the job is retried.
+    - `ELSEWHERE`: the job moves to another online server. If it succeeds there, the failure is recorded against the
+      first server; without another server, the job fails.
+    - `AGAIN`: the job is retried, and no server is blamed.
     """
 
     JOB = "job"
@@ -37,7 +37,7 @@ class FailureVerdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """`earlier` is what failed this job on other servers before, by their client ids."""
+    """`earlier` are the errors of this job on other servers, by client id."""
 
     client_id: str
     workflow_hash: str
@@ -47,45 +47,45 @@ class Failure:
 
 class FailoverStrategy(Protocol):
     def judge(self, failure: Failure) -> FailureVerdict:
-        """Whose failure this is. Asked for each one, also for a node's exception and for a graph that is refused.
+        """Decide who caused a failure. Called for every failure, including node exceptions and rejected graphs.
 
-        Whatever the verdict but `JOB`, a server that lacks nodes or models does not get the job again; that costs no
-        attempt, and when every server has refused the job so, it fails.
+        With any verdict except `JOB`, a server with missing nodes or models does not get the job again. That costs no
+        attempt. If every server has rejected the job this way, it fails.
         """
 
     def should_skip(self, client_id: str, workflow_hash: str) -> bool:
-        """Whether this server must not get this workflow now. Asked often: must be quick."""
+        """Whether this server must not get this workflow now. Called often, so it must be fast."""
 
     def record_failure(self, client_id: str, workflow_hash: str, error: ComfyError) -> datetime | None:
-        """The server failed at it. Returns until when the pair is blocked, if it is."""
+        """Record a failure of this server. Returns until when the pair is blocked, if it is."""
 
     def record_success(self, client_id: str, workflow_hash: str) -> bool:
-        """The server completed it. Returns whether that ended a block."""
+        """Record a success of this server. Returns whether that ended a block."""
 
     def lift(self, client_id: str, workflow_hash: str) -> bool:
-        """Somebody lifts the block of a pair by hand, its count with it. Returns whether it was blocked."""
+        """Remove the block and failure count of a pair on request. Returns whether it was blocked."""
 
     def release(self) -> list[Pair]:
-        """The pairs whose block has ended since the last call; they may be used again from then on."""
+        """Return the pairs whose block has expired since the last call. They may be used again."""
 
     def seconds_to_release(self) -> float | None:
-        """How long until the next block ends; `None` when there is none."""
+        """Return the seconds until the next block expires, or `None`."""
 
     def blocks(self, client_id: str) -> Mapping[str, Block]:
-        """The failures of this server since its last success, by workflow hash."""
+        """Return the failures of this server since its last success, by workflow hash."""
 
     def blocked_hashes(self, client_id: str) -> frozenset[str]:
-        """The workflows that this server does not get now."""
+        """Return the workflows that this server does not get now."""
 
     def restore(self, client_id: str, workflow_hash: str, block: Block) -> None:
-        """What a durable queue has kept of an earlier life; a block that has ended meanwhile is forgotten."""
+        """Restore a block from a durable queue. An expired block is ignored."""
 
 
 class SmartFailover:
-    """A pair is blocked for a cooldown from its nth failure in a row on; at its end it starts with a clean slate.
+    """Block a pair for a cooldown after a number of consecutive failures. Its count restarts when the block expires.
 
     Only the pair is blocked: the server gets other workflows, and other servers get this one. A job whose node raised
-    is tried once elsewhere; if it fails there, too, the failure is the job's.
+    an exception is tried once on another server; if it fails there, too, the job fails.
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class SmartFailover:
             max_failures_before_block=max_failures_before_block, cooldown=timedelta(seconds=cooldown_seconds)
         )
         self._clock = clock or steady_clock()
-        # client id → workflow hash → its failures
+        # Client id -> workflow hash -> failures.
         self._blocks: defaultdict[str, dict[str, Block]] = defaultdict(dict)
         self._ends: list[tuple[datetime, Pair]] = []
         self._released: list[Pair] = []
@@ -121,7 +121,7 @@ class SmartFailover:
         self,
         client_id: str,
         workflow_hash: str,
-        error: ComfyError,  # noqa: ARG002 — for strategies that look at it
+        error: ComfyError,  # noqa: ARG002  (other strategies use it)
     ) -> datetime | None:
         self._expire()
         blocks = self._blocks[client_id]
@@ -178,7 +178,7 @@ class SmartFailover:
         return block is not None and is_blocked(block.blocked_until, now=self._clock())
 
     def _expire(self) -> None:
-        """Forget the blocks that have ended."""
+        """Remove expired blocks."""
         while self._ends:
             until, (client_id, workflow_hash) = self._ends[0]
             block = self._of(client_id).get(workflow_hash)
@@ -187,11 +187,11 @@ class SmartFailover:
                     return
                 self._forget(client_id, workflow_hash)
                 self._released.append((client_id, workflow_hash))
-            # else: a later failure moved the end, or a success lifted the block
+            # Otherwise a later failure moved the end, or a success removed the block.
             heappop(self._ends)
 
 
 def steady_clock() -> Clock:
-    """The time in UTC as it is now, going on evenly even if the machine's clock is set."""
+    """Return a UTC clock that advances evenly even if the system clock is changed."""
     start, started = utc_now(), time.monotonic()
     return lambda: start + timedelta(seconds=time.monotonic() - started)

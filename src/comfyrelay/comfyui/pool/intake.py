@@ -1,4 +1,4 @@
-"""How jobs come into a pool: from its users, and from an earlier life of its queue."""
+"""Accept jobs from callers, and restore jobs from a durable queue."""
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.graphs.graph import Graph
-from comfyrelay.comfyui.pool.completion import Endings
+from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.events import JobQueued
 from comfyrelay.comfyui.pool.job import PoolJob
-from comfyrelay.comfyui.pool.queue import Leftover, QueueAdapter
+from comfyrelay.comfyui.pool.queue import QueueAdapter, StoredJobs
 from comfyrelay.comfyui.pool.record import Record
 from comfyrelay.comfyui.pool.registry import Registry
 from comfyrelay.comfyui.pool.stats import Tally
@@ -24,17 +24,17 @@ class Intake:
         *,
         queue: QueueAdapter,
         registry: Registry,
-        endings: Endings,
+        completion: JobCompletion,
         tally: Tally,
         arrived: Callable[[Ticket], None],
         make_job: Callable[[Record], PoolJob],
         restore_blocks: Callable[[Mapping[tuple[str, str], Block]], None],
         is_cached: Callable[[str], bool],
     ) -> None:
-        """`is_cached` says of a `cache_key` whether a server has run it last."""
+        """`is_cached` says whether the last run of a server had this `cache_key`."""
         self._queue = queue
         self._registry = registry
-        self._endings = endings
+        self._completion = completion
         self._tally = tally
         self._arrived = arrived
         self._make_job = make_job
@@ -48,44 +48,44 @@ class Intake:
         self._all_arrived.set()
 
     async def open(self) -> None:
-        leftover = await self._queue.open()
-        self._restore_blocks(leftover.blocks)
-        self._recall(leftover)
-        for ticket in leftover.waiting:
+        stored = await self._queue.open()
+        self._restore_blocks(stored.blocks)
+        self._restore(stored)
+        for ticket in stored.waiting:
             record, _ = self._register(ticket)
             self._tally.added(record.status)
             if ticket.attempts >= ticket.max_attempts:
                 self._queue.remove(ticket.id)
-                await self._endings.fail(record, RunLost("The process ended during the last attempt."))
+                await self._completion.fail(record, RunLost("The process exited during the last attempt."))
             else:
                 self._arrived(ticket)
         self._is_open = True
 
     async def close(self) -> None:
-        """Take no more jobs, and return when those on their way have arrived."""
+        """Accept no more jobs, and wait until pending ones are queued."""
         self._is_open = False
         await self._all_arrived.wait()
 
     async def take(self, graph: Graph, options: JobOptions, client_ids: Collection[str]) -> PoolJob:
-        # one job in each turn of the event loop, for those who enqueue thousands in a row or at once
+        # One job per turn of the event loop, even if a caller enqueues thousands.
         async with self._turn:
             await asyncio.sleep(0)
             if not self._is_open:
                 raise Conflict("The pool is not open.")
             ticket = make_ticket(graph, options, sequence=self._next_sequence, created_at=utc_now())
             _check_clients(ticket, client_ids)
-            ticket = self._beside_its_same(ticket)
+            ticket = self._route_by_cache_key(ticket)
             self._next_sequence += 1
         await self._put(ticket)
-        # nothing else has run since it became available, so no event of it comes before this one
+        # Nothing has run since the job became available, so no other event of it precedes this one.
         record, job = self._register(ticket)
         self._tally.added(record.status)
-        self._endings.emit(record, record.event(JobQueued, priority=ticket.priority))
+        self._completion.emit(record, record.event(JobQueued, priority=ticket.priority))
         self._arrived(ticket)
         return job
 
-    def _beside_its_same(self, ticket: Ticket) -> Ticket:
-        """One that is the same as another that has not ended, or that a server has run last, goes where that went."""
+    def _route_by_cache_key(self, ticket: Ticket) -> Ticket:
+        """Send a job to the server that runs, or ran last, a job with the same cache key."""
         key = ticket.cache_key
         if key is None:
             return ticket
@@ -98,19 +98,19 @@ class Intake:
         try:
             await self._queue.put(ticket)
         except asyncio.CancelledError:
-            # nobody has its handle, but it may be written down by now
-            self._endings.spawn(self._queue.forget([ticket.id]))
+            # The caller has no handle, but the job may be stored already.
+            self._completion.spawn(self._queue.forget([ticket.id]))
             raise
         finally:
             self._arriving -= 1
             if not self._arriving:
                 self._all_arrived.set()
 
-    def _recall(self, leftover: Leftover) -> None:
-        for ticket, outcome in leftover.finished:
+    def _restore(self, stored: StoredJobs) -> None:
+        for ticket, outcome in stored.finished:
             record, _ = self._register(ticket)
-            self._endings.recall(record, outcome)
-        known = (*leftover.waiting, *(ticket for ticket, _ in leftover.finished))
+            self._completion.restore(record, outcome)
+        known = (*stored.waiting, *(ticket for ticket, _ in stored.finished))
         self._next_sequence = max((ticket.sequence for ticket in known), default=0) + 1
 
     def _register(self, ticket: Ticket) -> tuple[Record, PoolJob]:

@@ -1,4 +1,4 @@
-"""The handle of a job in a pool."""
+"""Handle of a job in a pool."""
 
 from collections.abc import Awaitable, Callable, Generator, Mapping
 from datetime import datetime
@@ -15,10 +15,10 @@ from comfyrelay.errors import Canceled, ComfyError, Conflict
 
 
 class PoolJob:
-    """`result = await job`, as often as you like and from as many tasks as you like.
+    """A job of a pool. `result = await job` works any number of times and from any number of tasks.
 
-    That returns the `RunResult`, or raises the last `ComfyError`, or `Canceled`. Canceling a task that awaits a job
-    leaves the job alone.
+    It returns the `RunResult`, or raises the last `ComfyError` or `Canceled`. Canceling a task that awaits a job does
+    not cancel the job.
     """
 
     __slots__ = ("_buffer_size", "_cancel", "_record")
@@ -56,17 +56,17 @@ class PoolJob:
 
     @property
     def attempts(self) -> int:
-        """How many runs were begun."""
+        """Number of runs started."""
         return self._record.ticket.attempts
 
     @property
     def client_id(self) -> str | None:
-        """The server that it runs on, or ran on last."""
+        """The current or last server."""
         return self._record.client_id
 
     @property
     def server(self) -> ComfyServer | None:
-        """That server itself, for reading files; `None` before the first run."""
+        """The server itself, for reading files; `None` before the first run."""
         return self._record.server
 
     @property
@@ -75,7 +75,7 @@ class PoolJob:
 
     @property
     def started_at(self) -> datetime | None:
-        """When its last attempt began."""
+        """When its last attempt started."""
         return self._record.started_at
 
     @property
@@ -89,19 +89,19 @@ class PoolJob:
 
     @property
     def progress(self) -> float:
-        """From 0 to 1, as far as nodes tell."""
+        """From 0 to 1, as far as nodes report it."""
         return self._record.progress
 
     async def cancel(self, *, wait: bool = True) -> bool:
-        """Stop it; false when it had ended before.
+        """Cancel the job. Returns false if it had already ended.
 
-        Returns when the run has stopped on its server, which a node may delay until its next step; without `wait`, as
-        soon as the server was asked to. The job is canceled at once, and its server gets the next one.
+        Waits until the run has stopped on its server, which a node may delay until its next step. Without `wait`,
+        returns after the stop request. The job is canceled at once, and its server gets the next one.
         """
         return await self._cancel(self.id, wait)
 
     def events(self) -> EventStream[PoolJobEvent]:
-        """Its events from now on; the last one tells how it ended."""
+        """Stream its events from now on. The last one reports the outcome."""
         stream: EventStream[PoolJobEvent] = EventStream(limit=self._buffer_size)
         if not self._record.is_done:
             self._record.streams = (*self._record.streams, stream)
@@ -112,14 +112,14 @@ class PoolJob:
         return stream
 
     async def download(self, file: OutputFile, to: Path) -> int:
-        """Save one of its files; `to` appears only when it is complete. Returns its size."""
+        """Save one of its files and return its size. `to` appears only when it is complete."""
         if self.server is None:
-            raise Conflict("This job has not run on a server of this pool, so there is nowhere to read its files.")
+            raise Conflict("This job has not run on a server of this pool, so its files cannot be read.")
         return await self.server.download(file, to)
 
     async def _outcome(self) -> RunResult:
         await self._record.wait()
         if self._record.result is not None:
             return self._record.result
-        # each who awaits gets the trace of its own await, not those of all before
+        # Each waiter gets its own traceback, not that of all earlier ones.
         raise (self._record.failure or Canceled()).with_traceback(None)

@@ -1,4 +1,4 @@
-"""One server of a pool: whether it can be used, and what the scheduler wants to know about it."""
+"""One server of a pool: its state, and what the scheduler needs to know about it."""
 
 import asyncio
 from collections.abc import Callable
@@ -16,13 +16,13 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# More than fit into any memory.
+# More workflows than fit into any memory.
 MOST_WARM = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MemberTimings:
-    """`reconnect_grace_seconds` is how long a server that came back is left alone, to finish starting."""
+    """`reconnect_grace_seconds` is how long a reconnected server gets no jobs, so that it can finish starting."""
 
     reconnect_grace_seconds: float = 2.0
     health_interval_seconds: float = 15.0
@@ -42,8 +42,11 @@ class Member:
         gpu: str | None = None,
         comfyui: ReportsMemory | None = None,
     ) -> None:
-        """`owned` servers are closed with the pool. `on_change` hears of each change of state, and why. A `gpu` may
-        have several servers; `comfyui` tells of its memory."""
+        """`owned` servers are closed with the pool.
+
+        `on_change` is called with each change of state and its reason. Several servers may share a `gpu`; `comfyui`
+        reports its memory.
+        """
         self.id = client_id
         self.server = server
         self.owned = owned
@@ -51,32 +54,33 @@ class Member:
         self.tried = False
         self.gpu = gpu
         self.comfyui = comfyui
-        # of what runs there
+        # Buckets of the active runs.
         self.buckets: list[Bucket] = []
-        # it finishes what runs there, and gets nothing more
-        self.is_resting = False
+        # Active runs finish, but it gets no new jobs.
+        self.is_paused = False
         self.running = 0
         self.completed = 0
         self.failed = 0
         self.last_used = 0
-        # the newest first
+        # Newest first.
         self.warm: dict[str, None] = {}
-        # those, and what has failed or was stopped since: its models may be loaded
+        # The warm workflows, and workflows that failed or were stopped since: their models may be loaded.
         self.loaded: dict[str, None] = {}
-        # by workflow, about how long its last runs took here
+        # Workflow -> approximate duration of its last runs here.
         self.took: dict[str, float] = {}
-        # when a run last failed that may take the next one with it, by the loop's clock
+        # Loop time of the last failed run that may also fail the next one.
         self.failed_at = float("-inf")
-        # the workflow that stays loaded here
+        # The workflow that stays loaded here.
         self.pinned: str | None = None
-        # what is in its cache, or will be once that has run; and what has run there to its end, with nothing else since
+        # The cached result, or the one that will be cached after the active run; and the last completed one, if nothing
+        # else ran since.
         self.cached: str | None = None
         self.made: str | None = None
         self.usable_from = 0.0
         self._timings = timings
         self._on_change = on_change
         self._was_online = False
-        # given when there may be reason to leave the online state
+        # Set when there may be a reason to leave the online state.
         self._nudge = Wakeup()
         self._doubt: str | None = None
 
@@ -85,42 +89,44 @@ class Member:
         return max((self.server.queue_remaining or 0) - self.running, 0)
 
     def is_free(self, now: float) -> bool:
-        """Whether it could take a job at this time of the loop."""
+        """Whether it could take a job at this loop time."""
         is_there = self.state is ClientState.ONLINE and now >= self.usable_from
-        return is_there and self.running < self.server.slots and not self.is_resting
+        return is_there and self.running < self.server.slots and not self.is_paused
 
     def may_queue(self, bucket: Bucket, now: float, *, seconds: float) -> bool:
-        """Whether it could take one more job that begins when the one that runs there is over: both are known to be as
-        short as this, and need the same models."""
-        is_there = self.state is ClientState.ONLINE and now >= self.usable_from and not self.is_resting
+        """Whether it could take another job to run after the active one:
+
+        both must be known to be this short and need the same models.
+        """
+        is_there = self.state is ClientState.ONLINE and now >= self.usable_from and not self.is_paused
         if not is_there or self.server.slots != 1 or self.running != 1:
             return False
         names = [bucket.workflow_hash, *(each.workflow_hash for each in self.buckets)]
         return all(each in self.warm and self.took.get(each, seconds + 1) <= seconds for each in names)
 
     def note_warm(self, workflow_hash: str, seconds: float) -> None:
-        """It has just run this workflow, so its models are loaded; those of the oldest are not any more."""
+        """Record a completed workflow, whose models are now loaded. The oldest ones count as unloaded."""
         self.note_loaded(workflow_hash)
         newest = [workflow_hash, *(each for each in self.warm if each != workflow_hash)]
         self.warm = dict.fromkeys(newest[:MOST_WARM])
-        # one that was in the cache says little about the next
+        # A cached run says little about the next duration.
         known = max(seconds, self.took.get(workflow_hash, 0.0) / 2)
         self.took = {each: self.took[each] for each in self.warm if each in self.took} | {workflow_hash: known}
 
     def note_loaded(self, workflow_hash: str) -> None:
-        """It has run this workflow, to whatever end."""
+        """Record that it has run this workflow, with any outcome."""
         newest = [workflow_hash, *(each for each in self.loaded if each != workflow_hash)]
         self.loaded = dict.fromkeys(newest[:MOST_WARM])
 
-    def doubt(self, reason: str) -> None:
-        """A run found the server gone: it gets no more jobs until it has been seen again."""
+    def suspect(self, reason: str) -> None:
+        """Take it offline after a run could not reach it, until a check succeeds."""
         if self.state is ClientState.ONLINE:
             self._doubt = reason
             self._change(ClientState.OFFLINE, reason)
             self._nudge.notify()
 
     async def watch(self) -> None:
-        """Keep the state true, until canceled."""
+        """Keep the state up to date until canceled."""
         loop = asyncio.get_running_loop()
         timings = self._timings
         backoff = Backoff(first_seconds=timings.first_backoff_seconds, longest_seconds=timings.last_backoff_seconds)
@@ -133,11 +139,11 @@ class Member:
                 online_at = loop.time()
                 self._come_online(online_at)
                 reason = await self._until_lost()
-                # one that comes and goes is asked ever more rarely, too
+                # A server that comes and goes is also checked less and less often.
                 if loop.time() - online_at >= self._timings.last_backoff_seconds:
                     failures = 0
             self._change(ClientState.OFFLINE, reason)
-            # the first reconnect is immediate
+            # The first reconnect is immediate.
             await asyncio.sleep(backoff.delay(failures))
             failures += 1
 
@@ -152,15 +158,15 @@ class Member:
         self._change(ClientState.ONLINE)
 
     async def _until_lost(self) -> str:
-        """Wait until there is reason to think that the server is gone, and return the reason."""
+        """Wait for a reason to believe that the server is unreachable, and return it."""
         while self._doubt is None:
-            # what was given before this is settled
+            # Earlier signals are settled.
             self._nudge = Wakeup()
             lost = await self._watch_connection()
             try:
                 if await self._nudge.wait(self._timings.health_interval_seconds):
                     break
-                # a run that is under way notices by itself
+                # An active run notices a loss.
                 if not self.running and (reason := await self._check()) is not None:
                     return reason
             finally:
@@ -170,7 +176,7 @@ class Member:
     async def _watch_connection(self) -> asyncio.Task[None]:
         lost = asyncio.create_task(self.server.disconnected())
         await asyncio.sleep(0)
-        # one that is not there to begin with, behind a proxy for example, is no loss: health checks must do
+        # A connection that never opened, for example behind a proxy, is no loss: health checks must do.
         if not lost.done():
             lost.add_done_callback(self._note_loss)
         return lost
@@ -182,7 +188,7 @@ class Member:
             self._nudge.notify()
 
     async def _check(self) -> str | None:
-        """Why the server cannot be used; `None` when it can."""
+        """Return why the server cannot be used, or `None` if it can."""
         try:
             await self.server.check()
         except ComfyRelayError as error:

@@ -57,7 +57,7 @@ class Roster:
         owned = isinstance(server, str)
         client_id = name or (server if isinstance(server, str) else server.url)
         if client_id in self._members:
-            raise Conflict(f'This pool has a server "{client_id}" already.')
+            raise Conflict(f'The pool already has a server "{client_id}".')
         connected = ComfyClient(server) if isinstance(server, str) else server
         member = Member(
             client_id,
@@ -75,10 +75,10 @@ class Roster:
         self._watches[member.id] = asyncio.create_task(member.watch())
 
     def take_out(self, client_id: str) -> Member:
-        """Give a server no more jobs. `dismiss` follows once its runs are over."""
+        """Give a server no more jobs. Call `dismiss` after its runs have ended."""
         member = self._members.pop(client_id, None)
         if member is None:
-            raise NotFound(f'This pool has no server "{client_id}".')
+            raise NotFound(f'The pool has no server "{client_id}".')
         reason = "It was removed from the pool."
         self._emit(ClientStateChanged(client_id=client_id, state=ClientState.OFFLINE, reason=reason))
         return member

@@ -1,4 +1,4 @@
-"""Several ComfyUI servers as one: enqueue a graph, and it runs on one that can."""
+"""Use several ComfyUI servers as one: an enqueued graph runs on any server that can."""
 
 import asyncio
 from collections.abc import Callable, Mapping
@@ -10,7 +10,7 @@ from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.pool.blocks import Blocks
 from comfyrelay.comfyui.pool.bus import Bus, Selector
-from comfyrelay.comfyui.pool.completion import Endings
+from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.events import ClientState, PoolEvent
 from comfyrelay.comfyui.pool.failover import FailoverStrategy, SmartFailover
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory, Memory, ReportsMemory
@@ -21,7 +21,7 @@ from comfyrelay.comfyui.pool.members import Roster, Servers
 from comfyrelay.comfyui.pool.queue import MemoryQueue, PoolJobStatus, QueueAdapter
 from comfyrelay.comfyui.pool.record import Record, StopReason
 from comfyrelay.comfyui.pool.registry import Registry
-from comfyrelay.comfyui.pool.runner import Runner, refusal_of_all
+from comfyrelay.comfyui.pool.runner import Runner, all_refused_error
 from comfyrelay.comfyui.pool.scheduler import Scheduler
 from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats, Tally
 from comfyrelay.comfyui.pool.streams import EventStream
@@ -32,10 +32,13 @@ E = TypeVar("E", bound=PoolEvent)
 
 
 class WorkflowPool:
-    """`async with WorkflowPool(["http://a:8188", "http://b:8188"]) as pool: result = await pool.run(graph)`.
+    """A pool of ComfyUI servers.
 
-    Servers are addresses, `ComfyServer`s, or a mapping of names to either; a server's client id is its name, or else
-    its address. Those given as addresses are closed with the pool.
+        async with WorkflowPool(["http://a:8188", "http://b:8188"]) as pool:
+            result = await pool.run(graph)
+
+    Servers are addresses, `ComfyServer`s, or a mapping of names to either. A server's client id is its name or its
+    address. Servers given as addresses are closed with the pool.
     """
 
     def __init__(
@@ -49,14 +52,14 @@ class WorkflowPool:
         event_buffer: int = 1000,
         ahead_seconds: float = 0.0,
     ) -> None:
-        """Make a pool; nothing happens before it is entered, or `open` is called.
+        """Create a pool. Nothing happens until it is entered or `open` is called.
 
-        `keep_finished` is how many finished jobs can still be looked up, here and in a durable queue. `event_buffer` is
-        how many events wait for a slow reader before some are dropped. The next job in line is handed to a busy server
-        ahead of time, so that nothing lies between two jobs, if it is known that both take no longer than
+        `keep_finished` is the number of finished jobs that can still be looked up, here and in a durable queue.
+        `event_buffer` is the number of events that wait for a slow reader before some are dropped. The next job is sent
+        to a busy server ahead of time, to leave no gap between two jobs, if both are known to take at most
         `ahead_seconds` there.
         """
-        # an empty queue is false
+        # An empty queue is falsy.
         self._queue = MemoryQueue() if queue is None else queue
         self._failover = SmartFailover() if failover is None else failover
         self._event_buffer = event_buffer
@@ -75,18 +78,18 @@ class WorkflowPool:
             ahead_seconds=ahead_seconds,
         )
         self._roster = Roster(servers, timings=timings or MemberTimings(), emit=emit, wake=self._scheduler.wake)
-        self._endings = Endings(queue=self._queue, registry=self._registry, tally=self._tally, emit=emit)
+        self._completion = JobCompletion(queue=self._queue, registry=self._registry, tally=self._tally, emit=emit)
         self._blocks = Blocks(
             failover=self._failover,
             queue=self._queue,
             emit=emit,
-            spawn=self._endings.spawn,
+            spawn=self._completion.spawn,
             unblocked=self._scheduler.unblocked,
         )
         self._runner = Runner(
             queue=self._queue,
             failover=self._failover,
-            endings=self._endings,
+            completion=self._completion,
             tally=self._tally,
             blocks=self._blocks,
             scheduler=self._scheduler,
@@ -96,14 +99,14 @@ class WorkflowPool:
         self._intake = Intake(
             queue=self._queue,
             registry=self._registry,
-            endings=self._endings,
+            completion=self._completion,
             tally=self._tally,
             arrived=self._scheduler.arrived,
             make_job=self._make_job,
             restore_blocks=self._blocks.restore,
             is_cached=lambda key: any(each.cached == key for each in self._roster),
         )
-        # made once: `self._cancel_job` is a new object each time
+        # Created once: `self._cancel_job` is a new object each time.
         self._cancel = self._cancel_job
         self._was_opened = False
         self._closing: asyncio.Task[None] | None = None
@@ -116,7 +119,7 @@ class WorkflowPool:
         await self.close()
 
     async def open(self) -> None:
-        """Take up what the queue holds, and begin to connect to the servers. A pool is opened once."""
+        """Load the jobs in the queue and start connecting to the servers. A pool is opened once."""
         if self._was_opened or self._closing is not None:
             raise Conflict("A pool can be opened once only.")
         self._was_opened = True
@@ -134,12 +137,12 @@ class WorkflowPool:
         self._scheduler.open(self._roster)
 
     async def close(self, *, drain: bool = False) -> None:
-        """Stop. With `drain`, wait first until every job has ended; no new ones are taken meanwhile.
+        """Stop the pool. With `drain`, first wait until every job has ended; new ones are rejected.
 
-        Runs under way are interrupted on their servers. A durable queue keeps what has not ended for the next start;
-        with another, those jobs are canceled. Whoever awaits one of them gets `Canceled`.
+        Active runs are interrupted on their servers. A durable queue keeps unfinished jobs for the next start;
+        otherwise they are canceled. Tasks that await one of them get `Canceled`.
         """
-        # a callback that closes the pool is not waited for by the pool
+        # The pool does not wait for a callback that closes the pool.
         if caller := asyncio.current_task():
             self._bus.do_not_wait_for(caller)
         await self._intake.close()
@@ -150,11 +153,11 @@ class WorkflowPool:
         await asyncio.shield(self._closing)
 
     async def wait_ready(self) -> None:
-        """Return when every server was tried once and at least one is online."""
+        """Wait until every server was tried once and at least one is online."""
         await self._roster.ready.wait()
 
     async def enqueue(self, graph: Graph, **options: Unpack[JobOptions]) -> PoolJob:
-        """Put a graph as it is now into the queue. With a durable queue, it cannot be lost once this returns."""
+        """Queue a copy of a graph. With a durable queue, the job cannot be lost once this returns."""
         return await self._intake.take(graph, options, self._roster.ids)
 
     async def run(self, graph: Graph, **options: Unpack[JobOptions]) -> RunResult:
@@ -163,19 +166,22 @@ class WorkflowPool:
         try:
             return await job
         except asyncio.CancelledError:
-            await asyncio.shield(self._endings.spawn(job.cancel(wait=False)))
+            await asyncio.shield(self._completion.spawn(job.cancel(wait=False)))
             raise
 
     @property
     def jobs(self) -> Mapping[str, PoolJob]:
-        """All jobs that have not ended, and the last of those that have, by their id."""
+        """All unfinished jobs and the last finished ones, by id."""
         return self._registry.jobs
 
     def job(self, job_id: str) -> PoolJob:
         return self._registry.job(job_id)
 
     async def cancel(self, job_id: str, *, wait: bool = True) -> bool:
-        """Take a job out of the queue, or stop it on its server; false when it had ended before. See `PoolJob.cancel`."""
+        """Remove a job from the queue, or stop it on its server.
+
+        Returns false if it had ended. See `PoolJob.cancel`.
+        """
         return await self._cancel_job(job_id, wait)
 
     async def _cancel_job(self, job_id: str, wait: bool) -> bool:
@@ -185,12 +191,12 @@ class WorkflowPool:
         while not record.is_done:
             if self._queue.remove(job_id):
                 self._scheduler.withdrawn(record.ticket)
-                # not in this task: whoever asked may lose interest, the job must end all the same
-                await asyncio.shield(self._endings.spawn(self._endings.cancel(record)))
+                # In a separate task: the job must end even if the caller is canceled.
+                await asyncio.shield(self._completion.spawn(self._completion.cancel(record)))
             elif record.task is not None:
                 await self._runner.stop(record, StopReason.CANCEL)
             else:
-                # somebody else has just taken it out
+                # Another task has just removed it.
                 await record.wait()
         is_canceled = record.status is PoolJobStatus.CANCELED
         if is_canceled and wait and record.server is not None and record.prompt_id is not None:
@@ -198,10 +204,12 @@ class WorkflowPool:
         return is_canceled
 
     def unblock(self, client_id: str, workflow_hash: str) -> bool:
-        """Let a server have a workflow again that it has failed at, and forget its failures; false when it was not
-        blocked. Who is blocked for what is in `stats().clients[…].blocks`."""
+        """Remove the block and failure count of a server and workflow.
+
+        Returns false if it was not blocked. `stats().clients[…].blocks` lists all blocks.
+        """
         if self._roster.find(client_id) is None:
-            raise NotFound(f'This pool has no server "{client_id}".')
+            raise NotFound(f'The pool has no server "{client_id}".')
         return self._blocks.lift(client_id, workflow_hash)
 
     def stats(self) -> PoolStats:
@@ -217,14 +225,14 @@ class WorkflowPool:
     def on(self, which: str, callback: Callable[[Any], object]) -> Callable[[], None]: ...
 
     def on(self, which: Selector, callback: Callable[[Any], object]) -> Callable[[], None]:
-        """Call back, or start a coroutine, at each event of a type (`"job:completed"`), class, or all (`"*"`).
+        """Call a function, or start a coroutine, for each event of a type (`"job:completed"`), class, or all (`"*"`).
 
-        Returns a function that ends this. What a callback raises is logged, and goes no further.
+        Returns a function that unsubscribes. Exceptions of a callback are logged.
         """
         return self._bus.on(which, callback)
 
     def events(self, *which: Selector) -> EventStream[Any]:
-        """Events of these types or classes, or all, from now until the pool is closed: `async for event in …`."""
+        """Stream events of these types or classes, or all, until the pool is closed: `async for event in …`."""
         return self._bus.stream(*which)
 
     def add_server(
@@ -235,10 +243,10 @@ class WorkflowPool:
         gpu: str | None = None,
         comfyui: ReportsMemory | None = None,
     ) -> str:
-        """Use one more server; returns its client id.
+        """Add a server and return its client id.
 
-        Servers of one `gpu` share its memory: jobs run there side by side only where that is known to hold them.
-        `comfyui` is whom to ask about it, where the server is none itself.
+        Servers with the same `gpu` share its memory: jobs run there in parallel only if they are known to fit.
+        `comfyui` reports the memory if the server itself does not.
         """
         if self._closing is not None:
             raise Conflict("The pool is closed.")
@@ -247,17 +255,17 @@ class WorkflowPool:
             self._roster.watch(member)
         return member.id
 
-    def rest(self, client_id: str, *, is_resting: bool = True) -> None:
-        """Give a server no more jobs, or again; what runs there goes on."""
+    def pause_server(self, client_id: str, *, is_paused: bool = True) -> None:
+        """Pause or resume sending jobs to a server. Active runs continue."""
         member = self._roster.find(client_id)
         if member is None:
-            raise NotFound(f'This pool has no server "{client_id}".')
-        if member.is_resting is not is_resting:
-            member.is_resting = is_resting
+            raise NotFound(f'The pool has no server "{client_id}".')
+        if member.is_paused is not is_paused:
+            member.is_paused = is_paused
             self._scheduler.unblocked(client_id)
 
     async def measure_memory(self, client_id: str) -> Memory | None:
-        """What a server and its GPU hold; a workflow that runs there and takes more than before is known by it."""
+        """Return the memory of a server and its GPU, and update the known need of the workflow that runs there."""
         member = self._roster.find(client_id)
         if member is None:
             return None
@@ -267,18 +275,22 @@ class WorkflowPool:
             self.memory.grew(here.pop(), found.held)
         return found
 
-    async def outgrew(self, graph: Graph, gpu_bytes: int) -> None:
-        """A workflow did not fit into a GPU of this size, somewhere else or in an earlier life: it goes to larger ones
-        while there are some."""
-        self.memory.outgrew(workflow_hash(graph), gpu_bytes)
+    async def record_too_small(self, graph: Graph, gpu_bytes: int) -> None:
+        """Record that a workflow did not fit on a GPU of this size, here or elsewhere.
+
+        It goes to larger ones if there are any.
+        """
+        self.memory.record_too_small(workflow_hash(graph), gpu_bytes)
         online = [each for each in self._roster if each.state is ClientState.ONLINE]
         if len(online) > 1:
-            # nobody is spared whose size is not known
+            # Servers with a GPU of unknown size are not avoided.
             await self.memory.larger(gpu_bytes, online)
 
     async def remove_server(self, client_id: str, *, finish: bool = False) -> None:
-        """Use a server no more. What runs there is interrupted and put back, with that attempt not counted; with
-        `finish`, it is let run to its end first."""
+        """Remove a server.
+
+        Its active run is interrupted and requeued without counting the attempt; with `finish`, it completes first.
+        """
         member = self._roster.take_out(client_id)
         self.memory.forget(member)
         here = [each for each in self._registry.unfinished if each.task is not None and each.client_id == client_id]
@@ -304,8 +316,8 @@ class WorkflowPool:
             self._scheduler.withdrawn(record.ticket)
             error = record.first_error or RunInterrupted("No server that may run this job can be reached.")
             if isinstance(error, NotInstalled):
-                error = refusal_of_all(record)
-            self._endings.spawn(self._endings.fail(record, error))
+                error = all_refused_error(record)
+            self._completion.spawn(self._completion.fail(record, error))
 
     def _release_blocks(self) -> None:
         self._blocks.release()
@@ -316,11 +328,11 @@ class WorkflowPool:
         await asyncio.gather(*(self._runner.stop(record, StopReason.PUT_BACK) for record in busy))
         for record in self._registry.unfinished:
             if self._queue.durable:
-                self._endings.abandon(record)
+                self._completion.abandon(record)
             elif self._queue.remove(record.ticket.id):
-                await self._endings.cancel(record, "The pool was closed.")
-        await self._endings.finish()
-        # for a drain that this cuts short
+                await self._completion.cancel(record, "The pool was closed.")
+        await self._completion.finish()
+        # For a drain that this interrupts.
         self._registry.idle.set()
         await self._roster.close()
         await self._queue.close()

@@ -1,4 +1,4 @@
-"""Where jobs wait, and what is kept of those that are done."""
+"""Queue interface of a pool, and the in-memory queue."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -36,9 +36,11 @@ class JobOutcome:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Leftover:
-    """What an earlier life of the queue left: jobs that wait (those found running among them), finished ones, and the
-    failures of servers, by client id and workflow hash."""
+class StoredJobs:
+    """What a durable queue restored:
+
+    waiting jobs (including those found running), finished ones, and failures of servers by client id and workflow hash.
+    """
 
     waiting: tuple[Ticket, ...] = ()
     finished: tuple[tuple[Ticket, JobOutcome], ...] = ()
@@ -46,9 +48,9 @@ class Leftover:
 
 
 class QueueAdapter(Protocol):
-    """Keeps a pool's jobs. A method that is awaited returns when what it did cannot be lost any more.
+    """Stores a pool's jobs. An awaited method returns when its change is durable.
 
-    Whatever waits is in the order of `Buckets`. `put` and `put_back` make a job available as the last thing they do.
+    Waiting jobs are in the order of `Buckets`. `put` and `put_back` make a job available as their last step.
     """
 
     @property
@@ -56,33 +58,33 @@ class QueueAdapter(Protocol):
         """Whether jobs outlive the process."""
 
     def __len__(self) -> int:
-        """How many jobs wait."""
+        """Number of waiting jobs."""
 
-    async def open(self) -> Leftover: ...
+    async def open(self) -> StoredJobs: ...
 
     async def put(self, ticket: Ticket) -> None:
-        """A new job waits."""
+        """Add a new job."""
 
     async def put_back(self, ticket: Ticket) -> None:
-        """A job that was taken waits again, with the attempts that its ticket counts now."""
+        """Requeue a job that was taken, with the attempts that its ticket counts now."""
 
     def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
-        """Take the first job out of those that wait and whose bucket may run."""
+        """Remove and return the first waiting job whose bucket may run."""
 
     def remove(self, job_id: str) -> bool:
-        """Take a job out of those that wait; false when it does not wait. `settle` or `forget` follows."""
+        """Remove a waiting job; false if it is not waiting. Call `settle` or `forget` next."""
 
     async def begin(self, ticket: Ticket) -> None:
-        """A job that was taken is about to run; its ticket counts this attempt already."""
+        """Record that a taken job is about to run. Its ticket already counts this attempt."""
 
     async def settle(self, job_id: str, outcome: JobOutcome) -> None:
-        """A job has ended."""
+        """Record that a job has ended."""
 
     async def forget(self, job_ids: Sequence[str]) -> None:
-        """Keep nothing of these jobs any more."""
+        """Delete these jobs."""
 
-    async def keep_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
-        """What a server has failed at; `None` forgets it."""
+    async def store_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
+        """Store the failures of a server at a workflow; `None` deletes them."""
 
     async def close(self) -> None: ...
 
@@ -98,8 +100,8 @@ class MemoryQueue:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    async def open(self) -> Leftover:
-        return Leftover()
+    async def open(self) -> StoredJobs:
+        return StoredJobs()
 
     async def put(self, ticket: Ticket) -> None:
         self._buckets.add(ticket)
@@ -117,13 +119,13 @@ class MemoryQueue:
         """Nothing to do: an attempt that ends with the process takes its job with it."""
 
     async def settle(self, job_id: str, outcome: JobOutcome) -> None:
-        """Nothing to do: the pool's own registry keeps it."""
+        """Nothing to do: the pool's own registry has it."""
 
     async def forget(self, job_ids: Sequence[str]) -> None:
-        """Nothing to do: nothing was kept."""
+        """Nothing to do: nothing was stored."""
 
-    async def keep_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
-        """Nothing to do: the strategy knows, as long as there are jobs."""
+    async def store_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
+        """Nothing to do: the strategy has the block in memory."""
 
     async def close(self) -> None:
         """Nothing to do."""

@@ -1,4 +1,4 @@
-"""All that a pool knows about one job. `Job` is the face of it that users see."""
+"""State of one job in a pool. `PoolJob` is its public handle."""
 
 import asyncio
 from collections.abc import Mapping
@@ -30,11 +30,11 @@ class StopReason(Enum):
 
 @dataclass(kw_only=True, slots=True, eq=False)
 class Record:
-    """`failure` is what those who await it get once it `is_done`, if there is no result.
+    """`failure` is raised to waiters once it `is_done`, if there is no result.
 
-    `task` is what happens with it now, from the beginning of an attempt until it waits again or has ended; `can_stop`
-    says that this may be canceled. `failures` are the errors of its attempts and whose they are, by client id; of
-    several on one server, the last. Thousands of these wait at a time, so they are made of few objects.
+    `task` processes the job from the start of an attempt until it is queued again or has ended; `can_stop` says whether
+    it may be canceled. `failures` are the errors of its attempts with their verdicts, by client id; the last one of
+    each server. Thousands of records wait at a time, so they consist of few objects.
     """
 
     ticket: Ticket
@@ -55,14 +55,14 @@ class Record:
     task: asyncio.Task[None] | None = None
     stop: StopReason | None = None
     can_stop: bool = False
-    # it was given to its server while another ran there, and whether it has begun since
+    # Whether it was sent to its server behind another run, and whether it has started since.
     is_behind: bool = False
     has_begun: bool = False
     streams: tuple[EventStream[PoolJobEvent], ...] = ()
     _done: asyncio.Event | None = None
 
     async def wait(self) -> None:
-        """Return when it is done."""
+        """Wait until it is done."""
         if self.is_done:
             return
         if self._done is None:
@@ -70,7 +70,7 @@ class Record:
         await self._done.wait()
 
     def set_done(self) -> None:
-        """Let go those who wait; to those who listen, the ending is the last thing that is told."""
+        """Release the waiters. For subscribers, the outcome is the last event."""
         self.is_done = True
         self.task = None
         if self._done is not None:
@@ -82,7 +82,7 @@ class Record:
         self.streams = ()
 
     def event(self, kind: type[E], **more: Any) -> E:
-        """An event of this job as it is now."""
+        """Create an event of this job in its current state."""
         return kind(
             job_id=self.ticket.id,
             workflow_hash=self.ticket.bucket.workflow_hash,
@@ -104,5 +104,5 @@ class Record:
         self.ending = ending
         if outcome.result is not None:
             self.progress = 1.0
-        # the graph and the files are most of a job's size
+        # The graph and the files are most of a job's size.
         self.ticket = replace(self.ticket, graph=b"", attachments=())

@@ -1,4 +1,4 @@
-"""The jobs of a pool by their id: all that are not over, and the last of those that are."""
+"""Jobs of a pool by id: all unfinished ones, and the last finished ones."""
 
 import asyncio
 from collections import deque
@@ -47,7 +47,7 @@ class Registry:
             raise NotFound(f"This pool has no job {job_id}.") from None
 
     def finished(self, job_id: str) -> list[str]:
-        """A job has ended. Returns those that are forgotten for it."""
+        """Record that a job has ended. Returns the finished jobs to forget."""
         self._finished.append(job_id)
         forgotten = []
         while len(self._finished) > self._keep_finished:

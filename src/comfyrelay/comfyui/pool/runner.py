@@ -1,4 +1,4 @@
-"""Runs jobs on servers, and decides what comes of it: done, tried again, given up, canceled or put back."""
+"""Run jobs on servers and decide the next step: complete, retry, fail, cancel or requeue."""
 
 import asyncio
 import traceback
@@ -13,7 +13,7 @@ from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.graphs.nodes import output_nodes
 from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.pool.blocks import Blocks
-from comfyrelay.comfyui.pool.completion import Endings
+from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.event_translator import EventTranslator
 from comfyrelay.comfyui.pool.events import JobRetrying
 from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, FailureVerdict
@@ -39,19 +39,21 @@ from comfyrelay.errors import (
 
 log = structlog.get_logger(__name__)
 
-# After these a server gets no more jobs until it has been seen to be fine.
-_DOUBTFUL = (ServerUnreachable, RunLost, RunTimedOut, DeviceFault)
-# What these leave behind may fail the next run.
-_SPREADING = (*_DOUBTFUL, OutOfMemory)
-# How long a job whose node raised waits for the servers that could be tried, when all of them have gone.
-SECOND_TRY_SECONDS = 10.0
-# How long a job waits whose GPU was held by other programs.
+# After these errors a server gets no jobs until a health check succeeds.
+_SUSPECT_ERRORS = (ServerUnreachable, RunLost, RunTimedOut, DeviceFault)
+# After-effects of these errors may fail the next run.
+_SPREADING_ERRORS = (*_SUSPECT_ERRORS, OutOfMemory)
+# How long a job whose node raised an exception waits for other servers if all of them are unreachable.
+SECOND_ATTEMPT_SECONDS = 10.0
+# How long a job waits if other programs hold the GPU's memory.
 CROWDED_SECONDS = 30.0
 
 
-class _TakenAlong(Exception):
-    """An attempt that was given to its server while another ran there failed through that one: it never began, or the
-    server was not fit any more. It waits again, as if it had never been there."""
+class _CollateralFailure(Exception):
+    """An attempt that was queued behind another run failed because of that run:
+
+    it never started, or the server was no longer usable. It is requeued without counting the attempt.
+    """
 
     def __init__(self, error: ComfyError) -> None:
         super().__init__(error.detail)
@@ -64,7 +66,7 @@ class Runner:
         *,
         queue: QueueAdapter,
         failover: FailoverStrategy,
-        endings: Endings,
+        completion: JobCompletion,
         tally: Tally,
         blocks: Blocks,
         scheduler: Scheduler,
@@ -73,7 +75,7 @@ class Runner:
     ) -> None:
         self._queue = queue
         self._failover = failover
-        self._endings = endings
+        self._completion = completion
         self._tally = tally
         self._blocks = blocks
         self._scheduler = scheduler
@@ -82,7 +84,7 @@ class Runner:
         self._uses = 0
 
     def start(self, record: Record, member: Member) -> None:
-        """Begin an attempt of a job that was taken from the queue."""
+        """Start an attempt of a job that was taken from the queue."""
         self._uses += 1
         member.last_used = self._uses
         record.is_behind = member.running >= member.server.slots
@@ -99,10 +101,10 @@ class Runner:
         record.progress = 0.0
         record.prompt_id = None
         self._set(record, PoolJobStatus.RUNNING)
-        record.task = self._endings.spawn(self._attempt(record, member))
+        record.task = self._completion.spawn(self._attempt(record, member))
 
     async def stop(self, record: Record, why: StopReason) -> None:
-        """Stop what is going on with a job that does not wait, and return when that is over."""
+        """Stop a job that is not waiting, and wait until its task has ended."""
         task = record.task
         assert task is not None
         if record.stop is None:
@@ -118,38 +120,38 @@ class Runner:
                 await self._succeed(record, member, verdict)
             else:
                 await self._fail(record, member, verdict)
-        except _TakenAlong as failed:
-            if isinstance(failed.error, _DOUBTFUL):
-                member.doubt(failed.error.detail)
+        except _CollateralFailure as failed:
+            if isinstance(failed.error, _SUSPECT_ERRORS):
+                member.suspect(failed.error.detail)
             if record.has_begun:
-                self._endings.emit(record, record.event(JobRetrying, error=failed.error, delay_seconds=0.0))
+                self._completion.emit(record, record.event(JobRetrying, error=failed.error, delay_seconds=0.0))
             await self._stopped(record, StopReason.PUT_BACK)
         except asyncio.CancelledError:
             if record.stop is None:
                 raise
             await self._stopped(record, record.stop)
         except Exception as error:
-            # the queue or the strategy failed, and no server: a disk may be full
+            # The queue or the strategy failed, not a server: a disk may be full.
             log.exception("pool.attempt_failed", client_id=member.id, job_id=record.ticket.id)
-            await self._endings.fail(record, _unexpected(error))
+            await self._completion.fail(record, _unexpected(error))
 
     async def _run(self, record: Record, member: Member) -> RunResult | ComfyError:
         bucket = record.ticket.bucket
         since = asyncio.get_running_loop().time()
         try:
-            # a task that is canceled before its first step never reaches its own clean-up
+            # A task that is canceled before its first step never reaches its own cleanup.
             record.can_stop = True
             if record.stop is not None:
                 raise asyncio.CancelledError
             await self._queue.begin(record.ticket)
             if member.gpu is not None or bucket.alone:
-                await self._memory.make_room(bucket, member, self._members)
-                # what is known of the GPU now may let others in
+                await self._memory.free_memory_for(bucket, member, self._members)
+                # The new measurement may let other jobs start.
                 self._scheduler.ran(member)
             ran = await self._run_on(member.server, record)
-            if isinstance(ran, _SPREADING):
+            if isinstance(ran, _SPREADING_ERRORS):
                 if record.is_behind and (not record.has_begun or member.failed_at >= since):
-                    raise _TakenAlong(ran)
+                    raise _CollateralFailure(ran)
                 member.failed_at = asyncio.get_running_loop().time()
             if member.gpu is not None:
                 await self._learn(bucket.workflow_hash, member, ran)
@@ -165,7 +167,7 @@ class Runner:
         if isinstance(ran, OutOfMemory):
             self._memory.ran_out(workflow_hash)
         elif isinstance(ran, RunResult):
-            # before the next one begins there, and takes this one's memory for its own
+            # Measure before the next run starts there and holds memory, too.
             await self._memory.learn(workflow_hash, member, self._members)
 
     async def _run_on(self, server: ComfyServer, record: Record) -> RunResult | ComfyError:
@@ -178,12 +180,12 @@ class Runner:
                 attachments=ticket.attachments,
                 timeouts=ticket.timeouts,
                 extra_data=ticket.extra_data,
-                on_event=EventTranslator(record, graph, self._endings.emit).translate,
+                on_event=EventTranslator(record, graph, self._completion.emit).translate,
             )
         except ComfyError as error:
             return error
         except ComfyRelayError as error:
-            # a graph or a file that is wrong here is wrong everywhere
+            # A graph or file that is invalid here is invalid everywhere.
             return ComfyError(error.detail, fault=Fault.JOB)
         except Exception as error:
             log.exception("pool.run_failed", client_id=record.client_id, job_id=ticket.id)
@@ -198,23 +200,23 @@ class Runner:
         self._blocks.succeeded(member.id, workflow_hash)
         for client_id, (verdict, error) in record.failures.items():
             if verdict is FailureVerdict.ELSEWHERE and client_id != member.id:
-                # it can be done, so it was the server that could not
+                # Another server could run it, so this server was at fault.
                 self._blocks.failed(client_id, workflow_hash, error)
-        await self._endings.complete(record, result)
+        await self._completion.complete(record, result)
 
     def _note_made(self, ticket: Ticket, member: Member, result: RunResult) -> None:
-        """Whether a server that has just made the very same had it in its cache, which not every node allows."""
+        """Record whether a server that repeats its last work used its cache, which not every node allows."""
         key = ticket.cache_key
         if key is not None and member.made == key:
             graph = orjson.loads(ticket.graph)
-            # savers always run: each run has a folder of its own
+            # Savers always run, because each run has its own folder.
             is_cached = graph.keys() - output_nodes(graph) <= result.cached_nodes
-            self._scheduler.made_again(ticket.bucket.workflow_hash, is_cached=is_cached)
+            self._scheduler.record_repeat(ticket.bucket.workflow_hash, is_cached=is_cached)
         if member.cached == key:
             member.made = key
 
     def _note_pinned(self, bucket: Bucket, member: Member) -> None:
-        """One server keeps a workflow that stays loaded; once that is not wanted any more, none does."""
+        """Pin a workflow that stays loaded to one server, and unpin it once that is no longer wanted."""
         holders = [each for each in self._members if each.pinned == bucket.workflow_hash]
         if not bucket.keep_loaded:
             for each in holders:
@@ -238,20 +240,22 @@ class Runner:
             return
         if verdict is FailureVerdict.SERVER:
             self._blocks.failed(member.id, record.ticket.bucket.workflow_hash, error)
-        if isinstance(error, _DOUBTFUL):
-            # it gets no more jobs until it has been seen to be fine
-            member.doubt(error.detail)
-        if (ticket := self._next_try(record, member, verdict)) is not None:
+        if isinstance(error, _SUSPECT_ERRORS):
+            # It gets no jobs until a health check succeeds.
+            member.suspect(error.detail)
+        if (ticket := self._next_attempt(record, member, verdict)) is not None:
             record.ticket = ticket
             await self._retry(record, error)
         elif verdict is not FailureVerdict.JOB and isinstance(error, NotInstalled):
-            await self._endings.fail(record, refusal_of_all(record))
+            await self._completion.fail(record, all_refused_error(record))
         else:
-            await self._endings.fail(record, error)
+            await self._completion.fail(record, error)
 
     async def _is_crowded(self, record: Record, member: Member, error: OutOfMemory) -> bool:
-        """Whether it was alone among ours, and other programs had much of the GPU. That says nothing about the job or
-        the GPU: it is tried again as after any other fault of the server, when they may be gone."""
+        """Whether the job had no neighbours of ours but other programs held much of the GPU.
+
+        That says nothing about the job or the GPU: it is retried like any server fault, when the memory may be free.
+        """
         size = await self._memory.size(member) if record.ticket.bucket.alone else None
         if size is None or is_alone_on_gpu(size, others := await self._memory.held_by_others(member, self._members)):
             return False
@@ -260,12 +264,12 @@ class Runner:
         return True
 
     async def _ran_out(self, record: Record, member: Member, error: OutOfMemory) -> None:
-        """The memory was not enough: no server is blamed, and what is tried about it costs no attempt."""
+        """Handle an out-of-memory error: no server is blamed, and moving the job costs no attempt."""
         ticket, bucket = record.ticket, record.ticket.bucket
         larger: set[str] = set()
         if bucket.alone and (size := await self._memory.size(member)) is not None:
             error.gpu_bytes = size
-            self._memory.outgrew(bucket.workflow_hash, size)
+            self._memory.record_too_small(bucket.workflow_hash, size)
             larger = await self._memory.larger(size, self._members)
         elsewhere = bucket._replace(
             exclude_clients=bucket.exclude_clients | {each.id for each in self._members if each.id not in larger}
@@ -279,13 +283,13 @@ class Runner:
         if next_step is OutOfMemoryStep.ALONE:
             record.ticket = replace(again, bucket=bucket._replace(alone=True))
         elif next_step is OutOfMemoryStep.LARGER:
-            # should that one go away, this is what it failed with
+            # The error to report if the larger GPU goes away.
             record.first_error = error
             record.ticket = replace(
-                again, bucket=elsewhere, ran_out_bytes=error.gpu_bytes, give_up_after_seconds=_patience(ticket)
+                again, bucket=elsewhere, ran_out_bytes=error.gpu_bytes, give_up_after_seconds=_give_up_seconds(ticket)
             )
         else:
-            await self._endings.fail(record, error)
+            await self._completion.fail(record, error)
             return
         await self._retry(record, error)
 
@@ -300,42 +304,44 @@ class Runner:
         record.failures = {**record.failures, member.id: (verdict, error)}
         return verdict
 
-    def _next_try(self, record: Record, member: Member, verdict: FailureVerdict) -> Ticket | None:
-        """The job as it goes back into the queue; `None` when it has failed for good."""
+    def _next_attempt(self, record: Record, member: Member, verdict: FailureVerdict) -> Ticket | None:
+        """Return the ticket for the next attempt, or `None` if the job has failed for good."""
         ticket = record.ticket
         elsewhere = ticket.bucket._replace(exclude_clients=ticket.bucket.exclude_clients | {member.id})
         is_last = ticket.attempts >= ticket.max_attempts
         if verdict is FailureVerdict.JOB:
             return None
         if isinstance(record.last_error, NotInstalled):
-            # one that is away or blocked may have what is missing here; to be refused costs no attempt
+            # An unreachable or blocked server may have the missing nodes or models. A rejection costs no attempt.
             can_move = self._scheduler.could_ever_run(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         if verdict is FailureVerdict.ELSEWHERE:
             can_move = self._scheduler.could_run(elsewhere) and not is_last
-            return replace(ticket, bucket=elsewhere, give_up_after_seconds=_patience(ticket)) if can_move else None
-        if ticket.one_try_per_server and verdict is FailureVerdict.SERVER:
+            return (
+                replace(ticket, bucket=elsewhere, give_up_after_seconds=_give_up_seconds(ticket)) if can_move else None
+            )
+        if ticket.one_attempt_per_server and verdict is FailureVerdict.SERVER:
             can_move = self._scheduler.could_run(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         return None if is_last else ticket
 
     async def _retry(self, record: Record, error: ComfyError) -> None:
-        # another server need not wait for what this one asks for
+        # Another server does not have to wait for the delay this one requests.
         bucket = record.ticket.bucket
-        is_relieved = bucket.alone and error.retry_after_seconds is None
-        is_moving = record.ticket.one_try_per_server or record.client_id in bucket.exclude_clients or is_relieved
+        runs_alone_now = bucket.alone and error.retry_after_seconds is None
+        is_moving = record.ticket.one_attempt_per_server or record.client_id in bucket.exclude_clients or runs_alone_now
         delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
         self._set(record, PoolJobStatus.RETRYING)
-        self._endings.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
+        self._completion.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
         await asyncio.sleep(delay)
         await self._put_back(record)
 
     async def _stopped(self, record: Record, why: StopReason) -> None:
         if why is StopReason.CANCEL:
-            await self._endings.cancel(record)
+            await self._completion.cancel(record)
             return
         if record.status is PoolJobStatus.RUNNING:
-            # neither the job nor the server failed
+            # Neither the job nor the server failed.
             record.ticket = replace(record.ticket, attempts=record.ticket.attempts - 1)
         await self._put_back(record)
 
@@ -352,9 +358,9 @@ class Runner:
         record.status = status
 
 
-def _patience(ticket: Ticket) -> float:
-    told = ticket.give_up_after_seconds
-    return SECOND_TRY_SECONDS if told is None else min(told, SECOND_TRY_SECONDS)
+def _give_up_seconds(ticket: Ticket) -> float:
+    limit = ticket.give_up_after_seconds
+    return SECOND_ATTEMPT_SECONDS if limit is None else min(limit, SECOND_ATTEMPT_SECONDS)
 
 
 def _unexpected(error: Exception) -> ComfyError:
@@ -362,8 +368,8 @@ def _unexpected(error: Exception) -> ComfyError:
     return ComfyError(what, raw="".join(traceback.format_exception(error)))
 
 
-def refusal_of_all(record: Record) -> ComfyError:
-    """What a job fails with that no server has the nodes or models for: the reason of each."""
+def all_refused_error(record: Record) -> ComfyError:
+    """Return the error of a job for which no server has the nodes or models, with the reason of each server."""
     errors = {client_id: error for client_id, (_, error) in record.failures.items()}
     if len(errors) == 1:
         return next(iter(errors.values()))

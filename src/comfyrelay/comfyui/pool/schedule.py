@@ -1,4 +1,4 @@
-"""The rule that says which server gets a job."""
+"""The rule that chooses a server for a job."""
 
 from collections.abc import Callable, Collection, Iterable
 from typing import Protocol, TypeVar
@@ -16,15 +16,15 @@ class ServerCandidate(Protocol):
 
     @property
     def warm(self) -> Collection[str]:
-        """The workflow hashes that it has completed since it was last connected, the newest first."""
+        """Workflow hashes it has completed since it was last connected, newest first."""
 
     @property
     def cached(self) -> str | None:
-        """What it has run last, as jobs that are the same call it."""
+        """The cache key of its last run."""
 
     @property
     def foreign_runs(self) -> int:
-        """How many runs of others it holds."""
+        """Number of other clients' runs on it."""
 
     @property
     def last_used(self) -> int:
@@ -40,15 +40,15 @@ def fits(bucket: Bucket, client_id: str, should_skip: ShouldSkip) -> bool:
 
 
 def _coldness(workflow_hash: str, warm: Collection[str]) -> int:
-    """What ran last is loaded; what ran before that may be."""
+    """The last workflow is loaded; earlier ones may be."""
     if workflow_hash not in warm:
         return 2
     return 0 if next(iter(warm)) == workflow_hash else 1
 
 
 def choose(bucket: Bucket, candidates: Iterable[C], should_skip: ShouldSkip) -> C | None:
-    """A preferred server, then one that has the very result, then one that has the models loaded, then the least
-    occupied, then the longest idle."""
+    """Choose a preferred server, then one with the cached result, then one with the models loaded, then the least
+    busy, then the longest idle."""
     return min(
         (each for each in candidates if fits(bucket, each.id, should_skip)),
         key=lambda each: (

@@ -1,4 +1,4 @@
-"""Brings waiting jobs and free servers together, whenever something has changed that could let one run."""
+"""Match waiting jobs with free servers after each change."""
 
 import asyncio
 from collections.abc import Callable
@@ -11,15 +11,18 @@ from comfyrelay.comfyui.pool.members import Roster
 from comfyrelay.comfyui.pool.queue import QueueAdapter
 from comfyrelay.comfyui.pool.schedule import choose, fits
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
-from comfyrelay.comfyui.pool.unserved_jobs import Unserved
+from comfyrelay.comfyui.pool.unserved_jobs import UnservedJobs
 
-# Others want their turn of the event loop, too.
+# Yield to other tasks of the event loop.
 _TURN_SECONDS = 0.005
 MOST_UNCACHED = 1000
 
 
 class Scheduler:
-    """There is no polling: `wake` says that something changed, and a timer is set for what changes with time alone."""
+    """Assign jobs to servers without polling:
+
+    `wake` signals a change, and a timer covers what changes with time alone.
+    """
 
     def __init__(
         self,
@@ -32,8 +35,10 @@ class Scheduler:
         release: Callable[[], None],
         ahead_seconds: float,
     ) -> None:
-        """`release` announces the blocks that have ended. The next job in line may wait on a server for the end of the
-        one that runs there, if both are known to take no longer than `ahead_seconds`."""
+        """`release` announces expired blocks.
+
+        The next job may be queued on a busy server if it and the active job are known to take at most `ahead_seconds`.
+        """
         self._queue = queue
         self._failover = failover
         self._memory = memory
@@ -44,15 +49,15 @@ class Scheduler:
         self._roster: Roster | None = None
         self._turn: asyncio.Handle | None = None
         self._alarm: asyncio.TimerHandle | None = None
-        # Servers that no waiting job may use. Without this, one of them that stays free would have all buckets looked at
-        # in every turn: 5 ms with 10,000 of them.
+        # Servers that no waiting job may use. Without this, one that stays free would cause a scan of all buckets in
+        # every turn: 5 ms with 10,000 of them.
         self._unwanted: set[str] = set()
-        self._unserved = Unserved()
-        # a job waits for a server that is not free now: others may do once that changes
+        self._unserved = UnservedJobs()
+        # A job waits for a busy server: others may do once that changes.
         self._is_holding_back = False
-        # the GPU on which a bucket waits for room: it must stay the same one, or none would ever be empty
+        # The GPU on which a bucket waits for memory. It must stay the same one, or none would ever become free.
         self._awaited: dict[Bucket, str] = {}
-        # the workflows that servers run anew each time, though they have just made the very same: the newest last
+        # Workflows that servers run again each time despite an identical last run, newest last.
         self._uncached: dict[str, None] = {}
 
     def open(self, roster: Roster) -> None:
@@ -60,12 +65,12 @@ class Scheduler:
         self.wake()
 
     def wake(self) -> None:
-        """Look for work soon; many calls make one look."""
+        """Schedule a turn soon; many calls cause one turn."""
         if self._roster is not None and self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn, self._roster)
 
     def arrived(self, ticket: Ticket) -> None:
-        """A job waits, which may want a server that nobody wanted."""
+        """A job waits, which may use a server that no other job could."""
         self._unserved.add(ticket, now=asyncio.get_running_loop().time())
         if self._unwanted:
             should_skip = self._failover.should_skip
@@ -73,23 +78,26 @@ class Scheduler:
         self.wake()
 
     def withdrawn(self, ticket: Ticket) -> None:
-        """A job was taken out of the queue."""
+        """A job was removed from the queue."""
         self._unserved.discard(ticket)
         self._awaited.pop(ticket.bucket, None)
 
     def unblocked(self, client_id: str) -> None:
-        """This server may be given a workflow again."""
+        """This server may get a workflow again."""
         self._unwanted.discard(client_id)
         self.wake()
 
     def ran(self, member: Member) -> None:
-        """A run is over: others that share its GPU may have room now."""
+        """A run has ended: others that share its GPU may have enough memory now."""
         if member.gpu is not None and self._roster is not None:
             self._unwanted.difference_update(each.id for each in self._roster if each.gpu == member.gpu)
         self.wake()
 
-    def made_again(self, workflow_hash: str, *, is_cached: bool) -> None:
-        """A server has made what it had made just before. Where its cache is of no use, nobody need wait for it."""
+    def record_repeat(self, workflow_hash: str, *, is_cached: bool) -> None:
+        """Record whether a server that repeated its last work used its cache.
+
+        If the cache is useless, jobs do not wait for that server.
+        """
         self._uncached.pop(workflow_hash, None)
         if not is_cached:
             self._uncached[workflow_hash] = None
@@ -97,7 +105,7 @@ class Scheduler:
                 del self._uncached[oldest]
 
     def could_run(self, bucket: Bucket) -> bool:
-        """Whether a server is online that may be given a job of this bucket, now or once it is free."""
+        """Whether a server is online that may get a job of this bucket, now or once it is free."""
         return self._roster is not None and any(
             fits(bucket, member.id, self._failover.should_skip)
             for member in self._roster
@@ -105,11 +113,11 @@ class Scheduler:
         )
 
     def could_ever_run(self, bucket: Bucket) -> bool:
-        """Whether there is a server that a job of this bucket may ever go to: one that is away or blocked is there."""
+        """Whether any server may ever get a job of this bucket, including unreachable and blocked ones."""
         return self._roster is not None and not bucket.exclude_clients.issuperset(self._roster.ids)
 
     def close(self) -> None:
-        """Start nothing more."""
+        """Start no more jobs."""
         self._roster = None
         for handle in (self._turn, self._alarm):
             if handle is not None:
@@ -143,7 +151,7 @@ class Scheduler:
 
     def _place_one(self, free: list[Member], roster: Roster) -> bool:
         chosen: Member | None = None
-        # GPUs on which an earlier job waits for room: later ones must not take it away
+        # GPUs on which an earlier job waits for memory: later ones must not take it.
         kept: set[str] = set()
         has_pins = any(each.pinned is not None for each in roster)
 
@@ -154,10 +162,10 @@ class Scheduler:
                 self._is_holding_back = True
                 others = [each for each in others if each.id not in spared]
             chosen = choose(bucket, others, self._failover.should_skip)
-            if chosen is None or chosen.gpu is None or self._memory.has_room(bucket, chosen, roster):
+            if chosen is None or chosen.gpu is None or self._memory.has_memory_for(bucket, chosen, roster):
                 return chosen is not None
             first = chosen.gpu
-            roomy = [each for each in others if each.gpu is None or self._memory.has_room(bucket, each, roster)]
+            roomy = [each for each in others if each.gpu is None or self._memory.has_memory_for(bucket, each, roster)]
             chosen = choose(bucket, roomy, self._failover.should_skip)
             if chosen is None:
                 kept.add(self._gpu_for(bucket, first, roster))
@@ -166,16 +174,18 @@ class Scheduler:
         return self._begin(self._queue.take(may_run), chosen)
 
     def _gpu_for(self, bucket: Bucket, first: str, roster: Roster) -> str:
-        """The GPU that a job of this bucket waits for: the one that it waited for before, while it could run there."""
+        """Return the GPU that a job of this bucket waits for: the same as before, as long as it could run there."""
         skip = self._failover.should_skip
         able = [each for each in roster if each.state is ClientState.ONLINE and fits(bucket, each.id, skip)]
-        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_resting}:
+        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_paused}:
             self._awaited[bucket] = first
         return self._awaited[bucket]
 
     def _place_ahead(self, roster: Roster, now: float) -> bool:
-        """Hand the next job in line to a server that is busy with a short one, so that nothing lies between the two.
-        Only that one: later ones must not get past it."""
+        """Send the next job to a server that is busy with a short one, to leave no gap between the two.
+
+        Only that job: later ones must not overtake it.
+        """
         chosen: Member | None = None
         is_next = True
 
@@ -184,7 +194,7 @@ class Scheduler:
             if is_next:
                 seconds = self._ahead_seconds
                 busy = [each for each in roster if each.may_queue(bucket, now, seconds=seconds)]
-                roomy = [each for each in busy if self._memory.has_room(bucket, each, roster)]
+                roomy = [each for each in busy if self._memory.has_memory_for(bucket, each, roster)]
                 chosen = choose(bucket, roomy, self._failover.should_skip)
             is_next = False
             return chosen is not None
@@ -200,11 +210,13 @@ class Scheduler:
         return True
 
     def _spared(self, bucket: Bucket, roster: Roster, *, has_pins: bool) -> set[str]:
-        """The servers that a job of this bucket leaves alone though it could run there, because another can have it, now
-        or once it is free: those whose GPU is too small, those that keep another workflow loaded, or would have to
-        unload one; and all but one that runs the very same now."""
+        """Return the servers to avoid although the job could run there, because another can take it now or later.
+
+        These are servers whose GPU is too small, that keep another workflow loaded or would have to unload one, and all
+        but one that run the same work now.
+        """
         waits_for_same = bucket.same_as is not None and bucket.workflow_hash not in self._uncached
-        if not has_pins and not waits_for_same and not self._memory.is_outgrown(bucket.workflow_hash):
+        if not has_pins and not waits_for_same and not self._memory.is_oversized(bucket.workflow_hash):
             return set()
         skip = self._failover.should_skip
         able = [each for each in roster if each.state is ClientState.ONLINE and fits(bucket, each.id, skip)]
@@ -218,11 +230,11 @@ class Scheduler:
         return spared
 
     def _would_unload(self, bucket: Bucket, member: Member, roster: Roster) -> bool:
-        """Whether a server of its GPU that keeps a workflow loaded would have to unload that."""
-        return self._memory.takes_from_pinned(bucket, member, roster)
+        """Whether a server of its GPU would have to unload its pinned workflow."""
+        return self._memory.would_evict_pinned(bucket, member, roster)
 
     def _set_alarm(self, roster: Roster, now: float) -> None:
-        """Wake at the end of the next block, of the next server's grace, or of a job's wait for servers."""
+        """Wake when the next block, server grace period or wait for servers expires."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

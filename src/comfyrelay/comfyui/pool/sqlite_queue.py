@@ -1,4 +1,4 @@
-"""A queue in an SQLite file: jobs outlive the process, however it ends."""
+"""A durable queue in an SQLite file: jobs survive a crash of the process."""
 
 import sqlite3
 from collections import defaultdict
@@ -8,13 +8,13 @@ from pathlib import Path
 
 from comfyrelay.comfyui.pool.buckets import Buckets
 from comfyrelay.comfyui.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
-from comfyrelay.comfyui.pool.queue import JobOutcome, Leftover, PoolJobStatus
+from comfyrelay.comfyui.pool.queue import JobOutcome, PoolJobStatus, StoredJobs
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.pool.writer import Writer
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ConfigurationError, Conflict
 
-# "ComR", so that another program's database is not taken for a queue
+# "ComR", to detect databases of other programs.
 APPLICATION_ID = 0x436F6D52
 SCHEMA_VERSION = 2
 
@@ -55,7 +55,7 @@ PUT = "INSERT INTO jobs (id, sequence, state, attempts, ticket, graph) VALUES (?
 ATTACH = "INSERT INTO attachments (job_id, position, content) VALUES (?, ?, ?)"
 PUT_BACK = "UPDATE jobs SET state = 'queued', attempts = ? WHERE id = ?"
 BEGIN = "UPDATE jobs SET state = 'running', attempts = ? WHERE id = ?"
-# a finished job's graph and files are not needed any more, and are most of its size
+# The graph and files of a finished job are no longer needed, and are most of its size.
 SETTLE = "UPDATE jobs SET state = ?, attempts = ?, outcome = ?, graph = NULL WHERE id = ?"
 DETACH = "DELETE FROM attachments WHERE job_id = ?"
 FORGET = "DELETE FROM jobs WHERE id = ?"
@@ -68,10 +68,10 @@ ALL_ATTACHMENTS = "SELECT job_id, position, content FROM attachments"
 
 
 class SqliteQueue:
-    """Loses nothing when the process is killed; one pool at a time has the file.
+    """Loses nothing if the process is killed. One pool at a time may use the file.
 
-    A job that was running then waits again, with that attempt counted: one that takes the process down with it runs out
-    of attempts like any other.
+    A job that was running is queued again with that attempt counted, so a job that kills the process runs out of
+    attempts like any other.
     """
 
     durable = True
@@ -84,11 +84,11 @@ class SqliteQueue:
     def __len__(self) -> int:
         return len(self._buckets)
 
-    async def open(self) -> Leftover:
-        leftover = await self._writer.open(self._prepare)
-        for ticket in leftover.waiting:
+    async def open(self) -> StoredJobs:
+        stored = await self._writer.open(self._prepare)
+        for ticket in stored.waiting:
             self._buckets.add(ticket)
-        return leftover
+        return stored
 
     async def put(self, ticket: Ticket) -> None:
         row = (ticket.id, ticket.sequence, ticket.attempts, dump_ticket(ticket), ticket.graph)
@@ -120,7 +120,7 @@ class SqliteQueue:
     async def forget(self, job_ids: Sequence[str]) -> None:
         await self._writer.write(*((FORGET, (job_id,)) for job_id in job_ids))
 
-    async def keep_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
+    async def store_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
         if block is None:
             await self._writer.write((UNBLOCK, (client_id, workflow_hash)))
         else:
@@ -132,14 +132,14 @@ class SqliteQueue:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            # its transactions are begun by hand; it is used in one thread, but made and closed through an executor
+            # Transactions are started explicitly. One thread uses it, but an executor opens and closes it.
             return sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise ConfigurationError(f"The queue {self._path} cannot be opened: {error}.") from None
 
-    def _prepare(self, connection: sqlite3.Connection) -> Leftover:
+    def _prepare(self, connection: sqlite3.Connection) -> StoredJobs:
         try:
-            # held until the connection is closed, or the process ends
+            # Held until the connection is closed or the process exits.
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")
@@ -154,7 +154,7 @@ class SqliteQueue:
                 raise Conflict(f"The queue {self._path} is in use by another pool.") from None
             raise ConfigurationError(f"The queue {self._path} cannot be used: {error}.") from None
         except sqlite3.DatabaseError as error:
-            raise ConfigurationError(f"{self._path} is not a queue of ComfyRelay: {error}.") from None
+            raise ConfigurationError(f"{self._path} is not a ComfyRelay queue: {error}.") from None
 
     def _check_schema(self, connection: sqlite3.Connection) -> None:
         application = connection.execute("PRAGMA application_id").fetchone()[0]
@@ -164,7 +164,7 @@ class SqliteQueue:
             connection.executescript(f"BEGIN; {CREATE_JOBS} {CREATE_BLOCKS} {MARK} COMMIT;")
             return
         if application != APPLICATION_ID:
-            raise ConfigurationError(f"{self._path} is the database of another program, not a queue of ComfyRelay.")
+            raise ConfigurationError(f"{self._path} is the database of another program, not a ComfyRelay queue.")
         if version == 1:
             connection.executescript(f"BEGIN; {CREATE_BLOCKS} {MARK} COMMIT;")
         elif version != SCHEMA_VERSION:
@@ -173,7 +173,7 @@ class SqliteQueue:
             )
 
 
-def _read(connection: sqlite3.Connection) -> Leftover:
+def _read(connection: sqlite3.Connection) -> StoredJobs:
     contents: defaultdict[str, dict[int, bytes]] = defaultdict(dict)
     for job_id, position, content in connection.execute(ALL_ATTACHMENTS):
         contents[job_id][position] = content
@@ -197,4 +197,4 @@ def _read(connection: sqlite3.Connection) -> Leftover:
         (client_id, workflow_hash): Block(failure_count=count, blocked_until=until and datetime.fromisoformat(until))
         for client_id, workflow_hash, count, until in connection.execute(ALL_BLOCKS)
     }
-    return Leftover(waiting=tuple(waiting), finished=tuple(finished), blocks=blocks)
+    return StoredJobs(waiting=tuple(waiting), finished=tuple(finished), blocks=blocks)

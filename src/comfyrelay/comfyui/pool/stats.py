@@ -1,4 +1,4 @@
-"""What a pool is doing, in numbers."""
+"""Statistics of a pool."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -13,22 +13,25 @@ from comfyrelay.domain.queue.blocks import Block
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientStats:
-    """`completed` and `failed` count attempts. `blocks` are its failures since its last success, by workflow hash:
-    their count, and until when it does not get the workflow."""
+    """`completed` and `failed` count attempts.
+
+    `blocks` are its failures since its last success, by workflow hash: their count, and until when it does not get the
+    workflow.
+    """
 
     state: ClientState
     url: str
     gpu: str | None
     running: int
-    # the workflows of what runs there
+    # Workflows of the active runs.
     running_hashes: tuple[str, ...]
     completed: int
     failed: int
     blocked_hashes: frozenset[str]
     blocks: Mapping[str, Block]
-    # the newest first
+    # Newest first.
     warm_hashes: tuple[str, ...]
-    # the workflow that stays loaded there
+    # The workflow that stays loaded there.
     pinned: str | None
 
     @classmethod
@@ -50,7 +53,7 @@ class ClientStats:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolStats:
-    """Jobs by status. Finished ones are counted since the pool was opened, whether they are still kept or not."""
+    """Jobs by status. Finished jobs are counted since the pool was opened, even if they are no longer stored."""
 
     queued: int
     running: int
@@ -62,7 +65,7 @@ class PoolStats:
 
 
 class Tally:
-    """Counts jobs by status, so that nobody has to walk them."""
+    """Count jobs by status, so that they need not be walked."""
 
     def __init__(self) -> None:
         self._counts: Counter[PoolJobStatus] = Counter()

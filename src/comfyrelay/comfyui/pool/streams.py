@@ -1,4 +1,4 @@
-"""A reader's own buffer of events, which a slow reader cannot make grow without end."""
+"""Bounded event buffer of one reader."""
 
 import asyncio
 from collections import OrderedDict, deque
@@ -13,10 +13,10 @@ _TERMINAL = (JobCompleted, JobFailed, JobCanceled)
 
 
 class EventStream(Generic[E]):
-    """`async for event in stream`, from the moment it was made; it ends when its source does.
+    """`async for event in stream`, from its creation until its source ends.
 
-    When `limit` events wait to be read, the oldest progress or preview is dropped for a new one, then the oldest of
-    the others; the end of a job is never dropped.
+    If `limit` events are unread, the oldest progress or preview is dropped for a new one, then the oldest other event.
+    The end of a job is never dropped.
     """
 
     def __init__(self, *, limit: int) -> None:
@@ -41,7 +41,7 @@ class EventStream(Generic[E]):
         _, event = self._numbered.popitem(last=False)
         numbers = self._numbers_of(event)
         if numbers is not None:
-            # events are read in order, so this one is the oldest of its kind
+            # Events are read in order, so this one is the oldest of its kind.
             numbers.popleft()
         return event
 
@@ -58,7 +58,7 @@ class EventStream(Generic[E]):
         self._news.set()
 
     def close(self) -> None:
-        """Take no more events; what is there can still be read."""
+        """Accept no more events; unread ones can still be read."""
         self._closed = True
         self._news.set()
 

@@ -1,4 +1,4 @@
-"""What waits in a queue: a graph as it was when it was enqueued, and everything needed to run it later."""
+"""A queued job: a copy of its graph and everything needed to run it later."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,42 +20,42 @@ _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
 class Bucket(NamedTuple):
-    """Jobs of one bucket can run on the same servers: what holds for one of them holds for all."""
+    """Jobs of one bucket can run on the same servers."""
 
     workflow_hash: str
     preferred_clients: frozenset[str] = frozenset()
     exclude_clients: frozenset[str] = frozenset()
     memory_bytes: int | None = None
-    # it ran out of memory beside others, and has its GPU to itself
+    # It ran out of memory next to others, and gets the GPU to itself.
     alone: bool = False
-    # its workflow stays loaded where it runs
+    # Its workflow stays loaded where it runs.
     keep_loaded: bool = False
-    # the same as this was enqueued before: a server that has it in its cache, or will have, need not run it again
+    # The cache key of an earlier identical job: a server that has the result cached need not run it again.
     same_as: str | None = None
 
 
 class JobOptions(TypedDict, total=False):
-    """What can be said about a job when it is enqueued.
+    """Options of a job.
 
-    - `priority`: higher goes first; 0 unless told.
-    - `metadata`: comes back on the job and on each of its events.
-    - `include_outputs`: nodes (ids or titles) whose outputs go first in the result.
+    - `priority`: higher goes first; default 0.
+    - `metadata`: available on the job and each of its events.
+    - `include_outputs`: nodes (ids or titles) whose outputs come first in the result.
     - `attachments`: files that are uploaded to the server before the run.
-    - `preferred_clients`: servers to use when one of them is free; others are used when none is.
+    - `preferred_clients`: servers to use if one of them is free; otherwise others are used.
     - `exclude_clients`: servers never to use.
-    - `memory_bytes`: what it needs at least of a GPU that several servers share; more, where more was seen.
-    - `keep_loaded`: the server that runs it gets no other workflows while others can have them, and does not unload
-      its models, unless a job needs the memory that fits nowhere else.
-    - `cache_key`: jobs with the same one ask a server for the same work, whose results it finds in its cache the second
-      time: they run on one server, one after the other.
-    - `max_attempts`: 3 unless told.
-    - `retry_delay`: seconds between a failed attempt and the next; 1 unless told.
-    - `one_try_per_server`: a server that fails it through its own fault does not get it again. Another that is online
-      does, which costs no attempt; when there is none, the job fails.
-    - `give_up_after_seconds`: how long it waits while no server is online that it may run on; for ever unless told.
-      What failed it first is its error then, or else `RunInterrupted`.
-    - `timeouts`: how long a run may take, and where.
-    - `extra_data`: JSON that goes to ComfyUI beside the graph, such as keys of partner nodes.
+    - `memory_bytes`: minimum memory it needs on a shared GPU; a larger measured need wins.
+    - `keep_loaded`: the server that runs it gets no other workflows while others can take them, and does not unload its
+      models unless a job needs the memory that fits nowhere else.
+    - `cache_key`: jobs with the same key ask for the same work, which a server has cached the second time: they run on
+      one server, one after the other.
+    - `max_attempts`: default 3.
+    - `retry_delay`: seconds between a failed attempt and the next; default 1.
+    - `one_attempt_per_server`: a server that fails it through its own fault does not get it again. It moves to another
+      online server, which costs no attempt; without one, the job fails.
+    - `give_up_after_seconds`: how long it waits while no suitable server is online; no limit by default. It then fails
+      with its first error, or else `RunInterrupted`.
+    - `timeouts`: timeouts of its runs.
+    - `extra_data`: JSON that is sent to ComfyUI with the graph, such as keys of partner nodes.
     """
 
     priority: int
@@ -69,7 +69,7 @@ class JobOptions(TypedDict, total=False):
     cache_key: str | None
     max_attempts: int
     retry_delay: float
-    one_try_per_server: bool
+    one_attempt_per_server: bool
     give_up_after_seconds: float | None
     timeouts: RunTimeouts | None
     extra_data: Mapping[str, Any] | None
@@ -77,7 +77,7 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
-    """A job on its way. `sequence` is its place among equals, which it keeps when it is tried again."""
+    """A queued job. `sequence` is its place among equals, which it keeps on retries."""
 
     id: str
     sequence: int
@@ -90,18 +90,18 @@ class Ticket:
     attachments: tuple[Attachment, ...] = ()
     max_attempts: int = 3
     retry_delay: float = 1.0
-    one_try_per_server: bool = False
+    one_attempt_per_server: bool = False
     give_up_after_seconds: float | None = None
     timeouts: RunTimeouts | None = None
     extra_data: Mapping[str, Any] | None = None
     attempts: int = 0
     cache_key: str | None = None
-    # the memory of the GPU that was too small for it, once it was given to a larger one
+    # Memory of the GPU that was too small, once it moved to a larger one.
     ran_out_bytes: int | None = None
 
 
 def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at: datetime) -> Ticket:
-    """Check what can be checked without a server, and keep a copy that the caller cannot change."""
+    """Check the options that need no server, and copy the graph so that the caller cannot change it."""
     ticket = Ticket(
         id=str(uuid4()),
         sequence=sequence,
@@ -114,7 +114,7 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         attachments=tuple(options.get("attachments", ())),
         max_attempts=options.get("max_attempts", 3),
         retry_delay=options.get("retry_delay", 1.0),
-        one_try_per_server=options.get("one_try_per_server", False),
+        one_attempt_per_server=options.get("one_attempt_per_server", False),
         give_up_after_seconds=options.get("give_up_after_seconds"),
         timeouts=options.get("timeouts"),
         cache_key=options.get("cache_key"),

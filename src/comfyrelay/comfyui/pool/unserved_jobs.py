@@ -1,4 +1,4 @@
-"""Waiting jobs that are given up when no server is there for them: none that is online and not excluded."""
+"""Give up waiting jobs for which no suitable server is online."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
@@ -8,11 +8,11 @@ from comfyrelay.comfyui.pool.ticket import Ticket
 
 @dataclass(slots=True)
 class _Group:
-    """Jobs that exclude the same servers: what is there for one of them is there for all."""
+    """Jobs that exclude the same servers, so that a server suits all of them or none."""
 
-    # the last server went away then; `None` while there is one
+    # When the last suitable server went offline; `None` while there is one.
     since: float | None = None
-    # job id → when it began to wait, and how long it waits without a server
+    # Job id -> when it started to wait, and how long it waits without a server.
     jobs: dict[str, tuple[float, float]] = field(default_factory=dict)
 
     @property
@@ -22,20 +22,20 @@ class _Group:
                 yield max(self.since, began) + seconds, job_id
 
 
-class Unserved:
-    """Times are those of one clock that only goes forward, and are told by whoever asks."""
+class UnservedJobs:
+    """Waiting jobs with a limit. Callers pass the time of a monotonic clock."""
 
     def __init__(self) -> None:
         self._groups: dict[frozenset[str], _Group] = {}
 
     def add(self, ticket: Ticket, *, now: float) -> None:
-        """A job waits. One that does not say how long it would is left out."""
+        """Add a waiting job. A job without a limit is ignored."""
         if ticket.give_up_after_seconds is not None:
             group = self._groups.setdefault(ticket.bucket.exclude_clients, _Group())
             group.jobs[ticket.id] = (now, ticket.give_up_after_seconds)
 
     def discard(self, ticket: Ticket) -> None:
-        """It waits no more."""
+        """Remove a job that no longer waits."""
         group = self._groups.get(ticket.bucket.exclude_clients)
         if group is not None:
             group.jobs.pop(ticket.id, None)
@@ -43,7 +43,7 @@ class Unserved:
                 del self._groups[ticket.bucket.exclude_clients]
 
     def overdue(self, online: Collection[str], *, now: float) -> list[str]:
-        """The jobs to give up, with these servers online from now on."""
+        """Return the jobs to give up, given the servers that are online from now on."""
         for excluded, group in self._groups.items():
             if not excluded.issuperset(online):
                 group.since = None
@@ -53,7 +53,7 @@ class Unserved:
 
     @property
     def next_deadline(self) -> float | None:
-        """When the next one is due if no server comes; `None` when there is none."""
+        """Return the next deadline if no server comes online, or `None`."""
         return min((deadline for deadline, _ in self._deadlines), default=None)
 
     @property

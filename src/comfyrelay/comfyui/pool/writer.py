@@ -1,4 +1,4 @@
-"""One SQLite connection in a thread of its own, with grouped commits: the event loop never waits for a disk."""
+"""An SQLite connection in its own thread with grouped commits, so that the event loop never waits for a disk."""
 
 import asyncio
 import sqlite3
@@ -10,12 +10,12 @@ from typing import Any, TypeVar
 from comfyrelay.group_commit import GroupCommit
 
 T = TypeVar("T")
-# SQL and its parameters
+# SQL and its parameters.
 Statement = tuple[str, Sequence[Any]]
 
 
 class Writer:
-    """Writes in the order in which they were asked for; those that come during one commit share the next."""
+    """Execute writes in order. Writes that arrive during a commit share the next one."""
 
     def __init__(self, connect: Callable[[], sqlite3.Connection]) -> None:
         self._connect = connect
@@ -25,7 +25,7 @@ class Writer:
         self._is_closed = False
 
     async def open(self, prepare: Callable[[sqlite3.Connection], T]) -> T:
-        """Connect, and return what `prepare` makes of the connection."""
+        """Connect, and return the result of `prepare`."""
 
         def work() -> T:
             connection = self._connect()
@@ -40,7 +40,7 @@ class Writer:
         return await self._in_thread(work)
 
     async def write(self, *statements: Statement) -> None:
-        """Return when all of these are on the disk; they are there together or not at all."""
+        """Return when all statements are committed, in one transaction."""
         await self._group.call(statements)
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class Writer:
         error = await self._in_thread(partial(self._commit, writes))
         if error is None or len(writes) == 1:
             return [error] * len(writes)
-        # one of them cannot be written: the others are not to blame
+        # One of them failed: write the others separately.
         return [await self._in_thread(partial(self._commit, [statements])) for statements in writes]
 
     def _commit(self, writes: Sequence[Sequence[Statement]]) -> Exception | None:
@@ -67,7 +67,7 @@ class Writer:
                     for sql, parameters in statements:
                         self._connection.execute(sql, parameters)
         except Exception as error:
-            # whatever it is, those who wait must get it
+            # Waiters must get any exception.
             return error
         return None
 

@@ -16,7 +16,7 @@ log = structlog.get_logger(__name__)
 
 
 class NodeDefinitionSender:
-    """Announces node definitions when they may have changed, and uploads those that the control plane lacks."""
+    """Announces node definitions that may have changed, and uploads them if the control plane does not have them."""
 
     def __init__(self, control: ControlPlane, servers: Servers) -> None:
         self._control = control

@@ -249,7 +249,7 @@ class Packer:
     ) -> None:
         names = list(up)
         for number, name in enumerate(names):
-            self._pool.rest(name, is_resting=number >= decision.active)
+            self._pool.pause_server(name, is_paused=number >= decision.active)
         before = watched.decided
         is_change = decision.change is not PackingChange.NOTHING
         changed = decision.reason if is_change else before.changed if before is not None else None

@@ -303,13 +303,13 @@ class Servers:
             raise ComfyError("This worker has no ComfyUI at the moment.", fault=Fault.INTERRUPTED)
         pool = self._pools[lease.provider]
         if lease.job.ran_out_bytes is not None:
-            await pool.outgrew(graph, lease.job.ran_out_bytes)
+            await pool.record_too_small(graph, lease.job.ran_out_bytes)
         job = await pool.enqueue(
             graph,
             include_outputs=[lease.payload.output_node_id] if lease.payload.output_node_id else [],
             attachments=attachments,
             max_attempts=1,
-            one_try_per_server=True,
+            one_attempt_per_server=True,
             give_up_after_seconds=OFFLINE_SECONDS,
             keep_loaded=lease.job.keep_loaded,
             cache_key=cache_key,

@@ -33,7 +33,7 @@ async def behind(pool: WorkflowPool, color: int = 2) -> PoolJob:
     return job
 
 
-async def test_next_job_is_in_the_servers_own_queue_before_the_one_that_runs_is_over(simulator: Simulator) -> None:
+async def test_next_job_waits_in_the_server_queue_during_a_run(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
@@ -77,7 +77,7 @@ async def test_prefetch_does_not_pass_the_next_job_in_line(simulator: Simulator)
         assert urgent.started_at <= later.started_at
 
 
-async def test_cancelling_the_one_that_waits_there_leaves_the_one_that_runs_alone(simulator: Simulator) -> None:
+async def test_cancelling_the_waiting_job_does_not_affect_the_running_one(simulator: Simulator) -> None:
     async with ready_pool(simulator, ahead_seconds=LONG) as pool:
         await pool.run(invert(0))
         stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))

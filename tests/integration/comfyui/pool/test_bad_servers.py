@@ -17,7 +17,7 @@ RARE = {
 }
 
 
-async def test_server_that_does_not_let_go_of_a_run_gets_no_other(simulator: Simulator) -> None:
+async def test_server_that_does_not_release_a_run_gets_no_other(simulator: Simulator) -> None:
     stuck = simulator.misbehave(Stuck(class_type="ImageInvert"))
     async with Simulator() as other, WorkflowPool({"stuck": simulator.url, "fine": other.url}, timings=QUICK) as pool:
         await pool.wait_ready()

@@ -25,7 +25,7 @@ from tests.support.world import PATIENCE_SECONDS
 ENDLESS = Slow(class_type="ImageInvert", seconds=600, steps=60_000)
 
 
-async def test_closing_cancels_what_has_not_ended(simulator: Simulator) -> None:
+async def test_closing_cancels_unfinished_jobs(simulator: Simulator) -> None:
     simulator.misbehave(ENDLESS)
     async with ready_pool(simulator) as pool:
         events = pool.events("job:canceled", "job:completed")
@@ -78,7 +78,7 @@ async def test_drain_can_be_cut_short(simulator: Simulator, tmp_path: Path, dura
         assert job.status is (PoolJobStatus.QUEUED if durable else PoolJobStatus.CANCELED)
 
 
-async def test_pool_may_be_closed_again_and_takes_nothing_then(simulator: Simulator) -> None:
+async def test_closed_pool_can_be_closed_again_and_accepts_no_job(simulator: Simulator) -> None:
     async with ready_pool(simulator) as pool:
         await pool.run(plain())
     await pool.close()
@@ -87,7 +87,7 @@ async def test_pool_may_be_closed_again_and_takes_nothing_then(simulator: Simula
         await pool.enqueue(plain())
 
 
-async def test_pool_takes_nothing_before_it_is_open(simulator: Simulator) -> None:
+async def test_unopened_pool_accepts_no_job(simulator: Simulator) -> None:
     pool = WorkflowPool([simulator.url])
     with pytest.raises(Conflict):
         await pool.enqueue(plain())
@@ -127,7 +127,7 @@ async def test_queue_that_fails_ends_the_job_and_blames_no_server(simulator: Sim
         assert (client.running, client.failed, client.blocked_hashes) == (0, 0, frozenset())
 
 
-async def test_durable_queue_keeps_what_has_not_ended(simulator: Simulator, tmp_path: Path) -> None:
+async def test_durable_queue_keeps_unfinished_jobs(simulator: Simulator, tmp_path: Path) -> None:
     slow = simulator.misbehave(ENDLESS)
     path = tmp_path / "queue.db"
     async with ready_pool(simulator, queue=SqliteQueue(path)) as pool:
@@ -171,7 +171,7 @@ async def test_failed_attempt_counts_over_a_restart(simulator: Simulator, tmp_pa
         assert pool.job(job.id).attempts == 2
 
 
-async def test_pool_whose_queue_is_taken_is_refused(simulator: Simulator, tmp_path: Path) -> None:
+async def test_queue_in_use_by_another_pool_is_refused(simulator: Simulator, tmp_path: Path) -> None:
     async with ready_pool(simulator, queue=SqliteQueue(tmp_path / "queue.db")) as pool:
         with pytest.raises(Conflict, match="another pool"):
             async with WorkflowPool([simulator.url], queue=SqliteQueue(tmp_path / "queue.db")):
@@ -189,7 +189,7 @@ async def test_finished_jobs_are_forgotten_by_a_durable_queue_too(simulator: Sim
         assert list(pool.jobs) == [job.id for job in jobs[2:]]
 
 
-async def test_enqueue_that_is_canceled_leaves_nothing_behind(simulator: Simulator, tmp_path: Path) -> None:
+async def test_cancelled_enqueue_leaves_nothing_behind(simulator: Simulator, tmp_path: Path) -> None:
     path = tmp_path / "queue.db"
     async with WorkflowPool([simulator.url], queue=SqliteQueue(path)) as pool:
         call = asyncio.create_task(pool.enqueue(plain()))

@@ -219,7 +219,7 @@ async def test_declared_memory_counts_if_it_exceeds_the_measured_need(tmp_path: 
         await asyncio.gather(*jobs)
 
 
-async def test_server_that_does_nothing_unloads_its_models_for_a_job_that_needs_the_room(tmp_path: Path) -> None:
+async def test_idle_server_unloads_its_models_for_a_job_that_needs_the_memory(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=14 * GIB) as (pool, simulators, _):
         await pool.run(picture(1), preferred_clients=["a"])
         await pool.run(picture(2), preferred_clients=["b"])
@@ -228,7 +228,7 @@ async def test_server_that_does_nothing_unloads_its_models_for_a_job_that_needs_
         assert [len(each.warm_hashes) for each in pool.stats().clients.values()] == [0, 1]
 
 
-async def test_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) -> None:
+async def test_large_job_is_not_starved_by_small_ones(tmp_path: Path) -> None:
     """It waits for the whole GPU, and the many small jobs behind it must not take memory that becomes free."""
     async with shared_gpu(tmp_path, 2) as (pool, simulators, _):
         await pool.run(picture(0))
@@ -247,7 +247,7 @@ async def test_large_job_is_not_passed_by_small_ones_for_ever(tmp_path: Path) ->
         assert ended.index(large.id) == 2
 
 
-async def test_large_job_waits_for_one_of_two_gpus_and_small_ones_have_the_other(tmp_path: Path) -> None:
+async def test_large_job_waits_for_one_gpu_and_small_jobs_use_the_other(tmp_path: Path) -> None:
     """If it waited for the GPU it checked last, neither would be filled, and in a bad order neither would become
     empty."""
     async with gpus(tmp_path, 24, 24, each=2) as (pool, simulators), asyncio.timeout(PATIENCE_SECONDS):
@@ -401,7 +401,7 @@ async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
     coming=st.lists(st.sampled_from("abcdef"), max_size=12),
     going=st.lists(st.integers(0, 3), max_size=12),
 )
-def test_jobs_on_one_gpu_never_need_more_than_it_has_unless_one_is_alone(
+def test_jobs_that_share_a_gpu_never_exceed_its_memory(
     needs: dict[str, int], alone: frozenset[str], coming: list[str], going: list[int]
 ) -> None:
     memory, servers = GpuMemory(), [Server(id=str(number)) for number in range(4)]

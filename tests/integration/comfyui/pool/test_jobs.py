@@ -180,7 +180,7 @@ async def test_attempts_run_out(simulator: Simulator) -> None:
         assert told == ["job:retrying", "job:failed"]
 
 
-async def test_events_of_a_job_come_in_order_and_end_with_its_end(pool: WorkflowPool, simulator: Simulator) -> None:
+async def test_job_events_come_in_order_and_end_with_the_job(pool: WorkflowPool, simulator: Simulator) -> None:
     simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.02, steps=2, previews=True))
     everything = pool.events("*")
     metadata = {"tenant": "t1"}
@@ -208,7 +208,7 @@ async def test_events_of_a_job_come_in_order_and_end_with_its_end(pool: Workflow
     assert [event async for event in job.events()] == [told[-1]]
 
 
-async def test_callback_can_look_at_the_job_that_has_just_ended(pool: WorkflowPool) -> None:
+async def test_callback_can_read_the_finished_job(pool: WorkflowPool) -> None:
     seen: list[object] = []
 
     async def look(event: JobCompleted) -> None:
@@ -393,7 +393,7 @@ async def test_only_so_many_finished_jobs_are_kept(simulator: Simulator) -> None
         assert pool.stats().completed == 4
 
 
-async def test_pool_says_when_it_is_ready(simulator: Simulator) -> None:
+async def test_wait_ready_returns_when_the_pool_is_ready(simulator: Simulator) -> None:
     pool = WorkflowPool({"a": simulator.url, "gone": "http://127.0.0.1:9"}, timings=QUICK)
     events = pool.events("pool:ready", "client:state")
     async with pool:

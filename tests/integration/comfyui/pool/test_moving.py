@@ -64,7 +64,7 @@ async def test_move_to_a_capable_server_costs_no_attempt() -> None:
         assert (job.client_id, job.attempts) == ("b", 1)
 
 
-async def test_server_that_is_away_is_not_waited_for() -> None:
+async def test_unreachable_server_is_not_waited_for() -> None:
     async with Simulator() as simulator, WorkflowPool([simulator.url, NOWHERE], timings=QUICK) as pool:
         await pool.wait_ready()
         simulator.misbehave(BROKEN)
@@ -75,7 +75,7 @@ async def test_server_that_is_away_is_not_waited_for() -> None:
 
 
 @pytest.mark.parametrize(("max_attempts", "runs"), [(3, 2), (1, 1)])
-async def test_node_that_raises_everywhere_is_the_jobs_fault_after_one_try_elsewhere(
+async def test_node_that_raises_on_two_servers_is_the_job_fault(
     simulators: list[Simulator], max_attempts: int, runs: int
 ) -> None:
     async with ready_pool(*simulators) as pool:
@@ -88,7 +88,7 @@ async def test_node_that_raises_everywhere_is_the_jobs_fault_after_one_try_elsew
         assert all(not each.blocks for each in pool.stats().clients.values())
 
 
-async def test_server_on_which_a_node_raises_that_runs_elsewhere_is_blocked_for_the_workflow() -> None:
+async def test_server_is_blocked_for_a_node_error_that_other_servers_lack() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(Fail(class_type="ImageInvert", exception_type="AttributeError", message="an old custom node"))
         blocked = pool.events(ClientBlockedWorkflow)
@@ -222,7 +222,7 @@ async def test_blocks_are_kept_over_a_restart_with_a_durable_queue(tmp_path: Pat
             assert pool.stats().clients["a"].blocks == {}
 
 
-async def test_job_for_which_no_server_is_there_is_given_up() -> None:
+async def test_job_without_a_server_fails_after_its_deadline() -> None:
     async with WorkflowPool([NOWHERE], timings=QUICK) as pool:
         job = await pool.enqueue(invert(), give_up_after_seconds=0.1)
         async with asyncio.timeout(PATIENCE_SECONDS):
@@ -241,7 +241,7 @@ async def test_abandoned_job_reports_its_first_failure() -> None:
                 await pool.run(graph, give_up_after_seconds=0.1, retry_delay=0)
 
 
-async def test_job_is_given_up_when_the_servers_that_it_waits_for_go() -> None:
+async def test_job_fails_when_its_last_servers_are_removed() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(BROKEN)
         stuck = two.misbehave(Stuck(class_type="ImageInvert"))

@@ -52,7 +52,7 @@ async def test_no_other_job_starts_on_the_gpu_during_a_run_alone(tmp_path: Path)
         await asyncio.gather(job, other)
 
 
-async def test_gpu_that_is_too_small_is_left_for_a_larger_one(tmp_path: Path) -> None:
+async def test_job_moves_from_a_too_small_gpu_to_a_larger_one(tmp_path: Path) -> None:
     async with gpus(tmp_path, 8, 24) as (pool, simulators):
         job = await pool.enqueue(picture(0), preferred_clients=["a"], max_attempts=1)
         await job
@@ -65,7 +65,7 @@ async def test_gpu_that_is_too_small_is_left_for_a_larger_one(tmp_path: Path) ->
         assert simulators[0].log.prompts_queued == 2
 
 
-async def test_once_the_larger_gpu_is_gone_the_small_one_is_tried_all_the_same(tmp_path: Path) -> None:
+async def test_small_gpu_is_tried_again_once_the_larger_is_removed(tmp_path: Path) -> None:
     async with gpus(tmp_path, 8, 24) as (pool, simulators):
         await pool.run(picture(0), preferred_clients=["a"])
         await pool.remove_server("b")
@@ -85,7 +85,7 @@ async def test_job_fails_after_one_larger_gpu_and_the_error_names_its_size(tmp_p
         assert job.attempts == 1
 
 
-async def test_without_a_larger_gpu_it_fails_after_it_ran_alone(tmp_path: Path) -> None:
+async def test_job_fails_after_a_run_alone_without_a_larger_gpu(tmp_path: Path) -> None:
     async with gpus(tmp_path, 8, 8) as (pool, simulators):
         with pytest.raises(OutOfMemory):
             await pool.run(picture(0), max_attempts=5)
@@ -122,7 +122,7 @@ async def test_memory_of_other_programs_does_not_count_against_the_gpu(tmp_path:
         await pool.run(picture(2), preferred_clients=["a"], exclude_clients=["b"])
 
 
-async def test_job_whose_gpu_others_hold_waits_a_while_for_them(tmp_path: Path) -> None:
+async def test_job_waits_a_while_for_memory_of_other_programs(tmp_path: Path) -> None:
     async with gpus(tmp_path, 24) as (pool, _):
         other = SimulatedGpu(SimulatedGpuOptions(folder=tmp_path / "gpu-0", context_bytes=16 * GIB))
         other.open()

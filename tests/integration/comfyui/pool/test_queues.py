@@ -59,7 +59,7 @@ async def test_bucket_that_may_not_run_is_passed_over(queue: QueueAdapter) -> No
     assert queue.take(may_run) is None
 
 
-async def test_job_that_is_put_back_keeps_its_place_and_its_attempts(queue: QueueAdapter) -> None:
+async def test_requeued_job_keeps_its_place_and_attempts(queue: QueueAdapter) -> None:
     await queue.put(ticket(1))
     await queue.put(ticket(2))
     first = queue.take(anywhere)
@@ -81,7 +81,7 @@ async def test_removed_job_is_not_taken(queue: QueueAdapter) -> None:
     assert taken(queue) == ["job-2"]
 
 
-async def test_job_goes_through_its_life_and_is_forgotten(queue: QueueAdapter) -> None:
+async def test_finished_job_leaves_the_queue(queue: QueueAdapter) -> None:
     await queue.put(ticket(1))
     found = queue.take(anywhere)
     assert found is not None

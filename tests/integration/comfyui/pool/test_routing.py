@@ -49,7 +49,7 @@ async def test_jobs_finish_although_one_of_three_servers_cannot_run_a_workflow(s
         assert stats.clients["a"].failed == 1
 
 
-async def test_blocked_pair_comes_back_at_the_end_of_its_cooldown(simulator: Simulator) -> None:
+async def test_blocked_pair_is_released_after_its_cooldown(simulator: Simulator) -> None:
     failing = simulator.misbehave(Fail(class_type="ImageInvert", message="No space left on device", times=1))
     async with ready_pool(simulator, failover=SmartFailover(cooldown_seconds=0.3)) as pool:
         events = pool.events()
@@ -184,7 +184,7 @@ async def test_jobs_wait_for_the_first_server_to_come(simulator: Simulator) -> N
         assert job.attempts == 1
 
 
-async def test_servers_come_and_go(simulators: list[Simulator]) -> None:
+async def test_servers_can_be_added_and_removed(simulators: list[Simulator]) -> None:
     first, second, _ = simulators
     stuck = first.misbehave(Stuck(class_type="ImageInvert"))
     async with ready_pool(first) as pool:
@@ -198,7 +198,7 @@ async def test_servers_come_and_go(simulators: list[Simulator]) -> None:
         assert job.attempts == 1
 
 
-async def test_server_that_goes_may_finish_what_runs_there_first(simulators: list[Simulator]) -> None:
+async def test_removed_server_may_finish_its_running_job(simulators: list[Simulator]) -> None:
     first, second, _ = simulators
     stuck = first.misbehave(Stuck(class_type="ImageInvert"))
     async with ready_pool(first) as pool:

@@ -242,7 +242,7 @@ async def test_file_that_is_no_database_is_refused(path: Path) -> None:
         await stored(path)
 
 
-async def test_folder_that_is_not_there_is_said_so(tmp_path: Path) -> None:
+async def test_missing_folder_is_reported(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="unable to open"):
         await stored(tmp_path / "missing" / "queue.db")
 

@@ -26,7 +26,7 @@ async def test_two_workflows_in_turns_stay_each_with_its_server(tmp_path: Path) 
         assert [simulator.log.models_loaded for simulator in simulators] == [2, 1]
 
 
-async def test_server_that_ran_a_workflow_last_gets_it_though_both_have_run_it(tmp_path: Path) -> None:
+async def test_most_recent_server_of_a_workflow_gets_it_again(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=11 * GIB) as (pool, simulators, _):
         await pool.run(picture(0, model=SMALL), preferred_clients=["a"])
         await pool.run(picture(1, model=LARGE), preferred_clients=["b"])
@@ -71,7 +71,7 @@ async def test_job_gets_the_pinned_server_when_the_other_is_removed(tmp_path: Pa
         assert {each.client_id for each in jobs} == {"a"}
 
 
-async def test_pin_is_of_one_server_and_ends_with_the_next_job_that_does_not_ask_for_it(tmp_path: Path) -> None:
+async def test_pin_ends_with_the_next_job_of_its_server_without_one(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, _, _):
         await pool.run(picture(0), keep_loaded=True, preferred_clients=["a"])
         await pool.run(picture(1), keep_loaded=True, preferred_clients=["b"])
@@ -96,7 +96,7 @@ async def test_pinned_model_is_unloaded_last(tmp_path: Path) -> None:
         assert simulators[0].log.count("POST", "/free") == 1
 
 
-async def test_same_graph_runs_once_and_its_server_answers_the_rest_from_its_cache(tmp_path: Path) -> None:
+async def test_identical_graphs_run_once_and_are_then_served_from_the_cache(tmp_path: Path) -> None:
     async with shared_gpu(tmp_path, 2, model_bytes=GIB) as (pool, simulators, _):
         await pool.run(picture(0))
         before = sum(simulator.log.nodes_executed for simulator in simulators)
