@@ -233,7 +233,7 @@ MUTANTS = (
             # a job with a reused output is never active
 """,
         tests=f"{QUEUE}/test_submit.py",
-        only="one_key_at_the_same_time",
+        only="concurrent_submissions_with_one_key",
     ),
     Mutant(
         name="an entry leaves the outbox although it could not be applied",
@@ -410,7 +410,7 @@ MUTANTS = (
         old="        return ((max(0.0, machine.boot_seconds_left), machine.slots),)",
         new="        return ()",
         tests="tests/unit/autoscaling/test_decide.py",
-        only="booting_machine_is_capacity or boot_that_is_nearly_over",
+        only="booting_machine_is_capacity or nearly_booted_machine",
     ),
     Mutant(
         name="autoscaling: the busy machine is terminated",
@@ -490,7 +490,7 @@ MUTANTS = (
         old="+ self._most((*member.buckets, bucket), gpu) <= usable",
         new=">= 0",
         tests="tests/integration/comfyui/pool/test_gpus.py",
-        only="fills_the_gpu or never_need_more",
+        only="fills_the_gpu or never_exceed_its_memory",
     ),
     Mutant(
         name="gpus: later jobs take the memory that an earlier one waits for",
@@ -498,7 +498,7 @@ MUTANTS = (
         old="                kept.add(self._gpu_for(bucket, first, roster))",
         new="                pass",
         tests="tests/integration/comfyui/pool/test_gpus.py",
-        only="not_passed_by_small_ones",
+        only="not_starved_by_small_ones",
     ),
     Mutant(
         name="gpus: a large job waits for another GPU in each turn",
@@ -506,7 +506,7 @@ MUTANTS = (
         old="        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_paused}:",
         new="        if True:",
         tests="tests/integration/comfyui/pool/test_gpus.py",
-        only="waits_for_one_of_two_gpus",
+        only="large_job_waits_for_one_gpu",
     ),
     Mutant(
         name="gpus: another ComfyUI is started without memory for it",
@@ -530,6 +530,6 @@ MUTANTS = (
         old="    if is_starved or seen.running > trial.active:",
         new="    if is_starved:",
         tests="tests/unit/domain/test_packing.py",
-        only="each_alone_brings_too_little",
+        only="one_gains_too_little",
     ),
 )

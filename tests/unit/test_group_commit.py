@@ -39,7 +39,7 @@ async def test_calls_that_come_during_a_batch_share_the_next() -> None:
     assert handler.batches == [[1], [2, 3]]
 
 
-async def test_each_has_its_own_answer() -> None:
+async def test_each_call_has_its_own_answer() -> None:
     handler = Handler()
     group = GroupCommit(handler)
     good, bad = group.add(1), group.add(-1)

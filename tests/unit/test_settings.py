@@ -170,7 +170,7 @@ def test_wrong_value_names_its_variable_and_the_rule(
     assert reason in message
 
 
-def test_wrong_value_in_the_file_says_where_to_correct_it(empty_place: Path) -> None:
+def test_invalid_value_error_names_the_file(empty_place: Path) -> None:
     (empty_place / "comfyrelay.toml").write_text("max_attempts = 0\n")
     assert "Correct it as max_attempts in comfyrelay.toml." in complaint()
 

@@ -21,7 +21,7 @@ from comfyrelay.text import excerpt, is_storable, one_line, printable, storable
         ("a black cat \U0001f408\u200d\u2b1b", "a black cat \U0001f408\u200d\u2b1b"),
     ],
 )
-def test_terminal_is_shown_one_line_and_nothing_to_obey(text: str, shown: str) -> None:
+def test_terminal_text_is_one_line_without_escape_sequences(text: str, shown: str) -> None:
     assert printable(text) == shown
 
 

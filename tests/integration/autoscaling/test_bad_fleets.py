@@ -82,7 +82,7 @@ async def test_failure_of_one_fleet_does_not_delay_others(world: World, monkeypa
     assert len(await good.present()) == 1
 
 
-def test_fields_that_are_not_known_are_left_alone() -> None:
+def test_unknown_fields_are_kept() -> None:
     assert machines_from_json({"slots": 2, "gpus": 1, "limits": 3}) == MachineSpec(slots=2)
     assert scaling_from_json({"is_dry_run": True, "cooldown": 5, "unreadable": "x"}) == ScalingSpec(is_dry_run=True)
 

@@ -175,7 +175,7 @@ async def test_failed_put_is_retried_once_and_then_reported(aws_at: Any) -> None
     await runner.cleanup()
 
 
-async def test_cloudwatch_that_is_away_never_ends_the_publishing(
+async def test_unreachable_cloudwatch_does_not_stop_the_publishing(
     small: World, aws_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing = Refusing(403)
@@ -195,7 +195,7 @@ async def test_cloudwatch_that_is_away_never_ends_the_publishing(
     await runner.cleanup()
 
 
-async def test_server_publishes_where_the_settings_say_so(
+async def test_server_publishes_metrics_if_configured(
     sqlite_backend: SqliteBackend, tmp_path: Path, aws_at: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refusing = Refusing(403)

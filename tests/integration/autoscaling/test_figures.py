@@ -49,7 +49,7 @@ async def test_backlog_without_workers_equals_the_depth(world: World) -> None:
     assert (await of(world, fleet)).backlog_per_instance == 2
 
 
-async def test_workers_count_for_five_minutes_and_have_room_for_what_they_do_not_run(world: World) -> None:
+async def test_workers_count_for_five_minutes_with_their_free_slots(world: World) -> None:
     desk = await world.desk(concurrency=3)
     draining = await world.worker(desk.fleet, concurrency=5)
     revoked = await world.worker(desk.fleet)

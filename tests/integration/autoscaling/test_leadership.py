@@ -72,7 +72,7 @@ async def test_renewing_leader_keeps_its_term(world: World, both: tuple[Leadersh
         await world.advance(TTL / 3)
 
 
-async def test_dead_one_loses_it_when_its_time_is_over_and_not_before(
+async def test_dead_leader_is_replaced_exactly_when_its_term_ends(
     world: World, both: tuple[Leadership, Leadership]
 ) -> None:
     first, second = both

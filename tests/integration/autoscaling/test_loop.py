@@ -102,7 +102,7 @@ class TestLaunching:
         assert [each.name for each in (await fleets.seen()).instance_types] == ["cheap", "dear"]
 
     @pytest.mark.parametrize("when", ["launched", "adopted"])
-    async def test_type_that_the_provider_chose_itself_has_its_own_price(self, world: World, when: str) -> None:
+    async def test_type_chosen_by_the_provider_has_its_own_price(self, world: World, when: str) -> None:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         fleets = await open_fleets(world, instance_types=types)
 
@@ -144,9 +144,7 @@ class TestLaunching:
         assert fleets.provider.ends == []
         assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
 
-    async def test_worker_that_speaks_to_the_cloud_alone_is_no_capacity_for_what_waits_here(
-        self, fleets: Fleets
-    ) -> None:
+    async def test_cloud_only_worker_is_no_capacity_for_local_jobs(self, fleets: Fleets) -> None:
         for providers in (["cloud"], ["cloud", "self_hosted"]):
             await fleets.world.engine.fleet.workers.register(
                 worker_id="-".join(providers), fleet_slug=fleets.fleet, capabilities={"providers": providers}
@@ -170,7 +168,7 @@ class TestEnding:
         await fleets.world.complete(leased)
         return worker
 
-    async def test_last_one_stays_fifteen_minutes_and_is_drained_before_it_ends(self, fleets: Fleets) -> None:
+    async def test_last_machine_stays_fifteen_minutes_and_is_drained_first(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(890)
         await fleets.round()
@@ -250,7 +248,7 @@ class TestEnding:
         assert last.outcome == {"busy": [machine.key]}
         assert (await fleets.present())[0].ending_at is None
 
-    async def test_end_that_fails_is_asked_for_again(self, fleets: Fleets) -> None:
+    async def test_failed_stop_is_retried(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
         fleets.provider.fails = ProviderError("throttled")
@@ -266,9 +264,7 @@ class TestEnding:
         assert await fleets.present() == []
 
     @pytest.mark.parametrize("how", ["late", "again"])
-    async def test_worker_that_comes_when_its_machine_is_to_end_gets_nothing_to_do(
-        self, fleets: Fleets, how: str
-    ) -> None:
+    async def test_worker_of_a_stopping_machine_gets_no_job(self, fleets: Fleets, how: str) -> None:
         if how == "again":
             worker = await self.ready(fleets)
         else:
@@ -285,7 +281,7 @@ class TestEnding:
         assert (await fleets.world.audit(worker))[-1] == "drain"
         assert await fleets.world.lease(worker) is None
 
-    async def test_end_is_not_asked_for_again_while_the_worker_has_something_to_do(self, fleets: Fleets) -> None:
+    async def test_stop_is_not_repeated_while_the_worker_has_a_job(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
         fleets.provider.fails = ProviderError("throttled")
@@ -358,9 +354,7 @@ class TestEnding:
 
 
 class TestFailures:
-    async def test_boots_that_never_become_workers_are_ended_and_in_the_end_no_more_are_tried(
-        self, fleets: Fleets
-    ) -> None:
+    async def test_failed_boots_are_stopped_and_finally_not_retried(self, fleets: Fleets) -> None:
         await fleets.submit()
         for _ in range(3):
             await fleets.round()
@@ -402,7 +396,7 @@ class TestFailures:
         assert last.reason.endswith("; the provider failed: The region is away.")
         assert "failed" not in (await other.decisions())[0].reason
 
-    async def test_provider_that_cannot_tell_prices_is_looked_at_all_the_same(
+    async def test_provider_without_prices_is_still_observed(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked = []
@@ -478,7 +472,7 @@ class TestFailures:
         assert len(fleets.provider.there) == 1
         assert [each.provider_id for each in await fleets.present()] == list(fleets.provider.there)
 
-    async def test_leader_that_lost_it_writes_nothing_and_launches_nothing(self, fleets: Fleets) -> None:
+    async def test_former_leader_writes_and_launches_nothing(self, fleets: Fleets) -> None:
         await fleets.submit()
         old = fleets.world.engine.scaling.leadership
         assert old.leader is not None
@@ -647,7 +641,7 @@ class TestDecisions:
         assert len(fleets.provider.there) == 4
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
-    async def test_machines_that_are_of_no_use_stay_meanwhile_and_what_became_of_them_is_noted(
+    async def test_unneeded_machines_stay_during_a_pause_and_their_end_is_recorded(
         self, fleets: Fleets, how: str
     ) -> None:
         await fleets.submit(2)
@@ -674,7 +668,7 @@ class TestDecisions:
         assert await fleets.present() == []
 
     @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])
-    async def test_end_that_was_begun_is_finished_in_a_pause_but_not_in_a_dry_run(
+    async def test_started_stop_finishes_in_a_pause_but_not_in_a_dry_run(
         self, fleets: Fleets, how: str, ends: int
     ) -> None:
         await fleets.submit()

@@ -8,7 +8,7 @@ from tests.support.memory_provider import open_fleets
 from tests.support.world import World
 
 
-async def test_worker_of_a_machine_that_is_gone_is_not_taken_for_one_that_is_free(world: World) -> None:
+async def test_worker_of_a_gone_machine_is_no_capacity(world: World) -> None:
     fleets = await open_fleets(world, scaling={"max_machines": 1})
     await fleets.submit()
     await fleets.decide()

@@ -91,14 +91,14 @@ async def test_cost_of_a_job_is_that_of_all_its_leases(world: World, desk: Desk)
     assert found.dispatch.tenant_job_id == job.id
 
 
-async def test_price_of_the_machine_goes_before_that_of_its_type(world: World, desk: Desk) -> None:
+async def test_price_of_the_machine_wins_over_the_price_of_its_type(world: World, desk: Desk) -> None:
     await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge", price_per_hour=7.2)
     dispatch = await finish(world, desk, 10)
     await world.engine.scaling.usage.run_once()
     assert await cost_of(world, dispatch) == pytest.approx(0.02)
 
 
-async def test_machine_without_a_price_costs_what_its_type_does(world: World, desk: Desk) -> None:
+async def test_machine_without_a_price_has_the_price_of_its_type(world: World, desk: Desk) -> None:
     await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge")
     dispatch = await finish(world, desk, 10)
     await world.engine.scaling.usage.run_once()
@@ -122,7 +122,7 @@ async def test_jobs_on_a_machine_with_two_slots_pay_half(world: World) -> None:
     assert await cost_of(world, dispatch) == pytest.approx(0.005)
 
 
-async def test_time_of_a_worker_that_has_left_is_still_its_fleet_s(world: World, desk: Desk) -> None:
+async def test_time_of_a_deregistered_worker_counts_for_its_fleet(world: World, desk: Desk) -> None:
     await finish(world, desk, 10)
     await world.engine.fleet.workers.deregister(desk.worker, reason="shutdown")
     await world.engine.scaling.usage.run_once()
@@ -142,7 +142,7 @@ async def test_returned_prefetch_costs_nothing(world: World, desk: Desk) -> None
     assert (row.busy_seconds, row.lost_seconds) == (50, 0)
 
 
-async def test_job_that_was_fetched_ahead_counts_from_its_begin(world: World, desk: Desk) -> None:
+async def test_prefetched_job_counts_from_its_start(world: World, desk: Desk) -> None:
     await submit_many(world, desk.user, desk.effect, 2)
     first, ahead = await world.leases(desk.worker, 2, prefetch=1)
     await world.advance(50)
@@ -185,7 +185,7 @@ async def test_usage_is_counted_per_day(world: World, desk: Desk) -> None:
     assert await report(By.FLEET, first=date(2025, 1, 1), last=date(2025, 1, 31)) == []
 
 
-async def test_machine_boots_idles_and_is_paid_for_until_it_ends(world: World, desk: Desk) -> None:
+async def test_machine_costs_include_boot_and_idle_time(world: World, desk: Desk) -> None:
     began = world.clock.now
     await world.advance(1000)
     await add_machine(

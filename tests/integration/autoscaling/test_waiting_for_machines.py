@@ -47,7 +47,7 @@ async def test_machine_with_a_registered_worker_is_no_wait_reason(fleets: Fleets
         ({"is_paused": True}, "the fleet is paused"),
     ],
 )
-async def test_limit_that_lets_none_start_is_named(world: World, limit: dict[str, float], words: str) -> None:
+async def test_limit_that_prevents_a_launch_is_named(world: World, limit: dict[str, float], words: str) -> None:
     fleets = await open_fleets(world, instance_types=[{"name": "g5", "price_per_hour": 0.5}], scaling=limit)
     waiting = await why(fleets)
     assert waiting.reason is Reason.NO_WORKER

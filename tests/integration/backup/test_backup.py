@@ -41,7 +41,7 @@ def files_in(folder: Path) -> dict[str, bytes]:
     }
 
 
-async def test_all_of_the_data_folder_but_what_belongs_to_a_process_is_in_it(settings: Settings, backups: Path) -> None:
+async def test_backup_contains_the_data_folder_without_process_files(settings: Settings, backups: Path) -> None:
     data = settings.data_dir
     kept = ["secrets.json", "owner.secret", "inputs/mine/cat.png", "worker/desk/token.json", "script/logs/1.log"]
     left = ["lock", "worker/desk/lock", "worker/desk/held/1.json", "worker/desk/work/1/a", "worker/desk/assets/b"]
@@ -78,9 +78,7 @@ async def test_newest_complete_backup_of_a_folder_is_restored(settings: Settings
         restore_backup(settings, made[-1], force=True)
 
 
-async def test_object_takes_no_room_twice_and_a_file_that_changes_does_not_change_its_copy(
-    settings: Settings, backups: Path
-) -> None:
+async def test_objects_are_hard_linked_and_mutable_files_are_copied(settings: Settings, backups: Path) -> None:
     (settings.data_dir / "notes.txt").write_text("then")
     folder, _ = create_backup(settings, backups)
     assert (folder / "objects" / OBJECT).samefile(settings.data_dir / "objects" / OBJECT)
@@ -177,7 +175,7 @@ def test_unsupported_backend_is_refused_with_a_link_to_the_docs(
         restore_backup(settings, tmp_path / "backups")
 
 
-async def test_backup_is_not_put_into_what_it_is_of(settings: Settings) -> None:
+async def test_backup_into_its_own_data_folder_is_refused(settings: Settings) -> None:
     with pytest.raises(InvalidInput, match="outside"):
         create_backup(settings, settings.data_dir / "backups")
 
@@ -200,7 +198,7 @@ async def test_backup_of_a_newer_version_is_refused_by_name(settings: Settings, 
         restore_backup(settings, backups, force=True)
 
 
-async def test_full_or_forbidden_disk_is_one_sentence_and_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
+async def test_full_or_read_only_disk_is_a_clear_error_and_leaves_nothing(settings: Settings, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(ComfyRelayError, match="Not a directory"):
         create_backup(settings, tmp_path / "file" / "backups")

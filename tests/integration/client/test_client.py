@@ -44,7 +44,7 @@ async def own_workflow(site: Site) -> str:
 # Files
 
 
-async def test_file_is_uploaded_and_runs_through_a_workflow_of_ones_own(site: Site, tmp_path: Path) -> None:
+async def test_uploaded_file_runs_through_a_private_workflow(site: Site, tmp_path: Path) -> None:
     picture = tmp_path / "cat.png"
     picture.write_bytes(png("red"))
     slug = await own_workflow(site)
@@ -86,7 +86,7 @@ async def test_file_that_jobs_cannot_use_is_refused_before_it_is_sent(site: Site
     assert media_type(Path("a.mkv")) == "video/x-matroska"
 
 
-async def test_outputs_are_downloaded_under_the_servers_names_or_ones_own(site: Site, tmp_path: Path) -> None:
+async def test_outputs_are_downloaded_under_server_or_chosen_names(site: Site, tmp_path: Path) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     [path] = await site.client.download_outputs(job["id"], tmp_path / "out")
     assert path == tmp_path / "out" / f"clip-{job['id'][-8:]}.png"
@@ -96,7 +96,7 @@ async def test_outputs_are_downloaded_under_the_servers_names_or_ones_own(site: 
     assert sorted(each.name for each in tmp_path.iterdir() if each.is_file()) == ["mine.png"]
 
 
-async def test_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: Path) -> None:
+async def test_expired_link_is_renewed(site: Site, tmp_path: Path) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     old = (await site.client.job(job["id"])).outputs[0]
     await site.api.clock.set(site.api.clock.now + timedelta(days=1))
@@ -104,7 +104,7 @@ async def test_link_that_has_expired_is_asked_for_again(site: Site, tmp_path: Pa
     assert path.read_bytes() == png("blue")
 
 
-async def test_download_that_is_not_what_was_stored_leaves_no_file(site: Site, tmp_path: Path) -> None:
+async def test_corrupt_download_leaves_no_file(site: Site, tmp_path: Path) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     output = (await site.client.job(job["id"])).outputs[0]
     for change in ({"size": 1}, {"content_hash": "0" * 64}):
@@ -203,7 +203,7 @@ async def test_events_are_followed_to_the_end_over_a_connection_that_breaks(site
     ]
 
 
-async def test_progress_is_heard_while_it_is_made(site: Site) -> None:
+async def test_progress_events_arrive_during_the_run(site: Site) -> None:
     job = await site.submit()
     async with asyncio.timeout(PATIENCE_SECONDS), aclosing(site.client.events(job["id"])) as events:
         assert (await anext(events)).type == "job:queued"
@@ -214,7 +214,7 @@ async def test_progress_is_heard_while_it_is_made(site: Site) -> None:
     assert (event.type, event.id, event.data) == ("progress", None, {"value": 0.5})
 
 
-async def test_job_whose_end_was_seen_has_no_more_events(site: Site) -> None:
+async def test_finished_job_has_no_more_events(site: Site) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
     assert [each.type async for each in site.client.events(job["id"])][-1] == "job:completed"
     assert [each async for each in site.client.events(job["id"], after=3)] == []
@@ -292,7 +292,7 @@ async def test_foreign_server_at_the_address_is_detected() -> None:
             await client.presets()
 
 
-async def test_token_that_is_missing_or_wrong_is_said_to_be(site: Site) -> None:
+async def test_missing_or_wrong_token_is_reported(site: Site) -> None:
     for token, words in [(None, "set COMFYRELAY_TOKEN"), ("wrong", "does not take the token in COMFYRELAY_TOKEN")]:
         async with Client(site.url, token=token) as client:
             with pytest.raises(Unauthorized, match=words):
@@ -309,7 +309,7 @@ async def test_refusal_names_the_invalid_fields(site: Site) -> None:
 
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://u:secret@host", "http://host:99999", "http://host/?a=b"])
-def test_address_that_is_none_is_refused_and_not_repeated(url: str) -> None:
+def test_invalid_address_is_refused_and_not_echoed(url: str) -> None:
     with pytest.raises(ConfigurationError, match=r"Write it like http://127\.0\.0\.1:8420") as raised:
         Client(url)
     assert "secret" not in str(raised.value)
@@ -321,7 +321,7 @@ async def test_id_cannot_lead_to_another_route(site: Site) -> None:
             await site.client.job(id_)
 
 
-async def test_without_an_address_it_goes_where_the_commands_go(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_client_without_an_address_uses_the_default_of_the_commands(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COMFYRELAY_URL", raising=False)
     async with Client() as client:
         assert client.url == DEFAULT_URL

@@ -68,7 +68,7 @@ class TestRuns:
         assert [file.node_id for file in (await comfy.run(clip())).files] == ["5", "6"]
         assert [file.node_id for file in (await comfy.run(clip(), wanted=["SaveWEBM"])).files] == ["6", "5"]
 
-    async def test_wanted_node_that_is_not_there_is_an_error_before_anything_is_sent(
+    async def test_missing_wanted_node_is_an_error_before_the_submission(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         with pytest.raises(GraphError, match='id or title "77"'):
@@ -97,7 +97,7 @@ class TestRuns:
         blues = [Image.open(io.BytesIO(await content(comfy, each))).getpixel((0, 0)) for each in results]
         assert blues == [(255, 255, 255 - color) for color in range(8)]
 
-    async def test_names_can_be_left_as_they_are(self, simulator: Simulator) -> None:
+    async def test_file_prefixes_can_be_kept(self, simulator: Simulator) -> None:
         async with ComfyClient(simulator.url, keep_prefixes=True) as comfy:
             result = await comfy.run(invert(prefix="mine/cat"))
         assert (result.file.subfolder, result.file.filename) == ("mine", "cat_00001_.png")
@@ -283,7 +283,7 @@ class TestTheServer:
         await comfy.free()
         assert (await comfy.run(invert())).cached_nodes == frozenset()
 
-    async def test_how_many_runs_it_holds_is_heard(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_queue_length_is_reported(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.check()
         assert comfy.queue_remaining is not None
 

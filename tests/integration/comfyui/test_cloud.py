@@ -78,7 +78,7 @@ async def test_image_goes_in_and_out(simulator: Simulator, cloud: CloudClient, t
     assert isinstance(listener.events[-1], Finished)
 
 
-async def test_video_comes_out_and_the_wanted_node_goes_first(cloud: CloudClient) -> None:
+async def test_video_output_of_the_wanted_node_comes_first(cloud: CloudClient) -> None:
     result = await cloud.run(clip(), wanted=["6"])
     assert [file.mime_type for file in result.files] == ["video/webm", "video/mp4"]
 
@@ -130,7 +130,7 @@ class TestSharedFiles:
         assert await self.run(simulator, tmp_path / "kept.json") == 2
 
     @pytest.mark.parametrize("said", ["", "[]", '{"x": 1', "{}"])
-    async def test_file_that_says_nothing_only_costs_an_upload(
+    async def test_unreadable_upload_record_only_costs_an_upload(
         self, simulator: Simulator, tmp_path: Path, said: str
     ) -> None:
         kept = tmp_path / "kept.json"
@@ -224,7 +224,7 @@ async def test_graph_with_mistakes_is_refused(cloud: CloudClient) -> None:
         ("error", NodeFailed, Fault.WORKER),
     ],
 )
-async def test_job_ends_in_words_of_the_service(
+async def test_job_error_has_the_message_of_the_service(
     simulator: Simulator, cloud: CloudClient, state: str, kind: type[ComfyError], fault: Fault
 ) -> None:
     simulator.misbehave(EndAs(state=state))
@@ -250,7 +250,7 @@ async def test_success_without_outputs_is_an_error(simulator: Simulator, cloud: 
         await cloud.run(invert())
 
 
-async def test_file_that_is_gone_is_said(simulator: Simulator, cloud: CloudClient, tmp_path: Path) -> None:
+async def test_missing_output_file_is_reported(simulator: Simulator, cloud: CloudClient, tmp_path: Path) -> None:
     result = await cloud.run(invert())
     simulator.misbehave(LostFile())
     with pytest.raises(OutputGone):

@@ -82,9 +82,7 @@ async def test_server_that_answers_late_is_waited_for(simulator: Simulator, comf
     assert (await comfy.run(invert())).files
 
 
-async def test_proxy_that_has_lost_its_server_for_a_moment_is_waited_for(
-    simulator: Simulator, comfy: ComfyClient
-) -> None:
+async def test_proxy_without_its_server_for_a_moment_is_retried(simulator: Simulator, comfy: ComfyClient) -> None:
     refused = simulator.misbehave(Refuse(status=502, path="/history", times=2))
     assert (await comfy.run(invert())).files
     assert refused.happened == 2
@@ -246,7 +244,7 @@ class TestTimeLimits:
         assert (await comfy.run(invert(color=9), timeouts=RunTimeouts(node_seconds=0.2))).files
 
 
-async def test_server_that_refuses_us_says_so(simulator: Simulator, comfy: ComfyClient) -> None:
+async def test_refusal_of_the_server_is_reported(simulator: Simulator, comfy: ComfyClient) -> None:
     simulator.misbehave(Refuse(status=403, path="/prompt"))
     with pytest.raises(ServerRefused, match="refused access"):
         await comfy.run(invert())

@@ -26,7 +26,7 @@ class TestClosing:
                     break
         assert simulator.log.interrupts == 1
 
-    async def test_closing_stops_what_is_under_way_and_says_so(self, simulator: Simulator) -> None:
+    async def test_closing_stops_running_calls_with_a_clear_error(self, simulator: Simulator) -> None:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=60, steps=6000))
         listener = Listener()
         comfy = ComfyClient(simulator.url)
@@ -37,7 +37,7 @@ class TestClosing:
             await run
         assert simulator.log.interrupts == 1
 
-    async def test_closed_client_says_that_it_is_closed(self, simulator: Simulator) -> None:
+    async def test_closed_client_raises_a_clear_error(self, simulator: Simulator) -> None:
         comfy = ComfyClient(simulator.url)
         await comfy.close()
         with pytest.raises(Conflict, match="closed"):
@@ -86,7 +86,7 @@ class TestSubmitting:
                 await comfy.run(graph)
         assert simulator.log.prompts_queued == 0
 
-    async def test_cancelling_while_it_is_submitted_leaves_nothing_behind(
+    async def test_cancelling_during_the_submission_leaves_nothing_behind(
         self, simulator: Simulator, comfy: ComfyClient
     ) -> None:
         await comfy.check()
@@ -101,9 +101,7 @@ class TestSubmitting:
         simulator.behave()
         assert (await comfy.run(invert(color=9))).files
 
-    async def test_server_that_stalls_after_taking_it_is_asked_until_it_answers(
-        self, simulator: Simulator, comfy: ComfyClient
-    ) -> None:
+    async def test_stalled_server_is_polled_until_it_answers(self, simulator: Simulator, comfy: ComfyClient) -> None:
         simulator.misbehave(Refuse(status=502, path="/prompt", times=1))
         simulator.misbehave(Refuse(status=502, path="/queue", times=1))
         assert (await comfy.run(invert())).files

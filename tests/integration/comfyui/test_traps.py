@@ -85,7 +85,7 @@ async def test_videos_come_under_images(comfy: ComfyClient) -> None:
     ]
 
 
-async def test_h264_needs_even_sizes_and_says_so(comfy: ComfyClient) -> None:
+async def test_odd_size_for_h264_is_a_clear_error(comfy: ComfyClient) -> None:
     with pytest.raises(NodeFailed, match=r"SaveVideo \(5\): H.264 needs an even width and height"):
         await comfy.run(clip(width=33))
     webm_only = {node_id: node for node_id, node in clip(width=33).items() if node_id in "16"}

@@ -85,7 +85,7 @@ class TestPlaceholders:
 
 
 class TestFolders:
-    async def test_file_of_one_run_has_a_folder_of_its_own(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_file_of_one_run_has_its_own_folder(self, simulator: Simulator, comfy: ComfyClient) -> None:
         await comfy.run(invert_file("__IMG__"), attachments=[picture(folder="job-17-ab12cd34")])
         assert files_on(simulator) == [f"comfyrelay/job-17-ab12cd34/{UPLOADED}"]
 
@@ -127,7 +127,7 @@ class TestShared:
             await comfy.run(words("__IMG__"), attachments=[shared])
         assert uploads(simulator) == 1
 
-    async def test_part_of_it_is_not_it(self, simulator: Simulator, comfy: ComfyClient) -> None:
+    async def test_partial_upload_is_replaced(self, simulator: Simulator, comfy: ComfyClient) -> None:
         """An interrupted upload leaves a file of that name with another size."""
         cut_off = simulator.folder / "input" / "comfyrelay" / UPLOADED
         cut_off.parent.mkdir()

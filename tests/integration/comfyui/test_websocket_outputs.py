@@ -106,7 +106,7 @@ async def test_durable_queue_keeps_them(simulator: Simulator, tmp_path: Path) ->
     assert (tmp_path / "out.png").read_bytes() == result.files[1].content
 
 
-def test_frame_that_does_not_say_whose_it_is_belongs_to_the_node_that_runs() -> None:
+def test_frame_without_a_node_belongs_to_the_running_node() -> None:
     progress = RunProgress(graph=sends(), prompt_id="p", on_event=lambda _: None)
     frame = parse_frame(struct.pack(">II", 1, 2) + b"png")
     assert frame is not None

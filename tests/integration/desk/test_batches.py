@@ -137,7 +137,7 @@ async def test_two_batches_in_one_output_folder_keep_all_their_files(desk: OpenD
         assert hashlib.sha256(place.read_bytes()).hexdigest() == output.content_hash
 
 
-async def test_two_jobs_have_a_file_each_also_where_what_they_made_is_the_same(desk: OpenDesk) -> None:
+async def test_jobs_with_equal_outputs_have_a_file_each(desk: OpenDesk) -> None:
     # an image names its run, a text does not
     graph: Graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
     slug = (await desk.client.add_graph(graph, name="text")).workflow.slug
@@ -212,13 +212,13 @@ async def test_input_folder_elsewhere_is_refused(desk: OpenDesk, subdir: str, tm
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": subdir})
 
 
-async def test_folder_without_media_says_so(desk: OpenDesk) -> None:
+async def test_folder_without_media_is_refused_with_a_reason(desk: OpenDesk) -> None:
     (desk.desk.input_folder / "empty").mkdir()
     with pytest.raises(ComfyRelayError, match="no images, videos or audio files"):
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "empty"})
 
 
-async def test_input_that_is_changed_later_runs_as_it_was(tmp_path: Path) -> None:
+async def test_later_change_of_an_input_does_not_affect_the_job(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         held = simulator.misbehave(Stuck(class_type="ImageInvert"))
         made = make_desk(tmp_path / "desk", comfyui_url=[simulator.url], prefetch=0)
@@ -233,7 +233,7 @@ async def test_input_that_is_changed_later_runs_as_it_was(tmp_path: Path) -> Non
             assert job.status == "completed"
 
 
-async def test_preset_gives_values_to_all_items_and_a_value_of_their_own_beats_it(desk: OpenDesk) -> None:
+async def test_preset_applies_to_all_items_and_item_values_win(desk: OpenDesk) -> None:
     pictures(desk, "a.png")
     await desk.client.create_preset("short", {"frames": 2})
     wish = {"effect_slug": "image-to-clip", "input_subdir": "mine", "preset": "short"}
@@ -262,7 +262,7 @@ async def test_ten_thousand_items_with_a_prompt_in_each_are_no_too_large_body(de
     assert answer.status_code == 404, answer.text
 
 
-async def test_items_that_are_done_already_are_copied_into_the_folder_of_their_batch(desk: OpenDesk) -> None:
+async def test_reused_items_are_copied_into_the_batch_folder(desk: OpenDesk) -> None:
     pictures(desk, "a.png", "b.png")
     wish = {"effect_slug": "invert-image", "input_subdir": "mine", "label": "first"}
     first = await finished(desk, (await desk.client.add_batch(wish)).id)

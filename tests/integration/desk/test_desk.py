@@ -170,9 +170,7 @@ async def test_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
             assert (await desk.ended(job.id)).status == "completed"
 
 
-async def test_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it_is_back(
-    tmp_path: Path, fast_reconnect: None
-) -> None:
+async def test_unreachable_comfyui_is_shown_everywhere_until_it_is_back(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
     url = f"http://127.0.0.1:{port}"
     named = make_desk(tmp_path, comfyui_url=[url])
@@ -198,7 +196,7 @@ async def test_comfyui_that_does_not_answer_is_named_wherever_one_looks_until_it
         await until_waiting(client, again.id, why)
 
 
-async def test_comfyui_whose_gpu_is_in_a_bad_state_is_not_said_to_be_away(tmp_path: Path) -> None:
+async def test_comfyui_with_a_gpu_error_is_not_reported_as_unreachable(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(
             Fail(class_type="ImageInvert", message="CUDA error: an illegal memory access was encountered")

@@ -99,7 +99,7 @@ async def test_batch_and_its_rerun_notify_after_a_restart(tmp_path: Path) -> Non
         assert titles(receiver) == ["cats is done", "cats is done"]
 
 
-async def test_batch_that_was_canceled_is_no_news_to_who_canceled_it(tmp_path: Path) -> None:
+async def test_cancelled_batch_sends_no_notification(tmp_path: Path) -> None:
     async with receiving() as receiver:
         async with opened(tmp_path, notify_urls=[hook(receiver)], notify_on=["completed", "failed"]) as desk:
             batch = await add(desk, tries=20)

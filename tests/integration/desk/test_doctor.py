@@ -35,7 +35,7 @@ async def found(findings: AsyncIterator[CheckResult] | None = None) -> dict[str,
     return {each.about.split()[0]: (each.verdict, each.text) async for each in findings or examine()}
 
 
-async def test_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -> None:
+async def test_new_machine_passes_all_checks_and_is_not_changed(machine: Path) -> None:
     seen = await found()
     assert list(seen) == ["python", "configuration", "data", "disk", "databases", "desk", "ComfyUI"]
     assert {verdict for verdict, _ in seen.values()} <= {CheckVerdict.FINE, CheckVerdict.LACKING}
@@ -47,7 +47,7 @@ async def test_machine_that_is_new_is_well_and_stays_as_it_is(machine: Path) -> 
     assert not machine.exists()
 
 
-async def test_desk_that_runs_is_seen_with_what_it_has(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_running_desk_is_shown_with_its_details(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     made = make_desk(machine)
     monkeypatch.setenv("COMFYRELAY_PORT", str(made.settings.port))
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
@@ -113,7 +113,7 @@ async def test_port_used_by_another_program_fails_the_check(machine: Path, monke
     assert "COMFYRELAY_PORT" in text
 
 
-async def test_database_that_is_none_is_broken(machine: Path) -> None:
+async def test_invalid_database_fails_the_check(machine: Path) -> None:
     machine.mkdir()
     for name in ("central.db", "tenants-main.db"):
         (machine / name).write_bytes(b"no database at all" * 100)
@@ -121,7 +121,7 @@ async def test_database_that_is_none_is_broken(machine: Path) -> None:
     assert verdict is CheckVerdict.BROKEN
 
 
-async def test_script_and_notifications_are_looked_at_where_they_are_configured(machine: Path) -> None:
+async def test_configured_script_and_notifications_are_checked(machine: Path) -> None:
     config = Path("comfyrelay.toml")
     config.write_text('[desk]\nnotify_urls = ["tgram://s3cr3t"]\n[desk.script]\npython = "/no/python"\n')
     seen = await found()

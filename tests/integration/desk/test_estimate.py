@@ -38,7 +38,7 @@ async def test_folder_is_counted_without_a_job_or_a_copy(desk: OpenDesk) -> None
     assert uploads == []
 
 
-async def test_how_long_it_takes_is_known_once_one_was_made(desk: OpenDesk, tmp_path: Path) -> None:
+async def test_duration_is_known_after_the_first_job(desk: OpenDesk, tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(png("#112233"))
     file_id = await desk.client.upload(tmp_path / "a.png")
     wish: dict[str, Any] = {"effect_slug": "invert-image", "input_file_ids": [file_id]}
@@ -60,7 +60,7 @@ async def test_estimate_reports_missing_requirements_and_errors(desk: OpenDesk) 
     assert list(refused["errors"]) == ["steps"]
 
 
-async def test_workflow_shows_what_it_made_last(desk: OpenDesk) -> None:
+async def test_workflow_shows_its_latest_output(desk: OpenDesk) -> None:
     async with owner_http(desk.ready.url) as http:
         before = (await http.get("/api/effects")).json()["data"]["items"]
         assert {each["cover_url"] for each in before} == {None}

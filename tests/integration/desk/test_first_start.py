@@ -35,7 +35,7 @@ async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
     return False
 
 
-async def test_first_start_that_is_cut_off_again_and_again_is_gone_on_with(world: World, tmp_path: Path) -> None:
+async def test_repeatedly_interrupted_first_start_is_continued(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     # each time it gets one step further
     for after in range(MOST_STEPS):

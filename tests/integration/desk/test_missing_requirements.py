@@ -86,7 +86,7 @@ async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_
         assert (found.status, found.attempts) == ("completed", 1)
 
 
-async def test_value_that_no_item_can_have_fails_once_and_not_one_by_one(tmp_path: Path) -> None:
+async def test_invalid_choice_fails_once_and_holds_the_batch(tmp_path: Path) -> None:
     async with Simulator() as simulator, open_desk(make_desk(tmp_path, comfyui_url=[simulator.url])) as desk:
         scale = {"image": ["1", 0], "upscale_method": "magic", "width": 8, "height": 8, "crop": "disabled"}
         slug = (await add(desk, {**invert(), "2": {"class_type": "ImageScale", "inputs": scale}})).slug

@@ -171,12 +171,12 @@ async def test_refused_and_unreachable_targets_do_not_block_other_targets() -> N
         ("slack://bad", "This is not a complete URL of Slack."),
     ],
 )
-async def test_url_that_cannot_work_says_what_is_missing(url: str, why: str) -> None:
+async def test_invalid_url_error_names_the_missing_part(url: str, why: str) -> None:
     [failure] = await Notifier().send("a", "b", [url])
     assert why in failure.why
 
 
-async def test_desktop_is_notified_or_says_what_it_needs() -> None:
+async def test_desktop_notification_is_sent_or_names_its_requirement() -> None:
     for failure in await Notifier().send("a", "b", ["desktop://"]):
         assert failure.url == "desktop://"
         assert failure.why

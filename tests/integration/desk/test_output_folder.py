@@ -44,9 +44,7 @@ async def history_of(simulator: Simulator) -> dict[str, object]:
     return found
 
 
-async def test_output_takes_its_room_once_and_nothing_of_it_stays_in_comfyui(
-    tmp_path: Path, comfyui: Simulator
-) -> None:
+async def test_output_is_stored_once_and_removed_from_comfyui(tmp_path: Path, comfyui: Simulator) -> None:
     made = make_desk(tmp_path / "desk", comfyui_url=[comfyui.url], comfyui_folders=[comfyui.folder])
     async with open_desk(made) as desk:
         job_id = await one_done(desk)

@@ -66,7 +66,7 @@ async def test_every_call_but_health_needs_the_owner(untouched: OpenDesk) -> Non
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_page_without_a_session_says_what_to_do(untouched: OpenDesk) -> None:
+async def test_page_without_a_session_shows_how_to_sign_in(untouched: OpenDesk) -> None:
     async with httpx.AsyncClient(base_url=untouched.ready.url) as anybody:
         for path in ("/", "/open", "/open?link=guessed", f"/open?link={'x' * 100}"):
             answer = await anybody.get(path)

@@ -89,7 +89,7 @@ async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) ->
             assert began_at > started_at
 
 
-async def test_job_that_was_fetched_early_took_as_long_as_it_ran(tmp_path: Path) -> None:
+async def test_duration_of_a_prefetched_job_is_its_run_time(tmp_path: Path) -> None:
     async with Simulator() as simulator:
         simulator.misbehave(Slow(class_type="ImageInvert", seconds=0.5, steps=10))
         made = make_desk(tmp_path, comfyui_url=[simulator.url])

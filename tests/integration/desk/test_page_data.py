@@ -73,7 +73,7 @@ async def test_graph_becomes_a_workflow_with_typed_inputs(http: httpx.AsyncClien
     assert [each["slug"] for each in listed] == [data["slug"]]
 
 
-async def test_workflow_of_the_editor_with_nodes_that_are_missing_is_refused_with_all_of_them(
+async def test_editor_workflow_is_refused_with_all_missing_nodes(
     untouched: httpx.AsyncClient,
 ) -> None:
     saved = workflow([empty(), node(2, "Foo"), node(3, "Bar", title="The bar")])

@@ -130,7 +130,7 @@ async def test_foreign_names_and_pages_are_refused_there_too(shared: OpenDesk) -
 
 
 @pytest.mark.asyncio(loop_scope="module")
-async def test_names_that_are_allowed_are_let_in(shared: OpenDesk) -> None:
+async def test_allowed_host_names_are_accepted(shared: OpenDesk) -> None:
     port = shared.desk.settings.port
     async with phone(shared) as browser:
         for host in ("desk.home", f"desk.home:{port}", "far.example:8443", f"127.0.0.1:{port}"):

@@ -68,7 +68,7 @@ async def test_new_desk_has_three_presets_and_a_second_start_leaves_them_alone(t
         assert [each.name for each in await client.presets()] == ["look-dev", "production"]
 
 
-async def test_batch_takes_what_its_workflow_has_and_says_what_was_ignored(desk: OpenDesk) -> None:
+async def test_batch_uses_matching_preset_keys_and_lists_ignored_ones(desk: OpenDesk) -> None:
     wish = {"effect_slug": "image-to-clip", "input_subdir": "examples", "preset": "look-dev"}
     added = await desk.client.add_batch_with_message(wish)
     assert added.message == "Submitted. Not used by this workflow: steps, megapixels, profile."
@@ -79,7 +79,7 @@ async def test_batch_takes_what_its_workflow_has_and_says_what_was_ignored(desk:
     assert {each.key: each.value for each in about.inputs}["frames"] == 33
 
 
-def test_run_takes_a_preset_and_a_value_of_its_own_beats_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explicit_value_wins_over_the_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COMFYRELAY_DATA_DIR", str(tmp_path / "desk"))
     monkeypatch.setenv("COMFYRELAY_PORT", str(free_port()))
     copy_initial_data(tmp_path / "desk")

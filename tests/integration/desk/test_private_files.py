@@ -8,7 +8,7 @@ from comfyrelay.system.permissions import restrict_folder
 from tests.support.script_runs import ScriptRun, settings_in
 
 
-def test_folder_with_other_things_in_it_stays_as_open_as_it_is(tmp_path: Path) -> None:
+def test_existing_folder_with_other_files_keeps_its_permissions(tmp_path: Path) -> None:
     for name in ("central.db", "central.db-wal", "secrets.json"):
         (tmp_path / name).touch()
     ours, others = ("objects", "worker", "before-restore-20260101-000000", ".restore-x1"), ("lost+found", "holiday")

@@ -168,14 +168,14 @@ async def test_failed_script_reports_its_error_and_is_not_retried(tmp_path: Path
         assert (attempt.seed, attempt.about) == (9, raw)
 
 
-async def test_script_that_saves_nothing_says_what_is_missing(tmp_path: Path) -> None:
+async def test_script_without_outputs_fails_with_a_hint(tmp_path: Path) -> None:
     async with open_desk(tmp_path, "print('done')") as desk:
         found = await desk.ended(await submit(desk))
         assert found.status == "failed"
         assert "names no file that it saved" in str(found.error)
 
 
-async def test_script_that_does_not_say_what_it_saves_is_looked_after_in_its_output_folder(tmp_path: Path) -> None:
+async def test_unannounced_script_outputs_are_found_in_its_output_folder(tmp_path: Path) -> None:
     made = tmp_path / "made"
     made.mkdir()
     (made / "old.png").write_bytes(b"of last week")
@@ -206,9 +206,7 @@ async def test_stopping_a_job_ends_the_script_and_all_its_processes(how: str, tm
 
 
 @pytest.mark.parametrize("how", ["cancel", "pause"])
-async def test_stopped_script_keeps_its_exact_command_exit_code_and_seed_in_its_attempt(
-    how: str, tmp_path: Path
-) -> None:
+async def test_attempt_of_a_stopped_script_has_command_exit_code_and_seed(how: str, tmp_path: Path) -> None:
     async with open_desk(tmp_path, WAITS) as desk:
         job_id = await submit(desk, positive='it\'s "so"\n🐈', tries=2)
         await until_said(desk, job_id, "waiting")
@@ -363,7 +361,7 @@ async def test_configuration_and_the_command_can_be_seen_before_anything_runs(tm
         assert [each async for each in desk.client.jobs()] == []
 
 
-async def test_script_that_is_no_longer_configured_is_switched_off_and_comes_back(tmp_path: Path) -> None:
+async def test_unconfigured_script_is_disabled_and_can_return(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES) as desk:
         assert [each.slug for each in await desk.client.workflows()] == ["script"]
         assert (await desk.ended(await submit(desk))).status == "completed"
@@ -409,9 +407,7 @@ def test_script_comes_from_the_file_and_never_from_the_environment(
         ({"profiles": []}, "name one at least"),
     ],
 )
-async def test_desk_with_a_wrong_script_says_so_and_does_not_start(
-    table: dict[str, Any], why: str, tmp_path: Path
-) -> None:
+async def test_desk_with_an_invalid_script_does_not_start(table: dict[str, Any], why: str, tmp_path: Path) -> None:
     made = make_desk(tmp_path / "desk")
     made.script = table
     with pytest.raises(ConfigurationError, match=why):

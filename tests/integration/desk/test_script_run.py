@@ -192,7 +192,7 @@ else:
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
-async def test_scripts_die_with_the_desk_however_it_dies(tmp_path: Path, number: signal.Signals, loop: str) -> None:
+async def test_scripts_die_with_the_desk(tmp_path: Path, number: signal.Signals, loop: str) -> None:
     (tmp_path / "family.py").write_text(f"{FAMILY}    time.sleep(600)\n")
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", PARENT, str(tmp_path), loop)
     pids = tmp_path / "work" / "pids"
@@ -202,7 +202,7 @@ async def test_scripts_die_with_the_desk_however_it_dies(tmp_path: Path, number:
     await until(lambda: not any(map(is_alive, pids_in(pids))))
 
 
-async def test_quotes_newlines_and_emoji_arrive_as_they_were_said(tmp_path: Path) -> None:
+async def test_quotes_newlines_and_emoji_arrive_unchanged(tmp_path: Path) -> None:
     positive = "a \"cat\" 'n' dog; $(touch pwned) `ls` \\ %s {x}\n\n\tsecond line 🐈‍⬛ Ünïcode"
     script = "import json, sys; print(json.dumps(sys.argv[1:])); print(sys.argv[sys.argv.index('--positive') + 1])"
     settings = settings_in(tmp_path, script, environment={"LC_ALL": "C"})

@@ -50,9 +50,7 @@ async def until_awaited(client: Client, job_id: str) -> str:
             await asyncio.sleep(0.05)
 
 
-async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_started_before_it(
-    tmp_path: Path, fast_reconnect: None
-) -> None:
+async def test_waiting_jobs_run_on_a_comfyui_started_after_the_desk(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
     async with Simulator(port=port), open_desk(usual_place(tmp_path, port)) as desk:
         [before] = await add(desk.client)
@@ -74,9 +72,7 @@ async def test_twelve_jobs_that_wait_for_comfyui_run_there_though_the_desk_is_st
             assert simulator.log.count("POST", "/prompt") == 13
 
 
-async def test_without_a_comfyui_the_examples_can_be_tried_and_all_else_waits_until_one_comes(
-    tmp_path: Path, fast_reconnect: None
-) -> None:
+async def test_examples_run_simulated_and_other_jobs_wait_for_comfyui(tmp_path: Path, fast_reconnect: None) -> None:
     port = free_port()
     came = asyncio.Event()
     made = usual_place(tmp_path, port)

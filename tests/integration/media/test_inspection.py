@@ -57,7 +57,7 @@ async def look(store: ObjectStore, data: bytes, mime_type: str, limits: ProbeLim
     return await probe(store, "output", mime_type=mime_type, limits=limits)
 
 
-async def test_without_its_libraries_media_is_not_looked_into_and_the_line_that_installs_them_is_named(
+async def test_missing_media_libraries_skip_inspection_and_name_the_install_command(
     objects: Watched, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("comfyrelay.extras.find_spec", lambda _name: None)
@@ -294,7 +294,7 @@ async def test_concurrent_inspections_run_in_parallel(objects: Watched) -> None:
     assert {info.frames for info in infos} == {25}
 
 
-async def test_message_names_what_was_looked_at(objects: Watched) -> None:
+async def test_error_message_names_the_file(objects: Watched) -> None:
     await objects.put("a", b"junk")
     with pytest.raises(InvalidInput, match=r"^The input is not a readable video\.$"):
         await probe(objects, "a", mime_type="video/mp4", subject="input")

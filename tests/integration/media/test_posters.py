@@ -54,7 +54,7 @@ def saved(image: Image.Image, kind: str, **more: object) -> bytes:
     return file.getvalue()
 
 
-async def test_pictures_and_videos_have_posters_in_every_store_and_what_moves_a_preview(store: ObjectStore) -> None:
+async def test_images_and_videos_have_posters_and_videos_have_previews(store: ObjectStore) -> None:
     probes = Probes(PATIENT)
 
     async def of(data: bytes, mime_type: str) -> Drawn | None:
@@ -129,7 +129,7 @@ def test_webp_that_moves_has_a_poster_that_stands_still_and_a_preview() -> None:
     assert getattr(picture(pieces["poster"]), "n_frames", 1) == 1
 
 
-def test_poster_stands_as_the_camera_says() -> None:
+def test_poster_follows_the_camera_orientation() -> None:
     image = Image.new("RGB", (400, 200), "red")
     exif = image.getexif()
     exif[0x0112] = 6
@@ -154,7 +154,7 @@ def test_poster_of_a_video_is_its_first_frame_that_is_not_dark() -> None:
     assert picture(dark["poster"]).convert("L").getpixel((30, 20)) == pytest.approx(20, abs=8)
 
 
-def test_preview_is_short_small_silent_and_can_be_played_while_it_comes() -> None:
+def test_preview_is_short_small_silent_and_streamable() -> None:
     size = (1000, 500)
     data = film(["red", "blue"] * 100, size=size, rate=40)
     preview = drawn(data, "video")["preview"]

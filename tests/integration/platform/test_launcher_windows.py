@@ -23,7 +23,7 @@ def launched(*command: str) -> "subprocess.Popen[str]":
     return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
-def test_all_that_a_command_has_started_ends_when_it_is_let_go_of() -> None:
+def test_child_processes_end_when_the_command_is_released() -> None:
     with launched(sys.executable, "-c", FAMILY) as launcher:
         assert launcher.stdin is not None
         assert launcher.stdout is not None

@@ -150,7 +150,7 @@ async def test_relay_keeps_the_order_of_the_batch(world: World) -> None:
     assert await prompts(desk, desk.worker, 50) == [f"item {n}" for n in range(50)]
 
 
-async def test_batches_are_leased_in_the_order_in_which_they_came(world: World) -> None:
+async def test_batches_are_leased_in_order_of_submission(world: World) -> None:
     desk = await world.desk(concurrency=10)
     first = [ItemRequest(input_payload={"prompt": f"first {n}"}) for n in range(3)]
     await submit_batch(world, desk.user, desk.effect, first)
@@ -218,7 +218,7 @@ async def test_same_key_with_another_body_is_a_conflict(world: World) -> None:
     assert (await world.count(), await desk.balance()) == (3, 970)
 
 
-async def test_submissions_of_one_key_at_the_same_time_make_one_batch(world: World) -> None:
+async def test_concurrent_submissions_with_one_key_make_one_batch(world: World) -> None:
     desk = await world.desk()
     made = await asyncio.gather(*(submit_batch(world, desk.user, desk.effect, 3, key="once") for _ in range(5)))
     assert len({each.id for each in made}) == 1
@@ -268,7 +268,7 @@ async def test_verb_on_thousands_of_items_writes_one_outbox_row(world: World, it
     assert await desk.balance() == 100_000
 
 
-async def test_paused_batch_lets_what_runs_finish_and_begins_nothing_new(world: World) -> None:
+async def test_paused_batch_finishes_running_items_and_starts_no_others(world: World) -> None:
     desk = await world.desk(concurrency=3)
     batch = await submit_batch(world, desk.user, desk.effect, 3)
     leased = await world.lease(desk.worker)
@@ -309,7 +309,7 @@ async def test_canceling_a_batch_touches_no_other(world: World) -> None:
     assert (await state(desk, other)).counts == {"queued": 3}
 
 
-async def test_batch_that_is_canceled_before_it_reached_the_queue_leaves_nothing_to_lease(world: World) -> None:
+async def test_batch_cancelled_before_it_is_queued_leaves_nothing_to_lease(world: World) -> None:
     desk = await world.desk()
     batch = await submit_and_crash(desk, 3)
     assert await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id) == 3
@@ -357,7 +357,7 @@ async def test_batch_moves_past_another_as_a_whole(world: World, which: int, to:
     assert await prompts(desk, desk.worker, 10) == order.split()
 
 
-async def test_batch_moves_with_what_still_waits_of_it(world: World) -> None:
+async def test_batch_moves_with_its_waiting_items(world: World) -> None:
     desk = await world.desk(concurrency=10)
     batches = await three_batches(desk)
     assert await prompts(desk, desk.worker, 1) == ["a0"]
@@ -383,7 +383,7 @@ async def test_job_steps_over_a_whole_batch(world: World) -> None:
     assert await prompts(desk, desk.worker, 10) == ["alone", "item 0", "item 1", "item 2"]
 
 
-async def test_batch_that_is_moved_before_it_reached_the_queue_is_moved_all_the_same(world: World) -> None:
+async def test_batch_can_be_moved_before_it_is_queued(world: World) -> None:
     desk = await world.desk(concurrency=10)
     lost = await submit_and_crash(desk, 2)
     await desk.submit(input_payload={"prompt": "alone"})
@@ -457,7 +457,7 @@ async def test_retries_that_cannot_all_be_paid_for_are_all_refused(world: World)
     assert await desk.balance() == 10
 
 
-async def test_retrying_a_batch_that_has_ended_makes_it_an_active_one_again(world: World) -> None:
+async def test_retrying_a_finished_batch_makes_it_active_again(world: World) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 1)
     leased = await world.lease(desk.worker)

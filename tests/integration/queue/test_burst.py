@@ -26,7 +26,7 @@ SELECT pid FROM pg_locks JOIN pg_database ON pg_database.oid = pg_locks.database
 """
 
 
-async def test_jobs_beyond_the_wait_they_accept_go_to_the_cloud_and_the_others_stay(world: World) -> None:
+async def test_only_jobs_beyond_their_accepted_wait_go_to_the_cloud(world: World) -> None:
     burst = await burst_scenario(world)
     jobs = await burst.submit(4, max_wait_seconds=150)
     # They would begin after 60, 120, 180 and, since the third has moved, 180 s again.
@@ -121,7 +121,7 @@ async def test_strictest_limit_of_effect_tenant_and_job_applies(world: World) ->
         await world.engine.accounts.tenancy.set_limits("nobody", {"max_wait_seconds": 1})
 
 
-async def test_without_a_worker_for_the_cloud_a_job_stays_and_says_so(world: World) -> None:
+async def test_job_without_a_cloud_worker_stays_with_a_reason(world: World) -> None:
     burst = await burst_scenario(world)
     await world.engine.fleet.workers.set_draining(burst.cloud, is_draining=True)
     [job] = await burst.submit(max_wait_seconds=10)
@@ -144,7 +144,7 @@ async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -
     assert (await world.events(job))[-2:] == ["job:provider", "job:provider"]
 
 
-async def test_workers_fault_in_the_cloud_brings_a_job_back_and_what_it_cost_counts(world: World) -> None:
+async def test_worker_fault_in_the_cloud_returns_the_job_and_its_cost_counts(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
@@ -227,7 +227,7 @@ async def test_retry_begins_here_again(world: World) -> None:
     assert await burst.providers([again]) == ["self_hosted"]
 
 
-async def test_job_says_why_it_waits_in_the_cloud(world: World) -> None:
+async def test_cloud_job_has_a_wait_reason(world: World) -> None:
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=5)
     await burst.look()
@@ -259,7 +259,7 @@ async def test_job_does_not_wait_for_a_machine_that_cannot_be_ordered(world: Wor
     assert await burst.providers(jobs) == ["cloud"]
 
 
-async def test_slow_machine_that_could_be_ordered_takes_longer_for_what_is_ahead(world: World) -> None:
+async def test_expected_wait_for_a_slow_machine_includes_its_speed(world: World) -> None:
     burst = await burst_scenario(world)
     await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
     # 100 s to boot, and 60 s of work at half the speed
@@ -381,7 +381,7 @@ async def test_job_of_a_cloud_only_workflow_never_returns(world: World) -> None:
     assert await execute(world.engine.databases.central, "SELECT * FROM bursts") == []
 
 
-async def test_server_looks_for_what_may_go_only_where_something_may(world: World) -> None:
+async def test_burst_check_runs_only_if_bursting_is_possible(world: World) -> None:
     burst = await burst_scenario(world)
     bursting, wakeup = world.engine.scaling.bursting, world.engine.outbox.recovery.burst_wakeup
     await world.advance(1)

@@ -77,7 +77,7 @@ async def test_each_of_2000_jobs_is_leased_once_and_in_order(world: World) -> No
         assert order == sorted(order)
 
 
-async def test_worker_polled_at_many_servers_at_once_is_never_given_more_than_it_can_run(world: World) -> None:
+async def test_worker_polling_many_servers_never_exceeds_its_capacity(world: World) -> None:
     desk = await world.desk(concurrency=2, tokens=100_000)
     await submit_many(world, desk.user, desk.effect, 200)
     request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])

@@ -128,7 +128,7 @@ async def test_running_items_finish_and_do_not_hold_the_batch_again(world: World
     assert (await state(desk, batch)).counts == {"completed": 1, "queued": 5}
 
 
-async def test_failures_that_come_together_hold_it_once(world: World) -> None:
+async def test_concurrent_failures_hold_the_batch_once(world: World) -> None:
     desk = await world.desk(concurrency=8)
     batch = await submit_batch(world, desk.user, desk.effect, 20)
     leased = await world.leases(desk.worker, 8)
@@ -204,7 +204,7 @@ async def test_batch_without_waiting_items_is_not_held(world: World) -> None:
     assert (found.counts, found.held) == ({"failed": 1}, None)
 
 
-async def test_resuming_all_that_is_paused_runs_what_failed_too(world: World) -> None:
+async def test_resuming_all_paused_jobs_also_runs_the_failed_items(world: World) -> None:
     desk, batch = await held(world)
     done = await world.engine.jobs.bulk.run(
         desk.user.tenant_id, BulkAction.RESUME, among=BulkFilter(status=JobStatus.PAUSED)
@@ -237,7 +237,7 @@ async def test_batch_that_was_paused_by_hand_is_resumed_as_ever(world: World) ->
 
 
 @pytest.mark.parametrize("boundary", list(Boundary))
-async def test_crash_before_the_rest_is_held_costs_one_more_item(world: World, boundary: Boundary) -> None:
+async def test_crash_before_the_hold_costs_one_more_item(world: World, boundary: Boundary) -> None:
     desk = await world.desk()
     batch = await submit_batch(world, desk.user, desk.effect, 4)
     leased = await world.lease(desk.worker)

@@ -160,7 +160,7 @@ async def test_leased_job_is_asked_to_stop(world: World) -> None:
     assert await world.transactions(job) == {"JOB_RESERVE": -10}
 
 
-async def test_completion_wins_over_a_cancel_that_was_asked_for(world: World) -> None:
+async def test_completion_wins_over_a_requested_cancel(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await cancel(world, job)
@@ -200,7 +200,7 @@ async def test_lease_lost_after_a_cancel_was_asked_for_means_canceled(world: Wor
     assert await world.transactions(job) == REFUNDED
 
 
-async def test_worker_that_is_gone_after_a_cancel_was_asked_for_means_canceled(world: World) -> None:
+async def test_lost_worker_after_a_cancel_request_means_cancelled(world: World) -> None:
     desk = await world.desk()
     job, _ = await desk.leased()
     await cancel(world, job)
@@ -313,7 +313,7 @@ async def test_job_that_was_only_fetched_is_given_back_and_paused(world: World) 
 
 
 @pytest.mark.parametrize("mode", list(PauseMode))
-async def test_completion_wins_over_a_pause_that_was_asked_for(world: World, mode: PauseMode) -> None:
+async def test_completion_wins_over_a_requested_pause(world: World, mode: PauseMode) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job, mode)
@@ -365,7 +365,7 @@ async def test_cancel_wins_over_a_pause(world: World) -> None:
     assert await world.requeue(leased) == "canceled"
 
 
-async def test_pause_now_hardens_a_pause_that_was_asked_for_and_never_the_other_way(world: World) -> None:
+async def test_pause_request_can_only_become_stricter(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await pause(world, job, PauseMode.AFTER)
@@ -642,7 +642,7 @@ async def test_canceled_job_can_be_retried(world: World) -> None:
     assert (await retry(world, old)).status == "queued"
 
 
-async def test_job_is_retried_once_however_often_it_is_asked_for(world: World) -> None:
+async def test_concurrent_retries_make_one_job(world: World) -> None:
     desk = await world.desk()
     old = await failed_job(desk)
     first = await retry(world, old)
@@ -733,7 +733,7 @@ async def video_of(desk: Desk) -> str:
     return await desk.world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
 
 
-async def test_canceled_jobs_video_has_failed_and_says_so(world: World) -> None:
+async def test_video_of_a_cancelled_job_has_failed_with_a_reason(world: World) -> None:
     desk = await world.desk()
     video_id = await video_of(desk)
     await cancel(world, await desk.submit(video_id=video_id))

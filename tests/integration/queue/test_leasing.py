@@ -141,9 +141,7 @@ class TestEntitlement:
         await world.engine.catalogue.workflows.set_active(desk.workflow.slug, is_active=True)
         assert await world.lease(desk.worker) is not None
 
-    async def test_workflow_that_was_off_at_registration_reaches_the_worker_once_it_is_on(
-        self, world: World, desk: Desk
-    ) -> None:
+    async def test_workflow_enabled_after_registration_reaches_the_worker(self, world: World, desk: Desk) -> None:
         late = await world.workflow()
         effect = await world.effect(late)
         job = await world.submit(desk.user, effect)
@@ -208,7 +206,7 @@ class TestOrder:
         leased = await world.leases(desk.worker, 4)
         assert job_ids(leased) == [jobs[1].id, jobs[3].id, jobs[0].id, jobs[2].id]
 
-    async def test_jobs_of_one_moment_go_in_the_order_of_their_submission(self, world: World) -> None:
+    async def test_jobs_of_the_same_moment_keep_their_submission_order(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         jobs = [await desk.submit() for _ in range(3)]
         assert job_ids(await world.leases(desk.worker, 3)) == [each.id for each in jobs]
@@ -336,9 +334,7 @@ class TestCapacity:
         assert len(await world.leases(desk.worker, 5)) == 1
         assert await world.leases(desk.worker, 5) == []
 
-    async def test_worker_may_ask_for_less_than_it_registered_with_or_for_more_once_it_has_grown(
-        self, world: World
-    ) -> None:
+    async def test_worker_may_request_less_or_more_than_it_registered_with(self, world: World) -> None:
         desk = await world.desk(concurrency=2)
         await submit_many(world, desk.user, desk.effect, 5)
         assert len(await world.leases(desk.worker, 5, max_concurrency=1)) == 1
@@ -438,7 +434,7 @@ class TestPrefetch:
         asked = [LeaseRequest(worker_id=each, providers=providers) for each in idle]
         return await world.engine.queue.demand.recall(prefetched, asked)
 
-    async def test_prefetched_job_that_has_begun_is_not_recalled(self, world: World, desk: Desk) -> None:
+    async def test_started_prefetch_is_not_recalled(self, world: World, desk: Desk) -> None:
         await desk.leased()
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
@@ -534,7 +530,7 @@ async def test_look_ahead_of_no_rows_means_no_preference(
 
 
 class TestHopelessPayload:
-    async def test_dispatch_whose_job_is_gone_fails(self, world: World, desk: Desk) -> None:
+    async def test_dispatch_of_a_missing_job_fails(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         shard = await world.engine.databases.shard_of(job.tenant_id)
         await execute(shard, "DELETE FROM ai_jobs WHERE id = :id", id=job.id)
@@ -542,7 +538,7 @@ class TestHopelessPayload:
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.last_error) == ("failed", "The job no longer exists.")
 
-    async def test_job_whose_graph_is_gone_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
+    async def test_job_with_a_missing_graph_fails_and_is_refunded(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         for file in (world.engine.settings.data_dir / "objects").rglob("*.json"):
             file.unlink()
@@ -572,7 +568,7 @@ class TestShardDown:
         worker = await world.worker(fleet, concurrency=10)
         return Desk(world=world, user=user, workflow=workflow, effect=effect, fleet=fleet, worker=worker)
 
-    async def test_job_of_a_shard_that_is_down_goes_back_unpenalised(self, world: World, two: Desk) -> None:
+    async def test_job_of_an_unreachable_shard_is_requeued_without_penalty(self, world: World, two: Desk) -> None:
         job = await two.submit()
         async with shard_down(world, "a"):
             assert await world.lease(two.worker) is None

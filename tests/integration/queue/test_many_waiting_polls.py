@@ -90,7 +90,7 @@ async def first(waiting: list[Waiting]) -> Waiting:
 
 
 class TestAmongMany:
-    async def test_job_goes_to_the_one_that_has_waited_longest(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_job_goes_to_the_longest_waiting_poll(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = await park(polls, await crowd(world, desk.fleet))
         await desk.submit()
         assert await first(waiting) is waiting[0]
@@ -221,7 +221,7 @@ class TestTick:
         assert steps == []
 
 
-async def test_worker_that_waits_gets_what_a_busy_one_only_holds(world: World, desk: Desk, ticking: Polls) -> None:
+async def test_waiting_worker_gets_the_prefetch_of_a_busy_one(world: World, desk: Desk, ticking: Polls) -> None:
     await desk.leased()
     job = await desk.submit()
     ahead = await world.lease(desk.worker, prefetch=1)
@@ -310,7 +310,7 @@ async def block(world: World, workers: list[str], workflow_hash: str) -> None:
     await world.engine.databases.central.run("test", work)
 
 
-async def test_job_for_one_worker_alone_is_brought_to_it(world: World, desk: Desk, polls: Polls) -> None:
+async def test_pinned_job_reaches_the_parked_poll_of_its_worker(world: World, desk: Desk, polls: Polls) -> None:
     crowded = await crowd(world, desk.fleet)
     waiting = await park(polls, crowded)
     job = await desk.submit(only_worker=crowded[-3])

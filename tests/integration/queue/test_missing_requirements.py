@@ -164,7 +164,7 @@ async def test_only_the_worker_with_all_requirements_gets_the_job(world: World) 
     assert await world.lease("gpu-2") is not None
 
 
-async def test_job_of_an_expired_lease_is_not_kept_for_a_worker_that_lacks_what_it_needs(world: World) -> None:
+async def test_expired_job_is_not_kept_for_a_worker_with_missing_requirements(world: World) -> None:
     desk = await a_desk(world, ALL, NO_SAVER)
     await world.submit(desk.user, desk.effect)
     assert await world.lease("gpu-1") is not None
@@ -193,7 +193,7 @@ async def test_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
     assert sorted(rows) == ["leased", "leased", "queued"]
 
 
-async def test_jobs_for_the_cloud_and_other_stages_are_not_held_against_a_workers_comfyui(world: World) -> None:
+async def test_cloud_jobs_and_other_stages_ignore_missing_requirements(world: World) -> None:
     cloud = await a_desk(world, NO_SAVER, provider=Provider.CLOUD)
     # the same graph, for its own ComfyUI, whose missing requirements are known
     own = await world.workflow()
@@ -292,7 +292,7 @@ async def test_recently_used_requirements_are_kept(world: World) -> None:
     assert await world.engine.catalogue.availability.delete_unused() == 0
 
 
-async def test_worker_that_registers_while_a_job_is_submitted_is_held_against_it(world: World) -> None:
+async def test_worker_registering_during_a_submission_is_checked(world: World) -> None:
     workflow: WorkflowRecord = await world.workflow()
     desk = await a_desk(world, ALL)
     fleet = await world.fleet(workflow, desk.workflow)

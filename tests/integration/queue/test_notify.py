@@ -128,9 +128,7 @@ class TestParkedPolls:
         assert steps == [TransactionStep.LEASE] * 2
         assert not idle.done()
 
-    async def test_worker_that_is_not_approved_any_more_hears_it_at_the_next_look(
-        self, world: World, desk: Desk, polls: Polls
-    ) -> None:
+    async def test_revoked_worker_is_refused_at_the_next_check(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = poll(polls, desk.worker)
         await parked(polls)
         await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
@@ -182,7 +180,7 @@ class TestLeavingPolls:
         assert (await world.dispatch(job)).status == "queued"
 
     @pytest.mark.parametrize("boundary", list(Boundary))
-    async def test_caller_that_hangs_up_while_it_is_given_a_lease_gives_it_back_unpenalised(
+    async def test_lease_of_a_disconnected_caller_is_requeued_without_penalty(
         self, world: World, desk: Desk, polls: Polls, boundary: Boundary
     ) -> None:
         job = await desk.submit()
@@ -209,7 +207,7 @@ class TestLeavingPolls:
         await polls.stop()
         assert await asyncio.gather(*waiting) == [[], [], []]
 
-    async def test_lease_that_is_being_granted_when_it_stops_is_still_handed_over(
+    async def test_lease_granted_during_the_stop_is_still_delivered(
         self, world: World, desk: Desk, polls: Polls
     ) -> None:
         job = await desk.submit()
@@ -225,14 +223,14 @@ class TestLeavingPolls:
         await stopping[0]
         assert leased.dispatch.tenant_job_id == job.id
 
-    async def test_polls_that_were_stopped_serve_new_ones(self, world: World, desk: Desk, polls: Polls) -> None:
+    async def test_stopped_polls_still_serve_new_requests(self, world: World, desk: Desk, polls: Polls) -> None:
         await polls.stop()
         await desk.submit()
         assert len(await poll(polls, desk.worker)) == 1
 
 
 class TestLocalNotifyChannel:
-    async def test_hint_before_the_wait_is_not_lost(self) -> None:
+    async def test_wakeup_before_the_wait_is_not_lost(self) -> None:
         notify_channel = LocalNotifyChannel()
         await notify_channel.notify()
         assert await notify_channel.wait(LONG)
@@ -244,7 +242,7 @@ class TestLocalNotifyChannel:
         assert await notify_channel.wait(LONG)
         assert not await notify_channel.wait(0.01)
 
-    async def test_word_is_heard_at_once_by_everybody_who_listens(self) -> None:
+    async def test_local_notification_reaches_every_listener_at_once(self) -> None:
         notify_channel, heard = LocalNotifyChannel(), list[str]()
         for name in ("one", "other"):
             notify_channel.on_word(lambda word, name=name: heard.append(f"{name} {word}"))  # type: ignore[misc]
@@ -323,7 +321,7 @@ class TestPostgresNotifyChannel:
             assert heard.qsize() <= 3
         await listener.close()
 
-    async def test_words_said_at_one_server_are_all_heard_at_another(self, postgres_world: World) -> None:
+    async def test_notifications_of_one_server_all_reach_another(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
         # more than fits into one notification
         said = {f"watched:{number:036}" for number in range(2 * MOST_WORDS + 1)}

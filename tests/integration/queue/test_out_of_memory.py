@@ -83,9 +83,7 @@ async def test_no_worker_is_blocked_for_it(world: World, desk: Desk) -> None:
     assert await world.lease(desk.worker) is not None
 
 
-async def test_later_jobs_of_the_workflow_are_not_given_to_such_a_gpu_while_a_larger_one_is_there(
-    world: World, desk: Desk, large: str
-) -> None:
+async def test_later_jobs_of_the_workflow_skip_the_small_gpu(world: World, desk: Desk, large: str) -> None:
     await desk.submit()
     await runs_out(world, desk.worker, 8)
     smaller = await world.worker(desk.fleet)
@@ -220,7 +218,7 @@ async def test_learned_memory_limit_expires_after_a_week(world: World, desk: Des
     assert await world.lease(desk.worker) is not None
 
 
-async def test_cancel_that_was_asked_for_wins(world: World, desk: Desk, large: str) -> None:
+async def test_requested_cancel_wins(world: World, desk: Desk, large: str) -> None:
     job = await desk.submit()
     leased = await world.lease(desk.worker)
     assert leased is not None

@@ -121,7 +121,7 @@ class TestLate:
         await world.advance(1799)
         assert await reap_for(world, await world.worker(desk.fleet)) == 0
 
-    async def test_canceled_one_ends_as_it_expires(self, world: World, desk: Desk) -> None:
+    async def test_lease_with_a_cancel_request_ends_when_it_expires(self, world: World, desk: Desk) -> None:
         job, _ = await desk.leased()
         await world.engine.queue.control.cancel(job.tenant_id, job.id)
         await world.advance(900)

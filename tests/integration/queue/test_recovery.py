@@ -14,7 +14,7 @@ from tests.support.world import World
 
 
 @pytest.mark.parametrize("spoilt", [{"status": "no such status"}, {"of_another_version": 1}])
-async def test_update_that_cannot_be_applied_holds_up_neither_its_neighbours_nor_other_shards(
+async def test_failing_update_blocks_neither_its_neighbours_nor_other_shards(
     world: World, spoilt: dict[str, Any]
 ) -> None:
     desk = await world.desk(concurrency=9)

@@ -122,7 +122,7 @@ async def test_result_of_another_stage_is_not_reused(world: World, desk: Desk) -
     assert (await desk.submit(reuse=True, stage=Stage.STAGING)).reused_from == tried.id
 
 
-async def test_seeds_that_are_drawn_make_jobs_different_and_given_ones_do_not(world: World) -> None:
+async def test_drawn_seeds_make_jobs_different_and_given_seeds_do_not(world: World) -> None:
     graph = {"1": {"class_type": "Sampler", "inputs": {"seed": "{{SEED}}", "text": "{{PROMPT}}"}}}
     desk = await world.desk(workflow=await world.workflow(graph=graph, properties=[PROMPT, SEED]), concurrency=9)
     await done(world, desk)

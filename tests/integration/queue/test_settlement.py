@@ -124,7 +124,7 @@ class TestComplete:
         assert effect is not None
         assert effect.last_processing_time_seconds == 42.5
 
-    async def test_failure_says_nothing_about_how_long_an_effect_takes(self, world: World, desk: Desk) -> None:
+    async def test_failure_does_not_count_for_the_effect_duration(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
         await world.advance(1)
         await world.fail(leased)
@@ -144,7 +144,7 @@ class TestComplete:
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.audit(desk.worker) == ["register", "lease", "complete"]
 
-    async def test_job_started_when_its_run_began_however_early_it_was_fetched(self, world: World, desk: Desk) -> None:
+    async def test_start_time_is_the_start_of_the_run_and_not_of_the_prefetch(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
         await world.advance(100)
         await world.engine.queue.settle.report(
@@ -518,7 +518,7 @@ class TestLetters:
         assert await world.events(job) == ["job:queued", "job:started", "job:completed"]
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
 
-    async def test_late_they_say_what_was_so_at_the_time(
+    async def test_late_letters_carry_the_state_of_their_time(
         self, world: World, untold: tuple[JobRecord, str, OutboxEntry, OutboxEntry]
     ) -> None:
         job, *_ = untold
@@ -547,7 +547,7 @@ class TestLetters:
         assert await world.entries() == []
 
 
-async def test_completes_that_arrive_together_share_their_transactions_and_are_all_answered(world: World) -> None:
+async def test_concurrent_completes_share_their_transactions(world: World) -> None:
     desk = await world.desk(concurrency=32)
     jobs = await submit_many(world, desk.user, desk.effect, 32)
     leased = await world.leases(desk.worker, 32)

@@ -227,7 +227,7 @@ async def test_retry_may_ask_for_another_seed(world: World) -> None:
     assert (await world.engine.jobs.views.job(job.tenant_id, again.id)).seed not in (None, 7)
 
 
-async def test_job_without_a_label_is_called_by_what_it_runs_its_input_and_its_prompt(world: World) -> None:
+async def test_default_label_has_the_effect_the_input_and_the_prompt(world: World) -> None:
     desk = await make_desk(world, PROMPT, VIDEO)
     cat = await world.engine.accounts.tenancy.add_file(
         desk.user, path="uploads/cat", mime_type="video/mp4", size=1, original_filename="My cat.mp4"
@@ -420,7 +420,7 @@ async def test_submission_without_a_key_is_refused(world: World) -> None:
     assert "idempotency_key" in refused.value.errors
 
 
-async def test_submissions_of_one_key_at_the_same_time_make_one_job(world: World) -> None:
+async def test_concurrent_submissions_with_one_key_make_one_job(world: World) -> None:
     desk = await world.desk()
     made = await asyncio.gather(*(desk.submit(key="once") for _ in range(8)))
     assert len({each.id for each in made}) == 1
@@ -632,7 +632,7 @@ async def test_switching_a_workflow_off_holds_its_jobs_and_changes_nothing_in_th
     assert leased.graph["2"]["inputs"]["text"] == "a dog"
 
 
-async def test_job_remembers_what_it_cost_when_it_was_submitted(world: World) -> None:
+async def test_job_keeps_the_price_of_its_submission(world: World) -> None:
     desk = await world.desk()
     job, leased = await desk.leased()
     await world.engine.databases.central.run(
@@ -724,9 +724,7 @@ async def test_crash_after_the_dispatch_was_made_does_not_make_a_second(world: W
     assert await world.count() == 1
 
 
-async def test_submissions_leave_the_outbox_together_once_their_jobs_are_in_the_queue(
-    world: World, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_queued_submissions_leave_the_outbox_together(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     # until a worker waits for it
     monkeypatch.setattr("comfyrelay.services.outbox.delivery.REMOVAL_SECONDS", PATIENCE_SECONDS)
     desk = await world.desk()
@@ -745,7 +743,7 @@ async def test_submissions_leave_the_outbox_together_once_their_jobs_are_in_the_
     assert await _submissions(desk) == 0
 
 
-async def test_submission_that_could_not_leave_the_outbox_is_found_there_and_makes_no_second_dispatch(
+async def test_submission_stuck_in_the_outbox_makes_no_second_dispatch(
     world: World,
 ) -> None:
     desk = await world.desk()
@@ -763,7 +761,7 @@ async def test_submission_that_could_not_leave_the_outbox_is_found_there_and_mak
     assert (await _submissions(desk), await world.count()) == (0, 1)
 
 
-async def test_submission_that_leaves_late_takes_no_other_with_it(
+async def test_late_removal_from_the_outbox_affects_no_other_submission(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The recovery may be faster; the next submission must not get the id that was free then."""
@@ -800,7 +798,7 @@ async def test_relay_leaves_a_delayed_job_its_delay(world: World) -> None:
     assert await world.lease(desk.worker) is not None
 
 
-async def test_job_whose_workflow_is_gone_before_it_is_queued_fails_and_is_refunded(world: World) -> None:
+async def test_job_of_a_workflow_deleted_before_queueing_fails_and_is_refunded(world: World) -> None:
     desk = await world.desk()
     world.crash_on(TransactionStep.SUBMIT_JOB, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):

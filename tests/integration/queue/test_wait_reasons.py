@@ -32,7 +32,7 @@ async def test_job_that_a_free_worker_will_take_next_is_starting(world: World) -
     assert waiting.text == "Next in the queue; a worker is free."
 
 
-async def test_job_whose_workflow_no_worker_has_waits_for_one(world: World) -> None:
+async def test_job_without_a_worker_for_its_workflow_waits_for_one(world: World) -> None:
     effect, user = await world.effect(), await world.user()
     waiting = await why(world, await world.submit(user, effect))
     assert waiting.reason is Reason.NO_WORKER
@@ -183,7 +183,7 @@ async def test_delayed_job_waits_for_its_time(world: World) -> None:
     assert (await why(world, job)).reason is Reason.STARTING
 
 
-async def test_job_whose_database_is_down_waits_for_it(world: World) -> None:
+async def test_job_of_an_unreachable_shard_waits_for_it(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
     shard = await world.engine.databases.shard_name_of(desk.user.tenant_id)
@@ -215,7 +215,7 @@ async def test_job_that_runs_or_has_ended_is_not_waiting(world: World) -> None:
     assert (waiting.reason, waiting.text) == (Reason.NOT_WAITING, "Not waiting: the job is completed.")
 
 
-async def test_job_that_is_only_fetched_is_next_after_what_its_worker_runs(world: World) -> None:
+async def test_prefetched_job_is_next_after_the_running_one(world: World) -> None:
     desk = await world.desk()
     await keep_busy(desk, seconds=60)
     job = await desk.submit()

@@ -43,7 +43,7 @@ async def memory(client: ComfyClient) -> dict[str, int]:
     return {name: device[name] // GIB for name in ("vram_total", "vram_free", "torch_vram_total")}
 
 
-async def test_memory_that_another_process_holds_is_missing_until_it_lets_go(tmp_path: Path) -> None:
+async def test_memory_of_another_process_is_unavailable_until_released(tmp_path: Path) -> None:
     gpu = options(tmp_path)
     async with (
         Simulator(gpu=gpu) as one,
@@ -83,7 +83,7 @@ def test_older_model_of_the_same_process_makes_room(tmp_path: Path) -> None:
     assert gpu.has("b")
 
 
-def test_process_takes_memory_before_it_has_done_anything_and_for_each_pixel(tmp_path: Path) -> None:
+def test_process_takes_memory_for_its_context_and_for_each_pixel(tmp_path: Path) -> None:
     gpu = opened(options(tmp_path, context_bytes=GIB, pixel_bytes=1024))
     assert gpu.free == 7 * GIB
     assert gpu.load("a", pixels=1024**2)

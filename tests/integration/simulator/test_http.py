@@ -100,7 +100,7 @@ async def test_only_the_targets_run(client: Client) -> None:
     assert response.json()["error"]["type"] == "prompt_no_outputs"
 
 
-async def test_no_prompt_is_said_so(client: Client) -> None:
+async def test_missing_prompt_is_reported(client: Client) -> None:
     response = await client.http.post("/prompt", json={})
     assert (response.status_code, response.json()["error"]["type"]) == (400, "no_prompt")
 

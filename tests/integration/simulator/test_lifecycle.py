@@ -70,7 +70,7 @@ async def test_restart_is_down_for_a_while(simulator: Simulator) -> None:
     assert not await is_down()
 
 
-async def test_port_that_is_taken_is_said_so(simulator: Simulator) -> None:
+async def test_port_in_use_is_reported(simulator: Simulator) -> None:
     with pytest.raises(OSError, match="address already in use"):
         async with Simulator(port=int(simulator.url.rpartition(":")[2])):
             pass

@@ -227,7 +227,7 @@ def opened(content: bytes) -> Any:
 
 
 @pytest.mark.parametrize("codec", ["vp9", "av1"])
-async def test_webm_takes_both_codecs_and_odd_sizes(codec: str, client: Client) -> None:
+async def test_webm_supports_both_codecs_and_odd_sizes(codec: str, client: Client) -> None:
     width = 65 if codec == "vp9" else 64
     saver = node("SaveWEBM", images=["1", 0], filename_prefix="w", codec=codec, fps=12.5, crf=40.0)
     entry = await client.run({"1": empty(width, 64, count=5), "9": saver})
@@ -447,7 +447,7 @@ async def test_picture_is_made_of_another_as_the_templates_of_comfyui_do_it(clie
     assert large.size == (128, 64)
 
 
-async def test_checkpoint_that_is_broken_fails_when_it_is_loaded(client: Client) -> None:
+async def test_broken_checkpoint_fails_on_loading(client: Client) -> None:
     error = error_of(await client.run(prompted("a cat", seed=1, checkpoint="broken.safetensors")))
     assert "Could not detect the type of this model" in error["exception_message"]
 

@@ -20,7 +20,7 @@ async def test_cached_without_a_client_means_success_without_outputs(client: Cli
     assert again["outputs"] == {}
 
 
-async def test_cached_run_names_the_old_file_even_if_it_is_gone(client: Client) -> None:
+async def test_cached_run_names_the_old_file_even_if_it_is_missing(client: Client) -> None:
     [item] = (await client.run(invert_graph()))["outputs"]["3"]["images"]
     [again] = (await client.run(invert_graph()))["outputs"]["3"]["images"]
     assert again == item

@@ -159,7 +159,7 @@ async def test_browsers_of_other_origins_are_let_in(aws: None) -> None:
         assert len(rules) == 1
 
 
-async def test_server_without_such_rules_says_what_to_do(s3: S3Objects) -> None:
+async def test_error_of_a_server_without_cors_rules_says_what_to_do(s3: S3Objects) -> None:
     with pytest.raises(ConfigurationError, match=r"allow GET, HEAD and PUT from https://a\.test"):
         await s3.ensure_cors(["https://a.test"])
 

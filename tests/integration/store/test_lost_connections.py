@@ -80,7 +80,7 @@ async def reached_by(make: Callable[[str], Way], postgres_url: str) -> AsyncIter
         server.close()
 
 
-async def test_connection_that_the_server_has_ended_and_not_closed_yet_is_a_database_that_is_away(
+async def test_terminated_but_unclosed_connection_means_database_unavailable(
     postgres_url: str,
 ) -> None:
     async with reached_by(HalfOpen, postgres_url) as (way, url), Database("main", url) as database:
@@ -98,7 +98,7 @@ async def test_connection_that_the_server_has_ended_and_not_closed_yet_is_a_data
         assert [tuple(row) for row in await execute(database, "SELECT 1")] == [(1,)]
 
 
-async def test_server_that_dies_while_a_connection_is_made_is_a_database_that_is_away() -> None:
+async def test_server_lost_during_connect_means_database_unavailable() -> None:
     async def die(reader: StreamReader, writer: StreamWriter) -> None:
         await reader.read(1 << 16)
         writer.close()
@@ -110,7 +110,7 @@ async def test_server_that_dies_while_a_connection_is_made_is_a_database_that_is
             await execute(database, "SELECT 1")
 
 
-async def test_task_that_is_ended_in_the_middle_of_a_statement_has_not_found_the_database_away(
+async def test_cancelled_statement_does_not_mean_database_unavailable(
     postgres_url: str,
 ) -> None:
     async with Database("main", postgres_url.format("postgres")) as database:

@@ -156,7 +156,7 @@ class TestShards:
             assert (await other.databases.shard_of(user.tenant_id)).name == "b"
             assert await other.accounts.ledger.balance(user.tenant_id) == 1000
 
-    async def test_added_shard_takes_new_tenants_and_moves_none(self, world: World) -> None:
+    async def test_added_shard_gets_new_tenants_and_moves_none(self, world: World) -> None:
         async with other_process(world, ["a"]) as before:
             old = [await before.accounts.tenancy.create_user(email=f"old{n}@example.org") for n in range(3)]
         new = [await world.user() for _ in range(3)]

@@ -444,7 +444,7 @@ async def test_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> Non
     assert "Sort" not in {each["Node Type"] for each in nodes}
 
 
-async def test_search_comes_in_order_and_looks_once_for_batches_of_that_name(tenant: asyncpg.Connection) -> None:
+async def test_search_is_ordered_and_looks_up_matching_batches_once(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", search="boats"), run=True)
     # in order; the start of the newest is found separately, and once
     [listed] = [each for each in nodes if each.get("Alias") == "ai_jobs"]

@@ -28,7 +28,7 @@ async def test_proxy_forwards_both_ways(proxy: Proxy) -> None:
         assert (await http.put("/x", content=sent)).content == sent
 
 
-async def test_cut_ends_what_is_open_and_refuses_what_is_new(proxy: Proxy) -> None:
+async def test_cut_closes_open_connections_and_refuses_new_ones(proxy: Proxy) -> None:
     async with httpx.AsyncClient(base_url=proxy.url) as http:
         proxy.hold()
         asking = asyncio.create_task(http.get("/x"))

@@ -8,7 +8,7 @@ from tests.integration.worker.test_servers import loader, odd_comfyui, open_serv
 from tests.support.world import PATIENCE_SECONDS
 
 
-async def test_server_that_comes_back_soon_after_a_look_is_looked_at_too() -> None:
+async def test_server_back_soon_after_a_check_is_checked_again() -> None:
     """There is a pause after each check; changes during it are not missed."""
     info: dict[str, Any] = {}
     async with odd_comfyui({}, info) as url, open_servers(url) as servers:

@@ -113,7 +113,7 @@ FAILED = (
 )
 
 
-async def test_event_is_one_line_with_what_is_worth_reading() -> None:
+async def test_event_is_one_readable_line() -> None:
     async with terminal(
         f"{COMPLETED}; {FAILED}; log.info('worker.stopped', reason='spot_interruption', jobs=None)"
     ) as shown:

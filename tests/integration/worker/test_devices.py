@@ -30,7 +30,7 @@ def stats(name: str = "cuda:0 NVIDIA RTX : cudaMallocAsync", *, total: int = 24 
         ("mps", "mps"),
     ],
 )
-def test_gpu_is_called_what_people_call_it(name: str, shown: str) -> None:
+def test_gpu_has_its_common_name(name: str, shown: str) -> None:
     assert readable(name) == shown
 
 

@@ -118,7 +118,7 @@ async def test_devices_contain_only_known_fields() -> None:
 
 
 @pytest.mark.parametrize("phase", [Phase.FETCHING, Phase.WAITING])
-async def test_job_that_has_not_begun_is_given_back_when_it_is_asked_for(phase: Phase) -> None:
+async def test_waiting_job_is_returned_on_a_release_request(phase: Phase) -> None:
     async with pulsing(phase) as (plane, _):
         plane.say("release")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)
@@ -138,7 +138,7 @@ async def test_running_job_ignores_a_release_request(phase: Phase) -> None:
         assert plane.lease.stop is LeaseStop.CANCEL
 
 
-async def test_stop_is_heard_by_the_heartbeat_that_waits_for_it() -> None:
+async def test_waiting_heartbeat_receives_the_stop_request() -> None:
     async with pulsing() as (plane, _):
         plane.say("cancel")
         await asyncio.wait_for(plane.lease.stopped.wait(), PATIENCE_SECONDS)

@@ -36,7 +36,7 @@ async def serving(handle: web.Application) -> AsyncIterator[str]:
         await runner.cleanup()
 
 
-async def test_instance_knows_what_it_is() -> None:
+async def test_instance_id_region_and_type_are_read() -> None:
     async with Metadata(instance_type="g6e.2xlarge", region="eu-west-1") as metadata, asking(metadata.url) as imds:
         assert await imds.instance_id() == "i-0123456789abcdef0"
         assert await imds.region() == "eu-west-1"
@@ -87,7 +87,7 @@ async def test_token_that_is_refused_is_replaced() -> None:
         assert metadata.tokens_given == 2
 
 
-async def test_token_is_renewed_before_it_ends() -> None:
+async def test_token_is_renewed_before_it_expires() -> None:
     async with Metadata(token_seconds=0) as metadata, asking(metadata.url) as imds:
         assert await imds.instance_id()
         metadata.token_seconds = 100

@@ -69,7 +69,7 @@ async def test_everything_is_fetched_and_placed(bench: Bench) -> None:
         each.check()
 
 
-async def test_nothing_of_the_users_name_for_a_file_is_left_but_its_suffix(bench: Bench) -> None:
+async def test_only_the_suffix_of_a_user_file_name_is_kept(bench: Bench) -> None:
     photo, _ = await bench.inputs.fetch(bench.lease(), refresh=no_refresh)
     assert photo.name == "0.jpeg"
     assert "Grandma" not in f"{photo}{bench.files}"
@@ -209,7 +209,7 @@ async def test_urls_that_a_heartbeat_replaced_are_used(bench: Bench) -> None:
     assert refreshed == 2
 
 
-async def test_hash_that_is_none_is_refused(bench: Bench) -> None:
+async def test_invalid_hash_is_refused(bench: Bench) -> None:
     asset = make_asset("lut.png", content_hash="../../etc/passwd")
     lease = make_lease(assets=(asset,), urls=bench.storage.urls("lut.png"))
     with pytest.raises(TransferFailed, match="not a SHA-256") as caught:

@@ -61,7 +61,7 @@ async def test_log_lines_are_sent_when_a_poll_or_heartbeat_requests_them() -> No
         assert await sent.get() == {"lines": ["one", "two"]}
 
 
-async def test_control_plane_that_does_not_take_them_holds_up_nothing() -> None:
+async def test_control_plane_that_refuses_logs_delays_nothing() -> None:
     async with plane(["one"]) as (control, sent, status), asyncio.timeout(PATIENCE_SECONDS):
         status["logs"] = 404
         for _ in range(2):
@@ -71,7 +71,7 @@ async def test_control_plane_that_does_not_take_them_holds_up_nothing() -> None:
             await control._sending
 
 
-async def test_worker_that_keeps_none_sends_none() -> None:
+async def test_worker_without_log_lines_sends_none() -> None:
     async with plane(None) as (control, sent, _status):
         await control.poll({})
         assert control._sending is None

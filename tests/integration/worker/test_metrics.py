@@ -91,7 +91,7 @@ async def test_metrics_are_served(worker: Worker) -> None:
     assert figures["comfyrelay_worker_transferred_bytes_total|upload"] == 7
 
 
-async def test_how_the_worker_is_now_is_read_when_it_is_asked_for(worker: Worker) -> None:
+async def test_current_state_is_read_at_each_scrape(worker: Worker) -> None:
     worker.watch()
     worker.held = [lease(phase=Phase.RUNNING), lease(phase=Phase.FETCHING), lease(phase=Phase.FETCHING)]
     figures = await worker.read()
@@ -129,7 +129,7 @@ async def test_before_the_worker_is_up_there_is_an_answer_too(worker: Worker) ->
     assert figures["comfyrelay_worker_held|running"] == 0
 
 
-async def test_time_that_runs_take_grows_while_they_run_and_only_then(worker: Worker) -> None:
+async def test_run_time_grows_only_while_jobs_run(worker: Worker) -> None:
     name = "comfyrelay_worker_busy_seconds_total"
     loop = asyncio.get_running_loop()
     worker.watch()
@@ -152,7 +152,7 @@ async def test_time_that_runs_take_grows_while_they_run_and_only_then(worker: Wo
     assert (await worker.read())[f"{name}|cloud"] == 0
 
 
-async def test_port_that_is_taken_is_a_sentence() -> None:
+async def test_port_in_use_is_a_clear_error() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ConfigurationError, match=f"port {port} .*--metrics-port"):
@@ -186,7 +186,7 @@ def test_every_figure_is_documented() -> None:
     assert [name for name in names if name not in page] == []
 
 
-def test_worker_that_has_ended_is_as_it_was() -> None:
+def test_stopped_worker_keeps_its_last_values() -> None:
     worker = Worker()
 
     async def live() -> None:

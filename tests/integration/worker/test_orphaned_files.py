@@ -108,7 +108,7 @@ async def test_run_of_an_unknown_server_is_not_recorded(state: StateFolder, orph
     assert state.unfinished_runs() == []
 
 
-async def test_server_that_is_gone_from_the_settings_is_not_waited_for(
+async def test_server_removed_from_the_settings_is_not_waited_for(
     state: StateFolder, orphaned_files: OrphanedFiles
 ) -> None:
     state.record_unfinished("comfyui-2", "p1")
@@ -116,7 +116,7 @@ async def test_server_that_is_gone_from_the_settings_is_not_waited_for(
     assert state.unfinished_runs() == []
 
 
-async def test_server_that_was_taken_away_meanwhile_is_not_waited_for(
+async def test_removed_server_is_not_waited_for(
     simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
     prompt_id = await failed_run(simulator, **{MARK: "1-abc"})
@@ -191,7 +191,7 @@ async def until_no_upload(state: StateFolder) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_input_that_is_read_when_its_job_is_over_goes(
+async def test_input_read_after_the_end_of_its_job_is_removed(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
     orphaned_files = sweeper(simulator, state, beyond)
@@ -207,7 +207,7 @@ async def test_input_that_is_read_when_its_job_is_over_goes(
     await orphaned_files.close()
 
 
-async def test_input_that_is_read_after_its_worker_was_killed_goes(
+async def test_input_read_after_its_worker_was_killed_is_removed(
     simulator: Simulator, state: StateFolder, network: Proxy, beyond: Servers
 ) -> None:
     await abandon_upload(network, beyond)
@@ -269,7 +269,7 @@ async def test_input_is_waited_for_by_one_only(network: Proxy, beyond: Servers) 
     assert not beyond.named["comfyui-1"].pop_unanswered_upload(FOLDER)
 
 
-async def test_upload_to_a_server_that_is_gone_from_the_settings_is_not_waited_for(
+async def test_upload_to_a_server_removed_from_the_settings_is_not_waited_for(
     simulator: Simulator, state: StateFolder, servers: Servers, orphaned_files: OrphanedFiles
 ) -> None:
     """Files that it has read by then are still removed."""

@@ -93,7 +93,7 @@ async def comfy(simulator: Simulator) -> AsyncIterator[ComfyClient]:
         yield comfy
 
 
-async def test_file_is_saved_with_all_that_is_known_of_it(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_file_is_saved_with_its_metadata(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(clip())
     to = tmp_path / "output.mp4"
     collected = await collect(comfy, result, make_lease(output_node_id="5", **VIDEO), to)
@@ -118,7 +118,7 @@ async def test_unexpected_media_kind_is_reported_as_it_is(comfy: ComfyClient, tm
     assert collected.mime_type == "image/png"
 
 
-async def test_file_that_is_too_large_is_not_fetched_to_its_end(comfy: ComfyClient, tmp_path: Path) -> None:
+async def test_download_of_an_oversized_file_is_aborted(comfy: ComfyClient, tmp_path: Path) -> None:
     result = await comfy.run(clip())
     lease = make_lease(output_node_id="5", max_output_bytes=100, **VIDEO)
     with pytest.raises(TooLarge, match="at most 100 bytes"):
@@ -173,7 +173,7 @@ async def test_socket_image_can_be_the_output(comfy: ComfyClient, tmp_path: Path
     assert [each.read_bytes() for each in kept] == [result.files[1].content]
 
 
-async def test_file_that_is_gone_is_said_and_leaves_nothing(
+async def test_missing_file_is_reported_and_leaves_nothing(
     simulator: Simulator, comfy: ComfyClient, tmp_path: Path
 ) -> None:
     result = await comfy.run(invert())

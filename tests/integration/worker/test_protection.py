@@ -135,7 +135,7 @@ async def protecting(aws: Aws, *, off_after_seconds: float = 0.0, **more: Any) -
         await protection.close()
 
 
-async def test_instance_is_protected_while_it_works_and_not_when_it_is_idle(aws: Aws) -> None:
+async def test_instance_is_protected_only_while_it_works(aws: Aws) -> None:
     async with protecting(aws) as protection:
         protection.want(True)
         await aws.until(lambda wishes: wishes == [True])
@@ -147,7 +147,7 @@ async def test_instance_is_protected_while_it_works_and_not_when_it_is_idle(aws:
     assert not await aws.is_protected()
 
 
-async def test_nothing_is_said_that_is_so_already(aws: Aws) -> None:
+async def test_unchanged_protection_makes_no_request(aws: Aws) -> None:
     async with protecting(aws) as protection:
         protection.want(True)
         await aws.until(lambda wishes: wishes == [True])

@@ -65,7 +65,7 @@ def test_jobs_folders_go_and_the_others_stay(base: Path) -> None:
     ]
 
 
-def test_files_of_the_result_go_wherever_they_were_saved(base: Path) -> None:
+def test_result_files_are_removed_from_any_subfolder(base: Path) -> None:
     for path in ("output/a.png", "output/sub/b.png", "temp/preview_00001_.png", "input/c.png", "output/c.png"):
         write(base / path)
     made = result(
@@ -94,7 +94,7 @@ def test_files_of_the_result_go_wherever_they_were_saved(base: Path) -> None:
         ("link", "secret"),
     ],
 )
-def test_nothing_outside_and_no_whole_folder_goes(base: Path, subfolder: str, filename: str) -> None:
+def test_outside_files_and_whole_folders_are_never_removed(base: Path, subfolder: str, filename: str) -> None:
     outside = write(base.parent / "outside" / "secret")
     write(base / "secret")
     write(base / "output" / "comfyrelay" / "p9" / "a.png")
@@ -197,7 +197,7 @@ class TestARealRun:
         async with Simulator() as simulator:
             yield simulator
 
-    async def test_nothing_of_it_is_left(self, simulator: Simulator) -> None:
+    async def test_real_run_leaves_no_files(self, simulator: Simulator) -> None:
         graph: Graph = invert_file("__IMG__") | {
             "9": {"class_type": "PreviewImage", "inputs": {"images": ["2", 0]}},
         }

@@ -39,7 +39,7 @@ async def next_after(notices: Notices, notice: Notice | None) -> Notice:
     return await asyncio.wait_for(notices.wait_newer(notice), PATIENCE_SECONDS)
 
 
-async def test_nothing_is_said_until_ec2_says_something() -> None:
+async def test_no_notice_exists_until_ec2_sends_one() -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         for path in (SPOT, LIFECYCLE, REBALANCE):
             await metadata.until_asked(path, 2)
@@ -51,7 +51,7 @@ async def test_nothing_is_said_until_ec2_says_something() -> None:
     ("seconds", "left"),
     [(120, 120), (90, 90), (3600, 120), (0, 0), (-30, 0)],
 )
-async def test_spot_notice_leaves_as_long_as_it_says(seconds: float, left: float) -> None:
+async def test_spot_notice_sets_the_remaining_time(seconds: float, left: float) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.interrupt(seconds=seconds)
         notice = await next_after(notices, None)
@@ -63,7 +63,7 @@ async def test_spot_notice_leaves_as_long_as_it_says(seconds: float, left: float
         assert notice.seconds_left <= notice.seconds
 
 
-async def test_time_that_is_left_is_counted_by_the_clock_of_ec2() -> None:
+async def test_remaining_time_follows_the_clock_of_ec2() -> None:
     async with Metadata(clock_seconds=-7200) as metadata, watching(metadata.url) as notices:
         metadata.interrupt(seconds=100)
         assert (await next_after(notices, None)).seconds == pytest.approx(100, abs=2)
@@ -95,7 +95,7 @@ async def test_rebalance_recommendation_is_no_hurry() -> None:
 
 
 @pytest.mark.parametrize("state", ["Terminated", "Warmed:Terminated"])
-async def test_group_that_ends_the_instance_leaves_what_is_set(state: str) -> None:
+async def test_termination_by_the_group_leaves_the_configured_time(state: str) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.arm(LIFECYCLE, state)
         notice = await next_after(notices, None)
@@ -103,14 +103,14 @@ async def test_group_that_ends_the_instance_leaves_what_is_set(state: str) -> No
 
 
 @pytest.mark.parametrize("state", ["InService", "Standby", "Detached", "Warmed:Running", "Warmed:Stopped"])
-async def test_other_states_of_a_group_end_nothing(state: str) -> None:
+async def test_other_group_states_cause_no_notice(state: str) -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.arm(LIFECYCLE, state)
         await metadata.until_asked(LIFECYCLE, 2)
         assert notices.current is None
 
 
-async def test_notice_that_is_repeated_is_not_newer_and_a_more_urgent_one_is() -> None:
+async def test_only_a_more_urgent_notice_replaces_the_current_one() -> None:
     async with Metadata() as metadata, watching(metadata.url) as notices:
         metadata.recommend_rebalance()
         rebalance = await next_after(notices, None)
@@ -271,7 +271,7 @@ async def test_first_signal_leaves_time_and_second_signal_none(
         assert await process.wait() == 0
 
 
-async def test_once_closed_signals_do_what_they_did_before() -> None:
+async def test_closing_restores_the_signal_handlers() -> None:
     before = signal.getsignal(signal.SIGTERM)
     notices = Notices(imds=None, shutdown_seconds=SHUTDOWN_SECONDS, asg_seconds=ASG_SECONDS)
     notices.handle_signals()

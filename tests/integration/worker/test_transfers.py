@@ -59,7 +59,7 @@ class Refreshed:
 
 
 class TestDownloads:
-    async def test_file_comes_with_its_size(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_download_returns_the_size(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         storage.files["a"] = b"12345"
         to = tmp_path / "new" / "folder" / "a.png"
         assert await transfers.download(lambda: storage.url("a"), to, refresh=no_refresh) == 5
@@ -124,7 +124,7 @@ class TestDownloads:
         assert (size, refresh.count) == (5, 1)
         assert [each.path for each in storage.requests] == ["/old", "/new"]
 
-    async def test_lost_lease_ends_it(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
+    async def test_lost_lease_stops_the_download(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         async def lost() -> None:
             raise LeaseLost
 
@@ -238,7 +238,7 @@ class TestUploads:
         await server.close()
         await transfers.close()
 
-    async def test_file_goes_with_its_length_and_exactly_the_signed_headers(
+    async def test_upload_sends_its_length_and_exactly_the_signed_headers(
         self, storage: Storage, transfers: Transfers, source: Path
     ) -> None:
         urls = storage.urls(headers={"Content-Type": "image/x-odd; a=b", "x-amz-meta-a": "1"})

@@ -46,7 +46,7 @@ async def test_stale_worker_with_a_lease_stays_until_the_lease_is_reaped(world: 
     assert (dispatch.status, dispatch.attempts) == ("queued", 1)
 
 
-async def test_desk_s_own_and_revoked_ones_stay(world: World) -> None:
+async def test_desk_workers_and_revoked_workers_stay(world: World) -> None:
     await world.restart(Hooks(desk_workers=["own"]))
     fleet = await world.fleet(await world.workflow())
     await world.worker(fleet, name="own")
@@ -73,7 +73,7 @@ async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World
     assert await names(world) == ({desk.worker} if has_lease else set())
 
 
-async def test_worker_that_leases_while_it_is_looked_at_is_not_removed(
+async def test_worker_with_an_uncommitted_lease_is_not_removed(
     postgres_backend: PostgresBackend, tmp_path: Path
 ) -> None:
     """The lease is written, but not yet committed, when silent workers are searched."""

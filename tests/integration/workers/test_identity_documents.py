@@ -90,7 +90,7 @@ async def test_instance_that_aws_vouches_for_is_let_in(small: Api, written: str)
     assert polled.status_code == 200
 
 
-async def test_only_aws_s_signature_counts(small: Api) -> None:
+async def test_only_the_aws_signature_is_accepted(small: Api) -> None:
     said = "The instance identity document is not signed by AWS."
     # a certificate inside the message is not trusted
     assert await refusal(small, somebody().sign(fresh(small))) == said
@@ -111,7 +111,7 @@ async def test_short_key_is_not_trusted(sqlite_backend: SqliteBackend, tmp_path:
         assert await refusal(api, weak.sign(fresh(api))) == "The instance identity document is not signed by AWS."
 
 
-async def test_document_must_be_the_worker_s_own(small: Api) -> None:
+async def test_document_of_another_instance_is_refused(small: Api) -> None:
     assert (await refusal(small, aws().sign(fresh(small)), worker_id="i-0feedfeedfeedfeed")).startswith(
         f"The instance identity document is of {INSTANCE}"
     )
@@ -128,7 +128,7 @@ async def test_other_accounts_stages_and_regions_are_refused(small: Api) -> None
     assert await refusal(small, elsewhere) == "This server has no certificate of AWS for the region 'us-east-1'."
 
 
-async def test_document_that_is_too_old_opens_nothing(api: Api) -> None:
+async def test_expired_document_is_refused(api: Api) -> None:
     old = document(api.clock.now - timedelta(seconds=3601))
     assert await refusal(api, aws().sign(old)) == (
         "The instance was launched more than 1 h ago: its document is too old."
@@ -137,7 +137,7 @@ async def test_document_that_is_too_old_opens_nothing(api: Api) -> None:
     assert (await refusal(api, aws().sign(ahead))).startswith("The instance identity document is from the future")
 
 
-async def test_document_opens_for_the_first_who_shows_it_alone(api: Api) -> None:
+async def test_document_is_accepted_only_from_its_first_sender(api: Api) -> None:
     signed = aws().sign(fresh(api))
     first = await register(api, signed)
     assert first.status_code == 201
@@ -173,7 +173,7 @@ async def test_invalid_document_is_refused_with_a_reason(small: Api, said: str) 
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b"{}", b'{"instanceId": 7}', b"\xff"])
-async def test_signed_document_that_says_nothing_is_refused(small: Api, content: bytes) -> None:
+async def test_empty_signed_document_is_refused(small: Api, content: bytes) -> None:
     assert (await refusal(small, aws().sign(content))).startswith("The instance identity document cannot be read")
 
 
@@ -223,7 +223,7 @@ class TestWorker:
                 assert await registration.register({"max_concurrency": 1})
         assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == [INSTANCE]
 
-    async def test_without_a_document_it_says_what_to_do(self, small: Api, tmp_path: Path) -> None:
+    async def test_missing_document_error_says_what_to_do(self, small: Api, tmp_path: Path) -> None:
         async with (
             Metadata(instance_id=INSTANCE) as metadata,
             self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration,

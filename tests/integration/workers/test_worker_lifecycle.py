@@ -51,7 +51,7 @@ class TestRegister:
         await world.submit(user, await world.effect(b))
         assert await world.lease("w") is None
 
-    async def test_workflow_that_is_switched_off_is_not_among_them(self, world: World) -> None:
+    async def test_disabled_workflow_is_not_assigned(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.engine.catalogue.workflows.set_active("b", is_active=False)
         registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet)
@@ -97,7 +97,7 @@ class TestRegister:
         assert await world.complete(leased, worker_id="w") == "completed"
 
     @pytest.mark.parametrize("key", [None, "another key"])
-    async def test_without_its_key_it_is_refused_until_the_old_one_is_stale(
+    async def test_worker_without_its_key_is_refused_until_the_old_one_is_stale(
         self, world: World, desk: Desk, key: str | None
     ) -> None:
         register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
@@ -111,7 +111,7 @@ class TestRegister:
         with pytest.raises(Conflict):
             await world.engine.fleet.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
 
-    async def test_revoked_one_does_not_come_back_with_its_key(self, world: World, desk: Desk) -> None:
+    async def test_revoked_worker_cannot_register_with_its_key(self, world: World, desk: Desk) -> None:
         register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet, key="its own key")
         await register()
         await world.engine.fleet.workers.set_approved("w", is_approved=False)
@@ -124,7 +124,7 @@ class TestRegister:
         for _ in range(2):
             await world.engine.fleet.workers.register(worker_id="w", fleet_slug="small", key="its own key")
 
-    async def test_worker_that_left_may_come_back(self, world: World, desk: Desk) -> None:
+    async def test_deregistered_worker_may_register_again(self, world: World, desk: Desk) -> None:
         await world.engine.fleet.workers.deregister(desk.worker)
         assert await world.worker(desk.fleet, name=desk.worker) == desk.worker
 
@@ -192,7 +192,7 @@ class TestLeaving:
         with pytest.raises(NotFound):
             await world.engine.fleet.workers.deregister("nobody")
 
-    async def test_worker_that_leaves_while_it_is_given_a_job_keeps_none(self, world: World, desk: Desk) -> None:
+    async def test_worker_deregistering_during_a_lease_keeps_no_job(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
         leaving: list[asyncio.Task[int]] = []
 
@@ -235,7 +235,7 @@ class TestRevoke:
             await getattr(world.engine.fleet.workers, change)("nobody", **{argument: True})
 
 
-async def test_draining_worker_finishes_what_it_has(world: World, desk: Desk) -> None:
+async def test_draining_worker_finishes_its_jobs(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
     await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
     assert await world.complete(leased) == "completed"
@@ -274,7 +274,7 @@ async def test_audit_log_lists_the_worker_lifecycle_in_order(world: World, desk:
     ]
 
 
-async def test_audit_says_why_and_of_what(world: World, desk: Desk) -> None:
+async def test_audit_log_has_reason_and_subject(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
     await world.advance(1.5)
     await world.requeue(leased, "spot_rebalance")

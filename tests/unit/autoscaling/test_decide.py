@@ -39,7 +39,7 @@ def test_single_job_without_machines_launches_one(policy: Policy) -> None:
 
 
 @pytest.mark.parametrize("policy", Policy)
-def test_nothing_waiting_and_nothing_there_is_nothing_to_do(policy: Policy) -> None:
+def test_empty_queue_without_machines_needs_no_action(policy: Policy) -> None:
     assert plan([], fleet(policy=policy)).is_nothing
 
 
@@ -60,7 +60,7 @@ def test_seconds_count_and_not_jobs() -> None:
     assert launched(plan([waiting(20, seconds_each=600)], one)) == 9
 
 
-def test_boot_that_is_nearly_over_takes_more_than_the_one_that_begins() -> None:
+def test_nearly_booted_machine_takes_more_work_than_a_new_one() -> None:
     work = [waiting(8)]
     assert plan(work, fleet(booting(left=5))).desired < plan(work, fleet(booting(left=175))).desired
 
@@ -116,7 +116,7 @@ def test_following_jobs_are_weighted_by_their_duration() -> None:
     assert launched(plan([waiting(2, seconds_each=1.0)], seen)) == 1
 
 
-def test_rate_that_was_seen_for_less_than_a_boot_is_none() -> None:
+def test_rate_observed_for_less_than_a_boot_is_ignored() -> None:
     many = fleet(max_machines=50, launches_per_minute=50)
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=179.0)], many).desired == 0
     assert plan([waiting(0, jobs_per_second=0.3, arrivals_seconds=180.0)], many).desired == 13
@@ -136,7 +136,7 @@ def test_faster_policy_never_has_fewer_machines() -> None:
             assert wanted == sorted(wanted)
 
 
-def test_reason_says_what_was_seen_and_what_is_done() -> None:
+def test_reason_states_the_observation_and_the_action() -> None:
     seen = fleet(busy(), booting(left=80))
     reason = plan([waiting(30)], seen).reason
     assert reason.startswith("30 jobs, 900 s of work, 1 busy + 1 booting (80 s left): ")
@@ -148,7 +148,7 @@ def test_reason_says_what_was_seen_and_what_is_done() -> None:
 # scale-in
 
 
-def test_each_machine_ends_by_its_own_idle_time() -> None:
+def test_each_machine_is_stopped_after_its_own_idle_time() -> None:
     seen = fleet(ready("long", idle=2000), ready("short", idle=20), busy())
     assert plan([], seen).end == ["long"]
 
@@ -158,7 +158,7 @@ def test_last_machine_stays_fifteen_minutes() -> None:
     assert plan([], fleet(ready(idle=900))).end == ["ready"]
 
 
-def test_operator_says_how_long_the_last_one_stays() -> None:
+def test_operator_sets_how_long_the_last_machine_stays() -> None:
     assert plan([], fleet(ready(idle=60), last_idle_seconds=60)).end == ["ready"]
 
 
@@ -174,7 +174,7 @@ def test_machine_that_says_ready_and_holds_a_lease_is_busy() -> None:
     assert plan([], fleet(replace(ready(idle=10_000), leases=1))).end == []
 
 
-def test_idle_machine_that_what_waits_will_take_is_not_ended() -> None:
+def test_idle_machine_needed_by_waiting_jobs_is_not_stopped() -> None:
     seen = fleet(ready("a", idle=5000), ready("b", idle=5000))
     assert plan([waiting(2)], seen).is_nothing
     assert plan([waiting(1)], seen).end == ["a"]
@@ -188,7 +188,7 @@ def test_machines_that_arriving_work_needs_stay() -> None:
 # limits
 
 
-def test_no_more_machines_than_allowed_and_draining_ones_are_there_too() -> None:
+def test_machine_limit_includes_draining_machines() -> None:
     assert launched(plan([waiting(100)], fleet(draining(), max_machines=3))) == 2
 
 
@@ -213,14 +213,14 @@ def test_type_that_is_too_dear_gives_way_to_the_next() -> None:
     assert found.launch == (Launch(count=1, instance_type="cheap"),)
 
 
-def test_machines_beyond_a_limit_that_was_lowered_go_as_soon_as_they_are_idle() -> None:
+def test_machines_beyond_a_lowered_limit_are_stopped_once_idle() -> None:
     found = plan([waiting(50)], fleet(busy(), ready("idle"), booting("boots"), max_machines=1))
     assert found.end == ["idle", "boots"]
     dear = fleet(busy(price_per_hour=1.0), ready("idle", price_per_hour=1.0), cost_per_hour=1.0)
     assert plan([waiting(50)], dear).end == ["idle"]
 
 
-def test_beyond_the_money_the_dearest_that_are_idle_go_first() -> None:
+def test_over_budget_stops_the_most_expensive_idle_machines_first() -> None:
     dear = ready("dear", price_per_hour=9.0)
     others = [ready(name, idle=500.0, price_per_hour=1.0) for name in ("a", "b")]
     found = plan([], fleet(*others, dear, cost_per_hour=3.0, min_machines=3))
@@ -257,13 +257,13 @@ def test_fleet_without_workflows_launches_no_machine() -> None:
     assert "no workflow is mapped to it, so that no worker could register" in found.reason
 
 
-def test_types_that_were_all_refused_are_not_asked_for_again() -> None:
+def test_refused_types_are_not_requested_again() -> None:
     found = plan([waiting(5)], fleet(all_refused=True))
     assert found.is_nothing
     assert "launching 0 of 5: none of its instance types can be had now" in found.reason
 
 
-def test_launches_that_never_become_workers_stop_launching_and_one_tries_again() -> None:
+def test_failed_boots_stop_launches_until_a_single_retry() -> None:
     broken = fleet(failed_boots=3, failed_boot_seconds_ago=10.0)
     found = plan([waiting(50)], broken)
     assert found.is_nothing
@@ -304,7 +304,7 @@ def test_schedule_keeps_idle_machines_at_its_hours() -> None:
     assert plan([], seen).end == ["a"]
 
 
-def test_schedule_that_ends_before_it_begins_ends_on_the_next_day() -> None:
+def test_schedule_ending_before_its_start_ends_on_the_next_day() -> None:
     night = Schedule(days=frozenset({4}), begins=time(22), ends=time(6), at_least=1)
     friday, saturday = datetime(2026, 3, 6, 23, tzinfo=UTC), datetime(2026, 3, 7, 5, 59, tzinfo=UTC)
     assert [at_least([night], each) for each in (friday, saturday)] == [1, 1]
@@ -328,7 +328,7 @@ def test_time_zone_that_does_not_exist_is_named() -> None:
 # planned, but not done
 
 
-def test_paused_fleet_does_nothing_and_says_so() -> None:
+def test_paused_fleet_does_nothing_with_a_reason() -> None:
     found = plan([waiting(9)], fleet(ready(idle=9999), is_paused=True))
     assert found.is_nothing
     assert "paused, nothing is done" in found.reason
@@ -354,7 +354,7 @@ def test_workflow_that_two_fleets_serve_is_staffed_once_by_the_cheaper() -> None
 
 
 @pytest.mark.parametrize("following", [0.0, 6.0])
-def test_two_jobs_that_two_fleets_serve_have_as_many_machines_as_one_fleet_would_launch(following: float) -> None:
+def test_jobs_served_by_two_fleets_get_the_machines_of_one(following: float) -> None:
     """The cheaper fleet may have only one machine: the other launches the rest, and not more."""
     attic = fleet(slug="attic", instance_types=types(0.1), max_machines=1, following_jobs=following)
     boxes = fleet(slug="boxes", instance_types=types(0.5), following_jobs=following)
@@ -392,13 +392,13 @@ def test_overflow_of_the_cheaper_fleet_goes_to_the_next() -> None:
     assert plans(work, trying, dear)[1].desired == plan(work, dear).desired
 
 
-def test_machines_that_are_there_are_used_before_a_cheaper_one_is_launched() -> None:
+def test_existing_machines_are_used_before_a_cheaper_one_is_launched() -> None:
     cheap = fleet(slug="cheap", instance_types=types(0.5))
     dear = fleet(ready(), slug="dear", instance_types=types(1.0))
     assert all(each.is_nothing for each in plans([waiting(3, jobs_per_second=0.01)], cheap, dear))
 
 
-def test_workflow_that_only_one_fleet_serves_is_not_left_to_the_other() -> None:
+def test_workflow_of_one_fleet_is_not_assigned_to_the_other() -> None:
     first = fleet(slug="first", workflows=(1,), instance_types=types(0.5))
     second = fleet(slug="second", workflows=(2,), instance_types=types(1.0))
     assert [each.desired for each in plans([waiting(1), waiting(1, workflow=2)], first, second)] == [1, 1]
@@ -416,7 +416,7 @@ def test_reference_then_tracks_a_backlog_of_two() -> None:
     assert plan([waiting(3)], fleet(busy(), busy("b"), policy=Policy.REFERENCE)).desired == 3
 
 
-def test_reference_goes_to_none_after_fifteen_idle_minutes() -> None:
+def test_reference_policy_stops_all_after_fifteen_idle_minutes() -> None:
     seen = fleet(ready("a", idle=899), ready("b", idle=899), policy=Policy.REFERENCE, idle_seconds=899.0)
     assert plan([], seen).is_nothing
     assert plan([], replace(seen, idle_seconds=900.0)).end == ["a", "b"]
@@ -452,12 +452,12 @@ class TestUnknownPrices:
         assert "the first has not told its price yet" in first.reason
         assert launched(plan([], fleet(booting(), min_machines=8, cost_per_hour=4.0))) == 0
 
-    def test_then_the_limit_holds_by_what_the_dearest_costs(self) -> None:
+    def test_limit_then_uses_the_highest_known_price(self) -> None:
         seen = fleet(booting(price_per_hour=1.0), booting("b", price_per_hour=0.5), min_machines=8, cost_per_hour=4.0)
         assert launched(plan([], seen)) == 2
 
     @pytest.mark.parametrize("machines", [(), (ready(),)])
-    def test_no_money_launches_none(self, machines: tuple[SeenMachine, ...]) -> None:
+    def test_zero_budget_launches_no_machine(self, machines: tuple[SeenMachine, ...]) -> None:
         found = plan([], fleet(*machines, min_machines=8, cost_per_hour=0.0))
         assert found.is_nothing
         assert "the limit is 0 an hour" in found.reason

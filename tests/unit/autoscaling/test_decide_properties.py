@@ -45,7 +45,7 @@ def test_only_idle_and_booting_machines_are_ended_and_each_once(snapshot: Snapsh
 
 
 @given(snapshots())
-def test_plan_launches_or_ends_and_says_how_many_there_will_be(snapshot: Snapshot) -> None:
+def test_plan_launches_or_stops_and_states_the_resulting_count(snapshot: Snapshot) -> None:
     for fleet, plan in zip(snapshot.fleets, decide(snapshot), strict=True):
         assert plan.fleet == fleet.slug
         assert not (plan.launch and plan.end)
@@ -75,7 +75,7 @@ def test_more_waiting_work_never_means_fewer_machines(
 
 
 @given(works, any_fleet(), st.integers(0, LEAST_ARRIVALS - 1), st.integers(0, LEAST_BURSTS - 1))
-def test_without_a_past_there_are_never_more_machines_than_jobs(
+def test_fleet_without_history_never_has_more_machines_than_jobs(
     work: list[QueuedWork], fleet: SeenFleet, arrivals: int, bursts: int
 ) -> None:
     """Or with a short history: a few arrivals are no rate, and a few bursts do not predict the next."""

@@ -57,7 +57,7 @@ def test_arrival_counts_half_after_its_half_life_in_any_order() -> None:
     assert one.at(NOW) == pytest.approx(1.5 * single.at(NOW))
 
 
-def test_rate_is_one_once_a_few_arrivals_were_seen_and_begins_again_after_a_silence() -> None:
+def test_rate_needs_a_few_arrivals_and_restarts_after_a_silence() -> None:
     rate = Rate()
     for seconds in (400, 300, 200, 100):
         rate.add(ago(seconds))

@@ -29,7 +29,7 @@ def found(*machines: MachineRecord, sightings: list[Sighting] | None, **more: An
     return reconcile(machines, sightings, workers, now=NOW, **given)
 
 
-def test_machine_that_cannot_tell_its_order_belongs_to_the_oldest_without_one() -> None:
+def test_machine_without_a_key_is_matched_to_the_oldest_order() -> None:
     judged = found(machine("old", 20), machine("new", 5), sightings=[Sighting(id="i-1")])
     assert judged.changes["old"]["provider_id"] == "i-1"
     assert "new" not in judged.changes
@@ -134,7 +134,7 @@ def test_machine_is_gone_only_if_it_stays_unlisted_and_silent(missing: float, he
     assert judged.changes == ({"a": {"ended_at": ..., "reason": MachineEndReason.GONE}} if is_gone else {})
 
 
-def test_nothing_is_gone_while_the_provider_cannot_be_asked() -> None:
+def test_no_machine_is_gone_while_the_provider_is_unreachable() -> None:
     assert found(launched(ordered=200, registered_at=ago(5)), sightings=None) == Reconciled()
 
 
@@ -146,7 +146,7 @@ def test_stopping_machine_has_ended_when_unlisted_and_keeps_its_reason() -> None
 @pytest.mark.parametrize(
     ("marked", "is_ending", "again"), [(5, False, []), (10, False, ["a"]), (10, True, []), (900, False, ["a"])]
 )
-def test_end_is_asked_for_again_until_it_is_under_way(marked: float, is_ending: bool, again: list[str]) -> None:
+def test_stop_is_repeated_until_it_is_in_progress(marked: float, is_ending: bool, again: list[str]) -> None:
     sightings = [Sighting(id="i-a", is_ending=is_ending)]
     assert found(launched(ending_at=ago(marked)), sightings=sightings).end_again == again
 

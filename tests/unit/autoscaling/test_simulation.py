@@ -94,13 +94,13 @@ def test_reference_takes_two_minutes_to_decide() -> None:
     assert outcome.waits == [119.5 + 180.0]
 
 
-def test_reference_ends_its_machines_fifteen_minutes_after_the_last_job() -> None:
+def test_reference_stops_its_machines_fifteen_minutes_after_the_last_job() -> None:
     outcome = simulate([TraceRequest(60.0, 30.0, "w", "m")], Policy.REFERENCE, WorldSettings(boot_spread=0.0))
     idle = outcome.machine_seconds - 180.0 - 52.0
     assert 900.0 <= idle <= 900.0 + 3 * 60.0
 
 
-def test_our_last_machine_ends_fifteen_minutes_after_its_job() -> None:
+def test_last_machine_stops_fifteen_minutes_after_its_job() -> None:
     outcome = simulate([TraceRequest(60.0, 30.0, "w", "m")], Policy.CHEAP, WorldSettings(boot_spread=0.0))
     assert 900.0 <= outcome.machine_seconds - 180.0 - 52.0 <= 900.0 + 20.0
 
@@ -114,7 +114,7 @@ def test_model_is_loaded_where_it_is_not_yet() -> None:
     )
 
 
-def test_job_whose_machine_is_taken_away_runs_again() -> None:
+def test_job_of_a_reclaimed_machine_runs_again() -> None:
     outcome = simulate(
         [TraceRequest(0.0, 3000.0, "w", "m")], Policy.BALANCED, WorldSettings(evictions_per_hour=1.0), seed=3
     )

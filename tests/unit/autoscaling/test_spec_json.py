@@ -43,11 +43,11 @@ SCALING = ScalingSpec(
 )
 
 
-def test_machines_come_back_as_they_went() -> None:
+def test_machine_spec_survives_a_json_round_trip() -> None:
     assert machines_from_json(json.loads(json.dumps(machines_to_json(MACHINES)))) == MACHINES
 
 
-def test_scaling_comes_back_as_it_went() -> None:
+def test_autoscaling_spec_survives_a_json_round_trip() -> None:
     assert scaling_from_json(json.loads(json.dumps(scaling_to_json(SCALING)))) == SCALING
 
 

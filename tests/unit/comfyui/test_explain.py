@@ -153,7 +153,7 @@ def test_general_errors_are_explained(error: Any, kind: type[ComfyError], text: 
     assert (type(failure), failure.detail) == (kind, text)
 
 
-def test_mistake_in_the_graph_outweighs_what_only_this_server_lacks() -> None:
+def test_graph_error_outweighs_a_missing_requirement_of_the_server() -> None:
     model = {"type": "value_not_in_list", "extra_info": {"input_name": "ckpt_name", "received_value": "x.ckpt"}}
     missing = {"type": "required_input_missing", "extra_info": {"input_name": "samples"}}
     failure = explain_refusal(
@@ -224,5 +224,5 @@ def test_no_path_of_the_server_is_shown_but_the_operator_has_it() -> None:
         ("ValueError", "", "ValueError"),
     ],
 )
-def test_common_errors_are_said_in_plain_words(exception_type: str, message: str, text: str) -> None:
+def test_common_errors_have_plain_messages(exception_type: str, message: str, text: str) -> None:
     assert failed(exception_type, message).detail == f"KSampler (5): {text}"

@@ -59,7 +59,7 @@ def test_file_of_the_editor_is_refused_with_advice() -> None:
 
 
 @pytest.mark.parametrize("value", [42, 0.5, True, False, None, "a cat", ["a", "b"]])
-def test_text_that_is_the_placeholder_becomes_the_value_with_its_type(value: object) -> None:
+def test_text_equal_to_the_placeholder_becomes_the_typed_value(value: object) -> None:
     result = filled("{x}", x=value)
     assert result == value
     assert type(result) is type(value)

@@ -36,7 +36,7 @@ def test_inputs_of_a_class_keep_their_order() -> None:
     assert list(unpack(packed.data, sha256=packed.sha256)["A"]["input"]["required"]) == ["width", "batch"]
 
 
-def test_files_that_jobs_have_uploaded_are_not_part_of_them() -> None:
+def test_uploaded_files_are_not_part_of_node_definitions() -> None:
     """They change with every job, and their names are private."""
 
     def load_image(*names: str) -> dict[str, Any]:
@@ -97,7 +97,7 @@ def test_unused_fields_are_not_kept_in_memory() -> None:
     assert unpack(packed.data, sha256=packed.sha256) == {"A": loader("a")}
 
 
-def test_merging_ends_where_there_is_no_room_left() -> None:
+def test_merging_stops_at_the_size_limit() -> None:
     merging = Merging(most_bytes=10_000)
     merging.add({"Load": loader("a")})
     merging.add({"Load": loader(*(f"{n}" * 9 for n in range(1000))), "Other": loader(*map(str, range(1000)))})

@@ -85,6 +85,6 @@ def test_prefix_does_not_lead_out_of_the_folder(prefix: str) -> None:
     assert made.count("/") == 1
 
 
-def test_prefix_that_comes_from_another_node_is_left_alone() -> None:
+def test_linked_prefix_is_not_changed() -> None:
     linked: Graph = {"1": {"class_type": "SaveImage", "inputs": {"filename_prefix": ["2", 0]}}}
     assert with_prefix(linked, "job") == linked

@@ -43,7 +43,7 @@ class TestProduct:
         combinations = itertools.product(*(each or [None] for each in lists))
         assert found == [each for each in combinations for _ in range(tries)]
 
-    def test_nothing_given_is_one_item_that_takes_the_defaults(self) -> None:
+    def test_empty_request_is_one_item_with_the_defaults(self) -> None:
         assert expand() == [PlannedItem(input=None)]
 
     def test_all_items_have_the_common_values_and_a_prompt_of_the_list_goes_first(self) -> None:
@@ -60,7 +60,7 @@ class TestProduct:
         base["steps"] = 5
         assert items[0].payload == {"steps": 4}
 
-    def test_workflow_says_under_which_keys_the_values_go(self) -> None:
+    def test_workflow_defines_the_keys_of_the_values(self) -> None:
         roles = {"prompt": "text", "seed": "noise_seed"}
         plan = SeedPlan(mode=SeedMode.FIXED, start=3)
         (item,) = expand(prompts=["a"], seeds=plan, roles=roles)
@@ -107,13 +107,11 @@ class TestPairwise:
 
 
 class TestSeeds:
-    def test_without_a_plan_there_are_none(self) -> None:
+    def test_items_have_no_seeds_without_a_plan(self) -> None:
         assert seeds_of(expand(tries=2)) == [None, None]
 
     @given(plans, st.integers(1, 50))
-    def test_each_item_has_one_that_the_workflow_takes_and_its_payload_says_the_same(
-        self, plan: SeedPlan, tries: int
-    ) -> None:
+    def test_each_item_has_a_valid_seed_that_matches_its_payload(self, plan: SeedPlan, tries: int) -> None:
         items = expand(tries=tries, seeds=plan, rng=random.Random(1))
         assert all(each.seed is not None and 0 <= each.seed <= plan.largest for each in items)
         assert [each.payload["seed"] for each in items] == seeds_of(items)
@@ -131,11 +129,11 @@ class TestSeeds:
         assert seeds_of(expand(tries=3, seeds=plan)) == [LARGEST_SEED, 0, 1]
 
     @given(st.integers(0, 100), st.integers(1, 60))
-    def test_random_ones_are_all_different_as_long_as_there_are_enough(self, largest: int, tries: int) -> None:
+    def test_random_seeds_are_distinct_if_the_range_allows(self, largest: int, tries: int) -> None:
         items = expand(tries=tries, seeds=SeedPlan(largest=largest), rng=random.Random(tries))
         assert len(set(seeds_of(items))) == min(tries, largest + 1)
 
-    def test_random_ones_come_from_the_given_source(self) -> None:
+    def test_random_seeds_come_from_the_given_source(self) -> None:
         one, same, other = (seeds_of(expand(tries=9, seeds=SeedPlan(), rng=random.Random(n))) for n in (1, 1, 2))
         assert one == same != other
 
@@ -151,7 +149,7 @@ class TestSeeds:
 
 
 class TestLabels:
-    def test_say_which_input_prompt_and_try_it_is(self) -> None:
+    def test_label_names_input_prompt_and_attempt(self) -> None:
         items = expand(inputs=[Path("in/red fox.png")], prompts=["walks\n on"], tries=2)
         assert [each.label for each in items] == ["red fox · walks on · try 1", "red fox · walks on · try 2"]
 

@@ -34,7 +34,7 @@ def refusal(root: Path, subdir: str) -> str:
 
 
 class TestInputs:
-    def test_are_the_media_of_the_folder_as_people_count(self, root: Path) -> None:
+    def test_inputs_are_the_media_of_the_folder_in_natural_order(self, root: Path) -> None:
         found = [each.name for each in inputs_in(root, "a")]
         assert found == ["clip.mp4", "Shot1.jpg", "shot2.PNG", "shot10.png", "song.wav"]
 
@@ -132,7 +132,7 @@ class TestReadableNames:
         assert readable_name("Füchse: 狐 🦊 हिन्दी", None, 1, "png") == "0001_Füchse-狐-हिन्दी.png"
 
     @given(st.text(), st.none() | st.integers(0, 2**63), st.integers(0, 10**6), st.text(max_size=12))
-    def test_every_system_takes_them(self, label: str, seed: int | None, n: int, suffix: str) -> None:
+    def test_readable_names_are_valid_on_every_system(self, label: str, seed: int | None, n: int, suffix: str) -> None:
         name = readable_name(label, seed, n, suffix)
         assert not re.search(r'[<>:"/\\|?*\x00-\x1f]', name)
         assert name == name.strip(" .")
@@ -160,14 +160,14 @@ def prompts(tmp_path: Path, content: str | bytes) -> list[str]:
 
 
 class TestPrompts:
-    def test_are_one_in_each_line(self, tmp_path: Path) -> None:
+    def test_prompts_are_one_per_line(self, tmp_path: Path) -> None:
         assert prompts(tmp_path, "a cat\n\n  a dog, running  \r\n# a hash\n") == ["a cat", "a dog, running", "# a hash"]
 
     def test_multiline_prompts_are_separated_by_rules(self, tmp_path: Path) -> None:
         found = prompts(tmp_path, "a cat\non a roof\n\nat night\n---\r\na dog\n --- \n---\n")
         assert found == ["a cat\non a roof\n\nat night", "a dog"]
 
-    def test_marks_inside_a_prompt_do_not_end_it(self, tmp_path: Path) -> None:
+    def test_rules_inside_a_line_do_not_end_a_prompt(self, tmp_path: Path) -> None:
         assert prompts(tmp_path, "a\u2028b\x0bc 🐈 \"d\" 'e' ----\n") == ["a\u2028b\x0bc 🐈 \"d\" 'e' ----"]
 
     def test_byte_order_mark_is_no_part_of_the_first(self, tmp_path: Path) -> None:
@@ -188,7 +188,7 @@ class TestPrompts:
         with pytest.raises(InvalidInput, match=why):
             prompts(tmp_path, content)
 
-    def test_file_that_is_not_there_is_said_in_words(self, tmp_path: Path) -> None:
+    def test_missing_prompt_file_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(InvalidInput, match="cannot be read"):
             prompts_from(tmp_path / "none.txt")
         with pytest.raises(InvalidInput, match="cannot be read"):

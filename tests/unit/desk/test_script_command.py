@@ -57,7 +57,7 @@ def test_prompt_cannot_become_an_option(tmp_path: Path, field: str) -> None:
     assert "--template-api=/etc/passwd" not in argv
 
 
-def test_command_is_shown_as_one_would_type_it(tmp_path: Path) -> None:
+def test_command_is_shown_as_typed_in_a_shell(tmp_path: Path) -> None:
     argv = command_of(settings_in(tmp_path), job(positive='a "cat"; $(rm -rf /)\n🐈'))
     assert shlex.split(shown(argv)) == argv
 
@@ -154,7 +154,7 @@ def test_all_errors_are_reported_together(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("field", ["python", "script", "working_folder", "environment", "arguments"])
-def test_request_cannot_say_what_is_run(field: str) -> None:
+def test_request_cannot_choose_the_program(field: str) -> None:
     with pytest.raises(ValidationError, match=field):
         job(**{field: "/bin/sh"})
 

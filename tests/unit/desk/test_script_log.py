@@ -14,7 +14,7 @@ def lines_of(*pieces: bytes) -> list[Line]:
     return [line for piece in pieces for line in lines.feed(piece)] + list(lines.feed(b"", is_last=True))
 
 
-def test_lines_end_as_they_do_on_any_system() -> None:
+def test_line_endings_of_all_systems_are_supported() -> None:
     assert lines_of(b"one\ntwo\r\n\nthree") == [Line("one"), Line("two"), Line(""), Line("three")]
 
 
@@ -42,7 +42,7 @@ def test_colours_and_other_controls_are_left_out() -> None:
     assert lines_of(text.encode()) == [Line("red \ttab")]
 
 
-def test_very_long_line_comes_in_pieces_and_nothing_of_it_is_lost() -> None:
+def test_very_long_line_is_split_without_loss() -> None:
     text = "x" * (3 * LONGEST_LINE + 5)
     for end in ("\n", ""):
         lines = lines_of(*(text[at : at + 60_000].encode() for at in range(0, len(text), 60_000)), end.encode())
@@ -85,7 +85,7 @@ def test_long_log_keeps_its_beginning_and_end(tmp_path: Path) -> None:
     assert left_out == written - sum(len(line) + 1 for line in head + tail)
 
 
-def test_log_of_one_endless_line_keeps_its_bound(tmp_path: Path) -> None:
+def test_log_of_one_endless_line_stays_within_its_limit(tmp_path: Path) -> None:
     path = tmp_path / "log.txt"
     with BoundedLog(path, max_bytes=100_000) as log:
         for _ in range(1000):

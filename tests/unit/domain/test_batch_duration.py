@@ -55,5 +55,5 @@ def test_clock_that_was_set_back_adds_nothing() -> None:
     [(done(10, 20), 0), ([], 3), ([CompletedItem(None, START)], 3)],
     ids=["over", "none", "never started"],
 )
-def test_without_anything_to_go_by_nothing_is_said(found: list[CompletedItem], queued: int) -> None:
+def test_no_estimate_exists_without_a_completed_item(found: list[CompletedItem], queued: int) -> None:
     assert expected_seconds(found, queued=queued, processing=0, now=START) is None

@@ -177,7 +177,7 @@ def plan_of(*jobs: WaitingJob, here: Sequence[BurstRunner] = (), limit: int | No
     return [*(each.reason for each in plan.moves), *plan.stays.values()]
 
 
-def test_reason_says_what_the_wait_would_be_and_what_is_accepted() -> None:
+def test_reason_states_expected_and_accepted_wait() -> None:
     assert plan_of(job(), here=[busy(seconds=720)]) == [
         "Goes to Comfy Cloud: the wait here would be about 12 min, and you accept 5 min."
     ]
@@ -187,7 +187,7 @@ def test_reason_states_that_no_machine_can_run_the_job() -> None:
     assert plan_of(job()) == ["Goes to Comfy Cloud: no machine here can run it, and you accept a wait of 5 min."]
 
 
-def test_machine_whose_gpu_is_too_small_could_not_run_it() -> None:
+def test_machine_with_a_too_small_gpu_cannot_run_the_job() -> None:
     small = replace(busy(seconds=0), oversized=frozenset({(1, "h")}))
     assert len(plan_of(job(workflow_hash="h"), here=[small])) == 1
     # another workflow of the same graph has its own workers
@@ -269,7 +269,7 @@ class TestTheMoves:
         assert lifecycle.burst(back.after, expected_cost_micros=7, reason="again") is None
 
     @pytest.mark.parametrize("status", [each for each in DispatchStatus if each is not DispatchStatus.QUEUED])
-    def test_nothing_but_a_queued_one_moves(self, status: DispatchStatus) -> None:
+    def test_only_queued_dispatches_move(self, status: DispatchStatus) -> None:
         assert lifecycle.burst(queued_dispatch(status=status), expected_cost_micros=1, reason="") is None
         there = queued_dispatch(status=status, provider=Provider.CLOUD, expected_cost_micros=1)
         assert lifecycle.return_from_cloud(there, reason="") is None

@@ -79,7 +79,7 @@ def test_reports_of_the_wrong_shape_do_not_hurt() -> None:
     assert fitness(NEEDS, odd).missing_models == ["lora.pt", "sd/base.safetensors"]
 
 
-def test_worker_is_able_if_one_of_its_servers_has_everything() -> None:
+def test_worker_fits_if_one_of_its_servers_has_everything() -> None:
     report = {"node_types": NODES, "models": sorted(NEEDS.models)}
     lacks_node = {"lacks": {"node_types": ["SaveVideo"], "models": []}}
     lacks_more = {"lacks": {"node_types": ["SaveVideo"], "models": ["lora.pt"]}}
@@ -109,7 +109,7 @@ def test_missing_requirements_are_named_with_the_workers_that_have_them() -> Non
     ]
 
 
-def test_refusal_says_who_has_what_by_number_or_by_name() -> None:
+def test_refusal_lists_workers_by_number_or_name() -> None:
     found = merge_unmet([ONE, TWO])
     assert refusal_text(found, workers=2, shows_names=True) == (
         "None of the 2 workers meets all requirements: the node A (only on two), the node B (on no worker), "

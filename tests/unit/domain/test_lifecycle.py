@@ -62,9 +62,7 @@ class TestComplete:
         assert (done.lease_token, done.worker_id, done.leased_at, done.lease_expires_at) == (None, None, None, None)
 
     @pytest.mark.parametrize(("late", "seconds"), [(None, 60), (20.0, 40), (0.0, 60), (3600.0, 0)])
-    def test_job_that_was_fetched_early_took_as_long_as_it_ran_and_no_longer_than_its_lease(
-        self, late: float | None, seconds: float
-    ) -> None:
+    def test_duration_of_a_prefetched_job_is_its_run_within_the_lease(self, late: float | None, seconds: float) -> None:
         now = NOW + MINUTE
         began_at = lifecycle.began_at(leased(), after_seconds=late, now=now)
         assert began_at == now - timedelta(seconds=seconds)
@@ -109,7 +107,7 @@ class TestRequeue:
 
 
 class TestDefer:
-    def test_each_time_it_waits_twice_as_long_up_to_a_limit(self) -> None:
+    def test_defer_doubles_the_wait_up_to_a_limit(self) -> None:
         waits = []
         for deferrals in range(5):
             transition = EVENTS["defer"](leased(deferrals=deferrals), NOW)
@@ -196,7 +194,7 @@ class TestRequests:
         resumed = after(lifecycle.resume(pausing, now=NOW))
         assert (resumed.status, resumed.pause_requested_at, resumed.pause_mode) == ("leased", None, None)
 
-    def test_resumed_dispatch_does_not_go_before_its_time(self) -> None:
+    def test_resumed_dispatch_keeps_its_start_time(self) -> None:
         paused = queued_dispatch(status=DispatchStatus.PAUSED, available_at=NOW + MINUTE)
         assert after(lifecycle.resume(paused, now=NOW)).available_at == NOW + MINUTE
 
@@ -210,7 +208,7 @@ class TestRequests:
             (NOW, PauseMode.NOW, NOW, "cancel"),
         ],
     )
-    def test_stop_request_is_the_strongest_that_was_asked_for(
+    def test_strongest_stop_request_wins(
         self, cancel: datetime | None, mode: PauseMode | None, release: datetime | None, word: str | None
     ) -> None:
         said = lifecycle.stop_request(cancel_requested_at=cancel, pause_mode=mode, release_requested_at=release)
@@ -262,7 +260,7 @@ def test_through_any_life_the_counters_grow_and_the_rows_keep_their_shape(steps:
 
 
 @given(ends=st.lists(st.sampled_from(["expire", "fail (worker)"]), min_size=4, max_size=4), most=st.integers(1, 4))
-def test_dispatch_whose_workers_always_fail_ends_after_exactly_its_attempts(ends: list[str], most: int) -> None:
+def test_always_failing_dispatch_ends_after_exactly_its_attempts(ends: list[str], most: int) -> None:
     dispatch, now, leases = queued_dispatch(max_attempts=most), NOW, 0
     while not dispatch.is_terminal:
         dispatch = lease(dispatch, now)

@@ -29,13 +29,13 @@ def snapshot(**values: Any) -> JobPayload:
         ({"{{TEXT}}": "a cat", "{{PROMPT}}": 7}, None, None),
     ],
 )
-def test_prompt_is_what_the_workflow_has_as_one_else_what_is_called_so(
+def test_prompt_is_found_by_role_and_then_by_name(
     values: dict[str, Any], placeholder: str | None, prompt: str | None
 ) -> None:
     assert main_prompt(snapshot(**values), placeholder) == prompt
 
 
-def test_property_with_the_role_says_which_one_it_is() -> None:
+def test_property_with_the_prompt_role_is_the_prompt() -> None:
     text = {"key": "a", "type": "text", "placeholder": "{{A}}", "user_configurable": True}
     assert prompt_placeholder([text, {**text, "placeholder": "{{B}}", "role": Role.PROMPT}]) == "{{B}}"
     assert prompt_placeholder([text]) is None

@@ -57,7 +57,7 @@ def test_block_steps_over_one_neighbour(groups: str, moving: str, to: MoveTo, ex
         (3, MoveTo.DOWN, [0, 1, 2, 3]),
     ],
 )
-def test_item_steps_over_one_other_inside_its_batch(which: int, to: MoveTo, expected: list[int]) -> None:
+def test_item_steps_over_one_item_of_its_batch(which: int, to: MoveTo, expected: list[int]) -> None:
     before = places("aaaa")
     assert order_after(before, move(before, {which}, to)) == expected
 
@@ -151,12 +151,12 @@ def test_equal_ranks_never_fall_and_never_stay_equal(ranks: list[int], data: st.
         ("abc", "a", {99}, "bca"),
     ],
 )
-def test_block_goes_before_what_is_named(groups: str, moving: str, before: set[int], expected: str) -> None:
+def test_block_moves_before_the_named_job(groups: str, moving: str, before: set[int], expected: str) -> None:
     queue = places(groups)
     assert groups_after(queue, {each.id for each in queue if each.group == moving}, Before(before)) == expected
 
 
-def test_inside_its_batch_an_item_goes_before_the_one_that_is_named() -> None:
+def test_item_moves_before_the_named_item_of_its_batch() -> None:
     queue = places("aaaa")
     assert order_after(queue, move(queue, {3}, Before({1}))) == [0, 3, 1, 2]
 

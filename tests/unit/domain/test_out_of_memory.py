@@ -30,12 +30,12 @@ def test_each_relief_is_tried_once_and_in_order() -> None:
 
 
 @given(one=sizes, other=sizes)
-def test_gpu_is_larger_than_another_or_too_small_for_what_did_not_fit_into_it(one: int, other: int) -> None:
+def test_gpus_are_compared_by_their_memory(one: int, other: int) -> None:
     assert is_larger(one, other) is not is_too_small(one, other)
     assert not (is_larger(one, other) and is_larger(other, one))
 
 
-def test_gpus_of_one_size_are_not_larger_than_each_other_and_of_an_unknown_one_nothing_is_known() -> None:
+def test_gpus_of_equal_or_unknown_size_are_not_larger() -> None:
     assert not is_larger(int(24.2 * GIB), 24 * GIB)
     assert is_larger(32 * GIB, 24 * GIB)
     assert not is_larger(None, GIB)
@@ -69,7 +69,7 @@ def test_out_of_memory_error_suggests_a_remedy() -> None:
     )
 
 
-def test_sizes_are_said_as_people_say_them() -> None:
+def test_memory_sizes_are_rounded_to_common_values() -> None:
     assert [in_gib(each) for each in (25_757_220_864, int(23.6 * GIB), int(1.5 * GIB))] == [
         "24 GiB",
         "24 GiB",

@@ -189,7 +189,7 @@ def test_gpu_that_one_process_fills_keeps_one() -> None:
     assert any("below the required 10%: back to 1." in each.reason for each in world.decisions)
 
 
-def test_several_are_tried_together_where_each_alone_brings_too_little() -> None:
+def test_several_processes_are_tried_together_if_one_gains_too_little() -> None:
     """2 bring 8 % more than 1, and 3 bring 14 %."""
     rates = {1: 1.0, 2: 1.08, 3: 1.14, 4: 1.15, 5: 1.15, 6: 1.15}
     world = World(seconds=lambda running: running / rates.get(running, 1.15), waiting=10_000)
@@ -271,7 +271,7 @@ def test_failed_start_is_retried_after_a_while() -> None:
     assert world.run(300) > 1
 
 
-def test_large_workflow_cuts_the_others_down_only_while_it_is_there() -> None:
+def test_large_workflow_reduces_the_count_only_while_it_runs() -> None:
     world = World(seconds=shared(*SMALL), mix=[("small", 1.0)], waiting=100_000)
     count = world.run(600)
     world.mix, world.copy_bytes = [("small", 1.0), ("big", 1.0)], 40 * GIB
@@ -424,7 +424,7 @@ def test_turn_in_which_work_ran_out_does_not_count() -> None:
     assert any("2 processes complete" in each.reason and "kept" in each.reason for each in world.decisions)
 
 
-def test_process_that_is_gone_ends_its_trial_and_another_is_tried_after_a_while() -> None:
+def test_lost_process_ends_its_trial_and_is_retried_later() -> None:
     world = World(seconds=shared(*SMALL))
     world.run(3)
     del world.processes["p2"]
@@ -529,7 +529,7 @@ def test_kept_process_gains_at_least_a_tenth(world: World) -> None:
 
 @settings(max_examples=30)
 @given(world=worlds, looks=st.integers(0, 200))
-def test_without_work_one_is_left(world: World, looks: int) -> None:
+def test_single_process_is_left_without_work(world: World, looks: int) -> None:
     world.run(looks)
     world.waiting = 0
     world.run(20, by=world.limits.idle_seconds)

@@ -89,7 +89,7 @@ def test_only_what_the_user_sent_is_marked_as_the_users() -> None:
         ("audio", "file-1"),
     ],
 )
-def test_value_of_its_type_is_taken_as_it_is(type_: str, good: Any) -> None:
+def test_value_of_the_right_type_is_unchanged(type_: str, good: Any) -> None:
     assert resolved(prop(type_), good) == good
 
 
@@ -149,7 +149,7 @@ def test_key_that_only_mentions_a_seed_is_no_seed(key: str) -> None:
     assert not prop("number", key=key).is_seed
 
 
-def test_seed_by_chance_is_one_that_every_node_takes() -> None:
+def test_drawn_seed_is_valid_for_every_node() -> None:
     assert (
         prop("number", key="seed", maximum=2**64 - 1).seed_limit == prop("number", key="seed").seed_limit == 2**32 - 1
     )
@@ -200,24 +200,24 @@ def border(**sent: Any) -> Any:
 
 
 class TestWhatFollowsAnotherValue:
-    def test_keeps_its_part_of_it(self) -> None:
+    def test_linked_border_keeps_its_share_of_the_steps(self) -> None:
         assert border() == 10
         assert border(steps=8) == 4
         assert border(steps=9) == 5
         assert border(steps=1) == 1
 
-    def test_is_what_the_user_says_all_the_same(self) -> None:
+    def test_user_value_wins_over_the_linked_one(self) -> None:
         assert border(steps=8, border=7) == 7
         assert border(border=7) == 7
 
-    def test_follows_what_an_effect_sets_and_an_effects_border_is_meant_for_the_effects_steps(self) -> None:
+    def test_border_follows_the_steps_set_by_an_effect(self) -> None:
         assert border(overrides={"steps": 8}) == 4
         assert border(overrides={"steps": 8, "border": 2}) == 2
         assert border(overrides={"steps": 8, "border": 2}, steps=16) == 4
         assert border(overrides={"border": 5}, steps=40) == 10
         assert defaults([STEPS, BORDER], {"steps": 8}) == {"steps": 8, "border": 4}
 
-    def test_stays_where_it_lies_behind_the_end(self) -> None:
+    def test_border_behind_the_end_stays(self) -> None:
         assert border(overrides={"border": 10_000}, steps=8) == 10_000
 
     def test_is_not_a_problem_of_its_own_where_the_other_is_wrong(self) -> None:
@@ -226,7 +226,7 @@ class TestWhatFollowsAnotherValue:
         assert list(refused.value.errors) == ["steps"]
 
     @given(st.integers(1, 10_000), st.integers(1, 20), st.integers(1, 20))
-    def test_is_always_within_it_and_keeps_its_order(self, steps: int, one: int, other: int) -> None:
+    def test_borders_stay_within_the_steps_and_in_order(self, steps: int, one: int, other: int) -> None:
         low, high = (border(overrides={"border": each}, steps=steps) for each in sorted((one, other)))
         assert 1 <= low <= high <= steps
 
@@ -249,7 +249,7 @@ class TestSeedsToDraw:
         found = seeds_to_draw(properties, overrides=overrides or {}, user_input=sent)
         return [each.key for each in found]
 
-    def test_without_a_word_all_of_them_are(self) -> None:
+    def test_all_seeds_are_drawn_if_none_is_given(self) -> None:
         assert self.drawn(self.MAIN, self.OTHER, STEPS) == ["seed", "other_seed"]
         assert self.drawn(self.MAIN, seed=None) == ["seed"]
 
@@ -281,9 +281,7 @@ class TestSeedsToDraw:
         st.sampled_from([*Role, "a", "b"]).map(str), st.none() | st.integers() | st.floats() | st.text() | st.booleans()
     ),
 )
-def test_preset_sets_only_what_a_property_takes_and_says_what_it_did_not_use(
-    properties: list[Property], preset: dict[str, Any]
-) -> None:
+def test_preset_sets_valid_values_and_lists_unused_keys(properties: list[Property], preset: dict[str, Any]) -> None:
     applied = apply_preset(preset, properties)
     by_key = {each.key: each for each in properties}
     assert all(problem_with(by_key[key], value) is None for key, value in applied.values.items())
@@ -293,7 +291,7 @@ def test_preset_sets_only_what_a_property_takes_and_says_what_it_did_not_use(
     assert preset.keys() - used <= set(applied.ignored)
 
 
-def test_choice_is_one_of_its_choices() -> None:
+def test_value_must_be_one_of_the_choices() -> None:
     each = prop("choice", choices=["small", "large"])
     assert resolved(each, "small") == "small"
     assert problem(each, "medium") == "This must be one of: small, large."
@@ -351,7 +349,7 @@ def test_properties_of_a_workflow_must_agree() -> None:
         *((10, 5), (-10, -5), (5.5, 5.6), (0.5, 0.7)),
     ],
 )
-def test_seed_has_bounds_between_which_there_is_one(minimum: float | None, maximum: float | None) -> None:
+def test_seed_bounds_must_contain_a_value(minimum: float | None, maximum: float | None) -> None:
     assert set(complaints(prop("number", key="seed", minimum=minimum, maximum=maximum))) == {"seed"}
 
 

@@ -89,7 +89,7 @@ class TestPrefetch:
 
 
 class TestWarmPreference:
-    def test_warm_one_close_behind_goes_first_and_the_passed_over_are_named(self) -> None:
+    def test_close_warm_job_goes_first_and_passed_over_jobs_are_recorded(self) -> None:
         routing = routed([claim(warm="b")], candidates("aab"))
         assert ids(routing) == [3]
         assert routing.passed_over == {1, 2}
@@ -188,10 +188,10 @@ class TestRecall:
         worker = IdleWorker(worker_id=worker_id, providers=["self_hosted"], kinds={("production", 1)})
         return replace(worker, **values)
 
-    def test_idle_worker_gets_what_a_busy_one_only_holds(self) -> None:
+    def test_idle_worker_gets_the_prefetch_of_a_busy_one(self) -> None:
         assert wanted_by([self.idle()], [self.held()]) == [1]
 
-    def test_each_idle_worker_is_thought_of_once_and_the_first_in_line_goes_first(self) -> None:
+    def test_each_idle_worker_recalls_one_prefetch_in_queue_order(self) -> None:
         held = [self.held(1), self.held(2), self.held(3)]
         assert wanted_by([self.idle("one"), self.idle("two"), self.idle("two")], held) == [1, 2]
 

@@ -37,7 +37,7 @@ def test_longest_lasting_reason_is_reported() -> None:
     assert told(BLOCKED, BUSY, FREE).reason is Reason.STARTING
 
 
-def test_worker_that_has_only_just_begun_is_waited_for() -> None:
+def test_starting_worker_is_waited_for() -> None:
     """A restarted desk answers before its worker has registered."""
     waiting = told(is_worker_starting=True)
     assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
@@ -55,7 +55,7 @@ def test_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> None:
     assert told(FREE, ahead=1).reason is Reason.BUSY
 
 
-def test_block_that_ends_first_is_the_one_to_wait_for() -> None:
+def test_earliest_block_end_is_reported() -> None:
     sooner = CandidateWorker(slots=1, leases=0, blocked_until=NOW + timedelta(seconds=5))
     assert told(BLOCKED, sooner).until == sooner.blocked_until
 
@@ -68,7 +68,7 @@ def test_workers_that_are_blocked_do_not_shorten_the_wait() -> None:
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.2, "1 s"), (89, "89 s"), (90, "2 min"), (3600, "60 min"), (5400, "1.5 h")]
 )
-def test_wait_reads_as_a_person_would_say_it(seconds: float, words: str) -> None:
+def test_wait_is_shown_in_readable_units(seconds: float, words: str) -> None:
     assert f"in {words}." in told(available_at=NOW + timedelta(seconds=seconds)).text
 
 
@@ -81,7 +81,7 @@ class TestMachinesThatStart:
     @pytest.mark.parametrize(
         ("seconds", "words"), [(0.4, "about 1 second"), (80, "about 80 seconds"), (91, "about 2 minutes")]
     )
-    def test_how_long_it_takes_is_in_words(self, seconds: float, words: str) -> None:
+    def test_boot_time_is_shown_in_readable_units(self, seconds: float, words: str) -> None:
         assert (
             told(machines=StartingMachines(boot_seconds_left=[seconds])).text
             == f"A machine is starting and should be ready in {words}."

@@ -201,7 +201,7 @@ class TestRoles:
         }
         assert keys(described)[: len(roles)] == list(described.roles.values()) == list(roles)
 
-    def test_encoder_that_takes_the_prompt_twice_is_one_property(self) -> None:
+    def test_encoder_with_the_prompt_twice_is_one_property(self) -> None:
         encoder = node(
             "CLIPTextEncodeSDXL", text_g="a red fox", text_l="a red fox", width=1024, height=1024, clip=["4", 1]
         )
@@ -250,7 +250,7 @@ class TestRoles:
         )
         assert (places(described, "prompt"), places(described, "negative_prompt")) == ({("6", "text")}, {("7", "text")})
 
-    def test_prompt_is_found_through_nodes_of_unknown_names_if_the_server_says_what_they_take(self) -> None:
+    def test_prompt_is_found_through_unknown_nodes_by_their_definitions(self) -> None:
         info = {**OBJECT_INFO, "Odd": definition(x=["CONDITIONING"])}
         described = describe_graph({**changed(SDXL, "3", positive=["20", 0]), "20": node("Odd", x=["6", 0])}, info)
         assert places(described, "prompt") == {("6", "text")}
@@ -270,7 +270,7 @@ class TestRoles:
         described = describe_graph({**changed(SDXL, "3", latent_image=["20", 0]), "20": first}, OBJECT_INFO)
         assert places(described, "seed") == {("3", "seed")}
 
-    def test_negative_prompt_that_is_only_the_prompt_emptied_is_none(self) -> None:
+    def test_zeroed_prompt_is_no_negative_prompt(self) -> None:
         assert "negative_prompt" not in describe_graph(VIDEO_TO_VIDEO, OBJECT_INFO).roles
         other = {**VIDEO_TO_VIDEO, "7": node("ConditioningZeroOut", conditioning=["20", 0])}
         described = describe_graph(
@@ -344,13 +344,13 @@ class TestTypes:
         assert prop(described, "video_linear_cfg_guidance_flag")["type"] == "boolean"
         assert "minimum" not in prop(described, "steps")
 
-    def test_model_that_is_not_installed_stays_what_the_graph_says(self) -> None:
+    def test_missing_model_keeps_the_value_of_the_graph(self) -> None:
         described = describe_graph(changed(SDXL, "4", ckpt_name="mine.safetensors"), OBJECT_INFO)
         model = prop(described, "load_checkpoint_ckpt_name")
         assert model["choices"] == ["sdxl/base.safetensors", "other.safetensors", "mine.safetensors"]
         assert model["default_value"] == "mine.safetensors"
 
-    def test_value_out_of_range_takes_the_bound_away_that_it_breaks(self) -> None:
+    def test_default_out_of_range_removes_the_violated_bound(self) -> None:
         cfg = prop(describe_graph(changed(SDXL, "3", cfg=200), OBJECT_INFO), "ksampler_cfg")
         assert (cfg["minimum"], "maximum" in cfg) == (0.0, False)
         cfg = prop(describe_graph(changed(SDXL, "3", cfg=-1), OBJECT_INFO), "ksampler_cfg")
@@ -388,7 +388,7 @@ class TestTypes:
             described = describe_graph(changed(SDXL, "6", text="a cat, in the style of cat.png"), info)
             assert prop(described, "prompt")["type"] == "text"
 
-    def test_lists_objects_and_what_the_editor_adds_stay_as_they_are(self) -> None:
+    def test_lists_objects_and_editor_fields_are_unchanged(self) -> None:
         graph = changed(SDXL, "3", control_after_generate="randomize", points={"a": 1}, curve=[1, 2, 3], nothing=None)
         described = describe_graph(graph, OBJECT_INFO)
         inputs = described.graph["3"]["inputs"]
@@ -399,7 +399,7 @@ class TestTypes:
             "nothing": None,
         }
 
-    def test_graph_with_more_values_than_a_workflow_takes_keeps_the_first_and_all_that_matters(self) -> None:
+    def test_oversized_graph_keeps_the_important_properties(self) -> None:
         many = {f"{n}": node("Add", a=["3", 0], b=n, c=n) for n in range(1000, 1400)}
         described = describe_graph({**WAN, **many}, OBJECT_INFO)
         assert len(described.properties) == MAX_PROPERTIES
@@ -413,7 +413,7 @@ class TestKeys:
         assert len(set(found)) == len(found)
         assert {"wan_image_to_video_batch_size", "ksampler_advanced_cfg", "ksampler_advanced_cfg_85"} <= set(found)
 
-    def test_inputs_whose_names_differ_only_in_marks_have_keys_of_their_own(self) -> None:
+    def test_inputs_that_differ_only_in_punctuation_have_distinct_keys(self) -> None:
         graph = {
             "7": node("Odd", None, **{"a b": 1, "a_b": 2, "a-b": 3, "": 4}),
             "8": node("SaveImage", images=["7", 0]),
@@ -461,12 +461,12 @@ class TestOutput:
         ("format_", "extension"),
         [("image/gif", "gif"), ("video/ProRes", "mov"), ("video/h264-mp4", "mp4"), ("video/nvenc_hevc-mp4", "mp4")],
     )
-    def test_format_of_a_saver_is_its_word_and_no_property(self, format_: str, extension: str) -> None:
+    def test_saver_format_gives_the_extension_and_is_no_property(self, format_: str, extension: str) -> None:
         found = describe_graph(changed(WAN_WRAPPER, "30", format=format_), OBJECT_INFO)
         assert found.output_extension == extension
         assert found.graph["30"]["inputs"]["format"] == format_
 
-    def test_video_goes_before_its_frames_and_a_file_before_a_preview(self) -> None:
+    def test_video_wins_over_its_frames_and_a_file_over_a_preview(self) -> None:
         frames = {
             "200": node("SaveImage", images=["202", 0]),
             "201": node("PreviewImage", images=["202", 0]),

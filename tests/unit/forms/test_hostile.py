@@ -17,7 +17,7 @@ def prompted(**styler: Any) -> dict[str, Any]:
     }
 
 
-def test_choice_that_is_listed_as_its_type_may_be_linked_on_the_way_to_a_prompt() -> None:
+def test_linked_choice_on_the_way_to_a_prompt_is_handled() -> None:
     info = {"Styler": definition(text=["STRING"], style=[["a", "b"]]), "SaveImage": definition(output=True)}
     described = describe_graph(prompted(style=["9", 0]), info)
     assert described.roles["prompt"] == "prompt"
@@ -25,7 +25,7 @@ def test_choice_that_is_listed_as_its_type_may_be_linked_on_the_way_to_a_prompt(
 
 @pytest.mark.parametrize("value", [3, "foo", "photo.png", True])
 @pytest.mark.parametrize("kind", [[1, {"a": 1}], list(range(1500)), {"x": 1}, None])
-def test_input_whose_type_is_no_word_is_described_by_its_value(kind: Any, value: Any) -> None:
+def test_input_with_an_invalid_type_is_described_by_its_value(kind: Any, value: Any) -> None:
     info = {"Draw": {"output_node": True, "input": {"required": {"a": [kind]}}}}
     described = describe_graph({"1": node("Draw", a=value)}, info)
     assert described.properties[0]["default_value"] in (value, None)
@@ -61,7 +61,7 @@ def test_text_of_many_brackets_is_a_text() -> None:
     assert (found["default_value"], found["placeholder"]) == (text, "{{DRAW_A_2}}")
 
 
-def test_placeholder_is_none_that_stands_in_a_text() -> None:
+def test_placeholder_never_occurs_in_an_existing_text() -> None:
     text = "{{DRAW_A}} {{{DRAW_A_2}}} {{X_3}} {{DRAW_A_5}}"
     described = describe_graph({"1": node("Draw", a=text), "2": node("SaveImage", images=["1", 0])})
     assert described.properties[0]["placeholder"] == "{{DRAW_A_4}}"

@@ -109,7 +109,7 @@ class TestWords:
         assert {"CFG, Polish", "CFG, draft sampler", "Switch to Polish at step"} <= set(labels(described))
         assert {"Polish", "KSampler (Advanced) - DRAFT"} <= {each["group"] for each in described.properties}
 
-    def test_value_that_only_its_node_explains_has_its_title(self) -> None:
+    def test_ambiguous_value_has_the_title_of_its_node(self) -> None:
         graph = {
             **SDXL,
             "30": node("PrimitiveFloat", "Zoom", value=1.5),
@@ -117,11 +117,11 @@ class TestWords:
         }
         assert "Zoom" in labels(describe_graph(graph, OBJECT_INFO))
 
-    def test_images_are_called_by_what_they_are_to_the_graph(self) -> None:
+    def test_images_are_labelled_by_their_use(self) -> None:
         graph = changed({**WAN, "1": node("LoadImage", image="end.png")}, "98", end_image=["1", 0])
         assert first(describe_graph(graph, OBJECT_INFO))[2:4] == ["First frame", "Last frame"]
 
-    def test_template_reads_as_its_author_titled_it(self) -> None:
+    def test_template_labels_use_the_titles_of_the_author(self) -> None:
         found = template("sdxl_refiner_prompt_example.json")
         assert first(found) == [
             *("Prompt", "Negative prompt", "Seed", "Seed, KSampler (Advanced) - REFINER", "Width", "Height", "Steps"),
@@ -189,7 +189,7 @@ class TestChains:
         assert (graph["57"]["inputs"]["end_at_step"], graph["58"]["inputs"]["start_at_step"]) == (4, 4)
         assert {"Steps, high-noise sampler", "Steps, low-noise sampler"} <= set(labels(described))
 
-    def test_steps_that_come_from_one_node_are_one_and_borders_follow_them_too(self) -> None:
+    def test_steps_from_one_node_are_one_property_and_borders_follow(self) -> None:
         graph = {**WAN_22, "90": node("PrimitiveInt", "Total", value=20), "91": node("PrimitiveInt", value=10)}
         for node_id, border in (("57", "end_at_step"), ("58", "start_at_step")):
             graph = changed(graph, node_id, steps=["90", 0], **{border: ["91", 0]})
@@ -205,7 +205,7 @@ class TestChains:
         }
         assert run_with(describe_graph(graph), {"steps": 8})["2"]["inputs"]["step"] == 6
 
-    def test_border_that_is_set_is_left_alone(self) -> None:
+    def test_border_with_an_explicit_value_is_kept(self) -> None:
         described = describe_graph(WAN_22, OBJECT_INFO)
         (border,) = (each["key"] for each in described.properties if "scaled_from" in each)
         assert run_with(described, {"steps": 8, border: 7})["57"]["inputs"]["end_at_step"] == 7

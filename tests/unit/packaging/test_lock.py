@@ -33,7 +33,7 @@ def _asked_for(*extras: str, groups: tuple[str, ...]) -> set[str]:
 
 
 @pytest.mark.parametrize("name", LOCKS)
-def test_lock_names_versions_and_hashes_and_no_place_that_they_come_from(name: str) -> None:
+def test_lock_files_have_versions_and_hashes_and_no_index_url(name: str) -> None:
     lines = [line for line in _text(name).splitlines() if not line.startswith("#")]
     assert all(_PIN.match(line) or re.fullmatch(r" +--hash=sha256:[0-9a-f]{64}( \\)?", line) for line in lines)
 

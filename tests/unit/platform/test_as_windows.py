@@ -26,7 +26,7 @@ from comfyrelay.system.folder_lock import FolderLock
 pytestmark = pytest.mark.skipif(not platform.IS_WINDOWS, reason="this is not Windows, nor plays it")
 
 
-def test_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> None:
+def test_locked_folder_shows_its_holder(tmp_path: Path) -> None:
     first, second = FolderLock(tmp_path), FolderLock(tmp_path)
     first.acquire(advice="")
     # writes move the end of the file, where a lock would be another one
@@ -37,7 +37,7 @@ def test_folder_is_one_processs_and_others_can_read_whose(tmp_path: Path) -> Non
     second.acquire(advice="")
 
 
-def test_command_lines_are_read_and_shown_as_its_command_prompt_has_them() -> None:
+def test_command_lines_follow_the_windows_command_prompt() -> None:
     folder = "C:\\Users\\O'Neil\\My ComfyUI"
     line = f'--base-directory="{folder}" D:\\models "" --lowvram'
     assert command_lines.split(line) == [f"--base-directory={folder}", "D:\\models", "", "--lowvram"]
@@ -47,7 +47,7 @@ def test_command_lines_are_read_and_shown_as_its_command_prompt_has_them() -> No
     assert ManagedSettings(comfyui_args="--models D:\\models").comfyui_args == ["--models", "D:\\models"]
 
 
-def test_file_that_is_open_is_replaced_once_it_is_closed(tmp_path: Path) -> None:
+def test_open_file_is_replaced_once_it_is_closed(tmp_path: Path) -> None:
     path = tmp_path / "token.json"
     path.write_bytes(b"old")
     file = path.open("rb")
@@ -85,7 +85,7 @@ def test_open_output_is_left_and_reported_when_its_job_is_deleted(tmp_path: Path
     assert not other.exists()
 
 
-def test_object_that_is_being_read_is_not_removed_and_the_sentence_says_why(tmp_path: Path) -> None:
+def test_object_in_use_is_not_removed_and_the_error_says_why(tmp_path: Path) -> None:
     objects = Folder(tmp_path)
     objects.write("a/b.png", b"data")
     with objects.open("a/b.png"), pytest.raises(StorageUnavailable, match="open in another program"):
@@ -103,7 +103,7 @@ def test_first_writer_wins_on_a_disk_without_hard_links(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-async def test_being_asked_to_end_wakes_the_loop_that_waits() -> None:
+async def test_stop_signal_wakes_the_waiting_loop() -> None:
     received: asyncio.Queue[int] = asyncio.Queue()
     before = [signal.getsignal(each) for each in signals.STOPS]
     with signals.on_stop(received.put_nowait):
@@ -149,7 +149,7 @@ def test_machines_of_this_host_are_refused_in_one_sentence(tmp_path: Path) -> No
     assert not Providers(around).get("static").can_launch
 
 
-def test_error_of_the_system_that_is_not_about_rights_comes_at_once(tmp_path: Path) -> None:
+def test_error_other_than_access_denied_is_raised_at_once(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError) as missing:
         files.remove(tmp_path / "nothing")
     assert missing.value.errno == errno.ENOENT

@@ -70,7 +70,7 @@ def test_first_writer_of_a_new_file_wins(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_file_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_is_synced_before_it_is_renamed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path, there = tmp_path / "object", []
     monkeypatch.setattr("os.fsync", lambda _handle: there.append(path.exists()))
     writer = FileWriter(path, is_durable=True)

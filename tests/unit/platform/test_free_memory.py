@@ -33,7 +33,7 @@ def left(folder: Path, own: str, files: dict[str, str]) -> list[int]:
 
 
 @pytest.mark.parametrize("version", CONTAINERS)
-def test_container_has_what_is_left_of_its_limit_with_what_it_could_read_again(tmp_path: Path, version: str) -> None:
+def test_container_memory_is_its_limit_less_use_without_file_cache(tmp_path: Path, version: str) -> None:
     assert left(tmp_path, *CONTAINERS[version]) == [400]
 
 

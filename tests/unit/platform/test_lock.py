@@ -8,7 +8,7 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.folder_lock import FolderLock
 
 
-def test_folder_in_which_nothing_can_be_made_is_one_sentence(tmp_path: Path) -> None:
+def test_read_only_folder_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "lock").mkdir()
     with pytest.raises(
         ConfigurationError, match=r"The folder .* cannot be used: Is a directory. Choose a writable folder"

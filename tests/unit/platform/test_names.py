@@ -65,7 +65,7 @@ def test_file_from_a_server_is_saved_under_a_name_that_windows_takes(name: str) 
 
 
 @pytest.mark.parametrize("path", ["tenants/7/CON", "tenants/7/a.", "tenants/7/a:b", "C:/x", "tenants/nul.png/x", "a?b"])
-def test_folder_on_windows_takes_no_object_whose_name_it_would_change(path: str) -> None:
+def test_object_name_that_windows_would_change_is_refused(path: str) -> None:
     assert not safe_names.is_valid_path(path, windows=True)
     assert safe_names.is_valid_path(path, windows=False)
     assert safe_names.is_valid_path("tenants/7/ü 1.png", windows=True)
@@ -85,7 +85,7 @@ def test_names_that_differ_in_their_letters_size_only_do_not_meet() -> None:
 @pytest.mark.parametrize(
     "folder", ["C:\\out", "C:\\Users\\somebody\\" + 12 * "a long name\\", "\\\\server\\share\\out"]
 )
-def test_name_is_cut_so_that_its_path_is_one_that_windows_takes(folder: str) -> None:
+def test_name_is_cut_to_the_path_limit_of_windows(folder: str) -> None:
     place = PureWindowsPath(folder)
     name = readable_name(
         "a cat on the moon " * 20, 2**64 - 1, 12, "png", room=safe_names.max_name_length(place, windows=True)

@@ -43,7 +43,7 @@ def test_invalid_progress_fields_are_ignored() -> None:
 
 
 @pytest.mark.parametrize(("value", "part"), [(None, None), (-1, 0.0), (0.25, 0.25), (12, 1.0)])
-def test_part_that_is_done_goes_from_0_to_1(value: float | None, part: float | None) -> None:
+def test_progress_value_is_between_0_and_1(value: float | None, part: float | None) -> None:
     assert Progress(value=value).fraction == part
 
 
@@ -56,14 +56,14 @@ def test_part_that_is_done_goes_from_0_to_1(value: float | None, part: float | N
         (7, True),
     ],
 )
-def test_job_has_begun_unless_its_worker_says_that_it_has_not(phase: Any, has_begun: bool) -> None:
+def test_job_counts_as_started_unless_its_phase_says_otherwise(phase: Any, has_begun: bool) -> None:
     told = {"phase": phase}
     assert Progress.from_report(told).has_begun is has_begun
     assert is_prefetched(is_prefetch=True, progress=told) is not has_begun
     assert not is_prefetched(is_prefetch=False, progress=told)
 
 
-def test_example_of_a_heartbeat_is_one_that_is_understood() -> None:
+def test_heartbeat_example_is_valid() -> None:
     schema = HeartbeatRequest.model_json_schema()
     [example] = schema["examples"]
     progress = example["progress"]

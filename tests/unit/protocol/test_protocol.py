@@ -132,7 +132,7 @@ NEEDED: dict[str, Any] = {
     "model",
     [each for each in vars(worker).values() if isinstance(each, type) and each.__module__ == worker.__name__],
 )
-def test_between_versions_of_a_worker_and_a_server_absent_and_null_mean_the_default(model: type[BaseModel]) -> None:
+def test_absent_and_null_fields_mean_the_default(model: type[BaseModel]) -> None:
     needed = {name: NEEDED[name] for name, field in model.model_fields.items() if field.is_required()}
     plain = model.model_validate(needed).model_dump()
     more = model.model_validate({**needed, "of_a_newer_version": 1})
@@ -291,7 +291,7 @@ def test_answer_without_problem_fields_is_no_refusal(body: dict[str, str]) -> No
     assert refusal_in(httpx.Response(404, json=body)) is None
 
 
-async def test_client_says_what_a_server_would_refuse() -> None:
+async def test_client_refuses_what_a_server_would_refuse() -> None:
     calls = Calls("http://server.test")
     with pytest.raises(InvalidInput) as refused:
         await calls.send("/api/presets", user.Preset, user.NewPreset, name="", values={}, surprise=1)
@@ -299,7 +299,7 @@ async def test_client_says_what_a_server_would_refuse() -> None:
     await calls.close()
 
 
-def test_body_takes_from_a_record_what_it_has_and_no_more() -> None:
+def test_body_copies_only_its_own_fields_from_a_record() -> None:
     record = User(id="u", tenant_id="t", email="ada@example.com", name="Ada", is_admin=False)
     more = {"created_at": "2026-01-01T00:00:00Z", "expires_at": None, "is_session": False, "is_current": False}
     assert set(user.Token.of(record, **more).model_dump()) == {"id", "name", *more}
@@ -313,7 +313,7 @@ def test_misspelt_field_is_not_sent_in_silence() -> None:
         base.checked(worker.DeregisterRequest, why="shutdown")
 
 
-def test_request_is_handed_on_by_its_names() -> None:
+def test_request_fields_are_passed_by_name() -> None:
     item = jobs.Item(input_payload={"prompt": "a cat"})
     batch = jobs.NewBatch(items=[item], label="Cats")
     # unchanged: models stay models

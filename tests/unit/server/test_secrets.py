@@ -37,7 +37,7 @@ def test_shortened_secret_in_the_file_is_refused(tmp_path: Path) -> None:
         load_secrets(Settings(data_dir=tmp_path))
 
 
-def test_long_one_is_taken(tmp_path: Path) -> None:
+def test_long_secret_is_accepted(tmp_path: Path) -> None:
     taken = load_secrets(
         Settings(data_dir=tmp_path, fleet_secrets={"production": [LONG]}, signing_secrets=[LONG], host="0.0.0.0")
     )

@@ -49,16 +49,14 @@ async def asked(folder: Path, path: str, *origins: str, accepted: str = "gzip") 
         *((each, "index") for each in SERVER_PAGES),
     ],
 )
-async def test_each_address_that_people_open_is_the_app_and_names_the_scripts_of_its_area(
-    built: Path, path: str, area: str
-) -> None:
+async def test_each_page_address_serves_the_app_with_the_scripts_of_its_area(built: Path, path: str, area: str) -> None:
     assert is_page(path)
     answer = await asked(built, path)
     assert (answer.status_code, answer.headers["Cache-Control"]) == (200, "no-cache")
     assert f"/assets/{area}-1.js" in answer.text
 
 
-async def test_no_script_or_style_is_inline_but_what_carries_the_number_of_this_answer(built: Path) -> None:
+async def test_inline_scripts_and_styles_need_the_nonce(built: Path) -> None:
     first, second = [await asked(built, "/", "https://bucket.example.com") for _ in range(2)]
     policy = first.headers["Content-Security-Policy"]
     [nonce] = re.findall(r"'nonce-([\w-]+)'", policy)

@@ -40,7 +40,7 @@ def inputs(policy: GraphPolicy) -> OwnInputs:
     return OwnInputs(policy, GRAPH, texts=["{{TEXT}}", "{{SIZE}}"], files=["{{IMAGE}}"])
 
 
-def test_only_inputs_that_hold_a_value_are_checked_and_each_set_of_values_once() -> None:
+def test_only_changed_inputs_are_checked_once_per_set_of_values() -> None:
     policy = Noting()
     own = inputs(policy)
     for number in range(100):

@@ -70,7 +70,7 @@ def test_get_grant_allows_to_look(method: str, allowed: bool) -> None:
         verify(method, "a", fields, secrets=["first secret"], now=NOW)
 
 
-def test_grant_ends_with_its_last_second() -> None:
+def test_grant_expires_after_its_last_second() -> None:
     fields = query(UrlGrant(method="GET", path="a", expires=EXPIRES))
     at = datetime.fromtimestamp
     verify("GET", "a", fields, secrets=["first secret"], now=at(EXPIRES - 0.001, UTC))

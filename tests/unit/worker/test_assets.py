@@ -124,7 +124,7 @@ async def test_asset_in_use_is_never_removed(folder: Path) -> None:
     assert kept(folder) == {7, 8}
 
 
-async def test_file_larger_than_the_cache_is_there_while_it_is_used(folder: Path) -> None:
+async def test_file_larger_than_the_cache_exists_while_in_use(folder: Path) -> None:
     cache = AssetCache(folder, max_bytes=5)
     path = await get(cache, 1)
     assert path.is_file()

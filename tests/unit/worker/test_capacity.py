@@ -29,7 +29,7 @@ def test_running_job_allows_one_prefetch() -> None:
     assert room(held(Phase.RUNNING, Phase.WAITING)) is None
 
 
-def test_job_that_is_only_being_uploaded_takes_no_slot_but_is_still_make_lease() -> None:
+def test_uploading_job_takes_no_slot_but_is_still_held() -> None:
     found = room(held(Phase.STORING, Phase.RUNNING))
     assert found is not None
     assert found.prefetch == 2
@@ -51,7 +51,7 @@ def test_without_overlap_one_job_is_done_after_the_other(phase: Phase) -> None:
     assert room(held(phase), prefetch=0, upload_behind=0) is None
 
 
-def test_worker_whose_servers_are_all_gone_asks_for_nothing() -> None:
+def test_worker_without_servers_requests_no_job() -> None:
     assert room([], slots={"self_hosted": 0}) is None
 
 
@@ -77,9 +77,7 @@ def test_no_more_at_once_than_was_set() -> None:
 @pytest.mark.parametrize(
     ("usual", "times"), [([], 1), ([0.8, 0.7], 4), ([0.8, None], 1), ([0.8, 60.0], 1), ([10.0], 4)]
 )
-def test_each_server_has_its_next_one_waiting_while_jobs_are_known_to_be_short(
-    usual: list[float | None], times: int
-) -> None:
+def test_each_server_prefetches_while_jobs_are_short(usual: list[float | None], times: int) -> None:
     assert times_for(usual, slots=4, short_seconds=10.0) == times
 
 

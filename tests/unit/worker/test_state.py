@@ -65,7 +65,7 @@ def test_leases_are_found_again_with_their_runs_and_output(state: StateFolder) -
     assert held.output == {"path": "x"}
 
 
-def test_nothing_is_left_of_a_lease_that_ended(state: StateFolder) -> None:
+def test_ended_lease_leaves_no_state(state: StateFolder) -> None:
     lease = make_lease()
     state.note(lease)
     (state.folder_of(lease) / "output.png").write_bytes(b"x")
@@ -88,7 +88,7 @@ def test_broken_entry_does_not_keep_a_worker_from_starting(state: StateFolder) -
     assert list((state.folder / "held").iterdir()) == []
 
 
-def test_runs_that_may_still_write_files_are_found_again_until_they_are_forgotten(state: StateFolder) -> None:
+def test_unfinished_runs_are_kept_until_they_are_removed(state: StateFolder) -> None:
     state.record_unfinished("comfyui-1", "p1")
     state.record_unfinished("comfyui-2", "p2")
     (state.folder / "left" / "p3.json").write_text("{")

@@ -175,7 +175,7 @@ async def test_script_that_takes_too_long_is_an_error(script: Script, tmp_path: 
         await provider_of(tmp_path, timeout_seconds=0.1).observe(fleet)
 
 
-async def test_script_that_is_not_waited_for_is_ended_with_what_it_started(script: Script, tmp_path: Path) -> None:
+async def test_cancelled_script_is_killed_with_its_child_processes(script: Script, tmp_path: Path) -> None:
     note = tmp_path / "pid"
     fleet = script(f"os.execlp('sh', 'sh', '-c', 'sleep 1000 & echo $$ > {note}.new; mv {note}.new {note}; wait')")
     asking = asyncio.create_task(provider_of(tmp_path).observe(fleet))
@@ -218,9 +218,7 @@ async def test_script_that_fails_to_launch_is_a_refusal(
     assert refused.kind is kind
 
 
-async def test_script_that_would_make_a_second_machine_is_not_asked_for_a_key_that_is_there(
-    script: Script, tmp_path: Path
-) -> None:
+async def test_script_is_not_called_for_an_existing_key_and_would_make_a_second(script: Script, tmp_path: Path) -> None:
     """A careless script: it launches the requested number each time."""
     made = tmp_path / "made"
     fleet = script(
@@ -380,7 +378,7 @@ async def test_example_of_containers_starts_one_on_each_host(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize("price", ["NaN", "Infinity", "-1", "1e10", "1e400"])
-async def test_price_that_is_none_counts_as_not_said(tmp_path: Path, price: str) -> None:
+async def test_invalid_price_is_ignored(tmp_path: Path, price: str) -> None:
     machines = f'[{{"id": "x", "price_per_hour": {price}}}, {{"id": "y", "price_per_hour": 2.5}}]'
     answer = f'{{"machines": {machines}, "prices": [{{"name": "small", "price_per_hour": {price}}}]}}'
     (tmp_path / "tells").write_text(f"#!/bin/sh\necho '{answer}'\n")

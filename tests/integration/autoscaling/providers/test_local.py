@@ -263,7 +263,7 @@ async def test_order_that_never_started_expires(site: LocalSite, monkeypatch: py
             assert list(await provider.observe(fleet)) == []
 
 
-async def test_key_whose_machine_is_gone_makes_no_other(site: LocalSite) -> None:
+async def test_key_of_a_lost_machine_launches_no_other(site: LocalSite) -> None:
     async with opened(site) as provider:
         fleet = await running(site, provider, "a")
         [found] = await provider.observe(fleet)
@@ -277,7 +277,7 @@ async def test_key_whose_machine_is_gone_makes_no_other(site: LocalSite) -> None
         assert await site.existing(fleet) == 0
 
 
-async def test_worker_is_asked_to_leave_and_its_machine_goes_with_it(site: LocalSite) -> None:
+async def test_stopping_a_machine_terminates_its_worker_first(site: LocalSite) -> None:
     async with opened(site) as provider:
         fleet = await running(site, provider, "a")
         await until_there(machine_folder(site, fleet, "a") / "worker.json")
@@ -290,7 +290,7 @@ async def test_worker_is_asked_to_leave_and_its_machine_goes_with_it(site: Local
         assert not (folder / "comfyui").exists()
 
 
-async def test_worker_that_does_not_leave_is_killed_after_the_grace(site: LocalSite) -> None:
+async def test_worker_that_does_not_exit_is_killed_after_the_grace(site: LocalSite) -> None:
     site.options = {**site.options, "grace_seconds": 0.2}
     stubborn = WORKER.replace("sys.exit(0)", "")
     async with opened(site) as provider:

@@ -88,7 +88,7 @@ async def test_node_that_raises_on_two_servers_is_the_job_fault(
         assert all(not each.blocks for each in pool.stats().clients.values())
 
 
-async def test_server_is_blocked_for_a_node_error_that_other_servers_lack() -> None:
+async def test_server_is_blocked_for_a_node_error_unique_to_it() -> None:
     async with Simulator() as one, Simulator() as two, ready_pool(one, two) as pool:
         one.misbehave(Fail(class_type="ImageInvert", exception_type="AttributeError", message="an old custom node"))
         blocked = pool.events(ClientBlockedWorkflow)

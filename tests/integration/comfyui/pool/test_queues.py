@@ -81,7 +81,7 @@ async def test_removed_job_is_not_taken(queue: QueueAdapter) -> None:
     assert taken(queue) == ["job-2"]
 
 
-async def test_finished_job_leaves_the_queue(queue: QueueAdapter) -> None:
+async def test_finished_and_forgotten_job_leaves_the_queue(queue: QueueAdapter) -> None:
     await queue.put(ticket(1))
     found = queue.take(anywhere)
     assert found is not None

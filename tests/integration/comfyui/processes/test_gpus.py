@@ -78,7 +78,7 @@ def test_hidden_gpus_stay_hidden(tools: Path, shown: str, seen: list[str]) -> No
     assert [each.key for each in find_gpus(environment=environment)] == seen
 
 
-def test_number_that_cuda_counts_in_its_own_order_is_handed_on_as_it_is(tools: Path) -> None:
+def test_cuda_device_index_is_passed_on_unchanged(tools: Path) -> None:
     """CUDA's first GPU is the fastest one, which may be the second of the driver."""
     tool(tools, "nvidia-smi", NVIDIA)
     [gpu] = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "0"})
@@ -91,7 +91,7 @@ def test_number_that_cuda_counts_in_its_own_order_is_handed_on_as_it_is(tools: P
     assert {(each.name, each.memory_bytes) for each in found} == {("NVIDIA L4", 23034 * 1024**2)}
 
 
-def test_parts_of_a_gpu_are_handed_on_one_by_one(tools: Path) -> None:
+def test_gpu_partitions_are_passed_on_one_by_one(tools: Path) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     found = find_gpus(environment={"CUDA_VISIBLE_DEVICES": "MIG-1,MIG-2"})
     assert [dict(each.variables) for each in found] == [
@@ -135,7 +135,7 @@ def test_unknown_gpus_count_as_one(tools: Path) -> None:
     assert find_gpus(environment={}) == [UNNAMED]
 
 
-def test_comfyui_that_is_to_use_none_of_them_gets_none(tools: Path) -> None:
+def test_comfyui_without_gpus_gets_none(tools: Path) -> None:
     tool(tools, "nvidia-smi", NVIDIA)
     assert find_gpus(["--cpu"], {}) == [CPU]
     assert find_gpus(["--directml"], {}) == [UNNAMED]

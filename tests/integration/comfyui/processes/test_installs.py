@@ -95,7 +95,7 @@ def desktop(places: SystemFolders) -> tuple[Path, Path]:
         (desktop, InstallKind.DESKTOP),
     ],
 )
-def test_each_kind_is_found_and_named_as_its_user_knows_it(
+def test_every_kind_of_install_is_found_and_named(
     places: SystemFolders, make: Callable[[SystemFolders], tuple[Path, Path]], kind: InstallKind
 ) -> None:
     folder, its_python = make(places)
@@ -111,7 +111,7 @@ def test_several_are_all_found_each_once(places: SystemFolders) -> None:
     assert {each.named for each in find_installs(places)} == named
 
 
-def test_desktop_app_has_its_models_where_its_user_chose(places: SystemFolders) -> None:
+def test_desktop_app_uses_the_model_folder_of_its_user(places: SystemFolders) -> None:
     base, _ = desktop(places)
     found = resolve_install(base, places)
     assert found.code == places.programs[0] / "ComfyUI"
@@ -132,7 +132,7 @@ def test_main_py_may_be_named_itself(places: SystemFolders) -> None:
     assert resolve_install(folder / "main.py", places).code == folder
 
 
-def test_folder_that_is_not_there_is_said(places: SystemFolders) -> None:
+def test_missing_folder_is_reported(places: SystemFolders) -> None:
     with pytest.raises(ConfigurationError, match="does not exist"):
         resolve_install(places.home / "nowhere", places)
 
@@ -173,7 +173,9 @@ class TestPython:
         (active / "lib" / "python3.12" / "site-packages" / "torch").mkdir(parents=True)
         assert find_python(install, variables={"CONDA_PREFIX": str(active)}) == made
 
-    def test_running_one_is_taken_only_if_it_has_torch(self, install: Install, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_current_python_is_used_only_if_it_has_torch(
+        self, install: Install, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(pythons, "find_spec", lambda _name: None)
         with pytest.raises(ConfigurationError, match="No Python was found"):
             find_python(install, variables={})

@@ -102,7 +102,7 @@ class TestFields:
         assert found["1"] == {"text": "a red cat \nin the rain {sic}"}
 
     @pytest.mark.parametrize("mark", ["{", "a|", "}", "\\", "/*", "//\n"])
-    def test_texts_of_nothing_but_marks_are_refused_in_words_before_they_are_read(self, mark: str) -> None:
+    def test_texts_of_only_brackets_are_refused_before_parsing(self, mark: str) -> None:
         prompts = [node(at, "CLIPTextEncode", [("clip", "CLIP", None)], values=[mark * 100_001]) for at in (1, 2, 3)]
         with pytest.raises(GraphError, match=f"more than {MOST_MARKS:,} brackets"):
             inputs(workflow(prompts))
@@ -129,7 +129,7 @@ class TestLinks:
         )
         assert inputs(value)["2"] == {"image": ["1", 0], "upscale_method": "area", "scale_by": ["3", 0]}
 
-    def test_primitive_gives_its_value_to_every_field_that_is_linked_to_it(self) -> None:
+    def test_primitive_sets_every_linked_field(self) -> None:
         value = workflow(
             [
                 node(9, "PrimitiveNode", outputs=[("INT", "INT")], values=[77, "fixed"]),
@@ -164,12 +164,12 @@ class TestLinks:
         )
         assert inputs(value)["3:2"] == {"image": ["1", 0]}
 
-    def test_bypassed_node_passes_on_what_it_is_given(self) -> None:
+    def test_bypassed_node_passes_its_input_on(self) -> None:
         value = workflow([empty(), invert(2, 1, mode=4), save(3, 2)], [(1, 1, 0, 2, 0), (2, 2, 0, 3, 0)])
         assert inputs(value)["3"]["images"] == ["1", 0]
         assert "2" not in inputs(value)
 
-    def test_bypassed_node_that_is_given_nothing_fitting_passes_on_nothing(self) -> None:
+    def test_bypassed_node_without_a_matching_input_passes_nothing_on(self) -> None:
         value = workflow([empty(1, mode=4), save(3, 2)], [(2, 1, 0, 3, 0)])
         assert inputs(value) == {"3": {"filename_prefix": "out"}}
 
@@ -187,7 +187,7 @@ class TestLinks:
 
 
 class TestSubgraphs:
-    def test_subgraph_that_is_used_twice_is_there_twice(self) -> None:
+    def test_subgraph_used_twice_is_expanded_twice(self) -> None:
         value = workflow(
             [
                 empty(),
@@ -213,7 +213,7 @@ class TestSubgraphs:
         )
         assert inputs(value)["2:7"]["scale_by"] == 2.0
 
-    def test_newer_files_say_which_field_a_value_belongs_to(self) -> None:
+    def test_newer_files_assign_values_by_field_name(self) -> None:
         shown = {"proxyWidgets": [["7", "upscale_method"], ["-1", "scale_by"]]}
         value = workflow(
             [empty(), use(2, SCALE, 1, field="scale_by", values=[None, 4.5], properties=shown)],
@@ -295,7 +295,7 @@ class TestProblems:
         )
         assert caught.value.detail == "These nodes are not installed: Foo (node 2), Bar (node 3)."
 
-    def test_class_that_is_not_installed_is_named_once_with_its_places(self) -> None:
+    def test_missing_class_is_named_once_with_its_nodes(self) -> None:
         with pytest.raises(NotInstalled) as caught:
             convert_workflow(workflow([empty(), *(node(each, "Foo") for each in range(2, 7))]), DEFINITIONS)
         assert caught.value.detail == "This node is not installed: Foo (nodes 2, 3, 4, …)."
@@ -307,7 +307,7 @@ class TestProblems:
         assert [text.split(":")[0] for text in caught.value.problems] == ["Load3D (2)", "Anything Everywhere (3)"]
 
     @pytest.mark.parametrize("nodes", [[], [node(1, "Note")], [empty(mode=2)]])
-    def test_workflow_in_which_nothing_runs_is_refused(self, nodes: list[Any]) -> None:
+    def test_workflow_without_active_nodes_is_refused(self, nodes: list[Any]) -> None:
         with pytest.raises(GraphError, match="no node"):
             convert_workflow(workflow(nodes), DEFINITIONS)
 
@@ -430,5 +430,5 @@ def chains(draw: st.DrawFn) -> dict[str, Any]:
 
 
 @given(value=chains())
-def test_converted_graph_is_one_that_the_server_takes(value: dict[str, Any]) -> None:
+def test_converted_graph_is_accepted_by_the_server(value: dict[str, Any]) -> None:
     assert graph_problems(convert_workflow(value, DEFINITIONS), DEFINITIONS) == []

@@ -71,7 +71,7 @@ def test_link_from_an_output_that_cannot_be_leads_nowhere(slot: int) -> None:
     assert "images" not in as_graph(bypassed, {**DEFINITIONS, "EmptyImage": {"output": []}})["9"]["inputs"]
 
 
-def test_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_memory() -> None:
+def test_large_repeated_group_is_refused_before_expansion() -> None:
     value = workflow([{"id": number, "type": "workflow>g"} for number in range(4000)])
     value["extra"] = {"groupNodes": {"g": {"nodes": [{}] * 15_000}}}
     tracemalloc.start()
@@ -84,7 +84,7 @@ def test_group_of_many_nodes_that_is_used_often_is_refused_before_it_takes_up_me
         tracemalloc.stop()
 
 
-def test_group_is_read_once_however_often_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_repeated_group_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[object] = []
 
     def counted(*given: Any) -> GroupNode:
@@ -136,7 +136,7 @@ def test_prompt_is_scanned_once(text: str, sent: str) -> None:
     assert prompt_of(text) == sent
 
 
-def test_subgraphs_that_show_each_others_fields_are_followed_as_deep_as_subgraphs_go() -> None:
+def test_mutually_exposed_fields_are_followed_up_to_the_depth_limit() -> None:
     def shows(name: str, inside: str) -> dict[str, Any]:
         return subgraph(name, [node(1, inside, [("a", "INT", 1)])], [(1, -10, 0, 1, 0)], [("a", "INT", [1])], [])
 
@@ -201,6 +201,6 @@ def test_id_as_long_as_a_text_is_refused() -> None:
         {"input": {}, "output": 5},
     ],
 )
-def test_definition_of_another_shape_than_expected_says_nothing(definition: dict[str, Any]) -> None:
+def test_malformed_definition_is_ignored(definition: dict[str, Any]) -> None:
     value = workflow([node(1, "X"), node(2, "X", mode=BYPASSED), save(3, 1)], [(1, 2, 0, 3, 0)])
     assert as_graph(value, {**DEFINITIONS, "X": definition})["1"]["class_type"] == "X"

@@ -20,7 +20,7 @@ def drained(buckets: Buckets) -> list[str]:
     return taken
 
 
-def test_highest_priority_goes_first_then_the_first_come() -> None:
+def test_highest_priority_goes_first_then_the_oldest() -> None:
     buckets = filled(ticket(1), ticket(2, priority=5, workflow="v"), ticket(3, priority=5), ticket(4, priority=-1))
     assert drained(buckets) == ["job-2", "job-3", "job-1", "job-4"]
 
@@ -34,7 +34,7 @@ def test_blocked_job_does_not_delay_others() -> None:
     assert len(buckets) == 1
 
 
-def test_job_that_comes_back_has_its_old_place() -> None:
+def test_requeued_job_has_its_old_place() -> None:
     buckets = filled(ticket(1), ticket(2), ticket(3))
     first = buckets.take(anywhere)
     assert first is not None

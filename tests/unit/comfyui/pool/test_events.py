@@ -87,7 +87,7 @@ async def test_slow_reader_loses_progress_first_and_ends_never() -> None:
     assert await rest(stream) == [first, second, end]
 
 
-async def test_buffer_full_of_ends_keeps_them_all() -> None:
+async def test_final_events_are_never_dropped_from_a_full_buffer() -> None:
     stream: EventStream[PoolEvent] = EventStream(limit=2)
     stream.put(queued("0"))
     for number in range(5):
@@ -118,7 +118,7 @@ async def test_reader_waits_for_the_next_event_and_for_the_end() -> None:
     assert await last is None
 
 
-async def test_callbacks_get_what_they_asked_for_until_they_leave() -> None:
+async def test_callbacks_get_their_events_until_they_unsubscribe() -> None:
     bus = Bus(buffer_size=10)
     by_type: list[PoolEvent] = []
     by_class: list[PoolEvent] = []

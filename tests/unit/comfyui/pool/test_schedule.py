@@ -103,7 +103,7 @@ def test_most_recent_warm_server_is_chosen() -> None:
     assert choose(Bucket("v"), [a, b], nobody) is a
 
 
-def test_server_that_has_the_very_result_goes_before_a_warm_one() -> None:
+def test_server_with_the_cached_result_goes_before_a_warm_one() -> None:
     a, b = Server(id="a", warm=frozenset({"w"})), Server(id="b", cached="this")
     assert choose(Bucket("w", same_as="this"), [a, b], nobody) is b
     assert choose(Bucket("w"), [a, b], nobody) is a

@@ -57,14 +57,14 @@ def test_invalid_graph_is_refused(graph: Any, why: str) -> None:
         made(graph)
 
 
-def test_nodes_that_are_not_there_are_refused() -> None:
+def test_missing_nodes_are_refused() -> None:
     with pytest.raises(GraphError, match="99"):
         made(invert(), include_outputs=["99"])
     with pytest.raises(GraphError, match="Photo"):
         made(invert(), attachments=[Attachment(node="Photo", input="image", source=b"")])
 
 
-def test_attachment_must_say_where_it_goes() -> None:
+def test_attachment_needs_a_target() -> None:
     with pytest.raises(InvalidInput, match="either a node and its input, or a placeholder"):
         made(invert(), attachments=[Attachment(source=b"")])
     with pytest.raises(InvalidInput, match="only letters"):

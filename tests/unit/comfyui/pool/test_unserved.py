@@ -26,7 +26,7 @@ def test_timeline_of_a_job_without_servers(unserved: UnservedJobs) -> None:
     assert unserved.next_deadline is None
 
 
-def test_server_that_is_online_ends_the_count_and_the_next_loss_begins_it_afresh(unserved: UnservedJobs) -> None:
+def test_online_server_resets_the_deadline(unserved: UnservedJobs) -> None:
     unserved.add(JOB, now=100.0)
     unserved.overdue([], now=100.0)
     assert unserved.overdue(["a"], now=109.0) == []

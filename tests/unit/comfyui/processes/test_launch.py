@@ -48,7 +48,7 @@ def test_desktop_app_gets_its_model_folders(tmp_path: Path) -> None:
     assert f"--base-directory {tmp_path}/b --extra-model-paths-config {tmp_path}/e" in words
 
 
-def test_portable_build_does_not_see_what_its_user_has_installed_elsewhere(tmp_path: Path) -> None:
+def test_portable_build_ignores_user_site_packages(tmp_path: Path) -> None:
     install = Install(kind=InstallKind.PORTABLE, named=tmp_path, code=tmp_path / "ComfyUI")
     assert launched(install, tmp_path / "one").argv[1] == "-s"
 
@@ -121,7 +121,7 @@ def test_workflows_saved_in_the_editor_are_kept(tmp_path: Path) -> None:
 
 
 class TestSettings:
-    def test_arguments_are_words_and_none_that_we_choose(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_reserved_arguments_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_DIR", "/opt/ComfyUI")
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", "--lowvram --extra 'a b'")
         monkeypatch.setenv("COMFYRELAY_WORKER_PER_GPU", "2")
@@ -154,7 +154,7 @@ class TestSettings:
         settings = WorkerSettings(comfyui_dir=Path("/opt/ComfyUI"), comfy_cloud_api_key="key")
         assert settings.providers == ["self_hosted", "cloud"]
 
-    def test_nothing_is_started_where_nothing_is_said(self) -> None:
+    def test_no_process_is_started_without_settings(self) -> None:
         assert load(ManagedSettings).managed is None
 
 
