@@ -64,7 +64,7 @@ SERVER_CONSTANTS: forked_commands.Constants = {
     (deliveries, "WAITS_SECONDS"): [0.5] * 20,
     (engine, "SEEN_SECONDS"): 1.0,
     (engine, "WEBHOOK_SECONDS"): 0.5,
-    (polls, "FOLLOWER_TICKS"): 1,
+    (polls, "REPOLL_TICKS"): 1,
 }
 WORKER_CONSTANTS: forked_commands.Constants = {
     (agent, "DISK_PAUSE_SECONDS"): 1.0,

@@ -45,7 +45,7 @@ UPLOAD = b"PUT /"
 COMPLETE = b"POST /api/worker/complete"
 
 # Shorter pauses for tests.
-SERVER_CONSTANTS = {(demand, "RECALL_AFTER_SECONDS"): 0.5, (polls, "FOLLOWER_TICKS"): 1}
+SERVER_CONSTANTS = {(demand, "RECALL_AFTER_SECONDS"): 0.5, (polls, "REPOLL_TICKS"): 1}
 WORKER_CONSTANTS = {
     (agent, "SIGN_OFF_SECONDS"): 1.0,
     (control, "LONGEST_PAUSE_SECONDS"): 0.5,
