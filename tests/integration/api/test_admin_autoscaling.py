@@ -147,7 +147,7 @@ class TestBundles:
         assert (await desk.get(HOME))["workflow_slugs"] == ["clip"]
 
 
-class TestWhatWasDecided:
+class TestDecisions:
     async def test_machines_and_last_decision_are_shown(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "scaling": {"max_machines": 3}})
         await desk.submit()

@@ -133,7 +133,7 @@ class TestLooking:
         assert (await desk.get("/workers/gpu-1"))["capabilities"]["node_types"] == ["A"]
 
 
-class TestWhatAWorkerIs:
+class TestDetails:
     DEVICE: ClassVar = {
         "server": "http://127.0.0.1:8188",
         "name": "RTX 4090",

@@ -226,7 +226,7 @@ class TestForAdministrators:
         assert (made["properties"], made["output_extension"], made["graph"]) == ([], "webp", graph)
 
 
-class TestTheSameAgain:
+class TestRepeatedUpload:
     async def test_equal_graph_is_the_existing_workflow(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         user = await api.user()
@@ -449,7 +449,7 @@ class TestWaitingForNodes:
         assert width["default_value"] == 8
 
 
-class TestThePolicyOfTenants:
+class TestTenantPolicy:
     async def test_policy_applies_to_converted_editor_files(self, api: Api, worker: Caller) -> None:
         await bring(worker, {**DEFINITIONS, "PyExec": {"input": {"required": {"code": ["STRING"]}}, "output": []}})
         saved = workflow([{**empty(), "type": "PyExec", "widgets_values": ["print()"]}, save(9, 1)], [(1, 1, 0, 9, 0)])

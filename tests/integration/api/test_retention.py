@@ -315,7 +315,7 @@ class TestUnusedUploads:
         assert len(await attic.objects()) == 2
 
 
-class TestOutputsThatLost:
+class TestLostOutputs:
     async def test_only_the_output_that_won_is_kept(self, attic: Attic) -> None:
         await attic.submit(input_file_id=await attic.file("a.mp4"))
         lost = await attic.lease()

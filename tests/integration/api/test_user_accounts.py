@@ -86,7 +86,7 @@ class TestSigningIn:
         assert response.headers["WWW-Authenticate"] == "Bearer"
 
 
-class TestTheCookie:
+class TestCookie:
     async def test_scripts_and_other_sites_cannot_have_it(self, api: Api) -> None:
         response = await api.anybody.call("POST", "/api/register", ADA)
         cookie = response.headers["Set-Cookie"].split("; ")
@@ -172,7 +172,7 @@ class TestTokens:
         assert second["next_cursor"] is None
 
 
-class TestTheWallet:
+class TestWallet:
     async def test_wallet_shows_balance_and_transactions(self, api: Api) -> None:
         user = await api.user(tokens=20)
         job = await submit(user, await api.effect())

@@ -87,7 +87,7 @@ class TestEffects:
         problem_of(await (await api.user()).call("GET", f"/api/effects?{query}"), 422)
 
 
-class TestWorkflowsOfOnesOwn:
+class TestPrivateWorkflows:
     async def test_graph_can_be_brought_and_run(self, api: Api) -> None:
         user = await api.user()
         response = await user.call(

@@ -491,7 +491,7 @@ async def test_server_may_allow_more_at_once(sqlite_backend: SqliteBackend, tmp_
             await submit(user, effect)
 
 
-class TestWhatIsSaidOfAJob:
+class TestJobDetails:
     async def test_refund_is_shown_for_old_jobs(self, api: Api, user: Caller, effect: int) -> None:
         worker = await api.worker()
         lost = await submit(user, effect)

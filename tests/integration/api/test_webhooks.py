@@ -103,7 +103,7 @@ async def scenario(
         yield Scenario(api, caller, effect_id, receiver)
 
 
-class TestWhatIsTold:
+class TestContent:
     async def test_completed_job_is_delivered_with_a_signature(self, scenario: Scenario) -> None:
         job_id = await scenario.ended()
         assert await scenario.send() == 1
@@ -423,7 +423,7 @@ class TestTryingItOut:
         assert len(scenario.receiver.heard) == 10
 
 
-class TestWhereTo:
+class TestAddresses:
     async def test_private_addresses_are_refused_when_it_comes_to_sending(self, scenario: Scenario) -> None:
         careful = DeliveryService(
             scenario.api.engine.databases, WebhookSender(allow_private=False), on_recorded=lambda: None
@@ -561,7 +561,7 @@ class TestWhereTo:
         assert "webhook_url" in problem_of(await scenario.caller.call("POST", "/api/ai-jobs", body), 422)["errors"]
 
 
-class TestTheTenantsWebhook:
+class TestTenantWebhook:
     async def test_secret_is_shown_once(self, scenario: Scenario) -> None:
         empty = await scenario.caller.get("/api/webhook")
         assert empty == {"url": None, "has_secret": False, "updated_at": None, "secret": None}

@@ -40,7 +40,7 @@ async def learn(fleets: Fleets) -> int:
     return await fleets.world.engine.scaling.durations.learn()
 
 
-class TestWhoMayRegister:
+class TestRegistration:
     async def test_limit_of_the_fleet_and_of_the_server_are_seen(self, fleets: Fleets) -> None:
         await fleets.change(max_workers=None)
         most = fleets.world.engine.settings.max_fleet_workers

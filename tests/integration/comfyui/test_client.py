@@ -269,7 +269,7 @@ class TestFiles:
                 await comfy.upload(b"x" * 5000, name="big.mp4")
 
 
-class TestTheServer:
+class TestServerState:
     async def test_stats_and_definitions(self, simulator: Simulator, comfy: ComfyClient) -> None:
         assert (await comfy.system_stats())["system"]["comfyui_version"] == "0.7.0"
         assert "SaveImage" in await comfy.object_info()

@@ -56,7 +56,7 @@ def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
     }
 
 
-class TestOnTheStandIn:
+class TestOnSimulator:
     @pytest.fixture
     async def comfy(self) -> AsyncIterator[ComfyClient]:
         async with Simulator() as simulator, ComfyClient(simulator.url) as client:

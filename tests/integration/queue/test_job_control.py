@@ -44,7 +44,7 @@ async def stop_request(world: World, leased: LeasedDispatch) -> str | None:
     return (await world.engine.queue.heartbeats.beat(beat)).stop
 
 
-class TestAWaitingHeartbeatIsWoken:
+class TestWaitingHeartbeat:
     """At once, by a request in this process: no tick wakes it here."""
 
     @pytest.fixture

@@ -54,7 +54,7 @@ async def stop_request(world: World, leased: LeasedDispatch) -> str | None:
     return (await world.engine.queue.heartbeats.beat(beat)).stop
 
 
-class TestOneWorkerAlone:
+class TestPinnedJobs:
     """Jobs that only a chosen worker may run."""
 
     @pytest.fixture

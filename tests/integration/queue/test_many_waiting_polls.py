@@ -236,7 +236,7 @@ async def test_waiting_worker_gets_the_prefetch_of_a_busy_one(world: World, desk
     assert (leased.dispatch.tenant_job_id, leased.dispatch.is_prefetch) == (job.id, False)
 
 
-class TestPollsThatFollow:
+class TestRepeatedPolls:
     """A worker whose poll was not answered polls again at once: the new poll is checked together with others."""
 
     async def test_repeated_poll_makes_no_query_for_itself(self, world: World, desk: Desk) -> None:

@@ -191,7 +191,7 @@ class TestAssets:
         assert files_in(base) == []
 
 
-class TestARealRun:
+class TestRealRun:
     @pytest.fixture
     async def simulator(self) -> AsyncIterator[Simulator]:
         async with Simulator() as simulator:

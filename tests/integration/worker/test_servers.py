@@ -109,7 +109,7 @@ async def test_node_exception_fails_the_job_without_another_server() -> None:
     assert first.log.prompts_queued + second.log.prompts_queued == 1
 
 
-class TestNoServerIsLeft:
+class TestUnreachableServer:
     """A job does not wait for an unreachable server, even if this worker has others."""
 
     @pytest.fixture(autouse=True)

@@ -247,7 +247,7 @@ def test_strictest_wait_that_is_set_counts() -> None:
     assert accepted_wait(None, 0, 60) == 0
 
 
-class TestTheMoves:
+class TestTransitions:
     """The transitions of the dispatch."""
 
     def test_queued_dispatch_goes_to_the_cloud_once(self) -> None:

@@ -199,7 +199,7 @@ def border(**sent: Any) -> Any:
     return {each.property.key: each.value for each in values}["border"]
 
 
-class TestWhatFollowsAnotherValue:
+class TestLinkedValues:
     def test_linked_border_keeps_its_share_of_the_steps(self) -> None:
         assert border() == 10
         assert border(steps=8) == 4

@@ -72,7 +72,7 @@ def test_wait_is_shown_in_readable_units(seconds: float, words: str) -> None:
     assert f"in {words}." in told(available_at=NOW + timedelta(seconds=seconds)).text
 
 
-class TestMachinesThatStart:
+class TestStartingMachines:
     def test_starting_machine_is_the_reason_without_workers(self) -> None:
         waiting = told(machines=StartingMachines(boot_seconds_left=[170.0]))
         assert (waiting.reason, waiting.expected_start_seconds) == (Reason.MACHINE_STARTING, 170.0)

@@ -83,7 +83,7 @@ def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
     }
 
 
-class TestTheSameGraphAgain:
+class TestRoundTrip:
     @every_graph
     @with_and_without
     def test_defaults_and_original_files_give_the_same_graph(

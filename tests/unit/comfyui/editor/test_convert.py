@@ -102,7 +102,7 @@ class TestFields:
         assert found["1"] == {"text": "a red cat \nin the rain {sic}"}
 
     @pytest.mark.parametrize("mark", ["{", "a|", "}", "\\", "/*", "//\n"])
-    def test_texts_of_only_brackets_are_refused_before_parsing(self, mark: str) -> None:
+    def test_texts_with_too_many_brackets_are_refused_before_parsing(self, mark: str) -> None:
         prompts = [node(at, "CLIPTextEncode", [("clip", "CLIP", None)], values=[mark * 100_001]) for at in (1, 2, 3)]
         with pytest.raises(GraphError, match=f"more than {MOST_MARKS:,} brackets"):
             inputs(workflow(prompts))

@@ -121,7 +121,7 @@ def test_workflows_saved_in_the_editor_are_kept(tmp_path: Path) -> None:
 
 
 class TestSettings:
-    def test_reserved_arguments_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_arguments_are_split_and_reserved_ones_are_refused(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_DIR", "/opt/ComfyUI")
         monkeypatch.setenv("COMFYRELAY_WORKER_COMFYUI_ARGS", "--lowvram --extra 'a b'")
         monkeypatch.setenv("COMFYRELAY_WORKER_PER_GPU", "2")
