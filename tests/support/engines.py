@@ -49,7 +49,7 @@ class Cursor(sqlite3.Cursor):
 
 
 class Connection(sqlite3.Connection):
-    def cursor(self, factory: type[sqlite3.Cursor] | None = None) -> Any:
+    def cursor(self, factory: Any = None) -> Any:
         return super().cursor(factory or Cursor)
 
 
@@ -69,7 +69,7 @@ class InlineSqlite(SQLiteDialect_pysqlite):
     def engine_created(cls, engine: Engine) -> None:
         engine.update_execution_options(compiled_cache=_compiled)
 
-    def connect(self, *args: Any, **options: Any) -> sqlite3.Connection:
+    def connect(self, *args: Any, **options: Any) -> Any:
         # SQLite must not wait for a lock: its holder may need this event loop to release it.
         return sqlite3.connect(*args, **{**options, "timeout": 0, "factory": Connection})
 

@@ -7,7 +7,7 @@ from typing import Any, Generic, TypeVar
 from urllib.parse import urlsplit
 
 import httpx
-from pydantic import BaseModel, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
 from comfyrelay.http_client import is_loopback, object_in
@@ -16,7 +16,7 @@ from comfyrelay.protocol.problems import refusal_in
 from comfyrelay.system.owner_secret import Pass, pass_for
 
 T = TypeVar("T")
-B = TypeVar("B", bound=BaseModel)
+B = TypeVar("B")
 A = TypeVar("A", bound=AnswerBody)
 DEFAULT_URL = "http://127.0.0.1:8420"
 # A batch of 10,000 items takes seconds to accept, and longer under load.
@@ -124,7 +124,7 @@ class Calls:
         found = object_in(response)
         if response.is_success:
             try:
-                return Done(answer.model_validate(found.get("data")), str(found.get("message") or ""))
+                return Done(TypeAdapter(answer).validate_python(found.get("data")), str(found.get("message") or ""))
             except ValidationError as error:
                 raise self._stranger(response) from error
         raise self._refusal(response)

@@ -56,7 +56,7 @@ class Fail(Misbehaviour):
     """A node fails with an error of this type."""
 
     exception_type: str = "RuntimeError"
-    message: str = "The simulator was asked to fail."
+    message: str = "The simulator injected this failure."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -132,7 +132,7 @@ class Refuse(Misbehaviour):
     status: int
     path: str = "/api/prompt"
     error_type: str | None = None
-    message: str = "The simulator was asked to refuse this."
+    message: str = "The simulator injected this refusal."
     retry_after: int | None = None
 
 
@@ -141,4 +141,4 @@ class EndAs(Misbehaviour):
     """In the cloud, a job ends in this state instead of running, such as `lost` or `non_retryable_error`."""
 
     state: str
-    message: str = "The simulator was asked to end the job so."
+    message: str = "The simulator injected this end of the job."

@@ -18,9 +18,9 @@ from tests.support.world import World
 
 NOWHERE = {"days": [0], "begins": "09:00", "ends": "18:00", "at_least": 1, "timezone": "Nowhere/Town"}
 BAD: dict[str, dict[str, Any]] = {
-    "an unknown policy": {"scaling": {"policy": "frugal"}},
-    "an unknown time zone": {"scaling": {"schedules": [NOWHERE]}},
-    "a number that is none": {"scaling": {"max_machines": "ten"}},
+    "an unknown policy": {"autoscaling": {"policy": "frugal"}},
+    "an unknown time zone": {"autoscaling": {"schedules": [NOWHERE]}},
+    "a number that is none": {"autoscaling": {"max_machines": "ten"}},
     "a speed of next to nothing": {
         "machines": {"provider": "command", "instance_types": [{"name": "a", "speed": 1e-310}]}
     },

@@ -127,10 +127,13 @@ async def test_thousands_of_items_cost_as_many_statements_as_ten(world: World, i
     desk = await world.desk(tokens=100_000)
     video = await world.engine.accounts.tenancy.add_video(desk.user, original_file_id=await desk.file())
     await submit_batch(world, desk.user, desk.effect, 1)
+    await world.engine.outbox.delivery.idle()
     async with statements(world) as few:
         await submit_batch(world, desk.user, desk.effect, [ItemRequest(video_id=video)] * 10)
+        await world.engine.outbox.delivery.idle()
     async with statements(world) as many:
         batch = await submit_batch(world, desk.user, desk.effect, [ItemRequest(video_id=video)] * items)
+        await world.engine.outbox.delivery.idle()
     assert many == few
     assert many["central"] > 0
     assert batch.counts == {"queued": items}

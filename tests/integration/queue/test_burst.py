@@ -285,7 +285,7 @@ async def make_machines(world: World, *, speed: float = 1.0, scaling: Mapping[st
     """Let fleets order machines that take 100 s to boot and cost 1 an hour."""
     kind = InstanceType(name="gpu", price_per_hour=1.0, speed=speed)
     spec = MachineSpec(provider=MachineProviderName.LOCAL, instance_types=(kind,), options={"boot_seconds": 100})
-    values = {"machines": machines_to_json(spec), **({"scaling": scaling} if scaling else {})}
+    values = {"machines": machines_to_json(spec), **({"autoscaling": scaling} if scaling else {})}
     await world.engine.databases.central.run("test", lambda tx: tx.execute(fleets.update().values(**values)))
 
 

@@ -156,7 +156,7 @@ class LimitedConnection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
-        self._http.connection_made(transport)
+        self._http.connection_made(self._transport)
         self._limits.connect(self)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -72,9 +72,7 @@ class StorageChecks:
 
     async def _read(self, path: str) -> None:
         if await self._objects.get(path) != CONTENT:
-            raise ConfigurationError(
-                "Storage returned other content than was written. Is the bucket shared?"
-            )
+            raise ConfigurationError("Storage returned other content than was written. Is the bucket shared?")
 
     async def _remove(self) -> None:
         """Remove all test files, including earlier uploads of browsers."""
