@@ -100,7 +100,7 @@ async def test_process_with_a_taken_port_moves_to_another(world: World) -> None:
     await world.until_online(1)
     before = world.servers.named["comfyui-1"].url
     world.install.kill()
-    await world.until(lambda: "ended" in (world.servers.unavailable_reason("comfyui-1") or ""))
+    await world.until(lambda: "exited" in (world.servers.unavailable_reason("comfyui-1") or ""))
     with socket.create_server(("127.0.0.1", int(before.rpartition(":")[2]))):
         await world.until(lambda: [each.url for each in world.servers.own] not in ([], [before]))
         await world.until_online(1)
@@ -121,7 +121,7 @@ async def test_process_that_changed_its_port_can_be_removed(world: World) -> Non
     url = await world.managed_servers.add(gpu.key)
     await world.until_online(2)
     world.install.kill()
-    await world.until(lambda: "ended" in (world.servers.unavailable_reason("comfyui-2") or ""))
+    await world.until(lambda: "exited" in (world.servers.unavailable_reason("comfyui-2") or ""))
     with socket.create_server(("127.0.0.1", int(url.rpartition(":")[2]))):
         await world.until(lambda: "comfyui-2" in world.servers.named and world.servers.named["comfyui-2"].url != url)
         await world.managed_servers.remove(gpu.key, url)
@@ -142,7 +142,7 @@ async def test_process_that_moves_during_removal_does_not_return(world: World) -
     with socket.socket() as taker:
         taker.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         world.install.kill()
-        await world.until(lambda: "ended" in (world.managed_servers.unavailable_reason("comfyui-2") or ""))
+        await world.until(lambda: "exited" in (world.managed_servers.unavailable_reason("comfyui-2") or ""))
         taker.bind(("127.0.0.1", int(url.rpartition(":")[2])))
         taker.listen()
         await world.until(lambda: len(world.install.lives) == 3)

@@ -264,7 +264,7 @@ async def test_repeated_gpu_faults_disable_mps(install: FakeInstall, folder: Pat
             await cause_gpu_fault(supervisor, install)
         await until_up(supervisor, 2)
         assert {pipes_of(life) for life in install.lives if life["pid"] in install.living} == {None}
-        assert "there were 3 faults of a GPU" in mps_reason(folder)
+        assert "3 GPU faults affected" in mps_reason(folder)
         await until(lambda: control.living == [])
 
 

@@ -160,7 +160,7 @@ async def test_killed_process_is_restarted_without_leftovers(
         os.kill(life["pid"] if whose == "its own" else launcher_of(life), signal.SIGKILL)
         await watched.until(lambda: watched.first.last_exit)
         assert watched.first.last_exit is not None
-        assert ("it was killed" if whose == "its own" else "ended by signal 9") in watched.first.last_exit.reason
+        assert ("it was killed" if whose == "its own" else "killed by signal 9") in watched.first.last_exit.reason
         await watched.until_state(ProcessState.UP)
         assert install.living == [install.lives[1]["pid"]]
 
@@ -246,7 +246,7 @@ async def test_hung_process_is_restarted(install: FakeInstall, folder: Path) -> 
         await watched.until(lambda: install.lives)
         install.behave()
         await watched.until(lambda: watched.first.last_exit)
-        assert "said nothing for too long while it started" in (watched.first.reason or "")
+        assert "nor printed anything for too long during startup" in (watched.first.reason or "")
         await watched.until_state(ProcessState.UP)
         up = watched.first.last_exit
         # running, but unresponsive
