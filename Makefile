@@ -45,11 +45,12 @@ test-all: $(READY_DEV) ## run all tests with exhaustive parameters
 soak: $(READY_DEV) ## run the whole system and inject faults by plan (ARGS="--seeds 1000")
 	$(BIN)/python -W ignore -m tests.soak $(ARGS)
 
-check: $(READY_DEV) ## check style, formatting, types, import rules and the documentation site
+check: $(READY_DEV) ## check style, formatting, types, import rules, English and the documentation site
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python tools/prose.py
 	$(BIN)/python ui/openapi.py --check
 	$(BIN)/python ui/build.py check
 	$(SITE)

@@ -226,7 +226,7 @@ class Settings(ArgumentsOnly):
     recovery_interval_seconds: Seconds = Field(3, description="seconds between searches for jobs without a dispatch")
 
     max_fleet_workers: Count = Field(50, description="maximum number of workers per fleet")
-    default_fleet: str | None = Field(None, description="fleet that runs every new workflow, including those of users")
+    default_fleet: str | None = Field(None, description="fleet that runs every new workflow, including user workflows")
     fleet_commands_dir: Path | None = Field(
         None, description="folder with the programs that fleets may run on this host; no others are allowed"
     )

@@ -1,4 +1,4 @@
-"""The application: every route over one engine."""
+"""The application: all routes over one engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -31,8 +31,10 @@ def create_app(
     owner: Owner | None = None,
     beside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
 ) -> FastAPI:
-    """Make the application. Its engine is started and stopped with it, and so is what runs `beside` it. `owner` is whom
-    a desk serves."""
+    """Create the application.
+
+    It starts and stops its engine and the tasks in `beside`. `owner` is the user of a desk.
+    """
     context = Context(engine=engine, secrets=secrets, owner=owner)
 
     @asynccontextmanager
@@ -48,7 +50,7 @@ def create_app(
         version=__version__,
         summary="One queue for all your ComfyUI GPUs.",
         lifespan=lifespan,
-        # FastAPI's own pages load their scripts from elsewhere
+        # FastAPI's own pages load scripts from a CDN
         docs_url=None,
         redoc_url=None,
         responses={422: {"model": Problem}},
@@ -58,7 +60,7 @@ def create_app(
     app.add_exception_handler(404, _not_found)
     _add_middleware(app, engine.settings)
     app.add_middleware(Latencies, metrics=context.metrics)
-    # routers are asked one after the other: first those of which a page, or a fleet, asks hundreds of times
+    # routers are tried in order, so the most frequent ones come first
     if isinstance(engine.objects, LocalObjects):
         app.include_router(files.router)
     for router in ROUTERS:
@@ -79,7 +81,7 @@ async def _not_found(request: Request, error: Exception) -> Response:
 
 @asynccontextmanager
 async def _publishing(engine: Engine) -> AsyncIterator[None]:
-    """Figures of fleets go to CloudWatch meanwhile, where that is wanted."""
+    """Publish fleet metrics to CloudWatch inside the block, if configured."""
     settings = engine.settings
     if not settings.cloudwatch_metrics:
         yield

@@ -1,4 +1,4 @@
-"""Serving the application until it is told to stop."""
+"""Serve the application until SIGTERM or Ctrl-C."""
 
 import asyncio
 import gc
@@ -24,12 +24,12 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.system.signals import on_stop
 
-# How long answers that are under way may take once the server is told to stop.
+# How long pending answers may take on shutdown.
 STOP_SECONDS = 10
 
 
 class _Server(uvicorn.Server):
-    """Answers those who wait before it waits for them to be answered."""
+    """Answers parked requests before uvicorn waits for them."""
 
     def __init__(self, config: uvicorn.Config, context: Context, *, handles_signals: bool = True) -> None:
         super().__init__(config)
@@ -38,7 +38,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Being told to stop is no failure: uvicorn would raise the signal again at the end."""
+        """Shut down without raising the signal again, as uvicorn would."""
         with on_stop(lambda number: self.handle_exit(number, None)) if self._handles_signals else nullcontext():
             yield
 
@@ -55,9 +55,11 @@ async def serve(
     on_ready: Callable[[Engine], None] = lambda _engine: None,
     on_setup_code: Callable[[str], None] = lambda _code: None,
 ) -> None:
-    """Bring the schemas up, listen, and return after SIGTERM or Ctrl-C once every answer is given. Where there is no
-    administrator yet, whoever started it is told the code that makes one."""
-    # not at the first output, nor never: who is asked to check must be able to
+    """Upgrade the schemas, serve, and return after SIGTERM or Ctrl-C once every request is answered.
+
+    Without an administrator it prints the setup code.
+    """
+    # checked now, because media checks must be possible
     if settings.output_validation == "fail":
         require("media")
     if settings.validate_asg_instance or settings.cloudwatch_metrics or settings.aws_identity_certificates:
@@ -70,7 +72,7 @@ async def serve(
     fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.autoscaling else nullcontext
     app = create_app(engine, secrets, beside=fleets)
     on_ready(engine)
-    # one that takes no changes now is served all the same, and has a code later
+    # a read-only database is served anyway, and gets its code later
     with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():
             on_setup_code(await engine.accounts.links.create_setup_code())
@@ -80,13 +82,13 @@ async def serve(
 
 @asynccontextmanager
 async def serving(app: FastAPI, *listeners: socket.socket) -> AsyncIterator[None]:
-    """Serve an application in the present loop, until it is left. Signals are somebody else's."""
+    """Serve an application in the running event loop inside the block, without signal handlers."""
     context: Context = app.state.context
     server = _Server(_config(app, context.settings), context, handles_signals=False)
     task = asyncio.create_task(server.serve(sockets=list(listeners)))
     try:
         while not server.started:
-            # uvicorn tells nobody; it is a matter of milliseconds
+            # uvicorn has no event for it; it takes milliseconds
             await asyncio.wait({task}, timeout=0.01)
             if task.done():
                 raise ConfigurationError("The server could not be started; its log says why.")
@@ -101,14 +103,14 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         ResponseTracker(app),
         http=_protocol(settings),
         ws="none",
-        # uvicorn would believe whoever calls from this machine, and a variable of its own
+        # uvicorn would trust proxy headers of local callers and its own environment variable
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=STOP_SECONDS,
-        # longer than a parked poll, so that the server does not close a connection that a worker is about to use
+        # longer than a parked poll, so that no connection closes just before a worker uses it
         timeout_keep_alive=75,
     )
 
@@ -117,7 +119,7 @@ def _protocol(settings: Settings) -> type[asyncio.Protocol]:
     limits = ConnectionLimits(settings)
 
     class Protocol(LimitedConnection):
-        """uvicorn creates one for each connection, with its own arguments."""
+        """uvicorn creates one per connection with its own arguments."""
 
         def __init__(self, **options: Any) -> None:
             super().__init__(limits, **options)
@@ -126,7 +128,7 @@ def _protocol(settings: Settings) -> type[asyncio.Protocol]:
 
 
 def _collect_garbage_seldom() -> None:
-    """Every parked poll is a few hundred objects; with Python's defaults the collector goes through all of them so
-    often that everybody waits for it. What was made to start with is there to stay and need not be looked at."""
+    """A parked poll is a few hundred objects, and with Python's defaults the collector would scan all of them too
+    often. Objects from the start are frozen."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

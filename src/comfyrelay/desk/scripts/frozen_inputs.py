@@ -57,9 +57,7 @@ class FrozenInputs:
             if self._template_digest(job) != template:
                 settings = settings.model_copy(update={"template_folder": self._folder / template})
         except OSError as error:
-            raise ScriptFailed(
-                f"The inputs that this job was added with are missing: {error.filename}. Add it again."
-            ) from None
+            raise ScriptFailed(f"Inputs of this job are missing: {error.filename}. Add it again.") from None
         if self._digest_of(job) == inputs:
             return settings, job
         if not folder.is_dir():

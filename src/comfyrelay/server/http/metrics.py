@@ -57,11 +57,9 @@ class ServerMetrics:
         self._suspects = self._gauge(
             "workflows_blocked_on_several_workers", "Workflows that at least two workers are blocked for."
         )
-        self._outbox = self._gauge(
-            "outbox_oldest_seconds", "Age of the oldest step that must still cross databases.", "shard", "direction"
-        )
-        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are still to be delivered.", "shard")
-        self._up = self._gauge("database_up", "Whether the database could be asked.", "database")
+        self._outbox = self._gauge("outbox_oldest_seconds", "Age of the oldest outbox entry.", "shard", "direction")
+        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks to be delivered.", "shard")
+        self._up = self._gauge("database_up", "Whether the database is reachable.", "database")
         self._fleets = {
             figure: self._gauge(f"fleet_{name}", about, "fleet", "stage") for figure, (name, about) in OF_FLEETS.items()
         }

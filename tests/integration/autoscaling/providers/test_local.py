@@ -178,14 +178,14 @@ async def running(site: LocalSite, provider: MachineProvider, *keys: str) -> Pro
 LAUNCH = """
 import asyncio, os, pathlib, signal, sys
 from comfyrelay.domain.autoscaling.spec import MachineSpec
-from comfyrelay.autoscaling.providers.base import FleetMachines, Order
-from comfyrelay.autoscaling.providers.local import LocalProvider, _Machine
+from comfyrelay.autoscaling.providers.base import MachineOrder, ProviderFleet
+from comfyrelay.autoscaling.providers.local import LocalProvider
 folder, programs, slug, stage = sys.argv[1:]
 provider = LocalProvider(
     folder=pathlib.Path(folder), programs=pathlib.Path(programs), api_url="http://a.test", secrets={stage: ["secret"]}
 )
-fleet = FleetMachines(slug=slug, stage=stage, spec=MachineSpec(options={"comfyui": "comfyui"}), max_machines=2)
-asyncio.run(provider.launch(fleet, [Order(key="a"), Order(key="b")], total=2))
+fleet = ProviderFleet(slug=slug, stage=stage, spec=MachineSpec(options={"comfyui": "comfyui"}), max_machines=2)
+asyncio.run(provider.launch(fleet, [MachineOrder(key="a"), MachineOrder(key="b")], total=2))
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
