@@ -1,4 +1,4 @@
-"""All figures, measured in one run, as a table with ratios and as JSON."""
+"""Run the benchmarks and print a table with ratios, or JSON."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _ratio(name: str, value: float, against: str, other: float, at_least: float)
 
 
 async def _rates(server: Server, rounds: int, scale: float) -> dict[str, float]:
-    """Each rate is the median of rounds in which all of them take turns, so that a noisy moment hits them alike."""
+    """Each rate is the median of interleaved rounds, so that noise affects all of them equally."""
     measures: dict[str, Measure] = {
         "procrastinate, concurrency 32": lambda: procrastinate_rate(server, int(5_000 * scale)),
         "one job at a time": lambda: cycle_rate(
@@ -120,7 +120,7 @@ def main() -> None:
         "at, the scaling loop, its policies, several ComfyUI on one GPU, or the pages of administrators",
     )
     options = parser.parse_args()
-    # As a server does after start-up; it serves the other queues, which run in this process too, just as well.
+    # As a server does after its start; the other queues run in this process and benefit, too.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     figures: list[Figure] = []
@@ -151,7 +151,7 @@ def main() -> None:
         "cores": os.cpu_count(),
         "python": platform.python_version(),
         "system": platform.machine(),
-        # of the last fifteen minutes: with more than what is measured itself, times are longer than they were alone
+        # over the last fifteen minutes: with other load, times are longer
         "load": os.getloadavg()[2],
     }
     RESULTS.write_text(json.dumps({"machine": machine, "figures": [asdict(each) for each in figures]}, indent=2))

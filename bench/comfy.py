@@ -1,4 +1,4 @@
-"""What the client and the pool cost: a hash, a conversion, a job through a pool, a long queue over many servers."""
+"""Cost of the client and the pool: a hash, a conversion, a job through a pool, a long queue over many servers."""
 
 import asyncio
 import gc
@@ -23,7 +23,7 @@ LAG_EVERY_SECONDS = 0.005
 
 
 def small_graph(number: int) -> Graph:
-    """A small image, another one for each number."""
+    """A small image, different for each number."""
     return {
         "1": {"class_type": "EmptyImage", "inputs": {"width": 64, "height": 64, "batch_size": 1, "color": number}},
         "2": {"class_type": "ImageInvert", "inputs": {"image": ["1", 0]}},
@@ -50,7 +50,7 @@ def hash_ms(nodes: int = 200, rounds: int = 200) -> float:
 
 
 def large_workflow(nodes: int) -> tuple[dict[str, Any], dict[str, Any]]:
-    """A workflow as the editor saves it, half of its nodes in a subgraph, and the definitions that it needs."""
+    """An editor workflow with half of its nodes in a subgraph, and its node definitions."""
     fields = {"seed": ["INT", {"default": 0, "control_after_generate": True}], "steps": ["INT", {"default": 20}]}
     more = {f"value_{number}": ["FLOAT", {"default": 1.0}] for number in range(10)}
     sampler = {"input": {"required": {"model": ["MODEL"], **fields, **more}}, "output": ["MODEL"]}
@@ -98,7 +98,7 @@ def large_workflow(nodes: int) -> tuple[dict[str, Any], dict[str, Any]]:
 def convert_ms(nodes: int = 500, rounds: int = 50) -> float:
     workflow, definitions = large_workflow(nodes)
     graph = convert_workflow(workflow, definitions)
-    # all but the node that the subgraph is
+    # all but the subgraph's node
     if len(graph) != nodes - 1:
         raise ValueError(f"{len(graph)} of {nodes - 1} nodes were converted.")
     times = []
@@ -110,7 +110,7 @@ def convert_ms(nodes: int = 500, rounds: int = 50) -> float:
 
 
 async def by_hand(http: httpx.AsyncClient, socket: ClientConnection, client_id: str, graph: Graph) -> bytes:
-    """What somebody would write who has one server and trusts it: submit, wait for the end, fetch the file."""
+    """The minimal code for one trusted server: submit, wait for the end, download the file."""
     answer = await http.post("/prompt", json={"prompt": graph, "client_id": client_id})
     prompt_id = answer.json()["prompt_id"]
     while True:
@@ -136,13 +136,13 @@ async def _timed(call: Callable[[], Awaitable[bytes]]) -> float:
 
 
 async def added_ms(jobs: int) -> tuple[float, float]:
-    """The middle time of a job by hand and through a pool, in ms; the two take turns on the same server."""
+    """Median time of a job by hand and through a pool, in ms, interleaved on the same server."""
     hand: list[float] = []
     pooled: list[float] = []
     async with simulators(1) as [url], httpx.AsyncClient(base_url=url) as http, WorkflowPool([url]) as pool:
         client_id = str(uuid4())
         async with connect(f"{url.replace('http', 'ws', 1)}/ws?clientId={client_id}") as socket:
-            # connections, caches and code are warm before anything counts
+            # warm up connections, caches and code
             for number in range(-5, jobs):
                 by_hand_graph, pool_graph = small_graph(2 * number + 20), small_graph(2 * number + 21)
                 one = await _timed(lambda graph=by_hand_graph: by_hand(http, socket, client_id, graph))  # type: ignore[misc]
@@ -155,7 +155,7 @@ async def added_ms(jobs: int) -> tuple[float, float]:
 
 @asynccontextmanager
 async def _lags() -> AsyncIterator[list[float]]:
-    """How late the event loop wakes a sleeper, in ms, all the time."""
+    """Continuously measure the event loop's lag, in ms."""
     found: list[float] = []
 
     async def watch() -> None:
@@ -173,7 +173,7 @@ async def _lags() -> AsyncIterator[list[float]]:
 
 
 async def schedule(jobs: int, servers: int) -> tuple[float, float, float]:
-    """Jobs per second through many servers, and the middle and worst lag of the event loop meanwhile, in ms."""
+    """Jobs per second over many servers, with median and maximum event loop lag, in ms."""
     async with simulators(servers) as urls, WorkflowPool(urls) as pool:
         await pool.wait_ready()
         began = time.perf_counter()
@@ -185,7 +185,7 @@ async def schedule(jobs: int, servers: int) -> tuple[float, float, float]:
 
 
 async def measure(scale: float) -> list[Figure]:
-    # Python's collector is the longest pause there is: little and often, and nothing of what was there before.
+    # Python's collector causes the longest pauses: collect little and often, and freeze older objects.
     gc.collect()
     gc.freeze()
     gc.set_threshold(2_000, 10, 1_000)

@@ -1,4 +1,4 @@
-"""The pages of administrators over a large service: how long all that each fetches takes, over HTTP."""
+"""Administrator pages of a large service: time to fetch everything a page needs, over HTTP."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ WORKERS = 1_000
 DISPATCHES = 1_000_000
 CALLS = 40
 GOAL_MS = 100.0
-# How the tenants' side is sized by that of the queue.
+# Sizes of the tenants' side relative to the queue.
 TENANTS = 2_000
 MOVED = 100_000
 
-# One statement each. Most jobs are done, a week's work; each worker has one, some wait, some have failed.
+# One statement each. Most jobs of a week are done; each worker has one, some wait, some failed.
 CENTRAL = (
     """
     INSERT INTO workers (worker_id, display_name, fleet_id, stage, capabilities, devices, warm_hashes, max_concurrency,
@@ -73,7 +73,7 @@ CENTRAL = (
            CASE WHEN n % 2 = 0 THEN 'lease' ELSE 'complete' END
       FROM generate_series(1, $1::bigint) AS n
     """,
-    # counted as the service does it while they come: else it would count a million at once
+    # counted incrementally as in production, not a million at once
     """
     INSERT INTO cursors (name, position)
     SELECT 'usage', max(id) FROM worker_audit_logs WHERE created_at < now() - interval '10 minutes'
@@ -110,7 +110,7 @@ SHARD = (
            'production', 'completed', 0, 3, 'k' || n, 'd', '{}', 1, now(), now(), now()
       FROM generate_series(1, $1::bigint) AS n
     """,
-    # settled as the service does it: else it would look for what is wrong with each of them, again and again
+    # settled as in production, so that nothing is repaired again and again
     """
     INSERT INTO token_transactions (tenant_id, job_id, type, amount, created_at)
     SELECT tenant_id, id, type, amount, now()
@@ -123,8 +123,7 @@ SHARD = (
       FROM ai_jobs WHERE id LIKE 'crowd-%'
     """,
 )
-# What each page fetches until it is complete, as its code does: the calls of a step side by side, and the next step
-# when they are answered, where it needs what they say.
+# The calls of each page: the calls of a step run in parallel, and the next step follows their answers.
 Steps = Sequence[Sequence[str]]
 FLEETS, WORKFLOWS, EFFECTS = "/fleets?limit=200", "/workflows?limit=200", "/effects?limit=200"
 FLEET, WORKER = "/fleets/production/bench", "/workers/crowd-00500"
@@ -200,7 +199,7 @@ PAGES: Mapping[str, Steps] = {
 
 
 async def fill(here: Site, shard: str, scale: float) -> None:
-    """Rows by the million, without going through the services."""
+    """Insert rows by the million, bypassing the services."""
     workers, rows = max(10, int(WORKERS * scale)), max(1_000, int(DISPATCHES * scale))
     given: Sequence[tuple[int, ...]] = (
         (workers,),
@@ -240,7 +239,7 @@ async def figures_of(url: str, token: str, scale: float, pages: Mapping[str, Ste
 
 
 def _there(steps: Steps, scale: float) -> Steps:
-    """With less of everything, the one in the middle is another one."""
+    """At a smaller scale the median is another row."""
     if scale >= 1:
         return steps
     last = int(DISPATCHES * scale)
@@ -261,7 +260,7 @@ async def _page(session: aiohttp.ClientSession, name: str, steps: Steps) -> Figu
         for step in steps:
             await asyncio.gather(*(_call(session, each) for each in step))
         took.append(1000 * (time.perf_counter() - began))
-    # the first ones warm connections and plans
+    # the first calls warm up connections and plans
     took = sorted(took[3:])
     p50, p95 = statistics.median(took), took[int(0.95 * len(took))]
     print(f"{name:<34} p50 {p50:>7.1f} ms  p95 {p95:>7.1f} ms  least {took[0]:>7.1f} ms", flush=True)
@@ -279,7 +278,7 @@ async def _call(session: aiohttp.ClientSession, call: str) -> None:
 
 
 async def measure(scale: float) -> list[Figure]:
-    """Of a service with 1,000 workers and 1,000,000 dispatches."""
+    """With 1,000 workers and 1,000,000 dispatches."""
     async with postgres_server() as server:
         return await _measure(server, scale)
 

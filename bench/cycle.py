@@ -19,7 +19,7 @@ from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
 OUTPUT = SettledOutput(size=1, mime_type="video/mp4", extension="mp4")
 PROVIDERS = ("self_hosted",)
 
-# What a completed job leaves in its shard and in the central database, one row each.
+# Rows of a completed job in its shard and in the central database.
 TENANT_ROWS = {
     "jobs completed": "SELECT count(*) FROM ai_jobs WHERE status = 'completed' AND output_file_id IS NOT NULL",
     "consumed": "SELECT count(*) FROM token_transactions WHERE type = 'JOB_CONSUME'",
@@ -40,7 +40,7 @@ CENTRAL_ROWS = {
 
 
 async def one_at_a_time(filled: Filled) -> None:
-    """Each worker takes one job, completes it, takes the next; the engine may let them share its transactions."""
+    """Each worker leases and completes one job at a time; the engine may group their transactions."""
     engine = filled.engine
 
     async def work(worker: str) -> None:
@@ -83,7 +83,7 @@ async def cycle_rate(
     concurrency: int,
     tenants: int = 100,
 ) -> float:
-    """Cycles per second over 100 tenants in two shards; the run counts only if every row is there afterwards."""
+    """Cycles per second over 100 tenants in two shards. The run counts only if every row exists afterwards."""
     async with (
         postgres_urls(server, "cycle", ("a", "b")) as (central_url, shard_urls),
         engine_on(central_url, shard_urls) as engine,
@@ -99,7 +99,7 @@ async def cycle_rate(
 
 
 async def sqlite_rate(folder: Path, *, jobs: int) -> float:
-    """The same cycle on SQLite, one file a database."""
+    """The same cycle on SQLite, one file per database."""
     shard_urls = {shard: f"sqlite:///{folder}/{shard}.db" for shard in ("a", "b")}
     async with engine_on(f"sqlite:///{folder}/central.db", shard_urls) as engine:
         filled = await fill(engine, jobs=jobs, tenants=100, workers=32, concurrency=1)

@@ -1,7 +1,7 @@
-"""What the desk makes people wait for: its start, a large batch that is added, and the page over a long history.
+"""Waiting times of a desk: its start, adding a large batch, and pages over a long history.
 
-The desk is a process, as `comfyrelay up` starts it; the simulator for ComfyUI is in this one, and takes an hour for a
-job, so that there is something running and everything else waits. The history is made by the services themselves.
+The desk is a process started with `comfyrelay up`. The simulator runs in this process and takes an hour per job, so one
+job runs and the others wait. The services create the history.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ ITEMS = 5_000
 SINGLES = 4_000
 SMALL_BATCHES = 100
 SMALL_BATCH = 10
-# Of all jobs, so many have ended, and every twentieth of those has failed.
+# Share of ended jobs; every twentieth of them failed.
 ENDED_SHARE = 0.6
 FAILED_EVERY = 20
 ERROR = "HTTP 400: Value not in list: ckpt_name: 'wan2.2_i2v.safetensors' not in []"
@@ -58,13 +58,13 @@ RARE = "the only zeppelin"
 GOAL_MS = 50.0
 GOAL_ADD_SECONDS = 10.0
 TICKS = os.sysconf("SC_CLK_TCK")
-# An installed package has its bytecode; a checkout must keep it somewhere for a start to be like an installed one's.
+# An installed package has bytecode, so the checkout keeps it, too.
 COMPILED = {"PYTHONDONTWRITEBYTECODE": "", "PYTHONPYCACHEPREFIX": str(Path(tempfile.gettempdir()) / "bench-desk-pyc")}
 
 
 @dataclass
 class DeskProcess:
-    """`comfyrelay up` over one data folder, which can be started and stopped again and again."""
+    """`comfyrelay up` with one data folder; it can be restarted."""
 
     folder: Path
     comfyui_url: str | None
@@ -89,7 +89,7 @@ class DeskProcess:
         return f"http://127.0.0.1:{self.port}"
 
     async def start(self) -> tuple[float, float]:
-        """Seconds from the start of the process until it answers, and the processor's time of those."""
+        """Seconds from process start to the first answer, and its CPU seconds."""
         began = time.perf_counter()
         await self.service.start()
         await self._answers()
@@ -97,7 +97,7 @@ class DeskProcess:
         return seconds, self.processor_seconds()
 
     def processor_seconds(self) -> float:
-        """What the process has taken of it so far."""
+        """CPU seconds of the process so far."""
         times = Path(f"/proc/{self.service.process.pid}/stat").read_text().rpartition(")")[2].split()
         return (int(times[11]) + int(times[12])) / TICKS
 
@@ -112,10 +112,10 @@ class DeskProcess:
             try:
                 reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
             except OSError:
-                # nothing tells from outside when a port opens
+                # an open port sends no event
                 await asyncio.sleep(0.005)
                 continue
-            # whoever is connected before the application is there waits for it
+            # a client that connects early waits for the application
             writer.write(f"GET /healthz HTTP/1.1\r\nHost: 127.0.0.1:{self.port}\r\nConnection: close\r\n\r\n".encode())
             answer = await reader.read()
             writer.close()
@@ -158,7 +158,7 @@ async def _start(folder: Path | None, comfyui_url: str | None) -> tuple[float, f
 
 
 async def command_figures(desk: DeskProcess, rounds: int) -> list[Figure]:
-    """Commands as people type them, from the start of the process to its end."""
+    """Commands as typed, from process start to exit."""
     figures = []
     for name, arguments in {
         "import of the desk": ["-c", "import comfyrelay.desk.desk"],
@@ -170,7 +170,7 @@ async def command_figures(desk: DeskProcess, rounds: int) -> list[Figure]:
 
 
 def _lasting(name: str, found: Sequence[tuple[float, float]]) -> Figure:
-    """Of seconds and the processor's share of them: the middle, and the least, which others disturbed least."""
+    """Median and minimum of wall and CPU seconds."""
     return Figure(
         name, statistics.median(each[0] for each in found), "s", f"processor {min(each[1] for each in found):.2f} s"
     )
@@ -205,13 +205,13 @@ def write_pictures(folder: Path, count: int) -> None:
 
 
 def prompts(count: int) -> list[str]:
-    """As long as people write them; the first words are what a label shows."""
+    """Realistic lengths; a label shows the first words."""
     rest = "slow dolly in, shallow depth of field, warm light of the evening, film grain, 35 mm, high detail"
     return [f"scene {number:03d}: a cat on a roof, {rest}" for number in range(count)]
 
 
 async def add(client: Client, slug: str, folder: str, texts: Sequence[str]) -> tuple[str, float]:
-    """A batch of a folder × prompts; its id, and the seconds until the answer is there."""
+    """Add a batch of folder × prompts. Returns its id and the seconds until the answer."""
     wish = {"workflow_slug": slug, "input_subdir": folder, "prompts": list(texts), "label": f"{folder} of the cat"}
     began = time.perf_counter()
     batch = await client.add_batch(wish)
@@ -222,7 +222,7 @@ async def add(client: Client, slug: str, folder: str, texts: Sequence[str]) -> t
 
 
 async def add_singles(client: Client, slug: str, file: Path, count: int) -> None:
-    """Jobs that belong to no batch; one has a label like no other."""
+    """Jobs without a batch; one has a unique label."""
     file_id = await client.upload(file)
     numbers = iter(range(count))
 
@@ -236,7 +236,7 @@ async def add_singles(client: Client, slug: str, file: Path, count: int) -> None
 
 
 async def end_some(data_dir: Path, count: int) -> None:
-    """Lease and settle jobs in the order of the queue, as a worker would that needs no time for them."""
+    """Lease and settle jobs in queue order, like an infinitely fast worker."""
     async with Engine(Settings(data_dir=data_dir)) as engine:
         await engine.fleet.workers.register(worker_id="bench", fleet_slug="desk", max_concurrency=100)
         request = LeaseRequest(worker_id="bench", providers=("self_hosted",), limit=100)
@@ -262,7 +262,7 @@ async def end_some(data_dir: Path, count: int) -> None:
 
 
 async def page_figures(desk: DeskProcess, data_dir: Path, batch_id: str, rounds: int) -> list[Figure]:
-    """The requests that the page makes, one after the other as one page makes them, over a connection that is open."""
+    """The requests of a page, in order, over an open connection."""
     headers = {"Authorization": f"Bearer {load_secret(data_dir)}"}
     async with aiohttp.ClientSession(desk.url, headers=headers) as http:
 
@@ -273,7 +273,7 @@ async def page_figures(desk: DeskProcess, data_dir: Path, batch_id: str, rounds:
                 return (await answer.json())["data"]
 
         async def deep(path: str, **query: Any) -> str:
-            """Where the last page begins, when the list is looked through to its end."""
+            """The cursor of the last page."""
             cursor = ""
             while following := (await get(path, limit=200, cursor=cursor, **query))["next_cursor"]:
                 cursor = following

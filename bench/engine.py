@@ -1,4 +1,4 @@
-"""An engine filled with jobs, ready to be measured."""
+"""An engine filled with jobs."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ async def engine_on(
 
 
 async def fill(engine: Engine, *, jobs: int, tenants: int, workers: int, concurrency: int) -> Filled:
-    """Jobs of many tenants, each with an input file and a video, all submitted the way users submit them."""
+    """Jobs of many tenants, each with an input file and a video, submitted through the services."""
     await engine.catalogue.workflows.create(slug="bench", graph=GRAPH, properties=PROPERTIES)
     effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=COST)
     await engine.fleet.fleets.create(slug="bench", workflow_slugs=["bench"])
@@ -112,7 +112,7 @@ async def _add_videos(engine: Engine, user: User, count: int) -> list[str]:
 
 
 async def vacuum(urls: Sequence[str]) -> None:
-    """Give the planner statistics of the filled tables, as a server in use has them."""
+    """Analyze the filled tables, as autovacuum does in production."""
     for url in urls:
         connection = await asyncpg.connect(url)
         await connection.execute("VACUUM ANALYZE")

@@ -1,11 +1,11 @@
-"""One line of the table of figures."""
+"""A row of the table."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure, what it is held against, and how far it should reach."""
+    """A figure, its comparison and its goal."""
 
     name: str
     value: float

@@ -1,4 +1,4 @@
-"""Policies of scaling against the alarms of the reference, simulated: five seeds, and five further ones."""
+"""Simulated autoscaling policies against alarm-based scaling: five seeds, and five held-out ones."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def _speed(scale: float) -> Figure:
 
 
 def _figures(which: str, found: list[dict[Policy, SimulationSummary]]) -> list[Figure]:
-    """The median of the seeds counts; the worst of them stands beside it."""
+    """The median of the seeds counts; the worst is shown next to it."""
     figures = []
     for policy, most_wait, most_hours in ((Policy.BALANCED, 0.25, 1.0), (Policy.CHEAP, 1.0, 0.7)):
         waits = [each[policy].wait_p95 / each[Policy.REFERENCE].wait_p95 for each in found]

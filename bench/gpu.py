@@ -1,9 +1,6 @@
-"""How many ComfyUI one GPU is worth: a simulator's own queue, filled ahead, against one to four behind a pool, and
-against as many as the loop finds by itself.
-
-A job takes the seconds of one thread, and the seconds that all who run on the GPU wait for each other. Both are such
-that one, two and four make as many pictures a minute as they did on a real GPU (docs/howto/several-on-one-gpu.md).
-"""
+"""How many ComfyUI processes one GPU should run: a simulator's own queue against one to four behind a pool, and
+against GPU sharing.  A job takes time of one thread, and GPU time that concurrent runs share. Both are calibrated so
+that one, two and four processes make the same images per minute as on a real GPU (docs/howto/several-on-one-gpu.md)."""
 
 import asyncio
 import tempfile
@@ -24,13 +21,13 @@ from comfyrelay.worker.comfyui.packing import Packer
 from comfyrelay.worker.comfyui.servers import AHEAD_SECONDS
 from tests.support.simulated_gpus import KEY, SimulatedGpus, picture
 
-# Few, since each is a moment at which a busy machine may be late.
+# Few steps, because each may be late on a busy machine.
 STEPS = 5
-# As much faster than the real GPU, so that all of it is over in five minutes; told is what the GPU would do.
+# Speed-up over the real GPU, so that everything ends in five minutes; results are scaled back.
 SPEED = 4.0
-# As often in a job as a worker looks: each look takes the gpu's lock, which those that sample need too.
+# Observations per job as in a worker: each takes the GPU's lock, which samplers need, too.
 LOOK_SECONDS = packing.LOOK_SECONDS / SPEED
-# The simulators use no processor: what this machine has to spare is not what is measured.
+# The simulators use no CPU, so spare cores are not part of the measurement.
 CORES = 16.0
 AT_REST = ("not worth it for what runs now.", "no more are allowed on one GPU.")
 
@@ -44,9 +41,9 @@ class Curve:
     at_least: float
 
 
-# Processes that take turns on the GPU: one made 53 of 512 × 512 a minute, two 81 and four 107; 42, 52 and 59 of
-# 1024 × 1024, which is 1.41 times as many by four on paper. Under MPS, as they are started where it is there, one made
-# 50.5 of 1024 × 1024, two 65, three 75 and four 77.
+# Measured rates. Time-sliced: 53 images of 512 × 512 a minute with one process, 81 with two, 107 with four; 42, 52 and
+# 59 of 1024 × 1024, which is 1.41 × for four. Under MPS: 50.5 of 1024 × 1024 with one, 65 with two, 75 with three, 77
+# with four.
 CURVES = (
     Curve("512²", 0.77, 0.366, 2.0),
     Curve("1024²", 0.55, 0.88, 1.4),
@@ -75,7 +72,7 @@ async def gpu_with(curve: Curve, count: int) -> AsyncIterator[tuple[WorkflowPool
 
 
 async def own_queue(curve: Curve, jobs: int) -> float:
-    """Pictures a minute of one simulator whose own queue is filled ahead."""
+    """Images per minute of one simulator with a full queue of its own."""
     async with gpu_with(curve, 1) as (_, gpus):
         [url] = gpus.gpus()[0].processes
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
@@ -91,7 +88,7 @@ async def _remaining(http: httpx.AsyncClient) -> int:
 
 async def _rate(remaining: Callable[[], Awaitable[int]], jobs: int) -> float:
     loop = asyncio.get_running_loop()
-    # the first loads what all of them need
+    # the first job loads the models
     while await remaining() > jobs:  # noqa: ASYNC110
         await asyncio.sleep(0.005)
     began = loop.time()
@@ -101,15 +98,18 @@ async def _rate(remaining: Callable[[], Awaitable[int]], jobs: int) -> float:
 
 
 async def fixed(curve: Curve, count: int, jobs: int) -> float:
-    """Pictures a minute of so many behind a pool, once each has loaded its models."""
+    """Images per minute of this many processes behind a pool, after loading."""
     async with gpu_with(curve, count) as (pool, _):
         return await _throughput(pool, warm=4 * count, jobs=jobs)
 
 
 @dataclass(frozen=True)
 class Settled:
-    """What the loop has come to: pictures a minute once it was at rest, with how many, and why no more; after how many
-    seconds since the first job, and after how many it had that many for the first time."""
+    """The result of GPU sharing:
+
+    images per minute at rest, the number of processes and the reason, the seconds until rest, and until that number was
+    first reached.
+    """
 
     rate: float
     count: int
@@ -119,7 +119,7 @@ class Settled:
 
 
 async def auto(curve: Curve, jobs: int) -> Settled:
-    """The same, with as many as the loop has found, once it has come to rest."""
+    """The same with the number that GPU sharing settles on."""
     async with gpu_with(curve, 1) as (pool, gpus):
         packer = Packer(gpus, pool, spare=lambda _busy: CORES, loads=dict, look_seconds=LOOK_SECONDS)
         keeping = asyncio.create_task(packer.keep())
@@ -148,7 +148,7 @@ async def auto(curve: Curve, jobs: int) -> Settled:
 
 
 async def _throughput(pool: WorkflowPool, *, warm: int, jobs: int) -> float:
-    """From the end of the last job of the warm-up to the end of the last job."""
+    """From the end of the last warm-up job to the end of the last job."""
     loop = asyncio.get_running_loop()
     ended: list[float] = []
     end = pool.on(JobCompleted, lambda _event: ended.append(loop.time()))
@@ -164,7 +164,7 @@ async def _throughput(pool: WorkflowPool, *, warm: int, jobs: int) -> float:
 
 
 async def _fill(pool: WorkflowPool) -> None:
-    """Always some that wait."""
+    """Keep some jobs waiting."""
     while True:
         if pool.stats().queued < 20:
             await pool.enqueue(picture(uuid4().int % 2**32, steps=STEPS))
@@ -215,7 +215,7 @@ async def measure(scale: float) -> list[Figure]:
                 f"≥ {curve.at_least:g} ×",
                 found / own >= curve.at_least,
             ),
-            # of this machine's clock: those that start take as long as they take, and jobs a quarter
+            # in real time: process starts take as long as they take, jobs a quarter
             Figure(f"{curve.name}: auto had {count} after", settled.reached_seconds, "s"),
             Figure(f"{curve.name}: auto was at rest after", settled.seconds, "s"),
         ]

@@ -1,4 +1,4 @@
-"""The control plane over HTTP: how soon a job is handed over, cycles a second, and what parked workers cost."""
+"""The control plane over HTTP: time to lease, cycles per second, and the cost of parked workers."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ OUTPUT = {"output": {"size": 1, "mime_type": "video/mp4"}}
 
 @dataclass
 class Site:
-    """Server processes over one database, an engine of our own to fill it, and a user."""
+    """Server processes over one database, an engine in this process to fill it, and a user."""
 
     engine: Engine
     urls: list[str]
@@ -46,7 +46,7 @@ class Site:
     effect_id: int
 
     async def workers(self, count: int) -> list[tuple[str, str]]:
-        """Registered workers, with their tokens."""
+        """Registered workers and their tokens."""
         made = [(f"worker-{number}", f"token-{number}") for number in range(count)]
         for name, token in made:
             await self.engine.fleet.workers.register(worker_id=name, fleet_slug="bench", token_hash=hash_secret(token))
@@ -57,7 +57,7 @@ class Site:
 async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]:
     async with postgres_urls(server, name, ["main"]) as (central, shards), AsyncExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-http-"))
-        # in the servers' folder, because the graphs must be where they look for them
+        # in the servers' folder, where they look for graphs
         engine = await stack.enter_async_context(engine_on(central, shards, data_dir=Path(folder)))
         user = await engine.accounts.tenancy.create_user(email="bench@example.org")
         await engine.accounts.ledger.credit(user.tenant_id, 10**9, reference="bench")
@@ -101,7 +101,7 @@ async def _process(folder: str, central: str, shards: dict[str, str], port: int)
 
 
 class Caller:
-    """Calls one server, as somebody."""
+    """A client with a token."""
 
     def __init__(self, session: aiohttp.ClientSession, url: str, token: str) -> None:
         self._session = session
@@ -116,7 +116,7 @@ class Caller:
 
 
 async def handover_ms(server: Server, jobs: int) -> list[float]:
-    """From the submission until a parked worker has the job, one after the other."""
+    """From submission until a parked worker has the job, one at a time."""
     times = []
     async with site(server, "handover", 1) as here, aiohttp.ClientSession() as session:
         [(name, token)] = await here.workers(1)
@@ -134,7 +134,7 @@ async def handover_ms(server: Server, jobs: int) -> list[float]:
 
 
 async def procrastinate_ms(server: Server, jobs: int) -> list[float]:
-    """The same with procrastinate: from deferring until the worker has begun."""
+    """The same with procrastinate: from deferring until the worker starts the job."""
     url = await server.create_database("rival_latency")
     app = procrastinate.App(connector=procrastinate.PsycopgConnector(conninfo=url))
     begun = asyncio.Event()
@@ -160,8 +160,8 @@ async def procrastinate_ms(server: Server, jobs: int) -> list[float]:
 
 
 async def cycles_per_second(server: Server, jobs: int, workers: int, processes: int) -> tuple[float, float]:
-    """Poll and complete over HTTP, many workers at once, each one job at a time; and the processor time that the
-    servers took for each, in milliseconds: on a busy machine only that says something."""
+    """Poll and complete over HTTP with many workers, one job each; and the servers' CPU milliseconds per job, which
+    other load does not distort."""
     async with site(server, "cycles", processes) as here:
         await _fill(here, jobs)
         made = await here.workers(workers)
@@ -193,7 +193,7 @@ class Parked:
 
 
 async def parked(server: Server, workers: int, *, jobs: int, per_second: int) -> Parked:
-    """What workers cost that wait at one process, and how soon one of them has a job."""
+    """Cost of workers parked at one process, and how soon one of them gets a job."""
     async with site(server, "parked", 1) as here:
         made = await here.workers(workers)
         async with aiohttp.ClientSession(
@@ -251,13 +251,13 @@ async def _fill(here: Site, jobs: int) -> None:
 
 
 async def _queries(url: str, *, seconds: float) -> float:
-    """Transactions a second in the central database."""
+    """Transactions per second in the central database."""
     connection = await asyncpg.connect(url)
     try:
         counted = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()"
         before = await connection.fetchval(counted)
         await asyncio.sleep(seconds)
-        # but for our own look
+        # without this query itself
         return float(await connection.fetchval(counted) - before - 1) / seconds
     finally:
         await connection.close()

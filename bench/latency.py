@@ -1,4 +1,4 @@
-"""How long a lease takes with few rows and with very many, and how many heartbeats are HOT updates."""
+"""Time to lease with few rows and with many, and the share of heartbeats that are HOT updates."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 
 PROVIDERS = ("self_hosted",)
 
-# Rows of other workflows: most of them done, the rest queued before ours.
+# Rows of other workflows: most done, the rest queued before ours.
 CROWD = """
 INSERT INTO ai_job_dispatches
        (tenant_id, tenant_job_id, shard, workflow_id, workflow_hash, provider, stage, status, priority, rank,
@@ -37,7 +37,7 @@ class Latency:
 
 
 async def lease_latency(server: Server, *, rows: int, queued: int, samples: int = 400) -> Latency:
-    """The time to lease one job, one worker asking at a time."""
+    """Time to lease one job, one worker at a time."""
     async with (
         postgres_urls(server, "latency", ("a",)) as (central_url, shard_urls),
         engine_on(central_url, shard_urls) as engine,
@@ -54,7 +54,7 @@ async def lease_latency(server: Server, *, rows: int, queued: int, samples: int 
             if not leased:
                 raise RuntimeError("nothing was leased")
             await engine.outbox.delivery.idle()
-        # The first ones warm connections and plans.
+        # The first ones warm up connections and plans.
         measured = sorted(1000 * each for each in times[50:])
         return Latency(statistics.median(measured), measured[int(0.99 * len(measured))])
 
@@ -70,7 +70,7 @@ async def _crowd(engine: Engine, central_url: str, rows: int, queued: int) -> No
 
 
 async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> float:
-    """The share of heartbeats that PostgreSQL could do without touching an index."""
+    """Share of heartbeats that PostgreSQL applied without touching an index."""
     async with (
         postgres_urls(server, "hot", ("a",)) as (central_url, shard_urls),
         engine_on(central_url, shard_urls) as engine,
@@ -78,7 +78,7 @@ async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> fl
         filled = await fill(engine, jobs=leases, tenants=1, workers=1, concurrency=leases)
         request = LeaseRequest(worker_id=filled.workers[0], providers=PROVIDERS, limit=leases)
         leased = await engine.queue.leasing.lease(request)
-        # The leases are updates too, and not what is measured.
+        # Leases are updates, too, but not measured.
         before = await _updates(central_url, at_least=leases)
         for beat in range(beats):
             heartbeats = [
@@ -91,7 +91,7 @@ async def hot_share(server: Server, *, leases: int = 200, beats: int = 20) -> fl
 
 
 async def _updates(url: str, *, at_least: int = 0) -> tuple[int, int]:
-    """All and HOT updates of the dispatches so far. Statistics arrive late, so those that are due are waited for."""
+    """All and HOT updates of the dispatches. Statistics arrive late, so pending ones are awaited."""
     connection = await asyncpg.connect(url)
     try:
         for _ in range(200):

@@ -1,7 +1,7 @@
-"""The web app as somebody sees it who has made a lot: how soon it is there, how soon it answers, and what it costs.
+"""The web app with a long history: time to load, time to respond, and idle cost.
 
-The desk is a process, as `comfyrelay up` starts it, and the page is in a real Chromium; both share the machine with
-whatever else runs there. The history is made by the services; then every output gets a picture, the same for all.
+The desk is a process started with `comfyrelay up`, and the page is in a real Chromium on the same machine. The services
+create the history; then every output gets the same image.
 """
 
 import asyncio
@@ -49,10 +49,10 @@ GOAL_READY_MS = 1_000.0
 GOAL_EVENT_MS = 1_000.0
 GOAL_INPUT_MS = 50.0
 GOAL_IDLE_PERCENT = 3.0
-# The least that the browser's own clock of events tells.
+# The resolution of the browser's event timing.
 LEAST_INPUT_MS = 16.0
 _SCRIPT = re.compile(r'(?:type="module"[^>]*src|rel="modulepreload"[^>]*href)="/(assets/[^"]+)"')
-# When the area stands, everything in it can be used, and nothing keeps the page from answering.
+# The area is complete and the page responds.
 _LOADED = """async () => {
   const frame = () => new Promise((done) => requestAnimationFrame(done));
   const there = () => IS_THERE;
@@ -75,7 +75,7 @@ _LOADED = """async () => {
 # A batch by its label, or a job by its prompt.
 _QUEUE = '/of the cat|cat on a roof/.test(document.querySelector("main")?.innerText)'
 _GALLERY = '[...document.querySelectorAll("main img")].some((each) => each.complete && each.naturalWidth)'
-# Tells, by the clock of the machine, when a text came on the screen.
+# Records, in wall-clock time, when a text appeared on the screen.
 SEEN = """(text) => new Promise((done) => {
   const look = () => {
     if (!document.querySelector("main").innerText.includes(text)) return requestAnimationFrame(look);
@@ -92,14 +92,14 @@ _INPUT = """() => {
 
 @asynccontextmanager
 async def history(folder: Path, simulator_url: str, jobs: int) -> AsyncIterator[tuple[DeskProcess, Client]]:
-    """A desk with so many jobs that have ended, most of them with an output, and nothing left to do."""
+    """A desk with this many ended jobs, most with an output, and an empty queue."""
     batch = min(jobs, BATCH)
     write_pictures(folder / "data" / "inputs" / "many", batch // PROMPTS)
     async with running(folder, simulator_url) as (_, client):
         slug = await own_workflow(client)
         for _ in range(jobs // batch):
             await add(client, slug, "many", prompts(PROMPTS))
-        # what runs already is the worker's own
+        # the worker's job is already running
         for each in [each async for each in client.jobs(status="processing")]:
             await client.cancel("job", each.id)
     await end_some(folder / "data", jobs)
@@ -109,7 +109,7 @@ async def history(folder: Path, simulator_url: str, jobs: int) -> AsyncIterator[
 
 
 def draw_all(data_dir: Path) -> None:
-    """Every output is a picture, with its poster."""
+    """Give every output an image and a poster."""
     original = data_dir / "objects" / "bench.png"
     original.write_bytes(picture(1))
     with sqlite3.connect(next(data_dir.glob("tenant*.db"))) as database:
@@ -126,7 +126,7 @@ def draw_all(data_dir: Path) -> None:
 
 
 def script_figure() -> Figure:
-    """What must be there before anything is shown, as it goes over the wire."""
+    """Transfer size of what the first paint needs."""
     names = _SCRIPT.findall((APP / "index.html").read_text("utf-8"))
     size = sum(len(gzip.compress((APP / each).read_bytes(), 9)) for each in names) / 1000
     goal = GOAL_BYTES / 1000
@@ -134,7 +134,7 @@ def script_figure() -> Figure:
 
 
 async def load_figures(context: BrowserContext, path: str, is_there: str, name: str) -> list[Figure]:
-    """Of several loads, each with nothing kept from the one before."""
+    """Several loads, each with an empty cache."""
     found = [await _load(context, path, is_there) for _ in range(LOADS)]
     middle = {key: statistics.median(each[key] for each in found) for key in found[0]}
     worst = {key: max(each[key] for each in found) for key in found[0]}
@@ -165,7 +165,7 @@ async def _load(context: BrowserContext, path: str, is_there: str) -> dict[str, 
 
 
 async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> list[Figure]:
-    """From the answer to whoever adds a job until the page that somebody else looks at shows it."""
+    """From the answer to a submission until another page shows the job."""
     took = []
     for number in range(EVENTS):
         label = f"seen {number:03d}"
@@ -186,11 +186,11 @@ async def event_figures(page: Page, client: Client, slug: str, file_id: str) -> 
 
 
 async def input_figures(page: Page, name: str, keys: Sequence[str]) -> list[Figure]:
-    """From a key until the next paint shows what it did, as the browser itself measures it."""
+    """From a key press to the next paint, as the browser measures it."""
     await page.evaluate(_INPUT)
     for number in range(PRESSES):
         await page.keyboard.press(keys[number % len(keys)], delay=40)
-    # entries come a moment after the paint that they tell of
+    # entries follow the paint they describe
     await page.wait_for_timeout(1000)
     slow = sorted(each for kind, each in await page.evaluate("window.inputs") if kind == "keydown")
     took = [LEAST_INPUT_MS] * (PRESSES - len(slow)) + slow
@@ -200,7 +200,7 @@ async def input_figures(page: Page, name: str, keys: Sequence[str]) -> list[Figu
 
 
 async def idle_figure(desk: DeskProcess) -> Figure:
-    """With the page open, and nothing to do."""
+    """CPU share of an open, idle page."""
     used = desk.processor_seconds()
     await asyncio.sleep(IDLE_SECONDS)
     share = 100 * (desk.processor_seconds() - used) / IDLE_SECONDS

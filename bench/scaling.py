@@ -1,4 +1,4 @@
-"""How soon a job that finds no machine has one launched: from its submission to the call at the provider."""
+"""How soon a job without a machine triggers a launch: from its submission to the call of the provider."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.submission.requests import JobRequest
 
 GRAPH = {"1": {"class_type": "SaveVideo", "inputs": {"text": "a cat"}}}
-# Others wait meanwhile, for a fleet that is only reported on: what is seen is a long queue.
+# A long queue of a report-only fleet waits at the same time.
 QUEUED = """
 INSERT INTO ai_job_dispatches (workflow_id, rank, available_at, created_at, max_attempts, stage, provider, tenant_id,
                                tenant_job_id, shard, workflow_hash)
@@ -32,13 +32,13 @@ SELECT $1, n, now(), now(), 3, 'production', 'self_hosted', 't', 'j' || n, 'main
 """
 WITHOUT_MACHINES = "UPDATE machines SET ended_at = now(), reason = 'unneeded' WHERE ended_at IS NULL"
 GOAL_SECONDS = 1.0
-# what a fleet has unless somebody says otherwise
+# defaults of a fleet
 POLICY = "balanced"
 MINE, OTHERS = "mine", "others"
 
 
 class Provider:
-    """Answers at once, and knows when it was called."""
+    """Answers at once and records when it was called."""
 
     can_launch = True
 
@@ -81,7 +81,7 @@ async def measure(scale: float) -> list[Figure]:
 async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure]:
     async with postgres_urls(server, f"scaling_{queued}", ["main"]) as (central, shards), AsyncExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="bench-scaling-")))
-        # one takes jobs, and one scales: they speak through the database
+        # one takes jobs and one scales: they communicate through the database
         engine = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
         scaler = await stack.enter_async_context(engine_on(central, shards, data_dir=folder))
         for each in (engine, scaler):
@@ -94,7 +94,7 @@ async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure
         took = []
         for number in range(samples + 1):
             effect_id = await _next_effect(engine, number)
-            # at any time between two ticks
+            # at a random time between two ticks
             await asyncio.sleep(random.uniform(0.2, 1.2))
             await connection.execute(WITHOUT_MACHINES)
             provider.called.clear()
@@ -109,7 +109,7 @@ async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure
         if provider.ordered != samples + 1:
             raise RuntimeError(f"{samples + 1} jobs have launched {provider.ordered} machines, not one each.")
         await connection.close()
-    # the first waits until somebody leads
+    # the first waits until a process leads
     ordered = sorted(took[1:])
     p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
     what = f"submit until the provider is called, {POLICY}, {queued:,} queued"
@@ -120,7 +120,7 @@ async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure
 
 
 async def _set_up(engine: Engine, central: str, queued: int) -> None:
-    """A fleet that launches, and one that is only reported on, with a queue."""
+    """A fleet that launches, and a report-only fleet with a queue."""
     await engine.catalogue.workflows.create(slug=OTHERS, graph=GRAPH)
     for slug in (MINE, OTHERS):
         scaling = {"policy": POLICY, "launches_per_minute": 100_000, "is_dry_run": slug == OTHERS}
@@ -136,8 +136,7 @@ async def _set_up(engine: Engine, central: str, queued: int) -> None:
 
 
 async def _next_effect(engine: Engine, number: int) -> int:
-    """Of a workflow that nobody has asked for yet, which the fleet has alone: for one that was asked for lately a
-    machine is kept, and the next job would not be what launches it."""
+    """Use a fresh workflow each time: for a recent one a machine is kept, and the next job would launch none."""
     slug = f"{MINE}-{number}"
     await engine.catalogue.workflows.create(slug=slug, graph=GRAPH)
     await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=MINE, workflow_slugs=[slug])

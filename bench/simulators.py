@@ -1,4 +1,4 @@
-"""Simulator servers in a process of their own, so that they do not share an event loop with what is measured."""
+"""Simulators in a separate process, so that they do not share an event loop with the measured code."""
 
 import asyncio
 import sys
@@ -10,7 +10,7 @@ from comfyrelay.simulator import Simulator
 
 @asynccontextmanager
 async def simulators(count: int) -> AsyncIterator[list[str]]:
-    """Start so many; yields their addresses."""
+    """Start simulators and yield their URLs."""
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-m",
@@ -24,7 +24,7 @@ async def simulators(count: int) -> AsyncIterator[list[str]]:
     try:
         yield [(await process.stdout.readline()).decode().strip() for _ in range(count)]
     finally:
-        # they end with their input, also when this process is killed
+        # they exit with their standard input, also if this process is killed
         process.stdin.close()
         await process.wait()
 

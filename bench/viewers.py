@@ -1,7 +1,7 @@
-"""A server with an audience: 200 people look at their own queues on one process while jobs come and go.
+"""A server with 200 viewers who watch their own queues on one process while jobs come and go.
 
-One of them has a real Chromium, which the figure "event to screen" is of; the others follow the same stream by HTTP.
-All share the machine with the server and PostgreSQL.
+One viewer uses a real Chromium for "event to screen"; the others follow the same stream over HTTP. All share the
+machine with the server and PostgreSQL.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ SCREEN_JOBS = 40
 
 @dataclass
 class Viewer:
-    """Somebody with a token, and when each job was heard of."""
+    """A user with a token, and when each job was seen."""
 
     token: str
     heard: dict[str, float] = field(default_factory=dict)
@@ -47,7 +47,7 @@ class Viewer:
 
 
 async def measure(server: Server, scale: float) -> list[Figure]:
-    """From the answer to whoever submits a job until it is heard of, or seen."""
+    """From the answer to a submission until the job is seen."""
     viewers, jobs = max(2, int(VIEWERS * scale)), max(10, int(JOBS * scale))
     build_app()
     timeout = aiohttp.ClientTimeout(total=None)
@@ -113,7 +113,7 @@ async def _heard(here: Site, session: aiohttp.ClientSession, viewers: list[Viewe
     async with asyncio.timeout(30):
         while not all(job in viewer.heard for viewer, job, _ in sent):  # noqa: ASYNC110  (of 200 streams)
             await asyncio.sleep(0.05)
-    # a stream may be quicker than the answer
+    # a stream may be faster than the answer
     return [max(0.0, 1000 * (viewer.heard[job] - answered)) for viewer, job, answered in sent]
 
 
@@ -125,7 +125,7 @@ async def _seen(here: Site, session: aiohttp.ClientSession, viewer: Viewer, page
         made = await caller.post("/api/ai-jobs", {**job_body(here, 10**6 + number), "label": label})
         answered = 1000 * time.time()
         took.append(max(0.0, await seen - answered))
-        # the next one is shown where this one was
+        # the next one appears in its place
         await caller.post(f"/api/ai-jobs/{made['id']}/cancel", {})
     return took
 

@@ -1,7 +1,6 @@
-"""What a worker costs: the time that a job takes beside its run, and how much of its time the GPU works.
+"""Cost of a worker: the time a job takes in addition to its run, and GPU utilisation.
 
-Server and worker are processes, as the tests of the whole system start them; the simulator for ComfyUI and the network
-in between are in this one.
+Server and worker are processes; the simulator and the network between them are in this one.
 """
 
 import asyncio
@@ -28,7 +27,7 @@ LOOK_EVERY_SECONDS = 0.02
 
 
 def picture(number: int, *, side: int = 64) -> bytes:
-    """Another one for each number; larger ones are noise, which does not get smaller when it is stored."""
+    """Different for each number; larger ones are noise, which does not compress."""
     file = io.BytesIO()
     if side > 64:
         Image.frombytes("RGB", (side, side), os.urandom(3 * side * side)).save(file, "PNG", compress_level=0)
@@ -38,7 +37,7 @@ def picture(number: int, *, side: int = 64) -> bytes:
 
 
 async def own_seconds(system: System, count: int) -> float:
-    """What ComfyUI itself takes for such an image, by its own messages."""
+    """ComfyUI's own time for such an image, from its messages."""
     found = []
     async with ComfyClient(system.simulator.url) as comfy, httpx.AsyncClient(base_url=system.simulator.url) as http:
         for number in range(count):
@@ -51,7 +50,7 @@ async def own_seconds(system: System, count: int) -> float:
 
 
 async def seconds_to_completed(system: System, effect_id: int, file_id: str) -> float:
-    """From submitting a job until its user hears that it is completed."""
+    """From submission until the user sees the completion."""
     began = time.perf_counter()
     job_id = await system.submit(effect_id, input_file_id=file_id)
     path = f"/api/ai-jobs/{job_id}/events"
@@ -64,7 +63,7 @@ async def seconds_to_completed(system: System, effect_id: int, file_id: str) -> 
 
 
 async def added_ms(count: int) -> list[float]:
-    """The time that a job takes beyond ComfyUI's own, job by job."""
+    """Time of a job beyond ComfyUI's own, job by job."""
     with tempfile.TemporaryDirectory(prefix="bench-worker-") as folder:
         async with open_system(Path(folder), {}, quiet=True) as system:
             own = await own_seconds(system, min(count, 20))
@@ -76,7 +75,7 @@ async def added_ms(count: int) -> list[float]:
 
 
 async def busy_share(jobs: int, **settings: Any) -> float:
-    """How much of the time between its first run and its last the GPU works, in per cent."""
+    """GPU utilisation between its first run and its last, in per cent."""
     with tempfile.TemporaryDirectory(prefix="bench-worker-") as folder:
         async with open_system(Path(folder), {}, quiet=True) as system:
             effect = await system.effect()
@@ -96,7 +95,7 @@ async def busy_share(jobs: int, **settings: Any) -> float:
 
 
 async def _watch(url: str, seen: list[bool]) -> None:
-    """Look at even intervals whether ComfyUI runs something."""
+    """Sample whether ComfyUI runs something."""
     loop = asyncio.get_running_loop()
     next_at = loop.time()
     async with httpx.AsyncClient(base_url=url) as http:
