@@ -170,7 +170,7 @@ async def command_figures(desk: DeskProcess, rounds: int) -> list[Figure]:
 
 
 def _lasting(name: str, found: Sequence[tuple[float, float]]) -> Figure:
-    """Median and minimum of wall and CPU seconds."""
+    """Median wall time and minimum CPU time."""
     return Figure(
         name, statistics.median(each[0] for each in found), "s", f"processor {min(each[1] for each in found):.2f} s"
     )

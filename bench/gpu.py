@@ -72,7 +72,7 @@ async def gpu_with(curve: Curve, count: int) -> AsyncIterator[tuple[WorkflowPool
 
 
 async def own_queue(curve: Curve, jobs: int) -> float:
-    """Images per minute of one simulator with a full queue of its own."""
+    """Images per minute of one simulator with a full queue."""
     async with gpu_with(curve, 1) as (_, gpus):
         [url] = gpus.gpus()[0].processes
         async with httpx.AsyncClient(base_url=url, timeout=60) as http:
@@ -185,7 +185,7 @@ async def measure(scale: float) -> list[Figure]:
         figures += [
             Figure(f"{curve.name}: ComfyUI's own queue, filled ahead", own, "/min"),
             *(
-                Figure(f"{curve.name}: {each} on the gpu", rate, "/min", "its own queue", rate / own)
+                Figure(f"{curve.name}: {each} on the GPU", rate, "/min", "its own queue", rate / own)
                 for each, rate in rates.items()
             ),
             Figure(
@@ -215,7 +215,7 @@ async def measure(scale: float) -> list[Figure]:
                 f"≥ {curve.at_least:g} ×",
                 found / own >= curve.at_least,
             ),
-            # in real time: process starts take as long as they take, jobs a quarter
+            # wall time: jobs are sped up four times, process starts are not
             Figure(f"{curve.name}: auto had {count} after", settled.reached_seconds, "s"),
             Figure(f"{curve.name}: auto was at rest after", settled.seconds, "s"),
         ]

@@ -43,7 +43,7 @@ async def postgres_server() -> AsyncIterator[Server]:
     """Start PostgreSQL with its default settings; stop it and drop its data at the end."""
     folder = Path(tempfile.mkdtemp(prefix="bench-pg-"))
     try:
-        # Run as root, the package creates a system user `pgserver` and starts under that.
+        # When run as root, the package creates a system user `pgserver` and starts under that.
         handle = await asyncio.to_thread(get_server, folder / "data")
         try:
             info = handle.get_postmaster_info()

@@ -1,4 +1,4 @@
-"""How soon a job without a machine triggers a launch: from its submission to the call of the provider."""
+"""Time from submitting a job that needs a new machine to the provider call."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ async def _launches(server: Server, *, samples: int, queued: int) -> list[Figure
         if provider.ordered != samples + 1:
             raise RuntimeError(f"{samples + 1} jobs have launched {provider.ordered} machines, not one each.")
         await connection.close()
-    # the first waits until a process leads
+    # skip the first sample: it includes the leader election
     ordered = sorted(took[1:])
     p99 = ordered[min(len(ordered) - 1, int(0.99 * len(ordered)))]
     what = f"submit until the provider is called, {POLICY}, {queued:,} queued"
@@ -136,7 +136,7 @@ async def _set_up(engine: Engine, central: str, queued: int) -> None:
 
 
 async def _next_effect(engine: Engine, number: int) -> int:
-    """Use a fresh workflow each time: for a recent one a machine is kept, and the next job would launch none."""
+    """Use a fresh workflow each time: a machine is kept for a recent workflow, so the next job would launch none."""
     slug = f"{MINE}-{number}"
     await engine.catalogue.workflows.create(slug=slug, graph=GRAPH)
     await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=MINE, workflow_slugs=[slug])

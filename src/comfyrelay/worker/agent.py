@@ -43,10 +43,10 @@ log = structlog.get_logger(__name__)
 # How long to wait for unreachable storage; heartbeats keep the lease alive.
 DOWNLOAD_PATIENCE_SECONDS = 120.0
 UPLOAD_PATIENCE_SECONDS = 3600.0
-# After a disk error, probably a full disk, no job is polled for: it would only use up an attempt.
+# Pause polling after a disk error, usually a full disk: a new job would only use up an attempt.
 DISK_PAUSE_SECONDS = 60.0
 SIGN_OFF_SECONDS = 5.0
-# The most jobs one poll may ask for, prefetches included.
+# Upper limit of prefetched jobs, and of finished jobs whose outputs are still uploading.
 MOST_PREFETCHED = 40
 
 
@@ -71,7 +71,7 @@ class Agent:
 
         `signals`: whether SIGTERM and Ctrl-C stop this worker; otherwise only `stop` does.
         `on_output` is awaited before an output is reported to the control plane, and must not fail.
-        `on_online` is called when a server is usable again after none was.
+        `on_online` is called when a server becomes usable and none was before.
         `wrap_server` wraps each ComfyUI client; `own_nodes` are the node classes that the wrapper runs itself.
         `is_shared`: whether jobs of several users run here.
         `last_lines` returns the end of its log, without secrets, for administrators.
@@ -245,7 +245,7 @@ class Agent:
                 # more servers may have started since
                 now = {"max_concurrency": self._servers.at_once, "capabilities": capabilities}
                 if await registration.register({**details, **now}, is_at_work=is_at_work):
-                    # sent now because the first poll need not carry megabytes
+                    # sent with the registration, so that the first poll need not carry megabytes
                     self._capabilities.mark_sent(capabilities)
                     self._bring_definitions()
 

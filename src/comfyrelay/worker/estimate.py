@@ -1,4 +1,4 @@
-"""Estimate how long a run still takes, and whether it fits into a shutdown notice."""
+"""Estimate the remaining time of a run, and whether it can finish before a shutdown."""
 
 from collections import OrderedDict
 
@@ -15,8 +15,8 @@ def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> f
     in length. The larger of both estimates counts: requeueing too early loses the run, being cut off loses the run and
     the notice.
 
-    A run that has exceeded the typical time is estimated from its progress alone. Without progress it is expected to
-    take as long again as it has taken.
+    A run that has exceeded the typical time is estimated from its progress alone. Without progress, the remaining time
+    is the time by which it is already late.
     """
     if progress >= 1:
         return 0.0

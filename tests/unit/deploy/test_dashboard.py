@@ -1,4 +1,4 @@
-"""The dashboard and the alerts use all exported fleet metrics and no others."""
+"""The dashboard shows every exported fleet metric, every gauge has an alert, and neither uses other metrics."""
 
 import json
 import re

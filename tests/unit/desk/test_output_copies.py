@@ -1,4 +1,4 @@
-"""Outputs keep one name each in the output folder."""
+"""Each output keeps one name in the output folder."""
 
 from pathlib import Path
 

@@ -90,7 +90,7 @@ class QueueAdapter(Protocol):
 
 
 class MemoryQueue:
-    """Jobs live as long as the process."""
+    """An in-memory queue. Its jobs are lost when the process ends."""
 
     durable = False
 
@@ -116,7 +116,7 @@ class MemoryQueue:
         return self._buckets.remove(job_id)
 
     async def begin(self, ticket: Ticket) -> None:
-        """Nothing to do: an attempt that ends with the process takes its job with it."""
+        """Nothing to do: nothing to do: jobs do not outlive the process."""
 
     async def settle(self, job_id: str, outcome: JobOutcome) -> None:
         """Nothing to do: the pool's own registry has it."""

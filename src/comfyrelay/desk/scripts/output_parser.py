@@ -13,7 +13,7 @@ LARGEST_SEED = 2**64 - 1
 MOST_FILES = 10_000
 # The last lines explain a failure.
 TAIL_CHARACTERS = 256 * 1024
-# Percentages stand near the start of a line, and the regular expression is slow.
+# Progress appears near the start of a line, and the regular expressions are slow.
 _MOST_READ = 2_000
 # File system clocks may be coarser than ours, or slightly late.
 _CLOCK_SECONDS = 2.0
@@ -26,7 +26,7 @@ _PERCENT = re.compile(r"(?<![\w.])(\d{1,3}(?:\.\d{1,6})?)\s?%")
 _COUNT = re.compile(rf"(?<![\w/.\\:-]){_OF}(?![\w/.:%-])")
 # Percentages of these are not progress.
 _METER = re.compile(r"\b(?:v?ram|[cg]pu|mem(?:ory)?|disk|swap|util\w*|battery)\b", re.I)
-# A prompt may contain anything.
+# Skip echoed prompts: they may contain anything.
 _ECHO = re.compile(r"\W{0,4}(?:positive|negative|prompt)\b(?!_id)", re.I)
 _SEED = re.compile(r"\b(?:\w{1,20}_)?seed[\"']?(?:\s*(?:[:=]|->|→|is\b|used\b|to\b)){0,2}\s*[\"']?(\d{1,20})\b", re.I)
 
@@ -58,7 +58,7 @@ class ScriptProgress:
 
 
 class Reading:
-    """Parses lines in bounded memory. `words` are the texts that the script was given and may repeat."""
+    """Parses lines in bounded memory. `words` are the texts passed to the script, which it may echo."""
 
     def __init__(self, words: Iterable[str] = ()) -> None:
         self._echo = Echo(words)
@@ -110,7 +110,7 @@ class Reading:
         says_saved = _SAVED.search(own) is not None
         if found := tuple(_candidates(own)):
             self.candidates[found] = says_saved
-        # a given text may occur in a file name; that the file was saved must be the script's own text
+        # a file name may contain a given text, but only the script's own text can say that a file was saved
         if own != text and (says_saved or _IN_A_FOLDER.match(own)) and (found := tuple(_candidates(text))):
             self.candidates.setdefault(found, False)
 
@@ -165,7 +165,7 @@ def _is_new(path: Path, since: float) -> bool:
 
 
 def _candidates(text: str) -> Iterator[str]:
-    """Possible readings of a path in a line, most likely first; the existing files decide."""
+    """Possible readings of a path in a line, most likely first; the caller uses the first that exists."""
     saved = _SAVED.search(text)
     rest = text[saved.end() :] if saved else text.strip()
     rest = rest[between.end() :] if (between := _BETWEEN.match(rest)) else rest

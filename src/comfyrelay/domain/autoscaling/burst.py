@@ -1,7 +1,7 @@
 """Decide which waiting jobs go to the cloud: self-hosted first, and within the budget.
 
 The queue is simulated in order: each job takes the first free slot, so a job that goes to the cloud frees its place for
-the next. Money is in integer millionths of a currency.
+the next. Money is in integer millionths of the currency unit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -51,7 +51,7 @@ class WaitingJob:
 
     @property
     def expected_cost_micros(self) -> int:
-        """At least one millionth: free jobs could not be limited."""
+        """At least one millionth, because a budget cannot limit free jobs."""
         return max(1, ceil((self.cloud_micros_per_second or 0) * self.seconds))
 
 
@@ -78,7 +78,7 @@ class BurstSnapshot:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstDecision:
-    """Where a queued dispatch goes, and why. `wait_seconds` is its total wait here; `None` means for ever."""
+    """Where a queued dispatch goes, and why. `wait_seconds` is its total wait here; `None` if it can never run here."""
 
     dispatch_id: int
     workflow: int
@@ -169,7 +169,7 @@ class _Slots:
     def __init__(self, runners: Sequence[BurstRunner]) -> None:
         self._runners = [each for each in runners if each.machine.state is not MachineState.DRAINING]
         self._free = [sorted(free_from(each.machine)) for each in self._runners]
-        # cached: which slots could run a kind of job
+        # cache: indexes of the runners that can run each kind of job
         self._able: dict[tuple[int, str], list[int]] = {}
 
     def wait_of(self, job: WaitingJob) -> float:

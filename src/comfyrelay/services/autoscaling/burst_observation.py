@@ -148,7 +148,7 @@ def _makes_machines(fleet: FleetRecord) -> bool:
 
 def _coming(fleet: FleetRecord, found: SeenFleet) -> list[BurstRunner]:
     """Booting machines, and one that could be ordered at any moment, so that no job goes to the cloud before it is
-    ordered. None if limits, refusals or the circuit breaker prevent it."""
+    ordered. It is left out if limits, refusals or the circuit breaker prevent its launch."""
     booting = [each for each in found.machines if each.state is MachineState.BOOTING]
     space = headroom(found)
     if _makes_machines(fleet) and space.launches > 0:
