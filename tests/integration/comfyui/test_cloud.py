@@ -176,7 +176,7 @@ async def test_service_that_stays_busy_is_given_up(simulator: Simulator, cloud: 
         (402, "CLOUD_SUBSCRIPTION_REQUIRED", "active subscription"),
         (429, "FREE_TIER_EXHAUSTED", "free runs are used up"),
         (402, "PARTNER_NODE_PAYMENT_REQUIRED", "partner node"),
-        (402, None, "asked to refuse"),
+        (402, None, "injected this refusal"),
     ],
 )
 async def test_money_is_explained_and_not_asked_for_again(

@@ -161,7 +161,7 @@ def test_secret_is_a_file_for_its_owner_alone(tmp_path: Path) -> None:
     assert load_secret(tmp_path) == secret
     assert (tmp_path / SECRET_FILE).stat().st_mode & 0o777 == 0o600
     (tmp_path / SECRET_FILE).write_text("short\n")
-    with pytest.raises(ConfigurationError, match="Remove the file"):
+    with pytest.raises(ConfigurationError, match="Delete the file"):
         load_secret(tmp_path)
 
 

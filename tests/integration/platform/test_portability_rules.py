@@ -38,7 +38,7 @@ def test_nothing_outside_the_package_calls_what_windows_has_not() -> None:
     found = [
         f"{path.relative_to(SOURCE)}, {each}"
         for path in sorted(SOURCE.rglob("*.py"))
-        if path.relative_to(SOURCE).parts[0] != "portable"
+        if path.relative_to(SOURCE).parts[0] != "system"
         for each in findings(ast.parse(path.read_text("utf-8")))
     ]
     assert found == []

@@ -47,7 +47,7 @@ async def test_sign_in_leads_to_the_requested_page(chromium: Browser, shared_ser
         await page.goto("/gallery?q=a%20lake")
         await expect(page.get_by_role("heading", name="Sign in", exact=True)).to_be_visible()
         await fill_in(page, "ada@example.com", "a wrong guess")
-        await expect(page.get_by_role("alert")).to_have_text("Wrong email or password.")
+        await expect(page.get_by_role("alert")).to_have_text("The email or the password is wrong.")
         await fill_in(page, "ada@example.com", PASSWORD)
         await page.wait_for_url(re.compile(r"/gallery\?q=a\+lake$"))
         await expect(page.get_by_role("heading", name="Gallery", exact=True)).to_be_visible()
@@ -149,7 +149,7 @@ async def test_expired_session_asks_to_sign_in_and_keeps_input(visitor: Page, sh
     await expect(dialog).to_be_visible()
     await dialog.get_by_label("Password", exact=True).fill("a wrong guess")
     await dialog.get_by_role("button", name="Sign in", exact=True).click()
-    await expect(dialog.get_by_role("alert")).to_have_text("Wrong email or password.")
+    await expect(dialog.get_by_role("alert")).to_have_text("The email or the password is wrong.")
     async with visitor.expect_response(
         lambda each: "/api/gallery" in each.url and "what" in each.url and each.status == 200
     ):

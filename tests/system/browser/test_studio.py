@@ -212,7 +212,7 @@ class TestCreating:
             await expect(page.get_by_label("Balance", exact=True).get_by_text("13 tokens")).to_be_visible()
             rows = page.get_by_role("list", name="Transactions").get_by_role("listitem")
             await expect(rows).to_have_count(2)
-            await expect(rows.nth(0)).to_contain_text(re.compile("Used.*cat.*\u22127"))
+            await expect(rows.nth(0)).to_contain_text(re.compile("Spent.*cat.*\u22127"))
             await expect(rows.nth(1)).to_contain_text(re.compile(r"Topped up.*\+20"))
             await rows.nth(0).get_by_role("link").click()
             await page.get_by_role("link", name="Upload another file").click()

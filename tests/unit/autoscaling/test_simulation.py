@@ -318,7 +318,7 @@ def test_single_request_is_written_in_the_singular(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "problem"),
     [
-        ([], "one of --trace FILE, --generate and --fleet SLUG"),
+        ([], "--trace FILE, --generate or --fleet SLUG"),
         (["--generate", "--fleet", "main"], "only one of"),
         (["--generate", "--trace", "t.csv"], "only one of"),
     ],

@@ -42,7 +42,7 @@ class StorageChecks:
 
     async def run(self) -> StorageCheckResult:
         tried = [each async for each in self._tried()]
-        if any(each.problem for each in tried if each.part is not Part.BROWSERS):
+        if any(each.problem for each in tried if each.part != Part.BROWSERS):
             return StorageCheckResult(tried=tried, upload=None, download_url=None)
         path = f"{FOLDER}/{new_id()}.txt"
         return StorageCheckResult(
