@@ -6,6 +6,7 @@ drivers.
 """
 
 import asyncio
+import gc
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
@@ -95,6 +96,8 @@ def _run(call: Callable[[], object]) -> None:
         except sqlite3.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
                 raise
+            # a crashed engine may still hold a transaction in a connection that waits for the garbage collector
+            gc.collect()
         await_only(asyncio.sleep(RETRY_SECONDS))
     await_only(asyncio.sleep(0))
 
