@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
-MOST_PER_THOUSAND_WORDS = 0.5
+MAX_PER_THOUSAND_WORDS = 0.5
 _WORD = re.compile(r"[A-Za-z][A-Za-z'-]+")
 _CODE = re.compile(r"`[^`\n]*`")
 _FENCED = re.compile(r"^```.*?^```", re.M | re.S)
@@ -51,7 +51,7 @@ def main() -> int:
     hits = [hit for each in texts for hit in hits_in(each)]
     strict = [hit for hit in hits if hit.prose.is_strict]
     rate = 1000 * len(hits) / max(words, 1)
-    is_too_many = rate > MOST_PER_THOUSAND_WORDS
+    is_too_many = rate > MAX_PER_THOUSAND_WORDS
     for hit in hits if options.paths or is_too_many else strict:
         print(f"{hit.prose.path}:{hit.line}: “{hit.phrase}”: {hit.instead}")
     print(f"{len(hits)} phrases in {words} words, {rate:.2f} per thousand; {len(strict)} where none is allowed")

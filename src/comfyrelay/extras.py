@@ -48,5 +48,5 @@ def install_line(*extras: str) -> str:
 
 def require(*extras: str) -> None:
     """Raise `ConfigurationError` with the install command if an extra is missing."""
-    if not all(is_installed(each) for each in extras):
+    if not all(is_installed(extra) for extra in extras):
         raise ConfigurationError(f"This command needs an optional dependency. Install it: {install_line(*extras)}")

@@ -184,7 +184,7 @@ def is_loopback(host: str) -> bool:
 def _was_refused(error: BaseException | None) -> bool:
     """Whether the cause of an error is a refused connection, and not a missing response."""
     if isinstance(error, BaseExceptionGroup):
-        return any(_was_refused(each) for each in error.exceptions)
+        return any(_was_refused(exception) for exception in error.exceptions)
     return isinstance(error, ConnectionRefusedError) or (
         error is not None and (_was_refused(error.__cause__) or _was_refused(error.__context__))
     )

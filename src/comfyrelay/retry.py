@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 # Above this exponent the delay has long reached its maximum; larger ones would only overflow.
-_MOST_DOUBLINGS = 32
+_MAX_DOUBLINGS = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -25,7 +25,7 @@ class Backoff:
         """Return the delay after this many failures in a row. `at_least` is what a server asked for (`Retry-After`)."""
         if failures == 0:
             return at_least
-        doubled = self.first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS)
+        doubled = self.first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
         seconds = min(doubled, self.longest_seconds) * random.uniform(1 - self.jitter, 1 + self.jitter)
         return max(seconds, at_least)
 

@@ -40,7 +40,7 @@ def storable(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [storable(each) for each in value]
     if is_dataclass(value):
-        return {each.name: storable(getattr(value, each.name)) for each in fields(value)}
+        return {field.name: storable(getattr(value, field.name)) for field in fields(value)}
     return value
 
 

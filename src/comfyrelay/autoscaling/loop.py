@@ -41,7 +41,7 @@ TICK_SECONDS = 5.0
 # Jobs that arrive together are decided on together.
 DEBOUNCE_SECONDS = 0.1
 # Deciding takes at most this share of the time, even with a long queue.
-MOST_BUSY = 0.25
+MAX_BUSY = 0.25
 # Provider timeout.
 PROVIDER_SECONDS = 60.0
 PRICES_SECONDS = 300.0
@@ -88,8 +88,8 @@ class ScalingLoop:
         loops = (self._lead, self._decide_when_due, self._observe_at_ticks)
         try:
             async with asyncio.TaskGroup() as group:
-                for each in loops:
-                    group.create_task(each())
+                for loop in loops:
+                    group.create_task(loop())
         finally:
             # in a task that was not cancelled, because database calls of this one would be aborted
             await asyncio.shield(asyncio.create_task(self._let_go()))
@@ -129,7 +129,7 @@ class ScalingLoop:
             return
         await self._quietly("learn", self._scaling.durations.learn)
         fleets = [each for each in await self._scaled() if each.id not in self._busy_fleets and self._can_launch(each)]
-        await asyncio.gather(*(self._check_fleet(each) for each in fleets))
+        await asyncio.gather(*(self._check_fleet(fleet) for fleet in fleets))
 
     async def idle(self) -> None:
         """Wait for everything that was started."""
@@ -155,7 +155,7 @@ class ScalingLoop:
             began = time.monotonic()
             await self._quietly("decide", self.decide_once)
             # a long queue takes long to read: leave time for other work
-            await asyncio.sleep(min(self._tick_seconds, (time.monotonic() - began) * (1 / MOST_BUSY - 1)))
+            await asyncio.sleep(min(self._tick_seconds, (time.monotonic() - began) * (1 / MAX_BUSY - 1)))
 
     async def _observe_at_ticks(self) -> None:
         while True:
@@ -188,7 +188,7 @@ class ScalingLoop:
         task.add_done_callback(self._acts.discard)
 
     async def _scaled(self) -> list[FleetRecord]:
-        return [each for each in await self._scaling.snapshots.fleets() if each.is_scaled]
+        return [fleet for fleet in await self._scaling.snapshots.fleets() if fleet.is_scaled]
 
     def _provider(self, fleet: FleetRecord) -> MachineProvider | None:
         try:
@@ -328,7 +328,7 @@ class ScalingLoop:
     ) -> dict[str, Any]:
         standing = await self._scaling.machines.standing(fleet, [each.key for each in ending], is_end=True)
         fleet = standing.fleet
-        ids = [each.provider_id for each in standing.machines if each.provider_id is not None]
+        ids = [machine.provider_id for machine in standing.machines if machine.provider_id is not None]
         if not ids:
             return {"ended": 0}
         try:

@@ -182,11 +182,11 @@ class _BatchCommand:
         )
         bodies = [
             {
-                "input_payload": dict(each.payload),
-                "input_file_id": None if each.input is None else ids[each.input],
-                "label": each.label or None,
+                "input_payload": dict(item.payload),
+                "input_file_id": None if item.input is None else ids[item.input],
+                "label": item.label or None,
             }
-            for each in items
+            for item in items
         ]
         with errors_as_typed(target, has_input=bool(works_on)):
             batch = await client.submit_batch(

@@ -20,10 +20,10 @@ def print_results(results: AsyncIterator[CheckResult], out: Console, *, as_json:
 
     async def run() -> bool:
         seen = []
-        async for each in results:
-            seen.append(each)
+        async for result in results:
+            seen.append(result)
             if not as_json:
-                line = f"{_MARKS[each.verdict]} [bold]{escape(each.about)}[/bold]: {escape(each.text)}"
+                line = f"{_MARKS[result.verdict]} [bold]{escape(result.about)}[/bold]: {escape(result.text)}"
                 out.print(line, soft_wrap=True, highlight=False)
         if as_json:
             out.print_json(data=[each.model_dump(mode="json") for each in seen])

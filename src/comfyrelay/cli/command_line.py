@@ -28,11 +28,11 @@ def command_line(app: typer.Typer, *, first: Sequence[str] = ()) -> Callable[...
     while pending:
         command = pending.pop()
         # only the context knows --help
-        for each in command.get_params(typer.Context(command)):
-            if isinstance(each, TyperOption) and each.is_flag:
-                each.metavar = ""
-            elif isinstance(each, TyperOption) and each.metavar is None:
-                each.metavar = _METAVARS.get(getattr(getattr(each, "type_descriptor", None), "annotation", None))
+        for param in command.get_params(typer.Context(command)):
+            if isinstance(param, TyperOption) and param.is_flag:
+                param.metavar = ""
+            elif isinstance(param, TyperOption) and param.metavar is None:
+                param.metavar = _METAVARS.get(getattr(getattr(param, "type_descriptor", None), "annotation", None))
         if isinstance(command, TyperGroup):
             pending.extend(command.commands.values())
     if isinstance(whole, TyperGroup):

@@ -25,7 +25,7 @@ def runnable(incomplete: str) -> list[Word]:
     """Effects, workflows, and files."""
 
     async def ask(client: Client) -> list[Word]:
-        effects = [(each.slug, each.name) for each in await client.effects()]
+        effects = [(effect.slug, effect.name) for effect in await client.effects()]
         return [*effects, *await _workflows(client)]
 
     return [*_asked(ask, incomplete), *_files(incomplete)]
@@ -37,7 +37,7 @@ def workflows(incomplete: str) -> list[Word]:
 
 def presets(incomplete: str) -> list[Word]:
     async def ask(client: Client) -> list[Word]:
-        return [(each.name, "") for each in await client.presets()]
+        return [(preset.name, "") for preset in await client.presets()]
 
     return _asked(ask, incomplete)
 
@@ -58,10 +58,10 @@ def batches(incomplete: str) -> list[Word]:
 
 
 async def _workflows(client: Client) -> list[Word]:
-    found = [each for each in await client.workflows() if each.is_active]
+    found = [workflow for workflow in await client.workflows() if workflow.is_active]
     names = [each.name for each in found]
     # not every shell quotes words with spaces
-    is_plain = {each: names.count(each) == 1 and re.fullmatch(r"[\w.-]+", each) for each in names}
+    is_plain = {name: names.count(name) == 1 and re.fullmatch(r"[\w.-]+", name) for name in names}
     return [(each.name, each.slug) if is_plain[each.name] else (each.slug, each.name) for each in found]
 
 
@@ -70,8 +70,8 @@ async def _jobs(client: Client) -> list[Word]:
     from comfyrelay.client.render import short
 
     found: list[Job] = []
-    async for each in client.jobs(page=MOST):
-        found.append(each)
+    async for job in client.jobs(page=MOST):
+        found.append(job)
         if len(found) == MOST:
             break
     labels = await Labels(client).of(found)

@@ -107,8 +107,8 @@ def jobs(
         labels = Labels(client)
         batch_id = (await _found(client, batch, kind="batch")).id if batch else None
         found: list[Job] = []
-        async for each in client.jobs(status=status, batch_id=batch_id, search=search, page=limit):
-            found.append(each)
+        async for job in client.jobs(status=status, batch_id=batch_id, search=search, page=limit):
+            found.append(job)
             if len(found) == limit:
                 break
         return found, {} if as_json else await labels.of(found)
@@ -133,8 +133,8 @@ def batches(
 
     async def work(client: Client) -> list[Batch]:
         found: list[Batch] = []
-        async for each in client.batches():
-            found.append(each)
+        async for batch in client.batches():
+            found.append(batch)
             if len(found) == limit:
                 break
         return found
@@ -185,14 +185,14 @@ async def _failed(client: Client, batch: Batch) -> list[Job]:
     found: list[Job] = []
     if not wanted:
         return found
-    async for each in client.jobs(batch_id=batch.id):
+    async for job in client.jobs(batch_id=batch.id):
         # newest first; the first items are as old as the batch
-        if each.created_at <= batch.created_at:
+        if job.created_at <= batch.created_at:
             break
-        retried.add(each.retry_of)
-    async for each in client.jobs(status="failed", batch_id=batch.id):
-        if each.id not in retried:
-            found.append(each)
+        retried.add(job.retry_of)
+    async for job in client.jobs(status="failed", batch_id=batch.id):
+        if job.id not in retried:
+            found.append(job)
         if len(found) == wanted:
             break
     return found
@@ -210,8 +210,8 @@ def logs(
 
     async def work(client: Client) -> str:
         found = await _found(client, job, kind="job")
-        async for each in client.logs(found.id, is_followed=follow):
-            typer.echo(json.dumps(each.model_dump(mode="json")) if as_json else printable(each.line))
+        async for log in client.logs(found.id, is_followed=follow):
+            typer.echo(json.dumps(log.model_dump(mode="json")) if as_json else printable(log.line))
         return (await client.job(found.id)).status
 
     status = connected(url, work)

@@ -174,10 +174,13 @@ def notify_test(
     sending = Notifier().send("ComfyRelay", "If you can read this, notifications arrive here.", url)
     failures = asyncio.run(sending)
     if as_json:
-        data = {"sent": len(url) - len(failures), "failures": [{"url": each.url, "why": each.why} for each in failures]}
+        data = {
+            "sent": len(url) - len(failures),
+            "failures": [{"url": failure.url, "why": failure.why} for failure in failures],
+        }
         out.print_json(data=data)
     else:
-        why = {each.url_given: each.why for each in failures}
+        why = {failure.url_given: failure.why for failure in failures}
         for each in url:
             verdict = f"failed: {why[each]}" if each in why else "sent"
             out.print(f"{without_secrets(each)}  {verdict}", highlight=False, markup=False, soft_wrap=True)

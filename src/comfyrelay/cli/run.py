@@ -209,7 +209,7 @@ async def _save(client: Client, job_id: str, folder: Path) -> list[Path]:
         with suppress(ComfyRelayError):
             about = await client.about(job_id)
             if about is not None and about.files:
-                kept = f"It is kept at {', '.join(each.path for each in about.files)}."
+                kept = f"It is kept at {', '.join(file.path for file in about.files)}."
         raise TransferFailed(f"Job {job_id} completed, but its output was not saved: {error} {kept}") from error
 
 
@@ -252,7 +252,7 @@ async def _print_script_command(client: Client, target: SubmitTarget, payload: M
     slug = target.named.get("workflow_slug")
     if slug is None or slug != await client.script_workflow():
         return
-    known = {each.key: each.default_value for each in target.properties}
+    known = {property_.key: property_.default_value for property_ in target.properties}
     given = {**known, "positive": "", "input_subdir": "", **payload}
     values = {key: value for key, value in given.items() if value is not None}
     err.print(f"$ {await client.script_command(values)}", highlight=False, markup=False, soft_wrap=True)

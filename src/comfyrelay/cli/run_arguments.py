@@ -42,11 +42,11 @@ class SubmitTarget:
 
     @property
     def primary(self) -> str | None:
-        return next((each.key for each in self.properties if each.is_primary_input), None)
+        return next((property_.key for property_ in self.properties if property_.is_primary_input), None)
 
     @property
     def assets(self) -> set[str]:
-        return {each.key for each in self.properties if each.type in _ASSETS}
+        return {property_.key for property_ in self.properties if property_.type in _ASSETS}
 
     def name(self, key: str) -> str:
         return self.names.get(key, key)
@@ -57,8 +57,8 @@ class SubmitTarget:
 
         fields = Property.__dataclass_fields__
         known = [
-            {"placeholder": each.key, "user_configurable": True, **each.model_dump(mode="json")}
-            for each in self.properties
+            {"placeholder": property_.key, "user_configurable": True, **property_.model_dump(mode="json")}
+            for property_ in self.properties
         ]
         return [Property.from_json({key: entry[key] for key in entry.keys() & fields.keys()}) for entry in known]
 
@@ -67,9 +67,9 @@ def check_files(what: str, inputs: Sequence[Path]) -> None:
     """Check before anything is started or uploaded."""
     from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 
-    for each in inputs:
-        if not each.is_file():
-            raise InvalidInput(f"--input: There is no file {str(each)!r} here.")
+    for input_ in inputs:
+        if not input_.is_file():
+            raise InvalidInput(f"--input: There is no file {str(input_)!r} here.")
     if Path(what).suffix.lower() in MEDIA_SUFFIXES and not Path(what).is_file():
         raise InvalidInput(f"There is no file {what!r} here.")
 
@@ -83,7 +83,7 @@ def lacks_its_file(graph: Mapping[str, Any], sets: Sequence[str]) -> bool:
     given = [_pair(each)[1] for each in sets]
     if is_editor_file(graph) or any(_FILE_ID.fullmatch(each) or each.endswith(MEDIA_SUFFIXES) for each in given):
         return False
-    return any(each["type"] in _ASSETS for each in describe_graph(graph).properties)
+    return any(property_["type"] in _ASSETS for property_ in describe_graph(graph).properties)
 
 
 @asynccontextmanager
@@ -92,7 +92,7 @@ async def refused_leaves_nothing(client: Client, what: str) -> AsyncIterator[Non
     from comfyrelay.comfyui.editor.loading import may_hold_workflow
 
     is_file = may_hold_workflow(Path(what))
-    before = {each.slug for each in await client.workflows()} if is_file else set()
+    before = {workflow.slug for workflow in await client.workflows()} if is_file else set()
     try:
         yield
     except ComfyRelayError:
@@ -130,16 +130,16 @@ async def send_files(client: Client, target: SubmitTarget, inputs: Sequence[Path
         raise InvalidInput(_takes_no_input(target))
     if inputs and primary in target.files:
         raise InvalidInput(f"--input and --set {target.name(primary)} are the same input: name one of them.")
-    sent = await client.upload_all([*inputs, *(each for each in target.files.values() if isinstance(each, Path))])
+    sent = await client.upload_all([*inputs, *(file for file in target.files.values() if isinstance(file, Path))])
     ids = {key: sent[each] if isinstance(each, Path) else each for key, each in target.files.items()}
-    works_on = [ids.pop(primary)] if primary in ids else [sent[each] for each in inputs]
+    works_on = [ids.pop(primary)] if primary in ids else [sent[input_] for input_ in inputs]
     return works_on, ids
 
 
 def _takes_no_input(target: SubmitTarget) -> str:
     if not target.assets:
         return "--input: It works on no image, video or audio file. Leave --input out."
-    names = " or ".join(f"--set {target.name(each)}=FILE" for each in sorted(target.assets))
+    names = " or ".join(f"--set {target.name(asset)}=FILE" for asset in sorted(target.assets))
     return f"--input: It has no one input that it works on. Name the file with {names}."
 
 
@@ -160,7 +160,7 @@ def errors_as_typed(target: SubmitTarget, *, has_input: bool) -> Iterator[None]:
         with errors_as_options():
             yield
     except InvalidInput as error:
-        keys = {each.key for each in target.properties}
+        keys = {property_.key for property_ in target.properties}
         texts = [_as_typed(target, key, text, keys, has_input=has_input) for key, text in error.errors.items()]
         if None in texts or not texts:
             raise
@@ -195,10 +195,10 @@ async def workflow_named(client: Client, name: str) -> Workflow:
 
 
 def _named(workflows: Sequence[Workflow], what: str) -> Workflow | None:
-    for each in workflows:
-        if each.slug == what:
-            return each
-    found = [each for each in workflows if each.name == what]
+    for workflow in workflows:
+        if workflow.slug == what:
+            return workflow
+    found = [workflow for workflow in workflows if workflow.name == what]
     found = [each for each in found if each.is_active] or found
     if len(found) > 1:
         slugs = ", ".join(each.slug for each in found)
@@ -208,15 +208,15 @@ def _named(workflows: Sequence[Workflow], what: str) -> Workflow | None:
 
 async def _names(client: Client) -> str:
     """The names of all targets; the slug if a name is ambiguous."""
-    effects = [each.slug for each in await client.effects()]
-    workflows = [each for each in await client.workflows() if each.is_active]
-    names = [each.name for each in workflows]
-    shown = [each.name if names.count(each.name) == 1 else each.slug for each in workflows]
+    effects = [effect.slug for effect in await client.effects()]
+    workflows = [workflow for workflow in await client.workflows() if workflow.is_active]
+    names = [workflow.name for workflow in workflows]
+    shown = [workflow.name if names.count(workflow.name) == 1 else workflow.slug for workflow in workflows]
     return ", ".join([*effects, *shown])
 
 
 def _of_properties(named: dict[str, Any], what: Effect | Workflow, given: Sequence[str]) -> SubmitTarget:
-    types = {each.key: each.type for each in what.properties}
+    types = {property_.key: property_.type for property_ in what.properties}
     pairs = {_key(name, types): value for name, value in map(_pair, given)}
     return SubmitTarget(
         named=named,
@@ -253,7 +253,7 @@ class _Given:
 
 
 async def _what_can_be_kept(client: Client, path: Path) -> str:
-    if any(each.name == path.stem and each.waiting is not None for each in await client.workflows()):
+    if any(workflow.name == path.stem and workflow.waiting is not None for workflow in await client.workflows()):
         return f"{_NO_JOB_YET} It is kept as {path.stem!r}. {_RUNS_LATER}"
     return f"{_NO_JOB_YET} `comfyrelay workflows add {path} --anyway` keeps it. {_RUNS_LATER}"
 
@@ -268,7 +268,7 @@ async def _of_graph(client: Client, path: Path, sets: Sequence[str]) -> SubmitTa
         raise MissingOnWorkers(f"{why} {await _what_can_be_kept(client, path)}", missing=error.missing) from None
     graph = described.graph
     given = [_given(described, each) for each in sets]
-    types = {each.key: each.type for each in described.workflow.properties}
+    types = {property_.key: property_.type for property_ in described.workflow.properties}
     keys = _keys_of(described)
     by_key = {each.place: each for each in given if each.place in types}
     by_node = [each for each in given if each.place not in by_key]
@@ -353,7 +353,7 @@ def _key(typed: str, known: Iterable[str], *, or_else: str = "") -> str:
     keys = list(known)
     if typed in keys:
         return typed
-    ending = [each for each in keys if each.endswith(f"_{typed}")]
+    ending = [key for key in keys if key.endswith(f"_{typed}")]
     if len(ending) == 1:
         return ending[0]
     close = ending or difflib.get_close_matches(typed, keys, n=1)

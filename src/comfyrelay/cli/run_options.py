@@ -64,12 +64,16 @@ def original_seeds(what: str, target: SubmitTarget) -> dict[str, Any]:
 
     path = Path(what)
     is_made = may_hold_workflow(path) and path.suffix.lower() != ".json"
-    return {each.key: each.default_value for each in target.properties if is_made and each.role == "seed"}
+    return {
+        property_.key: property_.default_value
+        for property_ in target.properties
+        if is_made and property_.role == "seed"
+    }
 
 
 def print_remarks(target: SubmitTarget) -> None:
-    for each in target.remarks:
-        err.print(each, highlight=False, markup=False, soft_wrap=True)
+    for remark in target.remarks:
+        err.print(remark, highlight=False, markup=False, soft_wrap=True)
 
 
 async def preset_values(client: Client, name: str | None, target: SubmitTarget) -> dict[str, Any]:

@@ -83,7 +83,7 @@ def _as_json(report: ReconcileReport) -> dict[str, object]:
     return {
         "clean": report.is_clean,
         "jobs": report.jobs,
-        "findings": [asdict(each) for each in report.findings],
+        "findings": [asdict(finding) for finding in report.findings],
         "repaired": len(report.repaired),
         "shards_down": report.shards_down,
     }
@@ -94,8 +94,8 @@ def _print_report(report: ReconcileReport, *, repaired: bool) -> None:
         err.print(f"The shard {shard!r} cannot be reached; its jobs were not checked.", highlight=False)
     if report.findings:
         table = Table("kind", "shard", "tenant", "job", "what")
-        for each in report.findings:
-            table.add_row(each.kind, each.shard, each.tenant_id or "", each.job_id or "", each.text)
+        for finding in report.findings:
+            table.add_row(finding.kind, finding.shard, finding.tenant_id or "", finding.job_id or "", finding.text)
         out.print(table)
         count = len(report.repaired)
         advice = f"{count} repaired." if repaired else "Repair them with: comfyrelay reconcile --repair"

@@ -26,12 +26,12 @@ if TYPE_CHECKING:
 out = Console()
 err = Console(stderr=True)
 
-MOST_PER_GPU = 16
+MAX_PER_GPU = 16
 
 
 def _check_per_gpu(count: str | None) -> str | None:
-    if count is not None and count != "auto" and not (count.isdecimal() and 1 <= int(count) <= MOST_PER_GPU):
-        raise typer.BadParameter(f"must be a number from 1 to {MOST_PER_GPU}, or auto.")
+    if count is not None and count != "auto" and not (count.isdecimal() and 1 <= int(count) <= MAX_PER_GPU):
+        raise typer.BadParameter(f"must be a number from 1 to {MAX_PER_GPU}, or auto.")
     return count
 
 
@@ -188,9 +188,9 @@ def _comfyui_lines(silent: Sequence[str], trying_out: str) -> Iterator[str]:
 
 def _check_addresses(addresses: Sequence[str]) -> None:
     """The desk would wait forever for an invalid address."""
-    for each in addresses:
+    for address in addresses:
         try:
-            host = urlsplit(each if "://" in each else f"http://{each}").hostname or ""
+            host = urlsplit(address if "://" in address else f"http://{address}").hostname or ""
         except ValueError:
             host = ""
         if not re.fullmatch(r"[\w.:-]+", host):

@@ -21,7 +21,7 @@ A = TypeVar("A", bound=AnswerBody)
 DEFAULT_URL = "http://127.0.0.1:8420"
 # A batch of 10,000 items takes seconds to accept, and longer under load.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=120.0, write=60.0, pool=None)
-_MOST_FIELDS = 5
+_MAX_FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -183,6 +183,6 @@ def _checked(url: str) -> str:
 def _named_fields(refused: InvalidInput) -> InvalidInput:
     # often the detail is the message of the only field
     fields = [f"{key}: {text}" for key, text in refused.errors.items() if text not in refused.detail]
-    more = len(fields) - _MOST_FIELDS
-    words = [refused.detail, *fields[:_MOST_FIELDS], *([f"And {more} more."] if more > 0 else [])]
+    more = len(fields) - _MAX_FIELDS
+    words = [refused.detail, *fields[:_MAX_FIELDS], *([f"And {more} more."] if more > 0 else [])]
     return InvalidInput(" ".join(words), errors=refused.errors)

@@ -154,11 +154,11 @@ class Client:
         A desk also has the other files of the run: `cat.png` is followed by `cat_2.png` and so on.
         """
         saved = [
-            await self._download(job_id, each, folder / safe_name(name(each) if name else each.filename))
-            for each in (await self.job(job_id)).outputs
+            await self._download(job_id, output, folder / safe_name(name(output) if name else output.filename))
+            for output in (await self.job(job_id)).outputs
         ]
         about = await self.about(job_id) if saved else None
-        others = [each for each in about.files if not each.is_output] if about else []
+        others = [file for file in about.files if not file.is_output] if about else []
         for number, each in enumerate(others, start=2):
             if each.url is not None:
                 place = folder / f"{saved[0].stem}_{number}{PurePath(each.name).suffix}"
@@ -224,7 +224,7 @@ class Client:
 
     async def workflows(self) -> list[Workflow]:
         """Your own workflows, newest first."""
-        return [each async for each in self._calls.pages("/api/workflows", Workflow, limit=LARGEST_PAGE)]
+        return [page async for page in self._calls.pages("/api/workflows", Workflow, limit=LARGEST_PAGE)]
 
     async def rename_workflow(self, slug: str, name: str) -> Done[Workflow]:
         return await self._calls.send(_workflow(slug), Workflow, OwnWorkflowPatch, method="PATCH", name=name)
@@ -238,7 +238,7 @@ class Client:
         return await self._calls.delete(_workflow(slug), Deleted)
 
     async def effects(self) -> list[Effect]:
-        return [each async for each in self._calls.pages("/api/effects", Effect, limit=LARGEST_PAGE)]
+        return [page async for page in self._calls.pages("/api/effects", Effect, limit=LARGEST_PAGE)]
 
     # Jobs
 
@@ -417,12 +417,12 @@ class Client:
     # Presets
 
     async def presets(self) -> list[Preset]:
-        return [each async for each in self._calls.pages("/api/presets", Preset, limit=LARGEST_PAGE)]
+        return [page async for page in self._calls.pages("/api/presets", Preset, limit=LARGEST_PAGE)]
 
     async def preset(self, name: str) -> Preset:
-        for each in await self.presets():
-            if each.name == name:
-                return each
+        for preset in await self.presets():
+            if preset.name == name:
+                return preset
         raise NotFound(f"There is no preset {name!r}.")
 
     async def create_preset(self, name: str, values: Mapping[str, Any]) -> Preset:

@@ -56,12 +56,12 @@ async def _beginning(client: Client, part: str) -> list[Found]:
     """Lists go back in time from any id: start after the last id that could begin so."""
     last = part + _LAST[len(part) :]
     jobs, batches = await client.jobs_before(last, limit=_SOME), await client.batches_before(last, limit=_SOME)
-    found = [*(Found("job", each.id) for each in jobs), *(Found("batch", each.id) for each in batches)]
+    found = [*(Found("job", job.id) for job in jobs), *(Found("batch", batch.id) for batch in batches)]
     return [each for each in found if each.id.startswith(part)]
 
 
 async def _ending(client: Client, part: str) -> list[Found]:
-    jobs = [Found("job", each.id) async for each in client.jobs(search=part) if each.id.endswith(part)]
+    jobs = [Found("job", job.id) async for job in client.jobs(search=part) if job.id.endswith(part)]
     # few enough to read all
-    batches = [Found("batch", each.id) async for each in client.batches() if each.id.endswith(part)]
+    batches = [Found("batch", batch.id) async for batch in client.batches() if batch.id.endswith(part)]
     return [*jobs, *batches]

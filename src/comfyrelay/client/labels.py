@@ -18,7 +18,7 @@ class Labels:
         self._effects: dict[int, str] | None = None
 
     async def of(self, jobs: Iterable[Job]) -> dict[str, str]:
-        return {each.id: printable(_with_seed(await self._of(each), each.seed)) for each in jobs}
+        return {job.id: printable(_with_seed(await self._of(job), job.seed)) for job in jobs}
 
     async def _of(self, job: Job) -> str:
         if job.batch_id is not None:
@@ -44,7 +44,7 @@ class Labels:
 
     async def _effect(self, effect_id: int) -> str:
         if self._effects is None:
-            self._effects = {each.id: each.name for each in await self._client.effects()}
+            self._effects = {effect.id: effect.name for effect in await self._client.effects()}
         return self._effects.get(effect_id, "")
 
 

@@ -76,8 +76,8 @@ def status_text(status: str) -> Text:
 def grid(*columns: str) -> Table:
     """All columns but the last are narrow and complete; the last gets the rest of the terminal."""
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
-    for each in table.columns[:-1]:
-        each.no_wrap = True
+    for column in table.columns[:-1]:
+        column.no_wrap = True
     return table
 
 
@@ -88,7 +88,7 @@ def what(name: str, *below: Text | str) -> RenderableType:
         text = each if isinstance(each, Text) else Text(each, style="dim")
         text.overflow = "fold"
         lines.append(text)
-    return Group(*(each for each in lines if each.plain))
+    return Group(*(line for line in lines if line.plain))
 
 
 def bar(done: float | None) -> ProgressBar:
@@ -101,30 +101,30 @@ def age(moment: datetime | None, now: datetime) -> str:
 
 def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> Table:
     table = grid("job", "status", "made", "what")
-    for each in jobs:
-        status, progress = status_text(each.status), Progress.from_report(each.progress)
-        if each.status == "processing" and progress.fraction is not None:
+    for job in jobs:
+        status, progress = status_text(job.status), Progress.from_report(job.progress)
+        if job.status == "processing" and progress.fraction is not None:
             status.append(f" {progress.fraction:.0%}")
-        about = Text(printable(each.error), style="red") if each.error else how_far(progress, each.started_at, now)
-        table.add_row(short(each.id), status, age(each.created_at, now), what(labels.get(each.id, ""), about))
+        about = Text(printable(job.error), style="red") if job.error else how_far(progress, job.started_at, now)
+        table.add_row(short(job.id), status, age(job.created_at, now), what(labels.get(job.id, ""), about))
     return table
 
 
 def batch_table(batches: Iterable[Batch]) -> Table:
     table = grid("batch", "", "done", "what")
-    for each in batches:
-        remaining = _remaining(each)
-        counts = _counts(each).append(f"; {remaining} left" if remaining else "")
-        label = what(printable(each.label or ""), counts)
-        table.add_row(short(each.id), bar(each.progress), f"{each.done} of {each.total}", label)
+    for batch in batches:
+        remaining = _remaining(batch)
+        counts = _counts(batch).append(f"; {remaining} left" if remaining else "")
+        label = what(printable(batch.label or ""), counts)
+        table.add_row(short(batch.id), bar(batch.progress), f"{batch.done} of {batch.total}", label)
     return table
 
 
 def workflow_table(workflows: Iterable[Workflow]) -> Table:
     table = grid("workflow", "makes", "name")
-    for each in workflows:
-        makes = each.output_extension if each.waiting is None else "-"
-        table.add_row(each.slug, makes, what(printable(each.name), printable(each.waiting or "")))
+    for workflow in workflows:
+        makes = workflow.output_extension if workflow.waiting is None else "-"
+        table.add_row(workflow.slug, makes, what(printable(workflow.name), printable(workflow.waiting or "")))
     return table
 
 
@@ -158,8 +158,8 @@ def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, 
         ("ended", _moment(job.completed_at) + _took(job)),
         ("command", Text(printable(shlex.join(run.get("argv", []))))),
         ("exit code", str(run.get("exit_code", ""))),
-        ("seed", "" if job.seed is None or any(each.role == "seed" for each in inputs) else str(job.seed)),
-        *((printable(each.label), Text(printable(str(each.value)))) for each in inputs),
+        ("seed", "" if job.seed is None or any(input_.role == "seed" for input_ in inputs) else str(job.seed)),
+        *((printable(input_.label), Text(printable(str(input_.value)))) for input_ in inputs),
         ("", f"and {hidden} more as the workflow has them: --all" if hidden else ""),
     ]
     return _rows(rows)
@@ -169,14 +169,14 @@ def _worth_showing(inputs: Sequence[InputValue]) -> list[InputValue]:
     """The most common and the changed inputs: a graph may have hundreds."""
     if len(inputs) <= FEW_INPUTS:
         return list(inputs)
-    return [each for each in inputs if each.url or each.role in _FIRST or not each.is_default]
+    return [input_ for input_ in inputs if input_.url or input_.role in _FIRST or not input_.is_default]
 
 
 def output_lines(job: Job, about: AboutJob | None) -> list[str]:
     """The paths or URLs of all outputs, one per line, because they must not be cut. A desk has paths on its machine, a
     server URLs."""
     if about and about.files:
-        return [f"{printable(each.path)}  {size_of(each.size) or 'gone'}" for each in about.files]
+        return [f"{printable(file.path)}  {size_of(file.size) or 'gone'}" for file in about.files]
     return [
         line
         for output in job.outputs

@@ -113,7 +113,7 @@ async def take_snapshot(client: Client, labels: Labels) -> TopView:
         running=runs,
         next=[await _coming(client, each, labels) for each in now.waiting[:NEXT]] if now else [],
         paused=held,
-        batches=[each for each in batches if each.done < each.total][:BATCHES],
+        batches=[batch for batch in batches if batch.done < batch.total][:BATCHES],
         outcomes=outcomes,
         labels=await labels.of([*runs, *held, *outcomes]),
     )
@@ -216,9 +216,9 @@ def _about_workers(seen: TopView) -> list[RenderableType]:
     if not seen.workers:
         return [Text("No worker has registered.", style="yellow")]
     table = render.grid("worker", "state", "busy", "version")
-    for each in seen.workers:
-        busy = f"{each.leases} of {each.max_concurrency}"
-        table.add_row(Text(printable(each.name)), each.state, busy, Text(printable(each.version)))
+    for worker in seen.workers:
+        busy = f"{worker.leases} of {worker.max_concurrency}"
+        table.add_row(Text(printable(worker.name)), worker.state, busy, Text(printable(worker.version)))
     return [table]
 
 
@@ -358,13 +358,13 @@ class Hands:
 
 def choices(seen: TopView) -> list[Choice]:
     """The selectable rows, each once, in display order."""
-    paused = {each.id for each in seen.batches if each.counts.get("paused")}
+    paused = {batch.id for batch in seen.batches if batch.counts.get("paused")}
     found = [
         *(Choice("job", each.id) for each in seen.running),
         *(Choice(each.kind, each.id, is_paused=each.id in paused) for each in seen.next),
         *(Choice("job", each.id, is_paused=True) for each in seen.paused),
-        *(Choice("batch", each.id, is_paused=each.id in paused) for each in seen.batches),
-        *(Choice("job", each.id) for each in seen.outcomes),
+        *(Choice("batch", batch.id, is_paused=batch.id in paused) for batch in seen.batches),
+        *(Choice("job", outcome.id) for outcome in seen.outcomes),
     ]
     return list({each.id: each for each in reversed(found)}.values())[::-1]
 

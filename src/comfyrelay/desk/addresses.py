@@ -13,8 +13,8 @@ LOOPBACK = "127.0.0.1"
 def require_free(settings: Settings) -> None:
     """Raise `ConfigurationError` if another desk uses this folder, or another process the port."""
     refuse_second(settings.data_dir)
-    for each in open_listeners(settings.host, settings.port):
-        each.close()
+    for listener in open_listeners(settings.host, settings.port):
+        listener.close()
 
 
 def open_listeners(host: str, port: int) -> list[socket.socket]:

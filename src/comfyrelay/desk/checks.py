@@ -53,7 +53,7 @@ async def about_comfyuis(settings: Settings, desk: DeskSettings, urls: Sequence[
     abouts = [await _about_comfyui(url, desk, folder=kept.get(url)) for url in urls]
     for finding in abouts:
         yield finding
-    if desk.managed is None and not any(each.text.startswith(RESPONDS) for each in abouts):
+    if desk.managed is None and not any(about.text.startswith(RESPONDS) for about in abouts):
         found = await check_installs(
             lambda folder: f"comfyrelay up --comfyui {quoted(folder)}",
             python=desk.comfyui_python,

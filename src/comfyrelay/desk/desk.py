@@ -91,7 +91,9 @@ class Desk:
             opened.callback(open_data_folder(settings.data_dir).release)
             write_sample(self.input_folder)
             script = self._load_script()
-            listeners = [opened.enter_context(closing(each)) for each in open_listeners(settings.host, settings.port)]
+            listeners = [
+                opened.enter_context(closing(listener)) for listener in open_listeners(settings.host, settings.port)
+            ]
             pass_secret = token_urlsafe(32)
             forget_note = opened.enter_context(
                 noted(settings.data_dir, address=loopback_address(listeners[0]), secret=pass_secret)
@@ -199,7 +201,7 @@ class Desk:
             input_folder=self.input_folder,
             output_folder=self.output_folder,
             output_umask=self._umask_of(self.output_folder),
-            notify_urls=[without_secrets(each) for each in self.desk.notify_urls],
+            notify_urls=[without_secrets(notify_url) for notify_url in self.desk.notify_urls],
             notify_on=self.notify_on,
             not_sent=notifications.not_sent,
             script=script.settings if script is not None else None,

@@ -30,7 +30,7 @@ class Example:
 
 
 # Video examples scale to even sides, which H.264 needs.
-EXAMPLES = tuple(Example(**each) for each in json.loads(Path(__file__).with_name("examples.json").read_text("utf-8")))
+EXAMPLES = tuple(Example(**load) for load in json.loads(Path(__file__).with_name("examples.json").read_text("utf-8")))
 
 
 def sample_picture() -> bytes:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 # Long enough to copy one into a browser.
 LINK_SECONDS = 600.0
-MOST_LINKS = 100
+MAX_LINKS = 100
 PATH = "/open"
 
 
@@ -21,7 +21,7 @@ class OneTimeLinks:
 
     def make(self) -> str:
         """Create a link."""
-        while len(self._open) >= MOST_LINKS:
+        while len(self._open) >= MAX_LINKS:
             del self._open[next(iter(self._open))]
         code = secrets.token_urlsafe(32)
         self._open[code] = self._clock() + LINK_SECONDS

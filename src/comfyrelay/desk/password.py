@@ -101,9 +101,9 @@ class Password:
         """End sessions that were created with an earlier password."""
         kept = await asyncio.to_thread(_kept, self._data_dir)
         current = None if kept is None else _session(kept)
-        for each in await sign_in.list_tokens(user):
-            if each.name.startswith(_SESSION) and each.name != current:
-                await sign_in.revoke(user, each.id)
+        for token in await sign_in.list_tokens(user):
+            if token.name.startswith(_SESSION) and token.name != current:
+                await sign_in.revoke(user, token.id)
 
     def _matching(self, guess: str) -> str | None:
         kept = _kept(self._data_dir)

@@ -7,8 +7,8 @@ from enum import StrEnum
 from comfyrelay.errors import ComfyRelayError
 
 # Items of one batch, and job ids of one call.
-MOST_ITEMS = 10_000
-MOST_IDS = 1000
+MAX_ITEMS = 10_000
+MAX_IDS = 1000
 # Refused jobs beyond this number are counted but not listed.
 MAX_REFUSED = 100
 

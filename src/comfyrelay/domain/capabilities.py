@@ -6,11 +6,11 @@ from enum import StrEnum
 from typing import Any, Self
 
 # A worker without any requirement would fill a page with names.
-MOST_NAMES_IN_TEXT = 5
+MAX_NAMES_IN_TEXT = 5
 # A refusal lists more, because the user has to install all of them.
-MOST_NAMES_IN_REFUSAL = 50
+MAX_NAMES_IN_REFUSAL = 50
 # Missing names stored per kind, worker and graph.
-MOST_NAMES_KEPT = 100
+MAX_NAMES_KEPT = 100
 
 
 class Fit(StrEnum):
@@ -129,8 +129,8 @@ def known_until(names: Iterable[tuple[RequirementKind, Sequence[str]]]) -> dict[
     """Compute `UnmetRequirements.until` from sorted lists: the last stored name of each truncated one."""
     found: dict[RequirementKind, str] = {}
     for kind, sorted_names in names:
-        if len(sorted_names) >= MOST_NAMES_KEPT:
-            last = sorted_names[MOST_NAMES_KEPT - 1]
+        if len(sorted_names) >= MAX_NAMES_KEPT:
+            last = sorted_names[MAX_NAMES_KEPT - 1]
             found[kind] = min(last, found.get(kind, last))
     return found
 
@@ -161,13 +161,11 @@ def refusal_text(found: Sequence[MissingRequirement], *, workers: int, shows_nam
     """Tell the user why no worker could run the job."""
     if workers == 1:
         nodes, models = _by_kind(found)
-        return f"The worker is missing {name_requirements(nodes, models, most=MOST_NAMES_IN_REFUSAL)}."
+        return f"The worker is missing {name_requirements(nodes, models, most=MAX_NAMES_IN_REFUSAL)}."
     shown = [f"the {gap.kind} {gap.name} ({_who_has(gap, shows_names=shows_names)})" for gap in found]
-    more = len(shown) - MOST_NAMES_IN_REFUSAL
+    more = len(shown) - MAX_NAMES_IN_REFUSAL
     rest = [f"and {_how_many(more, len(shown))}"] if more > 0 else []
-    return (
-        f"None of the {workers} workers meets all requirements: {', '.join([*shown[:MOST_NAMES_IN_REFUSAL], *rest])}."
-    )
+    return f"None of the {workers} workers meets all requirements: {', '.join([*shown[:MAX_NAMES_IN_REFUSAL], *rest])}."
 
 
 def wait_text(found: Sequence[MissingRequirement]) -> str:
@@ -217,7 +215,7 @@ def _plain(name: str) -> str:
     return name.replace("\\", "/")
 
 
-def name_requirements(node_types: Sequence[str], models: Sequence[str], *, most: int = MOST_NAMES_IN_TEXT) -> str:
+def name_requirements(node_types: Sequence[str], models: Sequence[str], *, most: int = MAX_NAMES_IN_TEXT) -> str:
     parts = [_some("node", node_types, most), _some("model", models, most)]
     return " and ".join(part for part in parts if part)
 
@@ -232,4 +230,4 @@ def _some(word: str, names: Sequence[str], most: int) -> str:
 
 
 def _how_many(more: int, all_: int) -> str:
-    return "more" if all_ >= MOST_NAMES_KEPT else f"{more} more"
+    return "more" if all_ >= MAX_NAMES_KEPT else f"{more} more"

@@ -145,7 +145,7 @@ class GridItem(NamedTuple):
 
 def prompt_placeholder(properties: Iterable[Mapping[str, Any]]) -> str | None:
     """The placeholder of the workflow's main prompt, if any."""
-    found = (Property.from_json(each) for each in properties)
+    found = (Property.from_json(property_) for property_ in properties)
     return next((each.placeholder for each in found if each.role is Role.PROMPT), None)
 
 
@@ -159,7 +159,7 @@ def main_prompt(payload: JobPayload, placeholder: str | None) -> str | None:
         value for key, value in payload.values.items() if "prompt" in key.lower() and "negative" not in key.lower()
     )
     texts = named if placeholder is None or placeholder not in payload.values else [payload.values[placeholder]]
-    found = next((each for each in texts if isinstance(each, str) and each.strip()), None)
+    found = next((text for text in texts if isinstance(text, str) and text.strip()), None)
     return None if found is None else excerpt(found, length=_PROMPT_LENGTH)
 
 

@@ -9,7 +9,7 @@ _KNOWN = ((1, 1), (5, 4), (4, 3), (3, 2), (16, 10), (16, 9), (2, 1), (21, 9))
 # Relative difference up to which two ratios count as equal, because models round sizes.
 _SAME = 0.04
 # More images than this share one warning.
-_MOST_NAMED = 3
+_MAX_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,7 +58,7 @@ def shape_warnings(inputs: Sequence[Shape], *, wanted: tuple[int, int] | None) -
 
 
 def _warnings(shapes: Sequence[Shape], why: str) -> list[InputWarning]:
-    if len(shapes) <= _MOST_NAMED:
+    if len(shapes) <= _MAX_NAMED:
         return [
             InputWarning(name=shape.name, text=f"{shape.name} is {name_shape(shape.width, shape.height)}. {why}")
             for shape in shapes

@@ -251,7 +251,7 @@ def _maybe_remove(
         why = "Removed another process that did not pay off."
     elif idle is not None and seen.now - idle >= limits.idle_seconds:
         why = f"No jobs for {seen.now - idle:.0f} s: one ComfyUI is enough."
-    elif count > max((packing.most.get(each, limits.most) for each in seen.workflows), default=count):
+    elif count > max((packing.most.get(workflow, limits.most) for workflow in seen.workflows), default=count):
         why = "Removed one process: it did not pay off for the current workflows."
     else:
         return None
@@ -260,7 +260,7 @@ def _maybe_remove(
 
 def _shortage(packing: Packing, seen: GpuObservation, limits: PackingLimits) -> str | None:
     count = len(seen.processes)
-    if any(packing.holds.get(each, count) < count for each in seen.workflows | seen.out_of_memory):
+    if any(packing.holds.get(workflow, count) < count for workflow in seen.workflows | seen.out_of_memory):
         return f"A job ran out of memory next to others: {_processes(count - 1)} instead of {count}."
     if seen.machine_free_bytes is not None and seen.machine_free_bytes < limits.machine_least_bytes:
         return f"The machine is low on memory: {_gib(seen.machine_free_bytes)} free."
@@ -312,7 +312,7 @@ def _step(packing: Packing, seen: GpuObservation, limits: PackingLimits) -> int:
 
 
 def _triable(packing: Packing, seen: GpuObservation) -> list[str]:
-    return [each for each in seen.workflows if each not in packing.later]
+    return [workflow for workflow in seen.workflows if workflow not in packing.later]
 
 
 def _may_pay_off(packing: Packing, seen: GpuObservation, limits: PackingLimits, count: int) -> bool:
@@ -333,11 +333,11 @@ def _reason_against(packing: Packing, seen: GpuObservation, limits: PackingLimit
         why = "no jobs are waiting"
     elif failed_at is not None and seen.now - failed_at < limits.again_seconds:
         why = f"another one did not start and is retried after {limits.again_seconds:.0f} s"
-    elif any(packing.holds.get(each, limits.most) <= total for each in seen.workflows):
+    elif any(packing.holds.get(workflow, limits.most) <= total for workflow in seen.workflows):
         why = "a job ran out of memory next to others"
     elif short is not None and total >= short.count and seen.now < short.until and seen.workflows >= short.workflows:
         why = "memory was low for the current workflows"
-    elif all(packing.most.get(each, limits.most) <= total for each in seen.workflows):
+    elif all(packing.most.get(workflow, limits.most) <= total for workflow in seen.workflows):
         why = "more did not pay off for the current workflows"
     elif not _may_pay_off(packing, seen, limits, total + 1):
         why = "more did not pay off recently"

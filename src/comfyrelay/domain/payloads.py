@@ -71,12 +71,12 @@ class JobPayload:
     @property
     def seed(self) -> int | None:
         """The first known seed, which is the main one."""
-        found = (self.values.get(each) for each in self.seeds)
+        found = (self.values.get(seed) for seed in self.seeds)
         return next((each for each in found if isinstance(each, int)), None)
 
     @property
     def primary_input(self) -> Asset | None:
-        return next((each for each in self.assets if each.is_primary_input), None)
+        return next((asset for asset in self.assets if asset.is_primary_input), None)
 
 
 def fingerprint(payload: JobPayload, files: Iterable[StoredFile]) -> str | None:
@@ -91,7 +91,7 @@ def fingerprint(payload: JobPayload, files: Iterable[StoredFile]) -> str | None:
 
 def text_values(values: Sequence[Value]) -> dict[str, Any]:
     """Placeholder → value for everything that is inserted into the graph."""
-    return {each.property.placeholder: each.value for each in values if not each.property.is_asset}
+    return {value.property.placeholder: value.value for value in values if not value.property.is_asset}
 
 
 def asset_list(
@@ -106,12 +106,12 @@ def asset_list(
     """The files a worker must download. `files` are the user's own by id; other values are paths in the catalogue."""
     errors: dict[str, str] = {}
     assets: list[Asset] = []
-    for each in properties:
-        if each.is_primary_input:
+    for property_ in properties:
+        if property_.is_primary_input:
             if primary is not None:
-                assets.append(_user_asset(each, primary, errors))
-            elif each.required:
-                errors[each.key] = "This input is required: send input_file_id or video_id."
+                assets.append(_user_asset(property_, primary, errors))
+            elif property_.required:
+                errors[property_.key] = "This input is required: send input_file_id or video_id."
     for value in values:
         prop = value.property
         if not prop.is_asset or (prop.is_primary_input and primary is not None):

@@ -46,7 +46,7 @@ class Role(StrEnum):
 
 
 # Names in one sentence.
-MOST_NAMED = 20
+MAX_NAMED = 20
 ASSET_TYPES = frozenset({PropertyType.IMAGE, PropertyType.VIDEO, PropertyType.AUDIO})
 _KINDS = {
     PropertyType.IMAGE: "png jpg jpeg webp gif bmp tif tiff avif apng svg exr",
@@ -166,27 +166,27 @@ def kind_of(name: str) -> PropertyType | None:
 def check_properties(properties: Sequence[Property]) -> None:
     """Raise `InvalidInput` if the properties of a workflow are inconsistent."""
     errors: dict[str, str] = {}
-    keys = [each.key for each in properties]
-    placeholders = [each.placeholder for each in properties]
-    by_key = {each.key: each for each in properties}
-    for each in properties:
-        if keys.count(each.key) > 1:
-            errors[each.key] = "Two properties have this key."
-        elif placeholders.count(each.placeholder) > 1:
-            errors[each.key] = "Two properties have this placeholder."
-        elif each.type is PropertyType.CHOICE and not each.choices:
-            errors[each.key] = "Add at least one choice."
-        elif each.is_primary_input and not each.is_asset:
-            errors[each.key] = "The primary input must be an image, a video or audio."
-        elif problem := _bounds_problem(each):
-            errors[each.key] = problem
-        elif each.default_value is not None and (problem := problem_with(each, each.default_value)):
-            errors[each.key] = f"Default value: {problem}"
-        elif each.step is not None and each.step <= 0:
-            errors[each.key] = "The step must be larger than zero."
-        elif each.scaled_from is not None and not _can_scale(each, by_key.get(each.scaled_from)):
-            errors[each.key] = "Only a number can scale with another number; both need defaults above zero."
-    if sum(each.is_primary_input for each in properties) > 1:
+    keys = [property_.key for property_ in properties]
+    placeholders = [property_.placeholder for property_ in properties]
+    by_key = {property_.key: property_ for property_ in properties}
+    for property_ in properties:
+        if keys.count(property_.key) > 1:
+            errors[property_.key] = "Two properties have this key."
+        elif placeholders.count(property_.placeholder) > 1:
+            errors[property_.key] = "Two properties have this placeholder."
+        elif property_.type is PropertyType.CHOICE and not property_.choices:
+            errors[property_.key] = "Add at least one choice."
+        elif property_.is_primary_input and not property_.is_asset:
+            errors[property_.key] = "The primary input must be an image, a video or audio."
+        elif problem := _bounds_problem(property_):
+            errors[property_.key] = problem
+        elif property_.default_value is not None and (problem := problem_with(property_, property_.default_value)):
+            errors[property_.key] = f"Default value: {problem}"
+        elif property_.step is not None and property_.step <= 0:
+            errors[property_.key] = "The step must be larger than zero."
+        elif property_.scaled_from is not None and not _can_scale(property_, by_key.get(property_.scaled_from)):
+            errors[property_.key] = "Only a number can scale with another number; both need defaults above zero."
+    if sum(property_.is_primary_input for property_ in properties) > 1:
         errors["is_primary_input"] = "Only one property can be the primary input."
     if errors:
         raise InvalidInput(errors=errors)
@@ -216,27 +216,27 @@ def resolve(
     properties: Sequence[Property], *, overrides: Mapping[str, Any], user_input: Mapping[str, Any]
 ) -> list[Value]:
     """Resolve the value of every property that has one. The primary input is sent as a file, not as user input."""
-    by_key = {each.key: each for each in properties}
+    by_key = {property_.key: property_ for property_ in properties}
     errors = _refused_keys(by_key, user_input)
     values: list[Value] = []
-    for each in properties:
-        given = user_input.get(each.key)
-        from_user = each.key not in errors and given is not None
-        value = given if from_user else _unsent(each, by_key, overrides, user_input)
-        if each.key in errors:
+    for property_ in properties:
+        given = user_input.get(property_.key)
+        from_user = property_.key not in errors and given is not None
+        value = given if from_user else _unsent(property_, by_key, overrides, user_input)
+        if property_.key in errors:
             continue
-        if value is None and each.type is PropertyType.TEXT and not each.required:
+        if value is None and property_.type is PropertyType.TEXT and not property_.required:
             # Otherwise the placeholder itself would appear in the prompt.
             value = ""
         if value is None:
-            if each.required and not each.is_primary_input:
-                errors[each.key] = "This input is required."
-        elif problem := problem_with(each, value):
-            errors[each.key] = problem
+            if property_.required and not property_.is_primary_input:
+                errors[property_.key] = "This input is required."
+        elif problem := problem_with(property_, value):
+            errors[property_.key] = problem
         else:
             # some nodes of ComfyUI reject 8.0 as a whole number
-            value = int(value) if each.is_whole and isinstance(value, float) else value
-            values.append(Value(property=each, value=value, from_user=from_user))
+            value = int(value) if property_.is_whole and isinstance(value, float) else value
+            values.append(Value(property=property_, value=value, from_user=from_user))
     if errors:
         raise InvalidInput(errors=errors)
     return values
@@ -244,8 +244,8 @@ def resolve(
 
 def defaults(properties: Sequence[Property], overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Values of all properties without user input."""
-    by_key = {each.key: each for each in properties}
-    return {each.key: _unsent(each, by_key, overrides, {}) for each in properties}
+    by_key = {property_.key: property_ for property_ in properties}
+    return {property_.key: _unsent(property_, by_key, overrides, {}) for property_ in properties}
 
 
 def seeds_to_draw(
@@ -256,13 +256,13 @@ def seeds_to_draw(
     If the user sets one seed, none is random: the user wants to reproduce a result. Seeds set by an effect, and
     defaults that users may not change, stay.
     """
-    seeds = [each for each in properties if each.is_seed]
-    if any(user_input.get(each.key) is not None for each in seeds):
+    seeds = [property_ for property_ in properties if property_.is_seed]
+    if any(user_input.get(seed.key) is not None for seed in seeds):
         return []
     return [
-        each
-        for each in seeds
-        if overrides.get(each.key) is None and (each.user_configurable or each.default_value is None)
+        seed
+        for seed in seeds
+        if overrides.get(seed.key) is None and (seed.user_configurable or seed.default_value is None)
     ]
 
 
@@ -289,7 +289,7 @@ def _within(each: Property, value: float) -> float:
 
 
 def check_overrides(properties: Sequence[Property], overrides: Mapping[str, Any]) -> None:
-    by_key = {each.key: each for each in properties}
+    by_key = {property_.key: property_ for property_ in properties}
     errors = {key: "The workflow has no such property." for key in overrides if key not in by_key}
     for key, value in overrides.items():
         if key in by_key and value is not None and (problem := problem_with(by_key[key], value)):
@@ -381,7 +381,7 @@ def apply_preset(preset: Mapping[str, Any], properties: Sequence[Property]) -> A
 
     A property key takes precedence over a role. Values that are invalid for a property are skipped.
     """
-    configurable = [each for each in properties if each.user_configurable and not each.is_asset]
+    configurable = [property_ for property_ in properties if property_.user_configurable and not property_.is_asset]
     values: dict[str, Any] = {}
     ignored = []
     for key, value in preset.items():
@@ -415,5 +415,5 @@ def _has_same_value(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
 
 
 def _some(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMED
-    return ", ".join([*names[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])])
+    more = len(names) - MAX_NAMED
+    return ", ".join([*names[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])])

@@ -5,7 +5,7 @@ import struct
 from dataclasses import dataclass
 
 # How far to search for size and frame count: no program writes more before them.
-MOST_PARTS = 1000
+MAX_PARTS = 1000
 _PNG = b"\x89PNG\r\n\x1a\n"
 # JPEG markers that hold the size: this range except three.
 _JPEG_MARKER = re.compile(rb"\xff++([^\xff])", re.S)
@@ -42,7 +42,7 @@ def claim_of(head: bytes) -> Claim | None:
 def _png(head: bytes) -> Claim:
     width, height = struct.unpack_from(">II", head, 16)
     frames, at = 1, len(_PNG)
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         if at + 12 > len(head) or head[at + 4 : at + 8] == b"IDAT":
             break
         if head[at + 4 : at + 8] == b"acTL":
@@ -53,7 +53,7 @@ def _png(head: bytes) -> Claim:
 
 def _jpeg(head: bytes) -> Claim | None:
     at = 2
-    for _ in range(MOST_PARTS):
+    for _ in range(MAX_PARTS):
         # markers may be padded with 0xFF
         found = _JPEG_MARKER.match(head, at)
         if found is None:

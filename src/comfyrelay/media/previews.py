@@ -4,8 +4,8 @@ from comfyrelay.media.image_headers import claim_of
 
 PREVIEWS = "previews"
 TYPE = "image/jpeg"
-MOST_BYTES = 64 * 1024
-MOST_PIXELS = 2048 * 2048
+MAX_BYTES = 64 * 1024
+MAX_PIXELS = 2048 * 2048
 
 
 def preview_path(tenant_id: str, job_id: str) -> str:
@@ -18,7 +18,7 @@ def is_preview_path(path: str) -> bool:
 
 def is_preview(data: bytes) -> bool:
     """Whether the data starts like a JPEG of a reasonable size."""
-    if len(data) > MOST_BYTES or not data.startswith(b"\xff\xd8\xff"):
+    if len(data) > MAX_BYTES or not data.startswith(b"\xff\xd8\xff"):
         return False
     claim = claim_of(data)
-    return claim is not None and 0 < claim.width * claim.height <= MOST_PIXELS
+    return claim is not None and 0 < claim.width * claim.height <= MAX_PIXELS

@@ -118,7 +118,7 @@ def _check_names(model: type[BaseModel], names: Iterable[str]) -> None:
 
 def field_errors(errors: Any) -> dict[str, str]:
     """Validation messages by field."""
-    return {".".join(map(str, each["loc"])) or "body": each["msg"].removeprefix("Value error, ") for each in errors}
+    return {".".join(map(str, error["loc"])) or "body": error["msg"].removeprefix("Value error, ") for error in errors}
 
 
 def example(**fields: Any) -> ConfigDict:

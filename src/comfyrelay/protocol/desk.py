@@ -17,7 +17,7 @@ from comfyrelay.protocol.jobs import QueueUnit, Reuse, WaitForMissing
 from comfyrelay.protocol.records import InputWarning
 from comfyrelay.protocol.requirements import Missing
 
-MOST_TRIES = 1000
+MAX_ATTEMPTS = 1000
 # A path on the desk's machine.
 Place = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
 Subdir = Annotated[str, Field(max_length=1000)]
@@ -134,7 +134,7 @@ class ScriptJob(Request):
     positive: str = Field(description="the prompt")
     negative: str | None = Field(None, description="the negative prompt")
     profile: str | None = Field(None, description="one of the configured profiles")
-    tries: int | None = Field(None, description=f"runs of each input, 1 to {MOST_TRIES}")
+    tries: int | None = Field(None, description=f"runs of each input, 1 to {MAX_ATTEMPTS}")
     randomize_seed: bool = Field(False, description="another seed for each run")
     extra_args: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
         (), description="further options, as the configuration allows them"

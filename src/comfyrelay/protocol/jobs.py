@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import AfterValidator, AnyHttpUrl, Field, model_validator
 
-from comfyrelay.domain.bulk import MOST_IDS, MOST_ITEMS, BulkAction
+from comfyrelay.domain.bulk import MAX_IDS, MAX_ITEMS, BulkAction
 from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import (
     TERMINAL_EVENTS,
@@ -155,7 +155,7 @@ class NewBatch(Submission):
         effect_id=1, label="Cats", items=[{"input_payload": {"prompt": "a cat"}}, {"input_payload": {"prompt": "two"}}]
     )
 
-    items: Annotated[list[Item], Field(min_length=1, max_length=MOST_ITEMS)]
+    items: Annotated[list[Item], Field(min_length=1, max_length=MAX_ITEMS)]
     label: Line | None = None
     idempotency_key: Key | None = None
 
@@ -353,7 +353,7 @@ class BulkRequest(Request):
     model_config = example(action="cancel", filter={"status": "queued"})
 
     action: BulkAction
-    ids: Annotated[list[Id], Field(min_length=1, max_length=MOST_IDS)] | None = None
+    ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS)] | None = None
     filter: BulkFilter | None = None
     mode: PauseMode = PauseMode.AFTER
     priority: Annotated[Priority | None, Field(description="for `priority`: the new one")] = None

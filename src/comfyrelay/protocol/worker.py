@@ -31,8 +31,8 @@ LONGEST_WAIT_SECONDS = 30.0
 # 2 added the registration key and this number. A worker that sends no number uses 1.
 PROTOCOL = 2
 OLDEST_PROTOCOL = 1
-MOST_LOG_LINES = 200
-MOST_LOG_BYTES = 64 * 1024
+MAX_LOG_LINES = 200
+MAX_LOG_BYTES = 64 * 1024
 SHA256 = r"^[0-9a-f]{64}$"
 NO_ERROR_GIVEN = "The worker reported a failure, and did not say why."
 NO_REASON_GIVEN = "no reason given"
@@ -193,7 +193,7 @@ class LeasedJob(WorkerAnswer):
     @property
     def urls(self) -> Urls:
         """The URLs of the lease. Heartbeats return newer ones."""
-        return Urls.of(self, assets={each.key: each.download_url for each in self.input_payload.assets})
+        return Urls.of(self, assets={asset.key: asset.download_url for asset in self.input_payload.assets})
 
 
 class PollAnswer(WorkerAnswer):
@@ -323,8 +323,8 @@ class KnownDefinitions(WorkerAnswer):
 
 
 def _in_all(lines: list[str]) -> list[str]:
-    if sum(len(each.encode()) for each in lines) > MOST_LOG_BYTES:
-        raise ValueError(f"These are more than {MOST_LOG_BYTES} bytes.")
+    if sum(len(line.encode()) for line in lines) > MAX_LOG_BYTES:
+        raise ValueError(f"These are more than {MAX_LOG_BYTES} bytes.")
     return lines
 
 
@@ -333,7 +333,7 @@ class LogsRequest(WorkerRequest):
 
     model_config = example(lines=['{"event": "worker.registered", "level": "info"}'])
 
-    lines: Annotated[list[Text], AfterValidator(_in_all)] = Field(default_factory=list, max_length=MOST_LOG_LINES)
+    lines: Annotated[list[Text], AfterValidator(_in_all)] = Field(default_factory=list, max_length=MAX_LOG_LINES)
 
 
 class KeptLogs(WorkerAnswer):

@@ -57,7 +57,7 @@ class Folders:
     def listed(self, extensions: frozenset[str]) -> list[str]:
         """Input files with such an extension; files in subfolders are usable, but not listed."""
         files = (each for each in self.input.iterdir() if each.is_file())
-        return sorted(each.name for each in files if each.suffix.lower() in extensions)
+        return sorted(file.name for file in files if file.suffix.lower() in extensions)
 
     def save_place(self, prefix: str, *, size: tuple[int, int], kind: str = "output") -> SavePlace:
         root = self.of(kind) or self.output

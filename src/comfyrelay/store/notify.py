@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 CHANNEL = "comfyrelay_work"
 WORDS_CHANNEL = "comfyrelay_words"
 # A NOTIFY payload is limited to 8,000 bytes: this many ids of 50 characters are 7,650.
-MOST_WORDS = 150
+MAX_WORDS = 150
 # At most 20 notifications per second and process, because NOTIFY takes a database-wide lock at commit.
 DEBOUNCE_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0
@@ -142,7 +142,7 @@ class PostgresNotifyChannel(LocalNotifyChannel):
             while self._unsent or self._unpublished:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
                 is_work, self._unsent = self._unsent, False
-                words = [self._unpublished.popitem()[0] for _ in range(min(len(self._unpublished), MOST_WORDS))]
+                words = [self._unpublished.popitem()[0] for _ in range(min(len(self._unpublished), MAX_WORDS))]
                 if self._connection is None:
                     continue
                 if is_work:

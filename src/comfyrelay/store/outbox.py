@@ -58,7 +58,7 @@ async def entries(tx: Tx, shard: str, *, limit: int) -> list[OutboxEntry]:
 
 
 def _entry(row: Any) -> OutboxEntry:
-    return OutboxEntry(id=row.id, shard=row.shard, updates=[JobUpdate.from_json(each) for each in row.updates])
+    return OutboxEntry(id=row.id, shard=row.shard, updates=[JobUpdate.from_json(update) for update in row.updates])
 
 
 async def entry_ids(tx: Tx, shard: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[int]:

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Select, select
 from comfyrelay.store.database import Tx
 
 # Rows that a page may scan for a filter without an index: about 30 ms.
-MOST_SCANNED = 20_000
+MAX_SCANNED = 20_000
 
 # Conditions without an index, over the columns of a list.
 Loose = Callable[[Any], Sequence[ColumnElement[bool]]]
@@ -21,7 +21,7 @@ async def newest_first(
     *,
     limit: int,
     loose: Loose | None = None,
-    most: int = MOST_SCANNED,
+    most: int = MAX_SCANNED,
 ) -> tuple[Sequence[Any], Any]:
     """Return a page of `rows`, highest key first, and the key of the next page; `None` after the last.
 

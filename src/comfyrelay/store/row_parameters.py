@@ -54,11 +54,11 @@ def with_rows(rows: Iterable[object], parameter: str = "rows") -> dict[str, Any]
 def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]]:
     """Return the named attributes of each object. Dataclasses whose fields are the columns do not need it."""
     values = attrgetter(*names)
-    return [dict(zip(names, values(each), strict=True)) for each in objects]
+    return [dict(zip(names, values(object_), strict=True)) for object_ in objects]
 
 
 def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, Any]:
-    return {parameter: [{"id": each} for each in ids]}
+    return {parameter: [{"id": id_} for id_ in ids]}
 
 
 def insert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:

@@ -45,7 +45,7 @@ class SpareCores:
 
     def __call__(self, own: int) -> float:
         """`own` is the number of cores known to be busy now, which the average may not show yet."""
-        now, worked = self._clock(), [each.worked() for each in self._budgets]
+        now, worked = self._clock(), [budget.worked() for budget in self._budgets]
         self._looks.append((now, worked))
         # keep one sample from before the window as its start
         while len(self._looks) > 2 and self._looks[1][0] <= now - WINDOW_SECONDS:

@@ -61,7 +61,7 @@ class RunningDesk:
 def running() -> list[RunningDesk]:
     """Return the running desks of this user on this machine."""
     notes = (_read(each) for each in sorted(state_folder().glob(_NOTES)))
-    return [RunningDesk(str(each["url"]), Path(each["data_dir"])) for each in notes if each is not None]
+    return [RunningDesk(str(note["url"]), Path(note["data_dir"])) for note in notes if note is not None]
 
 
 def pass_for(url: str) -> Pass | None:

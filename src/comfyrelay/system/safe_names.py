@@ -16,7 +16,7 @@ _PLAIN_SIGNS: Final = "_ .()+-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 _AT_NO_END: Final = " .-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
 _LONGEST_PLAIN: Final = 80
 # File systems limit bytes; a number and an extension are added to the name later.
-_MOST_PLAIN_BYTES: Final = 200
+_MAX_PLAIN_BYTES: Final = 200
 
 
 def is_usable(name: str) -> bool:
@@ -31,7 +31,7 @@ def plain(text: str) -> str:
     kept = "".join(each if _is_plain(each) else "\0" for each in whole)
     words = re.sub("\0+", "-", kept).strip(_AT_NO_END)[:_LONGEST_PLAIN]
     # drop a character that was cut in the middle
-    cut = words.encode()[:_MOST_PLAIN_BYTES].decode(errors="ignore").rstrip(_AT_NO_END)
+    cut = words.encode()[:_MAX_PLAIN_BYTES].decode(errors="ignore").rstrip(_AT_NO_END)
     return usable(cut) if cut else ""
 
 

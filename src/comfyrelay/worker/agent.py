@@ -47,7 +47,7 @@ UPLOAD_PATIENCE_SECONDS = 3600.0
 DISK_PAUSE_SECONDS = 60.0
 SIGN_OFF_SECONDS = 5.0
 # Upper limit of prefetched jobs, and of finished jobs whose outputs are still uploading.
-MOST_PREFETCHED = 40
+MAX_PREFETCHED = 40
 
 
 class Agent:
@@ -241,7 +241,7 @@ class Agent:
                     # another call was refused too and has already replaced the token
                     return
                 capabilities = self._capabilities.current
-                is_at_work = any(each.lease.stop is not LeaseStop.LOST for each in self._works)
+                is_at_work = any(work.lease.stop is not LeaseStop.LOST for work in self._works)
                 # more servers may have started since
                 now = {"max_concurrency": self._servers.at_once, "capabilities": capabilities}
                 if await registration.register({**details, **now}, is_at_work=is_at_work):
@@ -371,7 +371,7 @@ class Agent:
         if self._managed is not None:
             return self._managed.folders()
         places = [self._settings.folder_of(url) for url in self._settings.comfyui_base_url]
-        return [each for each in places if each is not None]
+        return [place for place in places if place is not None]
 
     def _accept(self, lease: Lease, tools: Tools) -> None:
         log.info(
@@ -411,8 +411,8 @@ class Agent:
             self.held,
             slots=slots,
             max_concurrency=self._servers.at_once,
-            prefetch=min(self._settings.prefetch * times, MOST_PREFETCHED),
-            upload_behind=min(self._settings.upload_behind * times, MOST_PREFETCHED),
+            prefetch=min(self._settings.prefetch * times, MAX_PREFETCHED),
+            upload_behind=min(self._settings.upload_behind * times, MAX_PREFETCHED),
         )
 
     def _more_waiting(self) -> int:

@@ -175,7 +175,7 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     except ComfyRelayError as error:
         return CheckResult(verdict=CheckVerdict.BROKEN, about=about, text=error.detail)
     system, devices = stats.get("system") or {}, stats.get("devices") or []
-    gpus = ", ".join(_gpu(each) for each in devices if isinstance(each, dict)) or "no device reported"
+    gpus = ", ".join(_gpu(device) for device in devices if isinstance(device, dict)) or "no device reported"
     has = f"{len(info)} node classes, {len(installed_models(info))} models"
     text = f"{RESPONDS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
@@ -184,7 +184,11 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     if not (folder / "output").is_dir():
         more = f"But {folder} has no folder `output`: check {setting}."
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
-    if closed := [str(each) for each in _cleaned_folders(folder) if each.is_dir() and not _is_writable(each)]:
+    if closed := [
+        str(cleaned_folder)
+        for cleaned_folder in _cleaned_folders(folder)
+        if cleaned_folder.is_dir() and not _is_writable(cleaned_folder)
+    ]:
         more = f"But job files are not deleted: this user cannot write to {', '.join(closed)}."
         return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)

@@ -30,7 +30,7 @@ from comfyrelay.worker.lease import Lease
 from comfyrelay.worker.log_tail import LogTail
 
 WIDE = 80
-MOST_SHOWN = 4
+MAX_SHOWN = 4
 SHORT = 8
 HIDDEN = "…"
 LONGEST_FIELD = 300
@@ -131,9 +131,9 @@ class WorkerConsole:
             grid.add_column(name, no_wrap=True)
         grid.add_column("node", no_wrap=True, overflow="ellipsis", ratio=1)
         grid.add_column("seconds", no_wrap=True, justify="right")
-        for lease in self._held[:MOST_SHOWN]:
+        for lease in self._held[:MAX_SHOWN]:
             grid.add_row(*self._cells(lease, is_wide=is_wide))
-        more = len(self._held) - MOST_SHOWN
+        more = len(self._held) - MAX_SHOWN
         return Group(grid, Text(f"and {more} more", style="dim")) if more > 0 else grid
 
     def _cells(self, lease: Lease, *, is_wide: bool) -> list[ConsoleRenderable]:

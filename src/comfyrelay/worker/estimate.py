@@ -4,7 +4,7 @@ from collections import OrderedDict
 
 # Weight of the last run: a change of models shows after a few runs, one outlier hardly at all.
 WEIGHT = 0.3
-MOST_WORKFLOWS = 1000
+MAX_WORKFLOWS = 1000
 
 
 def seconds_left(*, elapsed: float, progress: float, typical: float | None) -> float | None:
@@ -56,5 +56,5 @@ def _learn(known: OrderedDict[str, float], workflow_hash: str, seconds: float) -
     before = known.get(workflow_hash, seconds)
     known[workflow_hash] = before + WEIGHT * (seconds - before)
     known.move_to_end(workflow_hash)
-    if len(known) > MOST_WORKFLOWS:
+    if len(known) > MAX_WORKFLOWS:
         known.popitem(last=False)

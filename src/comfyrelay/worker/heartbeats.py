@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 # Minimum pause between two heartbeats that carry progress or logs.
 NEWS_SECONDS = 1.0
 LONGEST_WAIT_SECONDS = 30.0
-MOST_LOGS = 1000
+MAX_LOGS = 1000
 
 
 class HeartbeatLoop:
@@ -75,7 +75,7 @@ class HeartbeatLoop:
     def log(self, line: str) -> None:
         """Add a line to the job's log. If the lines cannot be sent, the oldest are dropped."""
         self._logs.append(storable(line))
-        del self._logs[:-MOST_LOGS]
+        del self._logs[:-MAX_LOGS]
         self._news.notify()
 
     async def refresh(self) -> None:
@@ -122,7 +122,7 @@ class HeartbeatLoop:
             # sent with the next heartbeat, unless something newer has come
             if self._progress is None:
                 self._progress = progress
-            self._logs = [*logs, *self._logs][-MOST_LOGS:]
+            self._logs = [*logs, *self._logs][-MAX_LOGS:]
             self._news.notify()
         except Exception as error:
             # drop what could not be sent: it may be the cause

@@ -326,7 +326,7 @@ class Work:
             # with no fault of the worker, the job would be leased to it again at once
             fault = Fault.WORKER if servers.online(lease.provider) else Fault.INTERRUPTED
             raise ComfyError("No ComfyUI of this worker can say what its nodes are.", fault=fault)
-        own = [each.placeholder for each in lease.payload.assets]
+        own = [asset.placeholder for asset in lease.payload.assets]
         graph = {name: node for name, node in lease.graph.items() if node["class_type"] not in self._tools.own_nodes}
         self._tools.policy.check(graph, own=own, object_info=info, is_effect=lease.job.effect_id is not None)
 
@@ -565,10 +565,10 @@ def _cache_key(lease: Lease, own_nodes: Set[str]) -> str | None:
 
     Uploaded files get a new name in each job, and nodes that we run ourselves never reach ComfyUI's cache.
     """
-    is_private = any(each.content_hash is None for each in lease.payload.assets)
+    is_private = any(asset.content_hash is None for asset in lease.payload.assets)
     if is_private or not own_nodes.isdisjoint(node["class_type"] for node in lease.graph.values()):
         return None
-    assets = {each.placeholder: each.content_hash for each in lease.payload.assets}
+    assets = {asset.placeholder: asset.content_hash for asset in lease.payload.assets}
     return hashlib.sha256(json.dumps([lease.job.tenant_id, lease.graph, assets], sort_keys=True).encode()).hexdigest()
 
 

@@ -5,7 +5,7 @@ from collections import deque
 
 from structlog.typing import EventDict, WrappedLogger
 
-from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
+from comfyrelay.protocol.worker import MAX_LOG_BYTES, MAX_LOG_LINES
 from comfyrelay.text import storable
 
 LONGEST_LINE = 4000
@@ -15,7 +15,7 @@ class LogTail:
     """A structlog processor behind the one that hides secrets."""
 
     def __init__(self) -> None:
-        self._lines: deque[str] = deque(maxlen=MOST_LOG_LINES)
+        self._lines: deque[str] = deque(maxlen=MAX_LOG_LINES)
 
     def __call__(self, _logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
         self._lines.append(storable(json.dumps(event, default=str, ensure_ascii=False)[:LONGEST_LINE]))
@@ -24,7 +24,7 @@ class LogTail:
     def last(self) -> list[str]:
         """The newest lines within the size limit, oldest first."""
         found: list[str] = []
-        left = MOST_LOG_BYTES
+        left = MAX_LOG_BYTES
         # a copy, because other threads log too
         for line in reversed(list(self._lines)):
             left -= len(line.encode())

@@ -14,7 +14,7 @@ from comfyrelay.worker.lease import Lease
 
 log = structlog.get_logger(__name__)
 
-MOST_BYTES = 64 * 1024
+MAX_BYTES = 64 * 1024
 # Between two previews of one job.
 PAUSE_SECONDS = 1.0
 # A slower upload is dropped: a newer preview exists by then.
@@ -22,7 +22,7 @@ PUT_SECONDS = 5.0
 LONGEST_SIDE = 512
 QUALITIES = (80, 60, 35)
 # ComfyUI sends a few hundred pixels; an image that claims far more is not decoded.
-MOST_PIXELS = 64 * 1024**2
+MAX_PIXELS = 64 * 1024**2
 _JPEG = b"\xff\xd8\xff"
 
 
@@ -71,7 +71,7 @@ class PreviewUploader:
 
 def shrunk(image: bytes) -> bytes | None:
     """Return a small JPEG, or `None` if the image is too large or Pillow is not installed."""
-    if len(image) <= MOST_BYTES and image.startswith(_JPEG):
+    if len(image) <= MAX_BYTES and image.startswith(_JPEG):
         return image
     if find_spec("PIL") is None:
         return None
@@ -80,7 +80,7 @@ def shrunk(image: bytes) -> bytes | None:
 
     try:
         with Image.open(BytesIO(image), formats=("JPEG", "PNG", "WEBP")) as opened:
-            if opened.width * opened.height > MOST_PIXELS:
+            if opened.width * opened.height > MAX_PIXELS:
                 return None
             opened.draft("RGB", (LONGEST_SIDE, LONGEST_SIDE))
             picture = opened.convert("RGB")
@@ -90,6 +90,6 @@ def shrunk(image: bytes) -> bytes | None:
     for quality in QUALITIES:
         file = BytesIO()
         picture.save(file, "JPEG", quality=quality)
-        if file.tell() <= MOST_BYTES:
+        if file.tell() <= MAX_BYTES:
             return file.getvalue()
     return None

@@ -145,7 +145,7 @@ class TestLooking:
     async def test_search_reads_a_bounded_number_of_rows_per_page(
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(dispatch_list, "MOST_SEARCHED", 3)
+        monkeypatch.setattr(dispatch_list, "MAX_SEARCHED", 3)
         await desk.worker()
         wanted = await desk.failed("the needle")
         for _ in range(4):

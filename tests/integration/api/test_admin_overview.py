@@ -262,7 +262,7 @@ class TestEvents:
     async def test_too_many_changes_are_announced_as_any(
         self, desk: OperatorScenario, stream: Stream, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(live, "MOST_NAMED", 0)
+        monkeypatch.setattr(live, "MAX_NAMED", 0)
         monkeypatch.setattr(live, "OVERLAP", 1)
         await desk.worker("gpu-1")
         assert (await heard(stream, "workers", "*"))["workers"] == ["*"]

@@ -201,7 +201,7 @@ class TestDetails:
         await desk.worker()
         await desk.send("POST", "/workers/gpu-1/approve")
         await desk.completed()
-        monkeypatch.setattr(paging, "MOST_SCANNED", 1)
+        monkeypatch.setattr(paging, "MAX_SCANNED", 1)
         found = (await desk.get("/workers/gpu-1"))["registration"]
         assert (found["decision"], found["decided_by"]) == ("approve", "root@example.com")
 

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from PIL import Image
 
-from comfyrelay.media.previews import MOST_BYTES, PREVIEWS, preview_path
+from comfyrelay.media.previews import MAX_BYTES, PREVIEWS, preview_path
 from comfyrelay.services.queue import previews
 from comfyrelay.services.queue.previews import WATCHED_SECONDS
 from comfyrelay.storage.objects import LocalObjects
@@ -157,7 +157,7 @@ async def test_picture_of_a_worker_that_died_goes_with_retention(run: Run) -> No
 
 @pytest.mark.parametrize(
     "data",
-    [b"<script>alert(1)</script>", jpeg()[:3] + b"\0" * 100, jpeg() + b"\0" * MOST_BYTES, b""],
+    [b"<script>alert(1)</script>", jpeg()[:3] + b"\0" * 100, jpeg() + b"\0" * MAX_BYTES, b""],
     ids=["markup", "no size", "too large", "nothing"],
 )
 async def test_invalid_preview_is_not_shown(run: Run, data: bytes) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
+from comfyrelay.protocol.worker import MAX_LOG_BYTES, MAX_LOG_LINES
 from comfyrelay.services.queue import worker_logs
 from tests.support.api import Api, Caller, problem_of
 from tests.support.operator import OperatorScenario, open_operator_scenario
@@ -103,7 +103,7 @@ async def test_newer_lines_take_the_place_of_older_ones(desk: OperatorScenario, 
 
 
 @pytest.mark.parametrize(
-    "lines", [["x"] * (MOST_LOG_LINES + 1), ["x" * (MOST_LOG_BYTES // 2 + 1)] * 2, ["a\x00"], "x", [7]]
+    "lines", [["x"] * (MAX_LOG_LINES + 1), ["x" * (MAX_LOG_BYTES // 2 + 1)] * 2, ["a\x00"], "x", [7]]
 )
 async def test_too_much_is_refused(worker: Caller, lines: Any) -> None:
     problem_of(await worker.call("POST", "/api/worker/logs", {"lines": lines}), 422)

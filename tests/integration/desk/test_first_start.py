@@ -12,7 +12,7 @@ from comfyrelay.settings import Settings
 from comfyrelay.store.database import Boundary
 from tests.support.world import Crash, World
 
-MOST_STEPS = 100
+MAX_STEPS = 100
 
 
 async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
@@ -38,7 +38,7 @@ async def _cut_off(world: World, settings: Settings, *, after: int) -> bool:
 async def test_repeatedly_interrupted_first_start_is_continued(world: World, tmp_path: Path) -> None:
     settings = Settings(data_dir=tmp_path)
     # each time it gets one step further
-    for after in range(MOST_STEPS):
+    for after in range(MAX_STEPS):
         if not await _cut_off(world, settings, after=after):
             break
     else:

@@ -16,7 +16,7 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.notify import CHANNEL, MOST_WORDS, LocalNotifyChannel, PostgresNotifyChannel
+from comfyrelay.store.notify import CHANNEL, MAX_WORDS, LocalNotifyChannel, PostgresNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
 # Longer than any wait in these tests should take; only a failing test waits this long.
@@ -324,7 +324,7 @@ class TestPostgresNotifyChannel:
     async def test_notifications_of_one_server_all_reach_another(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
         # more than fits into one notification
-        said = {f"watched:{number:036}" for number in range(2 * MOST_WORDS + 1)}
+        said = {f"watched:{number:036}" for number in range(2 * MAX_WORDS + 1)}
         heard, is_all = set[str](), asyncio.Event()
 
         def hear(word: str) -> None:

@@ -20,7 +20,7 @@ from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispat
 from comfyrelay.store.central.tables import worker_audit_logs
 from comfyrelay.store.central.workers import fleets, worker_list, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import MOST_SCANNED
+from comfyrelay.store.paging import MAX_SCANNED
 from comfyrelay.store.tenant import changes, jobs, units
 from tests.support.world import PostgresBackend
 
@@ -355,7 +355,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
     "how long jobs take of a workflow that was never run": (
         dispatches.mean_duration_query([21], of_last=50),
         {"pk_ai_job_dispatches"},
-        MOST_SCANNED,
+        MAX_SCANNED,
     ),
     "what failed lately": (
         fleets.failed_query(utc_now() + timedelta(hours=1), stage="production", workflow_ids=[1, 2]),

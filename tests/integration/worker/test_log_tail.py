@@ -13,7 +13,7 @@ from aiohttp import web
 from aiohttp.test_utils import TestServer
 from rich.console import Console
 
-from comfyrelay.protocol.worker import MOST_LOG_BYTES, MOST_LOG_LINES
+from comfyrelay.protocol.worker import MAX_LOG_BYTES, MAX_LOG_LINES
 from comfyrelay.worker.console import WorkerConsole
 from comfyrelay.worker.control import ControlPlane
 from comfyrelay.worker.log_tail import LONGEST_LINE, LogTail
@@ -93,12 +93,12 @@ def test_log_lines_are_sent_with_secrets_hidden(is_terminal: bool) -> None:
 
 def test_only_the_newest_are_kept_and_as_many_as_may_be_sent() -> None:
     recent = LogTail()
-    for number in range(MOST_LOG_LINES + 5):
+    for number in range(MAX_LOG_LINES + 5):
         recent(None, "info", {"event": f"line {number}"})
-    assert len(recent.last()) == MOST_LOG_LINES
-    assert json.loads(recent.last()[-1])["event"] == f"line {MOST_LOG_LINES + 4}"
-    for _ in range(MOST_LOG_LINES):
+    assert len(recent.last()) == MAX_LOG_LINES
+    assert json.loads(recent.last()[-1])["event"] == f"line {MAX_LOG_LINES + 4}"
+    for _ in range(MAX_LOG_LINES):
         recent(None, "info", {"event": "ü" * LONGEST_LINE})
     kept = recent.last()
-    assert 0 < sum(len(each.encode()) for each in kept) <= MOST_LOG_BYTES
+    assert 0 < sum(len(each.encode()) for each in kept) <= MAX_LOG_BYTES
     assert all(len(each) <= LONGEST_LINE for each in kept)

@@ -13,7 +13,7 @@ from PIL import Image
 from comfyrelay.worker import previews
 from comfyrelay.worker.files.transfers import Transfers
 from comfyrelay.worker.lease import Lease, PreviewTarget
-from comfyrelay.worker.previews import MOST_BYTES, PreviewUploader, shrunk
+from comfyrelay.worker.previews import MAX_BYTES, PreviewUploader, shrunk
 from tests.support.leases import Storage, answering, make_lease, open_storage
 from tests.support.world import PATIENCE_SECONDS
 
@@ -115,7 +115,7 @@ async def test_storage_in_trouble_costs_a_picture_and_nothing_else() -> None:
 def test_large_picture_is_made_small(form: str) -> None:
     small = shrunk(picture(1024, form))
     assert small is not None
-    assert len(small) <= MOST_BYTES
+    assert len(small) <= MAX_BYTES
     with Image.open(io.BytesIO(small)) as image:
         assert (image.format, image.size) == ("JPEG", (512, 512))
 

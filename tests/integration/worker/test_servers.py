@@ -18,7 +18,7 @@ from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
 from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker.comfyui.capabilities import Capabilities, gather
-from comfyrelay.worker.comfyui.servers import MOST_WARM, RunHistory, Servers
+from comfyrelay.worker.comfyui.servers import MAX_WARM, RunHistory, Servers
 from comfyrelay.worker.lease import PreviewTarget
 from comfyrelay.worker.settings import WorkerSettings
 from tests.support.graphs import invert, words
@@ -87,14 +87,14 @@ async def test_newest_warm_workflows_of_each_server_are_reported() -> None:
             stuck = first.misbehave(Stuck(class_type="ImageInvert"))
             held_up = asyncio.create_task(run(invert(), lambda _: accepted.set()))
             await accepted.wait()
-            many = [await run(each) for each in workflows(MOST_WARM + 5)]
+            many = [await run(each) for each in workflows(MAX_WARM + 5)]
             stuck.end()
             alone = await held_up
         told = servers.warm_hashes()
     assert {each.split()[0] for each in many} == {"comfyui-2"}
     assert alone.split()[0] == "comfyui-1"
     newest = [each.split()[1] for each in (alone, *reversed(many))]
-    assert told == newest[:MOST_WARM]
+    assert told == newest[:MAX_WARM]
 
 
 async def test_node_exception_fails_the_job_without_another_server() -> None:

@@ -79,15 +79,15 @@ def test_uncompressed_or_truncated_data_is_refused(data: bytes) -> None:
 
 
 def test_bomb_is_not_unpacked_beyond_the_limit() -> None:
-    data = gzip.compress(b" " * (node_definitions.MOST_BYTES + 1), 1)
+    data = gzip.compress(b" " * (node_definitions.MAX_BYTES + 1), 1)
     assert len(data) < 1024**2
     with pytest.raises(InvalidInput, match="at most 16 MiB"):
         unpack(data, sha256="0" * 64)
 
 
 def test_too_many_values_are_refused_before_parsing() -> None:
-    text = b'{"A":{"x":[' + b",".join([b"{}"] * (node_definitions.MOST_VALUES + 1)) + b"]}}"
-    assert len(text) < node_definitions.MOST_BYTES
+    text = b'{"A":{"x":[' + b",".join([b"{}"] * (node_definitions.MAX_VALUES + 1)) + b"]}}"
+    assert len(text) < node_definitions.MAX_BYTES
     with pytest.raises(InvalidInput, match="at most 1,000,000 values"):
         unpack(gzip.compress(text, 1), sha256=sha256_of(text))
 

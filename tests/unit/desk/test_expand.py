@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.batches.expand import LARGEST_SEED, MOST_ITEMS, Mode, PlannedItem, SeedMode, SeedPlan, expand
+from comfyrelay.desk.batches.expand import LARGEST_SEED, MAX_ITEMS, Mode, PlannedItem, SeedMode, SeedPlan, expand
 from comfyrelay.errors import InvalidInput
 
 names = st.lists(st.text(min_size=1, max_size=5), max_size=4)
@@ -83,7 +83,7 @@ class TestProduct:
     def test_oversized_batch_is_refused_before_expansion(self) -> None:
         many = ["x"] * 10_000
         assert "1,000,000,000,000 items" in refusal(inputs=many, prompts=many, negatives=many).detail
-        assert len(expand(inputs=["x"] * 100, prompts=["y"] * 100)) == MOST_ITEMS
+        assert len(expand(inputs=["x"] * 100, prompts=["y"] * 100)) == MAX_ITEMS
 
 
 class TestPairwise:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.desk.batches.folders import MOST_PROMPT_BYTES, inputs_in, prompts_from, readable_name
+from comfyrelay.desk.batches.folders import MAX_PROMPT_BYTES, inputs_in, prompts_from, readable_name
 from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import InvalidInput
 from comfyrelay.text import natural
@@ -181,7 +181,7 @@ class TestPrompts:
             (b"\xffa", "not text in UTF-8"),
             (b"\xff\xfea", "not text in UTF-8"),
             (b"a\x00b", "cannot be stored"),
-            (b"a" * (MOST_PROMPT_BYTES + 1), "too large"),
+            (b"a" * (MAX_PROMPT_BYTES + 1), "too large"),
         ],
     )
     def test_invalid_prompt_list_is_refused(self, tmp_path: Path, content: bytes, why: str) -> None:

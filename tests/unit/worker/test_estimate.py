@@ -2,7 +2,7 @@
 
 import pytest
 
-from comfyrelay.worker.estimate import MOST_WORKFLOWS, Typical, fits, seconds_left
+from comfyrelay.worker.estimate import MAX_WORKFLOWS, Typical, fits, seconds_left
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_oldest_workflow_is_dropped_beyond_the_limit() -> None:
     typical.ran("first", 1)
     typical.ran("second", 1)
     typical.ran("first", 1)
-    for number in range(MOST_WORKFLOWS - 1):
+    for number in range(MAX_WORKFLOWS - 1):
         typical.ran(f"more-{number}", 1)
     assert typical.run_seconds("first") is not None
     assert typical.run_seconds("second") is None

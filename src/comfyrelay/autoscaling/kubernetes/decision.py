@@ -88,10 +88,10 @@ class ReplicaDecisions:
 def plan_replicas(plan: FleetPlan, fleet: SeenFleet, pods: Sequence[Pod] | None) -> DesiredReplicas:
     """Convert machines to pods. Workers that run elsewhere, or in a pod that was just killed, are capacity but no
     replicas."""
-    names = None if pods is None else {each.name for each in pods}
-    machines = [each for each in fleet.machines if names is None or each.id in names]
-    present = sum(each.state is not MachineState.DRAINING for each in machines)
-    others = sum(each.state is not MachineState.DRAINING for each in fleet.machines) - present
+    names = None if pods is None else {pod.name for pod in pods}
+    machines = [machine for machine in fleet.machines if names is None or machine.id in names]
+    present = sum(machine.state is not MachineState.DRAINING for machine in machines)
+    others = sum(machine.state is not MachineState.DRAINING for machine in fleet.machines) - present
     # a paused or dry-run fleet keeps its current pods
     count = present if plan.is_report else max(0, plan.desired - others)
     return DesiredReplicas(count=count, reason=plan.reason, machines=machines)
@@ -101,8 +101,8 @@ def add_starting_pods(fleet: SeenFleet, pods: Sequence[Pod], now: datetime) -> S
     """Count pods without a worker as booting machines, and pods of the last minute as launches. A pod has the price of
     the fleet's first instance type, because a cluster knows no prices."""
     kind = preferred_type(fleet)
-    known = {each.id for each in fleet.machines}
-    ages = {each.name: max(0.0, (now - each.created_at).total_seconds()) for each in pods if not each.is_terminating}
+    known = {machine.id for machine in fleet.machines}
+    ages = {pod.name: max(0.0, (now - pod.created_at).total_seconds()) for pod in pods if not pod.is_terminating}
     starting = [
         SeenMachine(
             id=name,

@@ -36,12 +36,12 @@ def deletion_costs(machines: Sequence[SeenMachine], now: datetime) -> dict[str, 
     """Cost by machine id. The cost of an idle machine is the time its idle period began, so it does not change while
     the machine stays idle. It is shifted below 0, the cost of a starting pod."""
     costs = {}
-    for each in machines:
-        if each.state is MachineState.BUSY:
-            costs[each.id] = MAX_COST
-        elif each.state is MachineState.READY:
-            since = now - timedelta(seconds=each.idle_seconds)
-            costs[each.id] = min(MIN_COST + int((since - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()), -1)
+    for machine in machines:
+        if machine.state is MachineState.BUSY:
+            costs[machine.id] = MAX_COST
+        elif machine.state is MachineState.READY:
+            since = now - timedelta(seconds=machine.idle_seconds)
+            costs[machine.id] = min(MIN_COST + int((since - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds()), -1)
     return costs
 
 

@@ -17,7 +17,7 @@ class DesiredReplicas:
 
     @property
     def present(self) -> int:
-        return sum(each.state is not MachineState.DRAINING for each in self.machines)
+        return sum(machine.state is not MachineState.DRAINING for machine in self.machines)
 
 
 # Raises `NotFound` if the fleet does not exist, and another `ComfyRelayError` if the count is unknown right now.

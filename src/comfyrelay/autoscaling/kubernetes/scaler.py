@@ -128,10 +128,10 @@ async def serve_scaler(
     try:
         yield port
     finally:
-        for each in loops:
-            each.cancel()
+        for loop in loops:
+            loop.cancel()
             with contextlib.suppress(asyncio.CancelledError):
-                await each
+                await loop
         await server.stop(STOP_SECONDS)
 
 

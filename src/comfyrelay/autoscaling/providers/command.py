@@ -33,7 +33,7 @@ from comfyrelay.autoscaling.providers.base import (
     RefusalKind,
 )
 from comfyrelay.autoscaling.providers.programs import folder_name, plain_environment, program
-from comfyrelay.domain.autoscaling.spec import MOST_MONEY, InstanceType
+from comfyrelay.domain.autoscaling.spec import MAX_MONEY, InstanceType
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.errors import ConfigurationError, ProviderError
 from comfyrelay.system.atomic import write
@@ -45,7 +45,7 @@ log = structlog.get_logger(__name__)
 # EX_TEMPFAIL of sysexits.h: try again later.
 TRY_LATER = 75
 TIMEOUT_SECONDS = 60.0
-MOST_BYTES = 4 * 1024**2
+MAX_BYTES = 4 * 1024**2
 _LAST_WORDS = 300
 # Another server's launch in the same fleet is over by then, or has timed out.
 _PAUSE_SECONDS = 0.05
@@ -64,7 +64,7 @@ def _or_nothing(value: Any, check: ValidatorFunctionWrapHandler) -> Any:
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00]*$")]
 NameIfAny = Annotated[Name | None, WrapValidator(_or_nothing)]
 MoneyIfAny = Annotated[
-    Annotated[float, Field(ge=0, le=MOST_MONEY, allow_inf_nan=False)] | None, WrapValidator(_or_nothing)
+    Annotated[float, Field(ge=0, le=MAX_MONEY, allow_inf_nan=False)] | None, WrapValidator(_or_nothing)
 ]
 
 
@@ -173,7 +173,7 @@ class CommandProvider:
     async def end(self, fleet: ProviderFleet, ids: Sequence[str]) -> None:
         # ids of other fleets or unknown machines are not passed to the script
         known = {each.id for each in await self._observe_or_raise(fleet)} if ids else set()
-        if ended := [each for each in ids if each in known]:
+        if ended := [id_ for id_ in ids if id_ in known]:
             try:
                 await self._ask(fleet, "end", _Nothing, ids=ended)
             except _Failed as failed:
@@ -184,9 +184,10 @@ class CommandProvider:
             said = await self._ask(fleet, "prices", _Prices)
         except _Failed as failed:
             raise ProviderError(failed.text) from None
-        now = {each.name: each.price_per_hour for each in said.prices if each.price_per_hour is not None}
+        now = {price.name: price.price_per_hour for price in said.prices if price.price_per_hour is not None}
         return [
-            replace(each, price_per_hour=now.get(each.name, each.price_per_hour)) for each in fleet.spec.instance_types
+            replace(instance_type_, price_per_hour=now.get(instance_type_.name, instance_type_.price_per_hour))
+            for instance_type_ in fleet.spec.instance_types
         ]
 
     async def close(self) -> None: ...
@@ -198,7 +199,7 @@ class CommandProvider:
             raise ProviderError(failed.text) from None
 
     async def _observe(self, fleet: ProviderFleet) -> list[Observed]:
-        found = [each.observed() for each in (await self._ask(fleet, "observe", _Machines)).machines]
+        found = [machine.observed() for machine in (await self._ask(fleet, "observe", _Machines)).machines]
         if len({each.id for each in found}) < len(found):
             raise ProviderError(f"The script of the fleet {fleet.slug} named a machine twice in its answer to observe.")
         return found
@@ -308,9 +309,9 @@ def _last_words(stderr: IO[bytes]) -> str:
 
 def _read(what: str, answer: type[A], stdout: IO[bytes]) -> A:
     stdout.seek(0)
-    data = stdout.read(MOST_BYTES + 1)
-    if len(data) > MOST_BYTES:
-        raise ProviderError(f"{what} printed more than {MOST_BYTES} bytes.")
+    data = stdout.read(MAX_BYTES + 1)
+    if len(data) > MAX_BYTES:
+        raise ProviderError(f"{what} printed more than {MAX_BYTES} bytes.")
     try:
         # an empty answer is allowed
         return answer.model_validate_json(data.strip() or b"{}")

@@ -311,7 +311,7 @@ class _LocalMachine:
 
     def order(self, fleet: ProviderFleet, order: MachineOrder, template: Mapping[str, Any], *, slot: int) -> None:
         self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-        prices = {each.name: each.price_per_hour for each in fleet.spec.instance_types}
+        prices = {instance_type_.name: instance_type_.price_per_hour for instance_type_ in fleet.spec.instance_types}
         self._order = {
             "id": f"local-{fleet.stage}-{fleet.slug}-{self.folder.name}",
             "key": order.key,

@@ -93,9 +93,9 @@ async def _run(folder: Path, order: Mapping[str, Any], stop: asyncio.Event) -> N
         if answering in booted and answering.result():
             await asyncio.wait({stopping, *ends}, return_when=asyncio.FIRST_COMPLETED)
         answering.cancel()
-        for each in ends:
-            if each.done():
-                _print(f"The {each.get_name()} has ended ({each.result()}).")
+        for end in ends:
+            if end.done():
+                _print(f"The {end.get_name()} has ended ({end.result()}).")
     finally:
         # the worker first: it requeues or finishes its jobs, and needs ComfyUI for that
         for _, process in reversed(_named(comfyui, worker)):

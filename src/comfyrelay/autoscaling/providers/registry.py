@@ -57,11 +57,13 @@ def _maker(name: str) -> Callable[[Surroundings], MachineProvider]:
     if name in _MAKERS:
         return _MAKERS[name]
     # built-in names come first: an installed package cannot replace them
-    for each in entry_points(group=GROUP, name=name):
+    for entry_point in entry_points(group=GROUP, name=name):
         try:
-            found: Callable[[Surroundings], MachineProvider] = each.load()
+            found: Callable[[Surroundings], MachineProvider] = entry_point.load()
         except Exception as error:
-            raise ConfigurationError(f"The provider {name} of {each.value} cannot be loaded: {error}.") from error
+            raise ConfigurationError(
+                f"The provider {name} of {entry_point.value} cannot be loaded: {error}."
+            ) from error
         return found
     raise ConfigurationError(f"There is no provider of machines {name!r}. There are: {', '.join(names())}.")
 

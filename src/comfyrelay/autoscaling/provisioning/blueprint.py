@@ -137,7 +137,7 @@ def _group(fleet: ProviderFleet, names: Names, options: AwsOptions) -> dict[str,
             "LaunchTemplate": {
                 "LaunchTemplateSpecification": {"LaunchTemplateName": names.launch_template, "Version": "$Latest"},
                 # in order of preference, which the strategy follows
-                "Overrides": [{"InstanceType": each.name} for each in fleet.spec.instance_types],
+                "Overrides": [{"InstanceType": instance_type_.name} for instance_type_ in fleet.spec.instance_types],
             },
             "InstancesDistribution": {
                 "OnDemandBaseCapacity": 0,

@@ -46,10 +46,10 @@ class Change:
 
 
 async def apply(changes: Sequence[Change], *, on_done: Callable[[Change], None] = lambda _: None) -> None:
-    for each in changes:
-        if each.run is not None:
-            await each.run()
-            on_done(each)
+    for change in changes:
+        if change.run is not None:
+            await change.run()
+            on_done(change)
 
 
 class Provisioner:
@@ -104,7 +104,7 @@ class Provisioner:
                 lambda: self._aws.call("ssm", "delete_parameter", Name=names.secret),
             ),
         ]
-        return [each for each in changes if each is not None]
+        return [change for change in changes if change is not None]
 
     async def _plan_secret(self, names: Names, secret: str) -> Change:
         current = await self._parameter(names)
@@ -213,7 +213,7 @@ class Provisioner:
         ]
 
     def _remove_fallback(self, names: Names, *, alarm: Current, policies: Sequence[Current]) -> Sequence[Change]:
-        existing = [each["PolicyName"] for each in policies if each is not None]
+        existing = [policy["PolicyName"] for policy in policies if policy is not None]
         if alarm is None and not existing:
             return []
 
@@ -247,7 +247,7 @@ class Provisioner:
                 AccountId=account,
                 Budget=wanted.limit,
                 NotificationsWithSubscribers=[
-                    {"Notification": each, "Subscribers": subscribers} for each in wanted.notifications
+                    {"Notification": notification, "Subscribers": subscribers} for notification in wanted.notifications
                 ],
             )
 
@@ -352,7 +352,7 @@ def _matches(current: Any, wanted: Any, name: str = "") -> bool:
 
 def _find(resources: Sequence[Mapping[str, Any]], key: str, name: str) -> Current:
     """Skip resources with a status: they are being deleted."""
-    return next((each for each in resources if each[key] == name and not each.get("Status")), None)
+    return next((resource for resource in resources if resource[key] == name and not resource.get("Status")), None)
 
 
 def _tags(names: Names) -> list[dict[str, str]]:

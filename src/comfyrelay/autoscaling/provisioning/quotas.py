@@ -48,7 +48,7 @@ async def _check(aws: Aws, fleet: ProviderFleet, code: str, family: str, types: 
     except AwsError as error:
         return Quota(text=f"Cannot read the {quota}. {error.detail}", is_enough=True)
     needed = {each["InstanceType"]: each["VCpuInfo"]["DefaultVCpus"] for each in answer["InstanceTypes"]}
-    name, each_needs = max(needed.items(), key=lambda each: each[1], default=(types[0], 0))
+    name, each_needs = max(needed.items(), key=lambda item: item[1], default=(types[0], 0))
     wanted = each_needs * fleet.max_machines
     need = f"{fleet.max_machines} machines of {name} need {wanted}"
     if allowed >= wanted:

@@ -54,7 +54,7 @@ def trade_off(found: Sequence[SimulationSummary], title: str, subtitle: str) -> 
         (each for each in found if each.policy in ("cheap", "balanced", "fast")), key=lambda each: each.machine_hours
     )
     if len(ours) > 1:
-        points = " ".join(f"{x(each.machine_hours):.1f},{y(each.wait_p95):.1f}" for each in ours)
+        points = " ".join(f"{x(our.machine_hours):.1f},{y(our.wait_p95):.1f}" for our in ours)
         parts.append(f'<polyline points="{points}" fill="none" stroke="#9ca3af" stroke-dasharray="4 3"/>')
         key = "dashed: what our policies offer"
         parts += [

@@ -270,8 +270,8 @@ class Simulation:
             self._push(now + lives, SimulatedEvent.EVICTED, machine)
 
     def _publish(self, now: float) -> None:
-        depth = len(self._queue) + sum(each.running is not None for each in self._machines.values())
-        self._alarms.publish(now, depth=depth, workers=sum(each.is_ready for each in self._machines.values()))
+        depth = len(self._queue) + sum(machine.running is not None for machine in self._machines.values())
+        self._alarms.publish(now, depth=depth, workers=sum(machine.is_ready for machine in self._machines.values()))
 
     def _run_seconds(self, workflow: str) -> float:
         learnt = self._durations.get(workflow)
@@ -300,8 +300,14 @@ class Simulation:
     def _snapshot(self, now: float) -> Snapshot:
         setting, boot = self._setting, self._boot_seconds
         machines = [
-            seen(each, now, boot, self._run_seconds(each.running.request.workflow) if each.running else 0.0, setting)
-            for each in self._machines.values()
+            seen(
+                machine,
+                now,
+                boot,
+                self._run_seconds(machine.running.request.workflow) if machine.running else 0.0,
+                setting,
+            )
+            for machine in self._machines.values()
         ]
         is_refused = now < self._refused_until
         fleet = SeenFleet(

@@ -69,11 +69,11 @@ def lower_bound(requests: Sequence[TraceRequest], setting: WorldSettings) -> Sim
     free = [0.0] * setting.max_machines
     heapify(free)
     waits, work = [], 0.0
-    for each in requests:
-        begin = max(each.arrival_seconds, free[0])
-        heapreplace(free, begin + each.duration_seconds)
-        waits.append(begin - each.arrival_seconds)
-        work += each.duration_seconds
+    for request in requests:
+        begin = max(request.arrival_seconds, free[0])
+        heapreplace(free, begin + request.duration_seconds)
+        waits.append(begin - request.arrival_seconds)
+        work += request.duration_seconds
     waits.sort()
     return SimulationSummary(
         policy=CLAIRVOYANT,

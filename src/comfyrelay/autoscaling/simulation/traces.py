@@ -9,9 +9,9 @@ from typing import NamedTuple, Protocol
 from comfyrelay.errors import InvalidInput
 
 DAY_SECONDS = 86_400.0
-MOST_DAYS = 366
+MAX_DAYS = 366
 COLUMNS = ("arrival_seconds", "duration_seconds", "workflow", "model")
-MOST_SECONDS = 1e11
+MAX_SECONDS = 1e11
 
 
 class PastJob(Protocol):
@@ -82,7 +82,7 @@ def _from_the_first(found: Sequence[TraceRequest], name: str) -> Sequence[TraceR
     """Arrivals may be Unix times: they are made relative to the first."""
     begin, end = found[0].arrival_seconds, found[-1].arrival_seconds
     days = (end - begin) / DAY_SECONDS
-    if days > MOST_DAYS:
+    if days > MAX_DAYS:
         raise InvalidInput(
             f"{name} spans {days:,.0f} days, and a year can be simulated at most: give arrival_seconds in seconds, "
             "all from the same begin, or a part of the trace."
@@ -121,6 +121,6 @@ def _seconds(text: str, what: str) -> float:
         value = float(text)
     except ValueError:
         value = -1.0
-    if not 0 <= value <= MOST_SECONDS:
-        raise InvalidInput(f"{what} is {text!r}. Give a number of seconds from 0 to {MOST_SECONDS:g}, such as 12.5.")
+    if not 0 <= value <= MAX_SECONDS:
+        raise InvalidInput(f"{what} is {text!r}. Give a number of seconds from 0 to {MAX_SECONDS:g}, such as 12.5.")
     return value

@@ -175,7 +175,7 @@ async def _provision(fleet: ProviderFleet, stage: Stage, flags: Mapping[str, Any
         _print_note(f"Permissions of the role of {_profile(blueprint)}: {', '.join(actions(needed['instance']))}.")
         _print_note("Print them as IAM policies, with those for this command: --permissions.")
         await _apply(changes, is_dry=is_dry)
-        if not is_dry and any(each.action is Action.MAKE for each in changes):
+        if not is_dry and any(change.action is Action.MAKE for change in changes):
             _print_note("The fleet has no machines. `comfyrelay fleet run` launches them when jobs wait.")
 
 
@@ -193,13 +193,13 @@ async def _deprovision(found: ProviderFleet, flags: Mapping[str, Any], *, force:
 async def _apply(changes: Sequence[Change], *, is_dry: bool) -> None:
     from comfyrelay.autoscaling.provisioning.provision import apply
 
-    if all(each.run is None for each in changes):
+    if all(change.run is None for change in changes):
         _print_note("Nothing to do: all resources are up to date.")
         return
     if is_dry:
         _print_note("Dry run: nothing was changed.")
         return
-    await apply(changes, on_done=lambda each: _print_note(f"done: {each.action} {each.resource}"))
+    await apply(changes, on_done=lambda change: _print_note(f"done: {change.action} {change.resource}"))
 
 
 def _profile(blueprint: Blueprint) -> str:
@@ -232,16 +232,16 @@ def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> ProviderFlee
     async def work(engine: Engine) -> Sequence[FleetRecord]:
         return await engine.scaling.snapshots.fleets()
 
-    for each in with_databases(work):
-        if (each.slug, each.stage) == (slug, str(stage)):
-            spec = each.machine_spec
+    for database in with_databases(work):
+        if (database.slug, database.stage) == (slug, str(stage)):
+            spec = database.machine_spec
             if spec.provider != MachineProviderName.AWS:
                 raise InvalidInput(f"The fleet {slug} uses the provider {spec.provider}; this command is for aws.")
             return ProviderFleet(
                 slug=slug,
                 stage=str(stage),
                 spec=replace(spec, image=image) if image else spec,
-                max_machines=each.scaling_spec.limits.max_machines,
+                max_machines=database.scaling_spec.limits.max_machines,
             )
     raise NotFound(f"There is no {stage} fleet {slug!r}.")
 
@@ -288,9 +288,9 @@ def _flags(**given: Any) -> dict[str, Any]:
 
 
 def _print_plan(changes: Sequence[Change]) -> None:
-    for each in changes:
-        detail = f": {each.detail}" if each.detail else ""
-        out.print(f"{each.action:<7} {each.resource}{detail}", highlight=False, markup=False, soft_wrap=True)
+    for change in changes:
+        detail = f": {change.detail}" if change.detail else ""
+        out.print(f"{change.action:<7} {change.resource}{detail}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _print_note(text: str) -> None:

@@ -78,14 +78,14 @@ def costs(
 
     rows = with_databases(work)
     if as_json:
-        out.print_json(json.dumps([each.model_dump(mode="json") for each in rows]))
+        out.print_json(json.dumps([row.model_dump(mode="json") for row in rows]))
         return
     if not rows:
         out.print("No machine time in this period.", highlight=False)
         return
     machines = by is Grouped.FLEET
     head = (by, "jobs", "busy", "lost", *(("idle", "boot") if machines else ()), "cost")
-    show(out, (*head, "machines cost") if machines else head, [_costs(each, machines=machines) for each in rows])
+    show(out, (*head, "machines cost") if machines else head, [_costs(row, machines=machines) for row in rows])
     out.print("\nTimes are hours:minutes:seconds.", highlight=False)
     out.print("cost: time in which jobs ran (busy and lost).", highlight=False)
     if machines:

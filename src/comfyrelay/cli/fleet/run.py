@@ -71,12 +71,12 @@ def status(as_json: Json = False) -> None:
     if as_json:
         from comfyrelay.server.admin.autoscaling import status_body
 
-        out.print_json(json.dumps([status_body(each).model_dump(mode="json") for each in views]))
+        out.print_json(json.dumps([status_body(view).model_dump(mode="json") for view in views]))
         return
     if not views:
         out.print("No fleet is autoscaled: configure the machines or the limits of a fleet.", highlight=False)
         return
-    show(out, ("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(each) for each in views])
+    show(out, ("fleet", "provider", "policy", "machines", "queued", "cost/h"), [_status_row(view) for view in views])
     leader = views[0].leader
     if leader is None:
         err.print("No autoscaling loop runs: start a server, or `comfyrelay fleet run`.", highlight=False)
@@ -144,7 +144,7 @@ def _set_paused(fleet: str | None, stage: Stage, *, every: bool, is_paused: bool
 
 async def _scaled(engine: Engine) -> list[tuple[Stage, str]]:
     fleets = await engine.scaling.snapshots.fleets()
-    return [(Stage(each.stage), each.slug) for each in fleets if each.is_scaled]
+    return [(Stage(fleet.stage), fleet.slug) for fleet in fleets if fleet.is_scaled]
 
 
 def _status_row(view: ScalingView) -> TableRow:

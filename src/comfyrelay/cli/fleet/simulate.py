@@ -166,7 +166,7 @@ def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
 def _title(requests: Sequence[TraceRequest]) -> str:
     seconds = requests[-1].arrival_seconds - requests[0].arrival_seconds
     spans = ((86_400.0, "day"), (3600.0, "hour"), (60.0, "minute"))
-    unit, word = next((each for each in spans if seconds >= each[0]), (1.0, "second"))
+    unit, word = next((span for span in spans if seconds >= span[0]), (1.0, "second"))
     period = f"{seconds / unit:.3g}"
     return f"{_number(len(requests))} in {period} {word}{'' if period == '1' else 's'}"
 

@@ -50,7 +50,7 @@ LATE_SUBMIT_SECONDS = 2.0
 FIRST_STOP_CHECK_SECONDS = 0.05
 LAST_STOP_CHECK_SECONDS = 2.0
 SUBMISSIONS = 3
-MOST_LOADED_WORKFLOWS = 1000
+MAX_LOADED_WORKFLOWS = 1000
 # After these errors the server has no run to stop.
 _NOTHING_TO_STOP = (NotAccepted, PortClosed, RunLost, RunRemoved, GraphError, GraphRefused, NotInstalled, InputMissing)
 
@@ -425,7 +425,7 @@ class ComfyClient:
 
     def _remember_loaded(self, digest: str) -> None:
         self._loaded[digest] = self.connection
-        if len(self._loaded) > MOST_LOADED_WORKFLOWS:
+        if len(self._loaded) > MAX_LOADED_WORKFLOWS:
             del self._loaded[next(iter(self._loaded))]
 
     async def _stop(self, prompt_id: str, *, may_still_arrive: bool = False) -> None:

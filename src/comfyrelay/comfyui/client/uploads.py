@@ -17,7 +17,7 @@ from comfyrelay.comfyui.graphs.nodes import find_node
 from comfyrelay.errors import InvalidInput, ServerRefused
 from comfyrelay.http_client import Http, NotConnected
 
-MOST_REMEMBERED_UPLOADS = 10_000
+MAX_REMEMBERED_UPLOADS = 10_000
 _HASH = re.compile(r"[0-9a-f]{64}")
 _SUFFIX = re.compile(r"\.[a-z0-9]{1,10}")
 _FOLDER = re.compile(r"[A-Za-z0-9_-]{1,100}")
@@ -219,7 +219,7 @@ def _stored_name(source: Path | bytes, name: str | None, digest: str | None) -> 
 
 
 def _keep_newest(known: dict[str, Any]) -> None:
-    if len(known) > MOST_REMEMBERED_UPLOADS:
+    if len(known) > MAX_REMEMBERED_UPLOADS:
         del known[next(iter(known))]
 
 

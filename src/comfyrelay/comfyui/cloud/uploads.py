@@ -4,7 +4,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 
-from comfyrelay.comfyui.client.uploads import MOST_REMEMBERED_UPLOADS, Uploaded, Uploader
+from comfyrelay.comfyui.client.uploads import MAX_REMEMBERED_UPLOADS, Uploaded, Uploader
 from comfyrelay.http_client import Http
 from comfyrelay.system import atomic
 
@@ -47,6 +47,6 @@ def _read_names(names_file: Path) -> dict[str, object]:
 def _write_name(names_file: Path, stored_name: str, cloud_name: str) -> None:
     """Store one name atomically. If this fails or another process overwrites it, the file is uploaded once more."""
     names = {**_read_names(names_file), stored_name: cloud_name}
-    newest = dict(list(names.items())[-MOST_REMEMBERED_UPLOADS:])
+    newest = dict(list(names.items())[-MAX_REMEMBERED_UPLOADS:])
     with suppress(OSError):
         atomic.write(names_file, json.dumps(newest).encode())

@@ -16,16 +16,16 @@ from comfyrelay.comfyui.graphs.graph import Graph, nodes_in_cycle
 from comfyrelay.errors import ComfyError, GraphError, GraphRefused, NotInstalled
 
 # A larger file is not a real workflow, but an attempt to exhaust memory.
-MOST_NODES = 20_000
-_MOST_INPUTS = 50 * MOST_NODES
+MAX_NODES = 20_000
+_MAX_INPUTS = 50 * MAX_NODES
 # Number of special characters to parse in prompts with choices and comments.
-MOST_MARKS = 300_000
+MAX_MARKS = 300_000
 # Longest name in a message: one subgraph may be used thousands of times.
 _LONGEST_NAME = 80
 # Number of missing classes to list; no real workflow has more.
-_MOST_CLASSES = 200
+_MAX_CLASSES = 200
 # Number of nodes to list for one missing class.
-MOST_NAMED = 3
+MAX_NAMED = 3
 
 
 def convert_workflow(value: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> Graph:
@@ -68,8 +68,8 @@ def _missing_text(missing: Mapping[str, list[str]]) -> str:
     """List each missing class once, with its nodes."""
     named = [
         f"{name[:_LONGEST_NAME]} (node{'s' if len(ids) > 1 else ''} "
-        f"{', '.join(node_id[:_LONGEST_NAME] for node_id in ids[:MOST_NAMED])}{', …' * (len(ids) > MOST_NAMED)})"
-        for name, ids in islice(missing.items(), _MOST_CLASSES)
+        f"{', '.join(node_id[:_LONGEST_NAME] for node_id in ids[:MAX_NAMED])}{', …' * (len(ids) > MAX_NAMED)})"
+        for name, ids in islice(missing.items(), _MAX_CLASSES)
     ]
     if len(missing) > len(named):
         named.append(f"and {len(missing) - len(named)} more")
@@ -89,19 +89,19 @@ def _running(root: Scope, sources: Sources) -> Iterator[tuple[Scope, Node]]:
                 pending.append(inside)
             # A subgraph with many values may be used often.
             inputs += len(sources.inputs(node)) + len(node.values)
-            if inputs > _MOST_INPUTS:
-                raise GraphError(f"The workflow is too large: more than {_MOST_INPUTS:,} inputs and values.")
+            if inputs > _MAX_INPUTS:
+                raise GraphError(f"The workflow is too large: more than {_MAX_INPUTS:,} inputs and values.")
             marks += marks_in(node.values.values() if isinstance(node.values, dict) else node.values)
-            if marks > MOST_MARKS:
-                raise GraphError(f"The texts of the workflow have more than {MOST_MARKS:,} brackets and slashes.")
+            if marks > MAX_MARKS:
+                raise GraphError(f"The texts of the workflow have more than {MAX_MARKS:,} brackets and slashes.")
             if inside is None:
                 yield scope, node
 
 
 def _within(count: int, scope: Scope) -> int:
-    if count > MOST_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
+    if count > MAX_NODES or len(scope.path) > DEEPEST_SUBGRAPH:
         raise GraphError(
-            f"The workflow is too large: more than {MOST_NODES:,} nodes, or subgraphs within subgraphs "
+            f"The workflow is too large: more than {MAX_NODES:,} nodes, or subgraphs within subgraphs "
             f"beyond {DEEPEST_SUBGRAPH} levels."
         )
     return count

@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from comfyrelay.comfyui.editor.workflow import is_editor_file
-from comfyrelay.comfyui.graphs.graph import MOST_BYTES, Graph, check_graph
+from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, check_graph
 from comfyrelay.errors import GraphError
 
 _NAMES = ("prompt", "workflow")
 # A file contains a graph, a workflow and a few other texts. More texts are ignored.
-_MOST_TEXTS, _MOST_IN_ALL = 64, 2 * MOST_BYTES
+_MAX_TEXTS, _MAX_IN_ALL = 64, 2 * MAX_BYTES
 # Formats that are not read; ComfyUI's own savers embed no text in most of them.
 UNREAD_SUFFIXES = (".bmp", ".exr", ".gltf", ".obj", ".ply")
 _EXIF_MARK = b"Exif\0\0"
@@ -61,13 +61,13 @@ def _few(texts: Iterator[tuple[str, bytes | str]]) -> Iterator[tuple[str, bytes 
     count = size = 0
     for name, text in texts:
         size += len(text)
-        if size > _MOST_IN_ALL:
+        if size > _MAX_IN_ALL:
             return
         # UTF-16 contains this byte, too.
         if (b"{" in text) if isinstance(text, bytes) else ("{" in text):
             count += 1
             yield name, text
-            if count == _MOST_TEXTS:
+            if count == _MAX_TEXTS:
                 return
 
 
@@ -82,7 +82,7 @@ def _of_png(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
     file.seek(8)
     while len(header := file.read(8)) == 8:
         size, kind = struct.unpack(">I4s", header)
-        if kind not in (b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"comf") or size > MOST_BYTES:
+        if kind not in (b"tEXt", b"zTXt", b"iTXt", b"eXIf", b"comf") or size > MAX_BYTES:
             file.seek(size + 4, 1)
             continue
         name, _, rest = file.read(size).partition(b"\0")
@@ -103,7 +103,7 @@ def _of_webp(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
     file.seek(12)
     while len(header := file.read(8)) == 8:
         kind, size = struct.unpack("<4sI", header)
-        if kind == b"EXIF" and size <= MOST_BYTES:
+        if kind == b"EXIF" and size <= MAX_BYTES:
             yield from _of_exif(file.read(size))
             size = 0
         # Chunks start at even offsets.
@@ -124,7 +124,7 @@ def _of_jpeg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
 
 
 def _of_gif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
-    data = file.read(MOST_BYTES)
+    data = file.read(MAX_BYTES)
     at = data.find(b"!\xfe")
     while at != -1:
         at += 2
@@ -153,7 +153,7 @@ def _of_tiff(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
         for number, (tag, kind, size, value) in enumerate(struct.iter_unpack(f"{order}HHII", entries)):
             if tag == _TIFF_CAMERA and len(tables) == 1:
                 tables.append(value)
-            elif kind in _TIFF_TEXTS and size <= MOST_BYTES:
+            elif kind in _TIFF_TEXTS and size <= MAX_BYTES:
                 at = value if size > 4 else table + 2 + 12 * number + 8
                 if (at, size) in places:
                     continue
@@ -164,7 +164,7 @@ def _of_tiff(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
 
 def _of_avif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
     # EXIF offsets are in nested tables: searching for its header is simpler.
-    data = file.read(MOST_BYTES)
+    data = file.read(MAX_BYTES)
     for mark in _TIFF_ORDERS:
         if (at := data.find(mark)) != -1:
             yield from _of_exif(data[at:])
@@ -186,7 +186,7 @@ def _of_safetensors(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
 
 
 def _of_svg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
-    for part in file.read(MOST_BYTES).split(b"<![CDATA[")[1:]:
+    for part in file.read(MAX_BYTES).split(b"<![CDATA[")[1:]:
         yield "", part.partition(b"]]>")[0]
 
 
@@ -223,11 +223,11 @@ def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
 
 def _parsed_bytes(file: BinaryIO, size: int) -> Any:
     """Parse the JSON that follows, if it is within the limit."""
-    return _parsed(_decoded(file.read(size))) if size <= MOST_BYTES else None
+    return _parsed(_decoded(file.read(size))) if size <= MAX_BYTES else None
 
 
 def _inflated(data: bytes) -> bytes:
-    return zlib.decompressobj().decompress(data, MOST_BYTES)
+    return zlib.decompressobj().decompress(data, MAX_BYTES)
 
 
 def _take(found: dict[str, Any], name: str, text: bytes | str) -> None:

@@ -12,7 +12,7 @@ from comfyrelay.errors import GraphError
 
 DEEPEST_SUBGRAPH = 50
 # Number of inputs of a bypassed node to search for a matching one.
-_MOST_FITTING = 200
+_MAX_FITTING = 200
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -295,7 +295,7 @@ def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | No
         return beside or (slots[0] if slots else None)
     if beside is not None and _fits(beside.type, given) and _fits(beside.type, wanted):
         return beside
-    near = slots[:_MOST_FITTING]
+    near = slots[:_MAX_FITTING]
     fitting = (slot for slot in near if _fits(slot.type, given) and _fits(slot.type, wanted))
     return next((slot for slot in near if slot.type == wanted), None) or next(fitting, None)
 

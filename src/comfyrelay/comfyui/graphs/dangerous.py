@@ -76,10 +76,10 @@ class _Rule:
         words = patterns.split()
         return cls(
             why=why,
-            names=frozenset(each for each in words if "*" not in each),
-            beginnings=tuple(each[:-1] for each in words if each.endswith("*") and not each.startswith("*")),
-            ends=tuple(each[1:] for each in words if each.startswith("*") and not each.endswith("*")),
-            parts=tuple(each[1:-1] for each in words if each.startswith("*") and each.endswith("*")),
+            names=frozenset(word for word in words if "*" not in word),
+            beginnings=tuple(word[:-1] for word in words if word.endswith("*") and not word.startswith("*")),
+            ends=tuple(word[1:] for word in words if word.startswith("*") and not word.endswith("*")),
+            parts=tuple(word[1:-1] for word in words if word.startswith("*") and word.endswith("*")),
         )
 
     def covers(self, name: str) -> bool:

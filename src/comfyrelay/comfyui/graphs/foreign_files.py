@@ -35,7 +35,7 @@ _OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECAS
 # Linux allows no longer path; base64 image data may start with a slash.
 LONGEST_PATH = 4096
 # Report at most this number of problems: a graph can have a hundred thousand.
-MOST_PROBLEMS = 10
+MAX_PROBLEMS = 10
 # How the most common video node pack marks a text that is a path.
 PATH_MARK = "vhs_path_extensions"
 
@@ -54,7 +54,7 @@ def foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[st
 
     `own` are the placeholders of the job's files. Nodes missing in `object_info` are judged by their texts.
     """
-    return list(islice(_foreign_files(graph, own=own, object_info=object_info), MOST_PROBLEMS))
+    return list(islice(_foreign_files(graph, own=own, object_info=object_info), MAX_PROBLEMS))
 
 
 def _foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[str, Any]) -> Iterator[str]:

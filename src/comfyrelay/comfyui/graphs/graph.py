@@ -14,7 +14,7 @@ from comfyrelay.errors import GraphError
 Graph = dict[str, Any]
 
 # A graph of a thousand nodes has about one megabyte.
-MOST_BYTES = 16 * 1024 * 1024
+MAX_BYTES = 16 * 1024 * 1024
 
 
 def load_graph(source: str | bytes | Path) -> Graph:
@@ -26,8 +26,8 @@ def read_json(source: str | bytes | Path) -> Any:
     """Parse JSON from a text or a file. Raises `GraphError` if it is invalid."""
     if isinstance(source, Path):
         source = _read(source)
-    if len(source) > MOST_BYTES:
-        raise GraphError(f"The workflow is larger than {MOST_BYTES // 2**20} MB.")
+    if len(source) > MAX_BYTES:
+        raise GraphError(f"The workflow is larger than {MAX_BYTES // 2**20} MB.")
     return _parse(source)
 
 
@@ -120,7 +120,7 @@ def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
 def _read(path: Path) -> bytes:
     try:
         with path.open("rb") as file:
-            return file.read(MOST_BYTES + 1)
+            return file.read(MAX_BYTES + 1)
     except OSError as error:
         raise GraphError(f"The graph cannot be read from {path}: {error.strerror}.") from None
 

@@ -11,7 +11,7 @@ from typing import Any
 from comfyrelay.text import is_storable
 
 # A choice with nested inputs adds six levels; ComfyUI's own nodes nest once.
-MOST_DEPTH = 32
+MAX_DEPTH = 32
 LONGEST_NAME = 200
 _LARGEST_NUMBER = 2**64 - 1
 # Approximate memory of a value in addition to its text.
@@ -46,7 +46,7 @@ def weight(value: object) -> int:
 def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     if isinstance(inputs := definition.get("input"), dict):
-        found["input"] = _inputs(inputs, MOST_DEPTH)
+        found["input"] = _inputs(inputs, MAX_DEPTH)
     if isinstance(order := definition.get("input_order"), dict):
         parts = {part: order.get(part) for part in ("required", "optional", "hidden")}
         found["input_order"] = {
@@ -54,7 +54,7 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
         }
     if isinstance(outputs := definition.get("output"), list):
         # Outputs count by position, so an invalid type becomes "any".
-        found["output"] = [_output(each) for each in outputs]
+        found["output"] = [_output(output) for output in outputs]
     if isinstance(is_output := definition.get("output_node"), bool):
         found["output_node"] = is_output
     if _is_name(shown := definition.get("display_name")):
@@ -65,7 +65,7 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
 def _output(kind: object) -> Any:
     if not isinstance(kind, str | list):
         return "*"
-    found = _value(kind, MOST_DEPTH)
+    found = _value(kind, MAX_DEPTH)
     return "*" if found is _DROPPED else found
 
 

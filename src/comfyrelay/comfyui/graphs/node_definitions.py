@@ -15,10 +15,10 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.json_size import has_more_values
 
 # A ComfyUI with a hundred node packs has a third of these two limits.
-MOST_BYTES = 16 * 1024**2
-MOST_VALUES = 1_000_000
+MAX_BYTES = 16 * 1024**2
+MAX_VALUES = 1_000_000
 # In memory, for all workers together. Definitions beyond this limit are ignored.
-MOST_MERGED_BYTES = 256 * 1024**2
+MAX_MERGED_BYTES = 256 * 1024**2
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +50,15 @@ def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:
     """
     try:
         with gzip.GzipFile(fileobj=io.BytesIO(data)) as file:
-            text = file.read(MOST_BYTES + 1)
+            text = file.read(MAX_BYTES + 1)
     except (OSError, EOFError, zlib.error):
         raise InvalidInput("The data is not complete gzip data.") from None
-    if len(text) > MOST_BYTES:
-        raise InvalidInput(f"Node definitions have at most {MOST_BYTES // 1024**2} MiB.")
+    if len(text) > MAX_BYTES:
+        raise InvalidInput(f"Node definitions have at most {MAX_BYTES // 1024**2} MiB.")
     if hashlib.sha256(text).hexdigest() != sha256:
         raise InvalidInput("The content does not match its hash: send the SHA-256 of the JSON text before compression.")
-    if has_more_values(text, MOST_VALUES):
-        raise InvalidInput(f"Node definitions have at most {MOST_VALUES:,} values.")
+    if has_more_values(text, MAX_VALUES):
+        raise InvalidInput(f"Node definitions have at most {MAX_VALUES:,} values.")
     try:
         found = json.loads(text)
     except (ValueError, RecursionError):
@@ -74,7 +74,7 @@ class Merging:
     The first definition of a class wins, with the choices of all.
     """
 
-    def __init__(self, *, most_bytes: int = MOST_MERGED_BYTES) -> None:
+    def __init__(self, *, most_bytes: int = MAX_MERGED_BYTES) -> None:
         self.merged: dict[str, Any] = {}
         self._room = most_bytes
 
@@ -120,7 +120,7 @@ def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
 
 def _not_in(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
     # Newer nodes have objects as choices, which are not hashable.
-    known = {json.dumps(each, sort_keys=True) for each in choices}
+    known = {json.dumps(choice, sort_keys=True) for choice in choices}
     return (each for each in added if json.dumps(each, sort_keys=True) not in known)
 
 

@@ -71,12 +71,12 @@ def output_nodes(graph: Graph, object_info: Mapping[str, Any] | None = None) -> 
 
 def models_in(graph: Graph) -> list[NamedFile]:
     """Return the model files that a graph names."""
-    return [each for each in _literals(graph) if each.name.lower().endswith(MODEL_SUFFIXES)]
+    return [literal for literal in _literals(graph) if literal.name.lower().endswith(MODEL_SUFFIXES)]
 
 
 def files_in(graph: Graph) -> list[NamedFile]:
     """Return the images, videos and other media that a graph names."""
-    return [each for each in _literals(graph) if _plain_name(each.name).lower().endswith(MEDIA_SUFFIXES)]
+    return [literal for literal in _literals(graph) if _plain_name(literal.name).lower().endswith(MEDIA_SUFFIXES)]
 
 
 def with_prefix(graph: Graph, folder: str) -> Graph:

@@ -130,7 +130,7 @@ def _names_file(class_type: str, name: str, spec: list[Any] | None, *, is_known:
         return True
     types = {each.strip() for each in str(spec[0]).split(",")}
     # A link of these types carries loaded data, not a name.
-    if choices_of(spec) is None and all(each in _NO_NAMES or each.startswith(_LOADED_3D) for each in types):
+    if choices_of(spec) is None and all(type_ in _NO_NAMES or type_.startswith(_LOADED_3D) for type_ in types):
         return False
     return _is_path_name(_last(name)) or ("STRING" in types and _last(name) in _MEDIA)
 
@@ -187,5 +187,5 @@ def _is_plain_file(text: str) -> bool:
 def _has_models(spec: list[Any]) -> bool:
     choices = choices_of(spec)
     return choices is not None and any(
-        isinstance(each, str) and each.lower().endswith((*MODEL_SUFFIXES, *MEDIA_SUFFIXES)) for each in choices
+        isinstance(choice, str) and choice.lower().endswith((*MODEL_SUFFIXES, *MEDIA_SUFFIXES)) for choice in choices
     )

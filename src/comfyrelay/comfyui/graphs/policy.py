@@ -8,7 +8,7 @@ from itertools import chain, islice
 from typing import Any, Literal
 
 from comfyrelay.comfyui.graphs.dangerous import danger_of
-from comfyrelay.comfyui.graphs.foreign_files import MOST_PROBLEMS, foreign_files, node_place
+from comfyrelay.comfyui.graphs.foreign_files import MAX_PROBLEMS, foreign_files, node_place
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.paths import path_problems
 from comfyrelay.errors import GraphNotAllowed
@@ -51,7 +51,7 @@ class GraphPolicy:
         found: Iterator[str] = iter(())
         if self.mode != "off" and not is_effect:
             found = chain(self._denied_nodes(graph), path_problems(graph, own=files, object_info=info))
-        problems = list(islice(found, MOST_PROBLEMS)) or foreign_files(graph, own=files, object_info=info)
+        problems = list(islice(found, MAX_PROBLEMS)) or foreign_files(graph, own=files, object_info=info)
         if problems:
             raise GraphNotAllowed(" ".join(problems))
 
@@ -87,6 +87,6 @@ def _matches(patterns: Sequence[str], class_type: str) -> bool:
 @lru_cache(maxsize=16)
 def _compiled(patterns: tuple[str, ...]) -> tuple[frozenset[str], re.Pattern[str] | None]:
     # A fleet's list is long and nearly all names are plain. Brackets are literal, because class names contain them.
-    wildcards = [".*?".join(map(re.escape, each.split("*"))) for each in patterns if "*" in each]
-    names = frozenset(each for each in patterns if "*" not in each)
+    wildcards = [".*?".join(map(re.escape, pattern.split("*"))) for pattern in patterns if "*" in pattern]
+    names = frozenset(pattern for pattern in patterns if "*" not in pattern)
     return names, re.compile("|".join(wildcards), re.DOTALL) if wildcards else None

@@ -23,9 +23,9 @@ _APART = frozenset({"id", "sequence", "bucket", "graph", "attempts", "metadata",
 
 def dump_ticket(ticket: Ticket) -> bytes:
     """Encode everything except the graph, the bytes of attachments and the number of attempts."""
-    kept = {each.name: getattr(ticket, each.name) for each in fields(ticket) if each.name not in _APART}
+    kept = {field.name: getattr(ticket, field.name) for field in fields(ticket) if field.name not in _APART}
     metadata = orjson.Fragment(_dump_metadata(ticket))
-    attachments = [_attachment(each) for each in ticket.attachments]
+    attachments = [_attachment(attachment) for attachment in ticket.attachments]
     return orjson.dumps(
         {**kept, **ticket.bucket._asdict(), "metadata": metadata, "attachments": attachments}, default=sorted
     )
@@ -101,7 +101,7 @@ def _attachment(attachment: Attachment) -> dict[str, Any]:
     source = attachment.source
     # Absolute: the process that runs the job may start in another folder.
     kept = str(source.absolute()) if isinstance(source, Path) else None
-    return {each.name: getattr(attachment, each.name) for each in fields(attachment)} | {"source": kept}
+    return {field.name: getattr(attachment, field.name) for field in fields(attachment)} | {"source": kept}
 
 
 def _dump_result(result: RunResult) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class GpuMemory:
         return min(max(known or 0, bucket.memory_bytes or 0), usable)
 
     def _most(self, buckets: Iterable[Bucket], gpu: str) -> int:
-        return max(self.need(each, gpu) for each in buckets)
+        return max(self.need(bucket, gpu) for bucket in buckets)
 
     def _is_guess(self, bucket: Bucket) -> bool:
         """Whether the need of a whole GPU is only assumed."""
@@ -181,12 +181,14 @@ class GpuMemory:
         if usable is None:
             return
         others = [each for each in members if each.gpu == gpu and each.id != member.id]
-        busy = sum(max(self._most(each.buckets, gpu), self._held.get(each.id, 0)) for each in others if each.buckets)
-        resting = [each for each in others if not each.buckets]
+        busy = sum(
+            max(self._most(other.buckets, gpu), self._held.get(other.id, 0)) for other in others if other.buckets
+        )
+        resting = [other for other in others if not other.buckets]
         if busy + self.need(bucket, gpu) + sum(self._may_hold(each, usable) for each in resting) > usable:
             # They may have loaded models since they were last measured, and memory of a server that was not measured
             # would count as another program's.
-            found = await asyncio.gather(*(self.measure(each, members) for each in (*others, member)))
+            found = await asyncio.gather(*(self.measure(other, members) for other in (*others, member)))
             self.note_foreign(gpu, found)
             usable = self.usable(gpu) or 0
         idle = [each for each in resting if self._held.get(each.id, 0)]
@@ -211,7 +213,7 @@ class GpuMemory:
     async def larger(self, than: int, members: Iterable[OnGpu]) -> set[str]:
         """Return the servers whose GPU has more memory than this."""
         others = list(members)
-        sizes = await asyncio.gather(*(self.size(each) for each in others))
+        sizes = await asyncio.gather(*(self.size(other) for other in others))
         return {each.id for each, size in zip(others, sizes, strict=True) if is_larger(size, than)}
 
     def record_too_small(self, workflow: str, gpu_bytes: int) -> None:
@@ -236,7 +238,7 @@ class GpuMemory:
         """Return the servers whose GPU is known to be too small; none if all are."""
         if (failed_size := self._oversized.get(workflow)) is None:
             return frozenset()
-        sizes = {each.id: self._total.get(_place(each)) for each in members}
+        sizes = {member.id: self._total.get(_place(member)) for member in members}
         small = frozenset(id_ for id_, size in sizes.items() if is_too_small(size, failed_size))
         return small if any(is_larger(size, failed_size) for size in sizes.values()) else frozenset()
 
@@ -290,7 +292,7 @@ class GpuMemory:
         self._learns_at[member.id] = self._clock() + LEARN_SECONDS
         found = await self.measure_gpu(member, members)
         if found is not None:
-            here = {*member.loaded, *(each.workflow_hash for each in member.buckets)}
+            here = {*member.loaded, *(bucket.workflow_hash for bucket in member.buckets)}
             self.note(workflow, found.held, is_exact=here <= {workflow})
 
     def grew(self, workflow: str, held: int) -> None:

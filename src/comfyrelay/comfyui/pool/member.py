@@ -17,7 +17,7 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 # More workflows than fit into any memory.
-MOST_WARM = 50
+MAX_WARM = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,13 +102,13 @@ class Member:
         if not is_there or self.server.slots != 1 or self.running != 1:
             return False
         names = [bucket.workflow_hash, *(each.workflow_hash for each in self.buckets)]
-        return all(each in self.warm and self.took.get(each, seconds + 1) <= seconds for each in names)
+        return all(name in self.warm and self.took.get(name, seconds + 1) <= seconds for name in names)
 
     def note_warm(self, workflow_hash: str, seconds: float) -> None:
         """Record a completed workflow, whose models are now loaded. The oldest ones count as unloaded."""
         self.note_loaded(workflow_hash)
         newest = [workflow_hash, *(each for each in self.warm if each != workflow_hash)]
-        self.warm = dict.fromkeys(newest[:MOST_WARM])
+        self.warm = dict.fromkeys(newest[:MAX_WARM])
         # A cached run says little about the next duration.
         known = max(seconds, self.took.get(workflow_hash, 0.0) / 2)
         self.took = {each: self.took[each] for each in self.warm if each in self.took} | {workflow_hash: known}
@@ -116,7 +116,7 @@ class Member:
     def note_loaded(self, workflow_hash: str) -> None:
         """Record that it has run this workflow, with any outcome."""
         newest = [workflow_hash, *(each for each in self.loaded if each != workflow_hash)]
-        self.loaded = dict.fromkeys(newest[:MOST_WARM])
+        self.loaded = dict.fromkeys(newest[:MAX_WARM])
 
     def suspect(self, reason: str) -> None:
         """Take it offline after a run could not reach it, until a check succeeds."""

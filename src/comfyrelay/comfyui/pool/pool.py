@@ -270,7 +270,7 @@ class WorkflowPool:
         if member is None:
             return None
         found = await self.memory.measure(member, self._roster)
-        here = {each.workflow_hash for each in member.buckets}
+        here = {bucket.workflow_hash for bucket in member.buckets}
         if found is not None and len(here) == 1 and member.loaded.keys() <= here:
             self.memory.grew(here.pop(), found.held)
         return found

@@ -219,8 +219,8 @@ class Runner:
         """Pin a workflow that stays loaded to one server, and unpin it once that is no longer wanted."""
         holders = [each for each in self._members if each.pinned == bucket.workflow_hash]
         if not bucket.keep_loaded:
-            for each in holders:
-                each.pinned = None
+            for holder in holders:
+                holder.pinned = None
         elif not holders and member.pinned is None:
             member.pinned = bucket.workflow_hash
 

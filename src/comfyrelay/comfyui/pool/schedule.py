@@ -50,7 +50,7 @@ def choose(bucket: Bucket, candidates: Iterable[C], should_skip: ShouldSkip) -> 
     """Choose a preferred server, then one with the cached result, then one with the models loaded, then the least
     busy, then the longest idle."""
     return min(
-        (each for each in candidates if fits(bucket, each.id, should_skip)),
+        (candidate for candidate in candidates if fits(bucket, candidate.id, should_skip)),
         key=lambda each: (
             each.id not in bucket.preferred_clients,
             bucket.same_as is None or bucket.same_as != each.cached,

@@ -15,7 +15,7 @@ from comfyrelay.comfyui.pool.unserved_jobs import UnservedJobs
 
 # Yield to other tasks of the event loop.
 _TURN_SECONDS = 0.005
-MOST_UNCACHED = 1000
+MAX_UNCACHED = 1000
 
 
 class Scheduler:
@@ -101,7 +101,7 @@ class Scheduler:
         self._uncached.pop(workflow_hash, None)
         if not is_cached:
             self._uncached[workflow_hash] = None
-            for oldest in [*self._uncached][:-MOST_UNCACHED]:
+            for oldest in [*self._uncached][:-MAX_UNCACHED]:
                 del self._uncached[oldest]
 
     def could_run(self, bucket: Bucket) -> bool:
@@ -160,12 +160,14 @@ class Scheduler:
             others = [each for each in free if each.gpu not in kept] if kept else free
             if spared := self._spared(bucket, roster, has_pins=has_pins):
                 self._is_holding_back = True
-                others = [each for each in others if each.id not in spared]
+                others = [other for other in others if other.id not in spared]
             chosen = choose(bucket, others, self._failover.should_skip)
             if chosen is None or chosen.gpu is None or self._memory.has_memory_for(bucket, chosen, roster):
                 return chosen is not None
             first = chosen.gpu
-            roomy = [each for each in others if each.gpu is None or self._memory.has_memory_for(bucket, each, roster)]
+            roomy = [
+                other for other in others if other.gpu is None or self._memory.has_memory_for(bucket, other, roster)
+            ]
             chosen = choose(bucket, roomy, self._failover.should_skip)
             if chosen is None:
                 kept.add(self._gpu_for(bucket, first, roster))

@@ -121,9 +121,9 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         extra_data=_json_copy(extra_data) if (extra_data := options.get("extra_data")) is not None else None,
     )
     _check(ticket)
-    for each in ticket.attachments:
-        each.check()
-    for node in (*ticket.include_outputs, *(each.node for each in ticket.attachments if each.node)):
+    for attachment in ticket.attachments:
+        attachment.check()
+    for node in (*ticket.include_outputs, *(attachment.node for attachment in ticket.attachments if attachment.node)):
         find_node(graph, node)
     return ticket
 

@@ -42,7 +42,7 @@ def find_gpus(arguments: Sequence[str] = (), environment: Mapping[str, str] = os
     """Return the GPUs that a ComfyUI with these arguments could use and this process may see; at least one."""
     if "--cpu" in arguments:
         return [CPU]
-    if any(each.partition("=")[0] in _NO_GPU_OPTIONS for each in arguments):
+    if any(argument.partition("=")[0] in _NO_GPU_OPTIONS for argument in arguments):
         return [UNNAMED]
     nvidia = _visible_nvidia(query_nvidia_gpus(_from_nvml) or _from_nvidia_smi(), environment)
     return nvidia or _visible_amd(_from_rocm_smi(), environment) or [UNNAMED]

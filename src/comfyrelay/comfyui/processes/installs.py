@@ -136,8 +136,8 @@ def find_installs(places: SystemFolders | None = None) -> list[Install]:
     """Find this user's installs without searching whole disks, without duplicates, the likeliest first."""
     places = places or SystemFolders.here()
     found: dict[Path, Install] = {}
-    for each in _candidates(places):
-        found.setdefault(each.data.resolve(), each)
+    for candidate in _candidates(places):
+        found.setdefault(candidate.data.resolve(), candidate)
     return list(found.values())
 
 
@@ -190,7 +190,7 @@ def _desktop(places: SystemFolders, *, base: Path | None = None) -> Install | No
     """Find the desktop app; with `base`, only if that is the folder its user chose."""
     own = places.app_data / "ComfyUI"
     chosen = _chosen_base(own / "config.json")
-    code = next((each / "ComfyUI" for each in places.programs if _is_code(each / "ComfyUI")), None)
+    code = next((program / "ComfyUI" for program in places.programs if _is_code(program / "ComfyUI")), None)
     if chosen is None or code is None or (base is not None and base.resolve() != chosen.resolve()):
         return None
     extra = own / "extra_models_config.yaml"

@@ -17,7 +17,7 @@ from comfyrelay.system.files import remove_tree
 
 LOOPBACK = "127.0.0.1"
 # Largest input file that is copied if it cannot be linked.
-MOST_COPIED_BYTES = 64 * 1024**2
+MAX_COPIED_BYTES = 64 * 1024**2
 # Options that ComfyRelay sets for each process.
 OWN_OPTIONS = frozenset(
     {
@@ -55,7 +55,9 @@ class ProcessLaunch:
 
 
 def check_arguments(arguments: Sequence[str]) -> None:
-    names = [each.partition("=")[0] for each in arguments if each.startswith("--") and len(each) > len("--")]
+    names = [
+        argument.partition("=")[0] for argument in arguments if argument.startswith("--") and len(argument) > len("--")
+    ]
     # ComfyUI accepts abbreviated options.
     taken = sorted(option for option in OWN_OPTIONS if any(option.startswith(name) for name in names))
     if taken:
@@ -148,7 +150,7 @@ def _link(source: Path, place: Path) -> list[str]:
     with suppress(OSError):
         os.link(source, place)
         return []
-    if source.stat().st_size > MOST_COPIED_BYTES:
+    if source.stat().st_size > MAX_COPIED_BYTES:
         return [str(source)]
     with part_of(place) as part:
         shutil.copy2(source, part)

@@ -10,7 +10,7 @@ from time import monotonic
 from comfyrelay.system import files
 
 NAME = "comfyui.log"
-MOST_BYTES = 8 * 1024**2
+MAX_BYTES = 8 * 1024**2
 # Number of rotated files; `comfyui.log.1` is the newest.
 ROTATED_FILES = 3
 LAST_LINES = 60
@@ -21,7 +21,7 @@ _LONGEST_LINE = 2000
 class ProcessLog:
     """Log of one process. A full disk loses lines of the file, but never stops the process."""
 
-    def __init__(self, path: Path, *, most_bytes: int = MOST_BYTES, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, path: Path, *, most_bytes: int = MAX_BYTES, clock: Callable[[], float] = monotonic) -> None:
         self.path = path
         self.last_output_at = clock()
         self._most_bytes = most_bytes

@@ -57,7 +57,7 @@ _FAULT = re.compile(
     r"|cudaErrorMpsServerNotReady|CUDA_ERROR_MPS_SERVER_NOT_READY|MPS server is not ready|\b[Ee]rror:? 807\b"
 )
 # After this number of faults within this time MPS is disabled: without it, each fault would affect one process only.
-MOST_FAULTS = 3
+MAX_FAULTS = 3
 FAULTS_SECONDS = 3600.0
 
 
@@ -241,8 +241,8 @@ class Mps:
         """Decide what the exit of one process means for all others."""
         if (fault := _find(_FAULT, lines)) is not None:
             self._faults = [at for at in self._faults if at > monotonic() - FAULTS_SECONDS] + [monotonic()]
-            if len(self._faults) >= MOST_FAULTS:
-                self._disable(f"{MOST_FAULTS} GPU faults affected all processes that share the GPU")
+            if len(self._faults) >= MAX_FAULTS:
+                self._disable(f"{MAX_FAULTS} GPU faults affected all processes that share the GPU")
                 return
             self._faulty |= {client for client, key in self._clients.items() if key == gpu_key}
             log.warning("comfyui.mps_fault", name=name, why=fault, restarting=sorted(self._faulty))

@@ -67,7 +67,7 @@ def python_in(environment: Path) -> Path | None:
         macos=("bin/python", "bin/python3"),
         others=("bin/python", "bin/python3"),
     )
-    return next((environment / each for each in names if (environment / each).is_file()), None)
+    return next((environment / name for name in names if (environment / name).is_file()), None)
 
 
 def _environments(install: Install) -> Iterator[Path]:

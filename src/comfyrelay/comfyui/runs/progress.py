@@ -9,7 +9,7 @@ from comfyrelay.comfyui.outputs import OutputFile, files_of, texts_of, websocket
 from comfyrelay.comfyui.runs.events import NodeStarted, OutputReady, Preview, Queued, RunEvent, Started, Step
 
 # Limit for the images one run may send over the WebSocket, since they stay in memory.
-MOST_SENT_BYTES = 512 * 1024**2
+MAX_SENT_BYTES = 512 * 1024**2
 
 
 class RunProgress:
@@ -88,7 +88,7 @@ class RunProgress:
         if node_id not in self._may_be_outputs:
             return
         self.sent_bytes += len(image)
-        if self.sent_bytes > MOST_SENT_BYTES:
+        if self.sent_bytes > MAX_SENT_BYTES:
             return
         sent = self._sent.setdefault(node_id, [])
         sent.append(websocket_file(node_id, len(sent) + 1, image, mime_type))

@@ -5,7 +5,7 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile, files_of, texts_of
 from comfyrelay.comfyui.runs.history import outputs_to_run
-from comfyrelay.comfyui.runs.progress import MOST_SENT_BYTES
+from comfyrelay.comfyui.runs.progress import MAX_SENT_BYTES
 from comfyrelay.comfyui.runs.watch import Watch
 from comfyrelay.errors import OutputGone, TooLarge
 
@@ -25,8 +25,8 @@ async def sent_outputs(watch: Watch, graph: Graph, entry: dict[str, Any]) -> lis
             "The connection to the server was lost, so images that this graph sends only over the WebSocket are "
             "missing: save them with SaveImage instead, or run it again."
         )
-    if watch.progress.sent_bytes > MOST_SENT_BYTES:
-        most = MOST_SENT_BYTES // 1024**2
+    if watch.progress.sent_bytes > MAX_SENT_BYTES:
+        most = MAX_SENT_BYTES // 1024**2
         raise TooLarge(f"This graph sends more than {most} MiB of images: save them with SaveImage instead.")
     return [file for node in senders for file in watch.progress.sent_by(node)]
 

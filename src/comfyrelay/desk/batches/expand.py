@@ -8,11 +8,11 @@ from pathlib import Path, PurePath
 from types import MappingProxyType
 from typing import Any
 
-from comfyrelay.domain.bulk import MOST_ITEMS, Mode, SeedMode
+from comfyrelay.domain.bulk import MAX_ITEMS, Mode, SeedMode
 from comfyrelay.errors import InvalidInput
 from comfyrelay.text import excerpt, one_line
 
-__all__ = ["LARGEST_SEED", "MOST_ITEMS", "Mode", "PlannedItem", "SeedMode", "SeedPlan", "expand"]
+__all__ = ["LARGEST_SEED", "MAX_ITEMS", "Mode", "PlannedItem", "SeedMode", "SeedPlan", "expand"]
 
 # ComfyUI seeds are unsigned 64-bit integers.
 LARGEST_SEED = 2**64 - 1
@@ -95,8 +95,8 @@ def _check_count(inputs: int, prompts: int, negatives: int, tries: int, *, mode:
         )
     pairs = inputs if mode is Mode.PAIRWISE else (inputs or 1) * (prompts or 1)
     count = pairs * (negatives or 1) * tries
-    if not 1 <= count <= MOST_ITEMS:
-        raise _refused("items", f"This makes {count:,} items; a batch has between 1 and {MOST_ITEMS:,}.")
+    if not 1 <= count <= MAX_ITEMS:
+        raise _refused("items", f"This makes {count:,} items; a batch has between 1 and {MAX_ITEMS:,}.")
 
 
 def _check_roles(roles: Mapping[str, str], **given: bool) -> None:

@@ -9,7 +9,7 @@ from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import InvalidInput
 from comfyrelay.text import is_storable, natural
 
-MOST_PROMPT_BYTES = 16 * 1024 * 1024
+MAX_PROMPT_BYTES = 16 * 1024 * 1024
 # With number, seed and suffix this stays well below the 255 bytes of a file name.
 _LABEL_BYTES = 120
 _PARTS = re.compile(r"[\\/]")
@@ -60,9 +60,9 @@ def prompts_from(file: Path) -> list[str]:
     """
     try:
         with file.open("rb") as opened:
-            content = opened.read(MOST_PROMPT_BYTES + 1)
-        if len(content) > MOST_PROMPT_BYTES:
-            raise InvalidInput(f"The file {file} is too large for prompts: at most {MOST_PROMPT_BYTES} bytes.")
+            content = opened.read(MAX_PROMPT_BYTES + 1)
+        if len(content) > MAX_PROMPT_BYTES:
+            raise InvalidInput(f"The file {file} is too large for prompts: at most {MAX_PROMPT_BYTES} bytes.")
         # Windows editors and shells write byte order marks, and some write UTF-16
         text = content.decode("utf-16" if content.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except OSError as error:

@@ -33,18 +33,18 @@ async def copy_chosen(
     place = await asyncio.to_thread(_inside, root, folder)
     entries = await engine.gallery.zips.list_entries(tenant_id, ids, in_folders=False)
     done = ExportResult(folder=place)
-    there = {each.output.id for each in entries}
-    done.not_copied.extend(NotCopied(id=each, detail="It is not there.") for each in ids if each not in there)
-    for each in entries:
-        whose = f"{each.output.job_id[-8:]}-{each.output.number}"
+    there = {entry.output.id for entry in entries}
+    done.not_copied.extend(NotCopied(id=id_, detail="It is not there.") for id_ in ids if id_ not in there)
+    for entry in entries:
+        whose = f"{entry.output.job_id[-8:]}-{entry.output.number}"
         try:
-            async with _on_disk(engine.objects, each.output, root) as source:
-                put = await asyncio.to_thread(copy_file, source, place / each.name, whose, umask)
+            async with _on_disk(engine.objects, entry.output, root) as source:
+                put = await asyncio.to_thread(copy_file, source, place / entry.name, whose, umask)
             done.copied.append(put)
         except ComfyRelayError as error:
-            done.not_copied.append(NotCopied(id=each.output.id, detail=error.detail))
+            done.not_copied.append(NotCopied(id=entry.output.id, detail=error.detail))
         except OSError as error:
-            done.not_copied.append(NotCopied(id=each.output.id, detail=f"It cannot be written: {error.strerror}."))
+            done.not_copied.append(NotCopied(id=entry.output.id, detail=f"It cannot be written: {error.strerror}."))
     return done
 
 

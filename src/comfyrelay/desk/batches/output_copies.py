@@ -181,7 +181,7 @@ def put_file(source: Path, place: Path, umask: int | None) -> None:
 def copy_file(source: Path, place: Path, of_whom: str, umask: int | None) -> Path:
     """Make a copy that the user may change. Existing files are kept; an unchanged earlier copy is reused."""
     _make_folder(place.parent, umask)
-    place = next(each for each in _names(place, of_whom) if _is_free(each) or _is_copy(source, each))
+    place = next(name for name in _names(place, of_whom) if _is_free(name) or _is_copy(source, name))
     if _is_free(place):
         _put(source, place, umask, may_link=False)
     return place

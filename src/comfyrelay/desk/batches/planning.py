@@ -11,7 +11,7 @@ from comfyrelay.domain.properties import Property, Role
 def roles_of(properties: Sequence[Property]) -> dict[str, str]:
     """Property keys by role, the first of each role."""
     wanted = (Role.PROMPT, Role.NEGATIVE_PROMPT)
-    found = {str(each.role): each.key for each in reversed(properties) if each.role in wanted}
+    found = {str(property_.role): property_.key for property_ in reversed(properties) if property_.role in wanted}
     seed = _seed_in(properties)
     return found if seed is None else {**found, Role.SEED: seed.key}
 
@@ -30,5 +30,5 @@ def seed_plan(properties: Sequence[Property], wanted: SeedPlan | None, given: Ma
 
 def _seed_in(properties: Sequence[Property]) -> Property | None:
     """The seed property that varies per item: by name, otherwise the first."""
-    seeds = [each for each in properties if each.is_seed]
-    return next((each for each in seeds if each.key == "seed"), next(iter(seeds), None))
+    seeds = [property_ for property_ in properties if property_.is_seed]
+    return next((seed for seed in seeds if seed.key == "seed"), next(iter(seeds), None))

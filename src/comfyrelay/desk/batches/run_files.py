@@ -65,6 +65,6 @@ def _run_file(path: Path, folders: Sequence[Path], *, is_output: bool) -> LocalR
     # a link cycle is a RuntimeError
     with suppress(OSError, RuntimeError, ValueError):
         found = path.resolve(strict=True)
-        if found.is_file() and any(found.is_relative_to(each.resolve()) for each in folders):
+        if found.is_file() and any(found.is_relative_to(folder.resolve()) for folder in folders):
             place, size = found, found.stat().st_size
     return LocalRunFile(path=path, place=place, size=size, is_output=is_output)

@@ -72,7 +72,7 @@ class DeskScript:
 
     async def _remove_unused(self, engine: Engine, user: User) -> None:
         workflow = (await engine.catalogue.workflows.get(SLUG)).workflow
-        found = [each async for each in engine.jobs.views.payloads(user.tenant_id, workflow_id=workflow.id)]
+        found = [payload async for payload in engine.jobs.views.payloads(user.tenant_id, workflow_id=workflow.id)]
         used = {name for each in found if (name := snapshot_in(each.values)) is not None}
         await asyncio.to_thread(self.inputs.sweep, used)
 

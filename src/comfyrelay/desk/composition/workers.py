@@ -67,14 +67,14 @@ class DeskWorkers:
     @asynccontextmanager
     async def running(self) -> AsyncIterator["asyncio.Task[None]"]:
         """Run all workers, and yield the task of the one for ComfyUI."""
-        tasks = {each: asyncio.create_task(each.run()) for each in self._agents.values()}
+        tasks = {agent: asyncio.create_task(agent.run()) for agent in self._agents.values()}
         # an agent handles signals from its first step on, and a caller may send one as soon as the desk is up
         await asyncio.sleep(0)
         try:
             yield tasks[self._agents[self._trying.stage]]
         finally:
-            for each in tasks:
-                each.stop()
+            for task in tasks:
+                task.stop()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     @property
@@ -120,12 +120,12 @@ class DeskWorkers:
             return await client.object_info()
 
     def refresh_models(self) -> None:
-        for each in self._agents.values():
-            each.refresh_models()
+        for agent in self._agents.values():
+            agent.refresh_models()
 
     def run_report(self, lease_token: str, reported: dict[str, Any] | None) -> dict[str, Any] | None:
         """File paths come from the worker in this process, never over the wire."""
-        own = next((each.about for each in self._leases if each.job.lease_token == lease_token), {})
+        own = next((lease.about for lease in self._leases if lease.job.lease_token == lease_token), {})
         return about_run(reported, own)
 
     @property

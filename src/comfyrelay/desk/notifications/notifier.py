@@ -250,7 +250,7 @@ def _not_understood(url: str, reason: str) -> str:
 
 
 def _reason(url: str, warnings: Sequence[str]) -> str:
-    return " ".join(dict.fromkeys(_scrubbed(each, url) for each in warnings)).strip()
+    return " ".join(dict.fromkeys(_scrubbed(warning, url) for warning in warnings)).strip()
 
 
 def _scrubbed(text: str, url: str) -> str:
@@ -291,10 +291,10 @@ def _captured_warnings() -> Iterator[list[str]]:
     """Capture apprise's log lines of this thread."""
     capture = _LogCapture()
     loggers = [logging.getLogger(name) for name in _LOGGERS]
-    for each in loggers:
-        each.addFilter(capture)
+    for logger in loggers:
+        logger.addFilter(capture)
     try:
         yield capture.warnings
     finally:
-        for each in loggers:
-            each.removeFilter(capture)
+        for logger in loggers:
+            logger.removeFilter(capture)

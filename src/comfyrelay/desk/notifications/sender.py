@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 # How long a stopping desk waits for pending notifications.
 FLUSH_SECONDS = 5.0
-MOST_REMEMBERED = 10
+MAX_REMEMBERED = 10
 
 
 class NotificationSender:
@@ -33,7 +33,7 @@ class NotificationSender:
         self._has_ended = Wakeup()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.not_sent: deque[NotSent] = deque(maxlen=MOST_REMEMBERED)
+        self.not_sent: deque[NotSent] = deque(maxlen=MAX_REMEMBERED)
 
     @asynccontextmanager
     async def sending(self, engine: Engine, user: User) -> AsyncIterator[None]:
@@ -84,8 +84,8 @@ class NotificationSender:
 
 def _notifiable(jobs: Sequence[JobRecord]) -> Iterator[JobRecord]:
     """Keep only the last of several items of one batch that ended together."""
-    last = {each.batch_id: each.id for each in jobs}
-    return (each for each in jobs if each.batch_id is None or last[each.batch_id] == each.id)
+    last = {job.batch_id: job.id for job in jobs}
+    return (job for job in jobs if job.batch_id is None or last[job.batch_id] == job.id)
 
 
 def _ended(job: JobRecord) -> EndedNotice:

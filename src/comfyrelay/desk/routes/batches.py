@@ -155,10 +155,10 @@ async def _inputs(body: NewDeskBatch, state: DeskState) -> list[Path | str]:
     if body.folders and body.input_file_ids:
         raise InvalidInput(errors={"input_subdir": "Name folders or files, not both."})
     found: list[Path | str] = [*body.input_file_ids]
-    for each in body.folders:
-        media = await asyncio.to_thread(inputs_in, state.input_folder, each)
+    for folder in body.folders:
+        media = await asyncio.to_thread(inputs_in, state.input_folder, folder)
         if not media:
-            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or audio files in {each!r}."})
+            raise InvalidInput(errors={"input_subdir": f"There are no images, videos or audio files in {folder!r}."})
         found += media
     return found
 
@@ -175,6 +175,6 @@ async def _preset(body: NewDeskBatch, target: Target, context: Context, user: Us
 async def _kept(inputs: Sequence[Path | str | None], context: Context, user: User) -> dict[Path | str, str]:
     """Copy input files to object storage; a user may change them while the batch waits."""
     taken = await context.engine.jobs.uploads.copy_local_files(
-        user, [each for each in inputs if isinstance(each, Path)]
+        user, [input_ for input_ in inputs if isinstance(input_, Path)]
     )
-    return {each: each if isinstance(each, str) else taken[each] for each in inputs if each is not None}
+    return {input_: input_ if isinstance(input_, str) else taken[input_] for input_ in inputs if input_ is not None}

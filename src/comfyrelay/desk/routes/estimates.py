@@ -28,8 +28,8 @@ from comfyrelay.storage.local import LocalObjects
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 # Most warnings to list.
-MOST_NAMED = 60
-MOST_LOOKED_AT = 200
+MAX_NAMED = 60
+MAX_LOOKED_AT = 200
 # Nearly all formats store the size within this many bytes.
 HEAD_BYTES = 64 * 1024
 
@@ -43,23 +43,23 @@ async def estimate(
     state: DeskState = request.app.state.desk
     plan = await plan_of(body, state, context, user)
     # files of the input folder are named by path: they are not stored yet
-    files = {each: str(each) for each in plan.inputs}
+    files = {input_: str(input_) for input_ in plan.inputs}
     wanted = EstimateRequest(
         tenant_id=user.tenant_id,
         user_id=user.id,
         target=plan.target,
         items=plan.items(files),
-        files={str(each): _unstored(each) for each in plan.inputs if isinstance(each, Path)},
+        files={str(input_): _unstored(input_) for input_ in plan.inputs if isinstance(input_, Path)},
         priority=body.priority,
         shows_workers=user.is_admin,
     )
     found = await context.engine.jobs.estimates.estimate(wanted)
-    names = [each.name if isinstance(each, Path) else plan.names.get(each, each) for each in plan.inputs]
+    names = [input_.name if isinstance(input_, Path) else plan.names.get(input_, input_) for input_ in plan.inputs]
     expected, missing = found.forecast, found.missing
     return Answer(
         data=wire.Estimate.of(
             found,
-            inputs=names[:MOST_NAMED],
+            inputs=names[:MAX_NAMED],
             input_count=len(names),
             expected_seconds=expected.seconds if expected else None,
             fastest_seconds=expected.fastest if expected else None,
@@ -79,7 +79,7 @@ def _unstored(file: Path) -> StoredFile:
 async def _odd(plan: BatchPlan, context: Context, user: User) -> list[InputWarning]:
     if plan.is_script or not plan.inputs:
         return []
-    looked_at = plan.inputs[:MOST_LOOKED_AT]
+    looked_at = plan.inputs[:MAX_LOOKED_AT]
     uploaded = [each for each in looked_at if isinstance(each, str)]
     places = {each: each.name for each in looked_at if isinstance(each, Path)}
     shapes: list[Shape] = []

@@ -27,8 +27,8 @@ from comfyrelay.storage.headers import content_disposition
 
 router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
 # Most entries of each kind; the lists have the rest.
-MOST_WAITING = 200
-MOST_WORKERS = 100
+MAX_WAITING = 200
+MAX_WORKERS = 100
 AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 
 
@@ -36,8 +36,8 @@ AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.Now]:
     """Whether the worker runs, counts of jobs, and what runs now and next."""
     state: DeskState = request.app.state.desk
-    glance = await context.engine.jobs.overview.summary(user.tenant_id, limit=MOST_WAITING)
-    workers = [each.worker for each in (await context.engine.fleet.views.workers(limit=MOST_WORKERS)).items]
+    glance = await context.engine.jobs.overview.summary(user.tenant_id, limit=MAX_WAITING)
+    workers = [item.worker for item in (await context.engine.fleet.views.workers(limit=MAX_WORKERS)).items]
     # the worker with a job, of those for ComfyUI and the simulator
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
     busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))

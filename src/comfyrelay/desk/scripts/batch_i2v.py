@@ -100,9 +100,9 @@ class _Template:
         self._graph = graph
         self.roles = described.roles
         self.output_node_id = described.output_node_id
-        self.properties = {each["key"]: each for each in described.properties}
+        self.properties = {property_["key"]: property_ for property_ in described.properties}
         # the input for the folder's files; other inputs keep the template's values
-        self.input = next((each for each in described.properties if each["is_primary_input"]), None)
+        self.input = next((property_ for property_ in described.properties if property_["is_primary_input"]), None)
         self._places = {
             key: [
                 (node_id, name)

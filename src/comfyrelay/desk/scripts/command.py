@@ -16,7 +16,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.errors import ConfigurationError, InvalidInput
-from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
+from comfyrelay.protocol.desk import MAX_ATTEMPTS, ScriptJob
 from comfyrelay.text import is_storable, natural
 
 # Linux limits an argument to 128 KiB.
@@ -117,8 +117,8 @@ def check_job(settings: ScriptSettings, job: ScriptJob, *, has_known_places: boo
     profile = job.profile or settings.profile
     if profile not in settings.profiles:
         errors["profile"] = f"{profile!r} is not one of {', '.join(settings.profiles)}."
-    if job.tries is not None and not 1 <= job.tries <= MOST_TRIES:
-        errors["tries"] = f"It must be between 1 and {MOST_TRIES}."
+    if job.tries is not None and not 1 <= job.tries <= MAX_ATTEMPTS:
+        errors["tries"] = f"It must be between 1 and {MAX_ATTEMPTS}."
     if not has_known_places:
         if job.template not in templates(settings):
             errors["template"] = f"{job.template!r} is not one of the graphs in the template folder."

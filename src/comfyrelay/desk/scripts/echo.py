@@ -28,7 +28,7 @@ class Echo:
         if not self._texts:
             return line
         lowered = _lowered(line)
-        if any(_plain(lowered) in each for each in self._texts):
+        if any(_plain(lowered) in text for text in self._texts):
             return ""
         repeated = bytearray(len(line))
         for start in range(len(line) - RUN + 1):

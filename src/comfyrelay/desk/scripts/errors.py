@@ -12,7 +12,7 @@ from comfyrelay.comfyui.graphs.explain import explain_refusal
 from comfyrelay.error_text import FALLBACK, user_sentence
 
 _LONGEST_OBJECT = 200_000
-_MOST_TRIES = 50
+_MAX_ATTEMPTS = 50
 # Errors before these lines were handled by the script.
 _LAST_LINES = 100
 _NO_REASON = "ComfyUI refused the graph (HTTP 400), and the script does not say why."
@@ -82,7 +82,7 @@ def _raised(lines: list[str]) -> tuple[str, str] | None:
 def _object_around(text: str, inside: int, key: str) -> dict[str, Any] | None:
     """The smallest enclosing object that has the key."""
     start = inside
-    for _ in range(_MOST_TRIES):
+    for _ in range(_MAX_ATTEMPTS):
         start = text.rfind("{", max(0, inside - _LONGEST_OBJECT), start)
         if start < 0:
             return None

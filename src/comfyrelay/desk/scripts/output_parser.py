@@ -10,11 +10,11 @@ from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.desk.scripts.echo import Echo
 
 LARGEST_SEED = 2**64 - 1
-MOST_FILES = 10_000
+MAX_FILES = 10_000
 # The last lines explain a failure.
 TAIL_CHARACTERS = 256 * 1024
 # Progress appears near the start of a line, and the regular expressions are slow.
-_MOST_READ = 2_000
+_MAX_READ = 2_000
 # File system clocks may be coarser than ours, or slightly late.
 _CLOCK_SECONDS = 2.0
 
@@ -77,7 +77,7 @@ class Reading:
         """Parse a line. Returns its progress, if any."""
         own = self._echo.without(text)
         self._keep(own + end if own.strip() else "")
-        text, own = text[:_MOST_READ], own[:_MOST_READ]
+        text, own = text[:_MAX_READ], own[:_MAX_READ]
         if _ECHO.match(text):
             return None
         if "seed" in own or "SEED" in own or "Seed" in own:
@@ -87,7 +87,7 @@ class Reading:
 
     def progress(self, text: str) -> ScriptProgress | None:
         """Progress in the beginning of a line."""
-        return self._progress(self._echo.without(text[:_MOST_READ]))
+        return self._progress(self._echo.without(text[:_MAX_READ]))
 
     def _progress(self, text: str) -> ScriptProgress | None:
         """An item is counted in brackets or named: `[2/5]`, `image 2 of 5`. Other progress is within it."""
@@ -105,7 +105,7 @@ class Reading:
         return ScriptProgress(min(1.0, (max(number - 1, 0) + (within or 0.0)) / total), number, total)
 
     def _note_files(self, text: str, own: str) -> None:
-        if len(self.candidates) >= MOST_FILES or not _HAS_MEDIA.search(text):
+        if len(self.candidates) >= MAX_FILES or not _HAS_MEDIA.search(text):
             return
         says_saved = _SAVED.search(own) is not None
         if found := tuple(_candidates(own)):
@@ -154,7 +154,7 @@ def _found(lines: Iterable[tuple[str, ...]], folders: Sequence[Path], since: flo
 
 def _is_inside(path: Path, folders: Sequence[Path]) -> bool:
     place = path.resolve()
-    return any(place.is_relative_to(each.resolve()) for each in folders)
+    return any(place.is_relative_to(folder.resolve()) for folder in folders)
 
 
 def _is_new(path: Path, since: float) -> bool:

@@ -34,8 +34,8 @@ WATCH_SECONDS = 0.5
 STOP_SECONDS = 10.0
 # Limits for live log lines. The log file has everything.
 LINES_A_SECOND = 100
-MOST_LINES = 20_000
-MOST_LOG_FILES = 1000
+MAX_LINES = 20_000
+MAX_LOG_FILES = 1000
 PIECE_BYTES = 1024 * 1024
 # Prompts in ComfyUI's queue before the script started are not the script's.
 BEFORE = "_queue_before"
@@ -215,7 +215,7 @@ def _about(result: ScriptResult, outputs: Sequence[Path], log_path: Path) -> dic
     return {
         "argv": list(result.argv),
         "exit_code": result.exit_code,
-        "outputs": [storable(str(each)) for each in outputs],
+        "outputs": [storable(str(output)) for output in outputs],
         "seed": result.seed,
         "log": str(log_path),
     }
@@ -243,7 +243,8 @@ def _judged(
     return RunResult(
         prompt_id=run_id,
         files=tuple(
-            OutputFile(node_id=NODE_ID, filename=each.name, subfolder=str(each.parent), type=SAVED) for each in outputs
+            OutputFile(node_id=NODE_ID, filename=output.name, subfolder=str(output.parent), type=SAVED)
+            for output in outputs
         ),
         seconds=seconds,
         about=about,
@@ -264,7 +265,7 @@ class _Lines:
         now = time.monotonic()
         if now - self._since >= 1.0:
             self._since, self._in_second = now, 0
-        if self._in_second >= LINES_A_SECOND or self._passed_on >= MOST_LINES:
+        if self._in_second >= LINES_A_SECOND or self._passed_on >= MAX_LINES:
             self._omitted += 1
             return
         self.end()
@@ -283,6 +284,6 @@ def _new_log(folder: Path, run_id: str) -> Path:
     """Path of the log; the oldest logs are deleted."""
     folder.mkdir(parents=True, exist_ok=True)
     # names start with the time, so they sort by age
-    for old in sorted(folder.glob("*.log"))[: -MOST_LOG_FILES + 1]:
+    for old in sorted(folder.glob("*.log"))[: -MAX_LOG_FILES + 1]:
         files.remove(old, missing_ok=True)
     return folder / f"{time.strftime('%Y%m%d-%H%M%S')}-{run_id[-12:]}.log"

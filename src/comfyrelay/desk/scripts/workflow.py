@@ -17,14 +17,14 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.base import checked
-from comfyrelay.protocol.desk import MOST_TRIES, ScriptJob
+from comfyrelay.protocol.desk import MAX_ATTEMPTS, ScriptJob
 from comfyrelay.services.engine import Engine
 
 SLUG = "script"
 CLASS_TYPE = "ComfyRelayScript"
 NODE_ID = "script"
 # The maximum length of a property.
-MOST_CHOICES = 1000
+MAX_CHOICES = 1000
 # All items of a batch name the same folder: it is read once.
 KNOWN_SECONDS = 5.0
 
@@ -71,12 +71,12 @@ def job_of(values: Mapping[str, Any]) -> ScriptJob:
 
 
 def properties_of(settings: ScriptSettings) -> list[dict[str, Any]]:
-    found = templates(settings)[:MOST_CHOICES]
+    found = templates(settings)[:MAX_CHOICES]
     template: dict[str, Any] = {"type": "choice", "choices": found, "default_value": found[0]} if found else {}
     details: dict[str, dict[str, Any]] = {
         "template": {"required": True, **template},
         "profile": {"type": "choice", "choices": settings.profiles, "default_value": settings.profile},
-        "tries": {"type": "number", "minimum": 1, "maximum": MOST_TRIES},
+        "tries": {"type": "number", "minimum": 1, "maximum": MAX_ATTEMPTS},
         "randomize_seed": {"type": "boolean", "default_value": False},
         SNAPSHOT: {"user_configurable": False},
     }

@@ -69,13 +69,13 @@ def backlog(depth: int, workers: int) -> float:
 
 def wanted(fleet: SeenFleet, queued: int) -> int:
     """Machines that the two policies request for scaling out."""
-    leases = sum(each.leases for each in fleet.machines)
+    leases = sum(machine.leases for machine in fleet.machines)
     depth = queued + leases if fleet.alarm is None else max(fleet.alarm.depth, leases)
     if depth == 0:
         return 0
-    if not any(is_capacity(each) for each in fleet.machines):
+    if not any(is_capacity(machine) for machine in fleet.machines):
         return 1
-    workers = sum(each.state in (MachineState.READY, MachineState.BUSY) for each in fleet.machines)
+    workers = sum(machine.state in (MachineState.READY, MachineState.BUSY) for machine in fleet.machines)
     return ceil(max(1, workers) * backlog(depth, workers) / BACKLOG_TARGET)
 
 
@@ -86,7 +86,7 @@ def has_acted(fleet: SeenFleet) -> bool:
 
 
 def to_end(fleet: SeenFleet, queued: int, floor: int) -> list[SeenMachine]:
-    capacity = [each for each in fleet.machines if is_capacity(each)]
+    capacity = [machine for machine in fleet.machines if is_capacity(machine)]
     idle = sorted((each for each in capacity if may_end(each)), key=lambda each: (-each.idle_seconds, each.id))
     if fleet.idle_seconds is not None and fleet.idle_seconds >= ZERO_AFTER_SECONDS:
         return idle[: max(0, len(capacity) - floor)]

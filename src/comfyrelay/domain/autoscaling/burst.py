@@ -99,7 +99,7 @@ class BurstPlan:
 
 def accepted_wait(*limits: float | None) -> float | None:
     """The strictest limit that is set."""
-    return min((each for each in limits if each is not None), default=None)
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def decide_bursts(snapshot: BurstSnapshot) -> BurstPlan:
@@ -167,8 +167,8 @@ class _Slots:
     """When each slot becomes free in the simulated queue."""
 
     def __init__(self, runners: Sequence[BurstRunner]) -> None:
-        self._runners = [each for each in runners if each.machine.state is not MachineState.DRAINING]
-        self._free = [sorted(free_from(each.machine)) for each in self._runners]
+        self._runners = [runner for runner in runners if runner.machine.state is not MachineState.DRAINING]
+        self._free = [sorted(free_from(runner.machine)) for runner in self._runners]
         # cache: indexes of the runners that can run each kind of job
         self._able: dict[tuple[int, str], list[int]] = {}
 

@@ -35,7 +35,7 @@ def decide(snapshot: Snapshot) -> Sequence[FleetPlan]:
     """
     stage = _Stage(snapshot)
     plans = {each.slug: _plan(stage, each) for each in stage.by_price}
-    return [plans[each.slug] for each in snapshot.fleets]
+    return [plans[fleet.slug] for fleet in snapshot.fleets]
 
 
 def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
@@ -332,10 +332,10 @@ def _longest_idle(machine: SeenMachine) -> tuple[float, float, str]:
 
 
 def _idle_longest_first(fleet: SeenFleet) -> list[SeenMachine]:
-    return sorted((each for each in fleet.machines if may_end(each)), key=_longest_idle)
+    return sorted((machine for machine in fleet.machines if may_end(machine)), key=_longest_idle)
 
 
 def _dispensable(fleet: SeenFleet) -> list[SeenMachine]:
     """Idle machines, then those with the longest boot time left. Never a busy one."""
-    booting = [each for each in fleet.machines if each.state is MachineState.BOOTING]
+    booting = [machine for machine in fleet.machines if machine.state is MachineState.BOOTING]
     return _idle_longest_first(fleet) + sorted(booting, key=lambda each: (-each.boot_seconds_left, each.id))

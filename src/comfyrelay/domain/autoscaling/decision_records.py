@@ -25,9 +25,9 @@ def what_was_seen(
     seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot, types: Sequence[InstanceType]
 ) -> Mapping[str, Any]:
     """The observation behind a decision, for the record."""
-    left = {each.name for each in seen.instance_types}
+    left = {instance_type_.name for instance_type_ in seen.instance_types}
     # booting machines first: waiting jobs refer to them
-    kept = sorted(seen.machines, key=lambda each: each.state is not MachineState.BOOTING)[:MACHINES_KEPT]
+    kept = sorted(seen.machines, key=lambda machine: machine.state is not MachineState.BOOTING)[:MACHINES_KEPT]
     return {
         "work": [
             {
@@ -54,9 +54,9 @@ def what_was_seen(
             for each in kept
         ],
         "machines_left_out": len(seen.machines) - len(kept),
-        "machines_by_state": dict(Counter(str(each.state) for each in seen.machines)),
-        "prices": {each.name: each.price_per_hour for each in types},
-        "refused_types": [each.name for each in types if each.name not in left],
+        "machines_by_state": dict(Counter(str(machine.state) for machine in seen.machines)),
+        "prices": {type_.name: type_.price_per_hour for type_ in types},
+        "refused_types": [type_.name for type_ in types if type_.name not in left],
         "limits": asdict(seen.scaling.limits),
         "scheduled_machines": at_least(seen.scaling.schedules, snapshot.now),
         "launches_last_minute": sum(ago < LAUNCHES_OF_SECONDS for ago in seen.launches_ago),

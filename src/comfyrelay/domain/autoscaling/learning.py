@@ -8,7 +8,7 @@ from math import exp, inf, log
 from statistics import median, quantiles
 
 from comfyrelay.domain.autoscaling.machines import FAILED_BOOTS, MachineEndReason, MachineRecord
-from comfyrelay.domain.autoscaling.spec import MOST_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
+from comfyrelay.domain.autoscaling.spec import MAX_BOOT_SECONDS, InstanceType, MachineProviderName, MachineSpec
 
 # For a workflow that has not run yet.
 UNKNOWN_SECONDS = 60.0
@@ -153,7 +153,7 @@ def boot_seconds(newest: Sequence[MachineRecord], spec: MachineSpec) -> float:
 def _expected_boot(spec: MachineSpec) -> float:
     expected = spec.options.get("boot_seconds")
     if isinstance(expected, int | float) and expected > 0:
-        return float(min(expected, MOST_BOOT_SECONDS))
+        return float(min(expected, MAX_BOOT_SECONDS))
     return LOCAL_BOOT_SECONDS if spec.provider is MachineProviderName.LOCAL else DEFAULT_BOOT_SECONDS
 
 
@@ -217,7 +217,7 @@ def available_types(types: Sequence[InstanceType], newest: Iterable[MachineRecor
                 refused.add(each.instance_type if kind == "capacity" else None)
                 if kind != "capacity" and seconds_left > longest:
                     longest, refusal = seconds_left, f"{text.rstrip('.')} (tried again in {seconds_left:.0f} s)"
-    left = [] if None in refused else [each for each in types if each.name not in refused]
+    left = [] if None in refused else [type_ for type_ in types if type_.name not in refused]
     return Available(types=left, all_refused=not left and bool(refused), refusal=refusal)
 
 

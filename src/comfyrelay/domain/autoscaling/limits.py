@@ -54,13 +54,13 @@ def headroom(fleet: SeenFleet) -> Headroom:
         left = limits.cost_per_hour - cost_per_hour(fleet)
         text = f"the limit is {limits.cost_per_hour:g} an hour"
         # without named types, the next may cost what the most expensive does
-        known = max((each.price_per_hour for each in fleet.machines), default=0.0)
+        known = max((machine.price_per_hour for machine in fleet.machines), default=0.0)
         price = known if kind is _ANY else kind.price_per_hour if kind is not None else 0.0
         if kind is None:
             affordable = 0
         elif price > 0:
             affordable = int((left + MONEY_ERROR) / price)
-        elif kind is _ANY and not any(each.state in _UP for each in fleet.machines):
+        elif kind is _ANY and not any(machine.state in _UP for machine in fleet.machines):
             # launch one to learn the price; if it is still unknown once it runs, it stays unknown
             affordable = 1 - len(fleet.machines) if left > MONEY_ERROR else 0
             text += ", and the first has not told its price yet"
@@ -73,7 +73,7 @@ def headroom(fleet: SeenFleet) -> Headroom:
     pause = pause_left(fleet)
     if pause is not None:
         # after the pause one machine is tried, and the next waits for its result
-        tries = 1 if pause == 0 and not any(each.state is MachineState.BOOTING for each in fleet.machines) else 0
+        tries = 1 if pause == 0 and not any(machine.state is MachineState.BOOTING for machine in fleet.machines) else 0
         text = f"{fleet.failed_boots} launches in a row never became a worker"
         bounds.append((tries, f"{text} (tried again in {pause:.0f} s)" if pause else text))
     launches, limit = min(bounds, key=lambda bound: bound[0])
@@ -95,7 +95,7 @@ def _places(fleet: SeenFleet) -> list[tuple[int, str]]:
 
 
 def cost_per_hour(fleet: SeenFleet) -> float:
-    return sum(each.price_per_hour for each in fleet.machines)
+    return sum(machine.price_per_hour for machine in fleet.machines)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -113,7 +113,7 @@ def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Exces
     first.
     """
     limits = fleet.scaling.limits
-    staying = [each for each in fleet.machines if each.state is not MachineState.DRAINING]
+    staying = [machine for machine in fleet.machines if machine.state is not MachineState.DRAINING]
     count = max(0, len(staying) - limits.max_machines)
     if limits.cost_per_hour is None:
         return Excess(count=count, end=dispensable[:count])
@@ -127,11 +127,11 @@ def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Exces
 def _dearest_beyond(allowed: float, machines: Sequence[SeenMachine], cost: float) -> list[SeenMachine]:
     """Terminate until the rest is within the cost limit. Free machines stay."""
     found = []
-    for each in sorted(machines, key=lambda each: -each.price_per_hour):
-        if cost <= allowed + MONEY_ERROR or each.price_per_hour <= 0:
+    for machine in sorted(machines, key=lambda each: -each.price_per_hour):
+        if cost <= allowed + MONEY_ERROR or machine.price_per_hour <= 0:
             break
-        cost -= each.price_per_hour
-        found.append(each)
+        cost -= machine.price_per_hour
+        found.append(machine)
     return found
 
 
@@ -146,7 +146,9 @@ def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
     if cost is None:
         return fleet.instance_types[0]
     left = cost - cost_per_hour(fleet) + MONEY_ERROR
-    return next((each for each in fleet.instance_types if each.price_per_hour <= left), None)
+    return next(
+        (instance_type_ for instance_type_ in fleet.instance_types if instance_type_.price_per_hour <= left), None
+    )
 
 
 def pause_left(fleet: SeenFleet) -> float | None:

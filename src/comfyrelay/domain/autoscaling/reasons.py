@@ -16,12 +16,12 @@ def work(jobs: int, seconds: float) -> str:
 def machines(fleet: SeenFleet) -> str:
     ready = busy = draining = 0
     booting: list[SeenMachine] = []
-    for each in fleet.machines:
-        if each.state is MachineState.BOOTING:
-            booting.append(each)
-        elif each.state is MachineState.DRAINING:
+    for machine in fleet.machines:
+        if machine.state is MachineState.BOOTING:
+            booting.append(machine)
+        elif machine.state is MachineState.DRAINING:
             draining += 1
-        elif each.state is MachineState.BUSY or each.leases:
+        elif machine.state is MachineState.BUSY or machine.leases:
             busy += 1
         else:
             ready += 1
@@ -35,7 +35,7 @@ def machines(fleet: SeenFleet) -> str:
 
 
 def beyond(fleet: SeenFleet, count_: int, ended: int) -> str:
-    never = "busy ones and foreign ones" if any(each.is_foreign for each in fleet.machines) else ""
+    never = "busy ones and foreign ones" if any(machine.is_foreign for machine in fleet.machines) else ""
     return f"{count(count_, 'machine')} beyond the limits; ending {ended} of them, {never or 'busy ones'} never"
 
 

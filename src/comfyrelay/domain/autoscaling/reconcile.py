@@ -135,10 +135,10 @@ def _note_strangers(
     found: Reconciled, machines: Sequence[MachineRecord], sightings: Sequence[Sighting], matched: Mapping[str, Sighting]
 ) -> None:
     known = {each.id for each in matched.values()}
-    orders = {each.key for each in machines}
-    workers = {each.worker for each in machines} | {_as_worker(each) for each in matched.values()}
+    orders = {machine.key for machine in machines}
+    workers = {machine.worker for machine in machines} | {_as_worker(each) for each in matched.values()}
     adopted: set[str] = set()
-    for each in {each.id: each for each in sightings if not each.is_ending}.values():
+    for each in {sighting.id: sighting for sighting in sightings if not sighting.is_ending}.values():
         if each.id in known:
             continue
         if each.key in matched or each.key in adopted:

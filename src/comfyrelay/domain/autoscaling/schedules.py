@@ -20,7 +20,7 @@ def zone(name: str) -> tzinfo:
 
 def at_least(schedules: Sequence[Schedule], now: datetime) -> int:
     """The largest minimum of the schedules at `now`."""
-    return max((each.at_least for each in schedules if _covers(each, now)), default=0)
+    return max((schedule.at_least for schedule in schedules if _covers(schedule, now)), default=0)
 
 
 def _covers(schedule: Schedule, now: datetime) -> bool:

@@ -13,11 +13,11 @@ from comfyrelay.domain.autoscaling.schedules import zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
     LEAST_SPEED,
-    MOST_LAUNCHES_PER_MINUTE,
-    MOST_MACHINES,
-    MOST_MONEY,
-    MOST_SLOTS,
-    MOST_SPEED,
+    MAX_LAUNCHES_PER_MINUTE,
+    MAX_MACHINES,
+    MAX_MONEY,
+    MAX_SLOTS,
+    MAX_SPEED,
     Bundle,
     InstanceType,
     Limits,
@@ -54,12 +54,12 @@ def _machines(found: Mapping[str, Any] | None) -> MachineSpec:
         name = values["provider"]
         values["provider"] = MachineProviderName(name) if name in set(MachineProviderName) else str(name)
     if "instance_types" in values:
-        values["instance_types"] = tuple(_instance_type(each) for each in values["instance_types"])
+        values["instance_types"] = tuple(_instance_type(value) for value in values["instance_types"])
     if "bundle" in values:
         values["bundle"] = Bundle(**{name: frozenset(each) for name, each in _known(Bundle, values["bundle"]).items()})
     if "options" in values:
         values["options"] = dict(values["options"])
-    _within("slots", values.get("slots", 1), 1, MOST_SLOTS)
+    _within("slots", values.get("slots", 1), 1, MAX_SLOTS)
     return MachineSpec(**values)
 
 
@@ -69,8 +69,12 @@ def machines_to_json(spec: MachineSpec) -> dict[str, Any]:
         "provider": str(spec.provider),
         "image": spec.image,
         "instance_types": [
-            {"name": each.name, "price_per_hour": each.price_per_hour, "speed": each.speed}
-            for each in spec.instance_types
+            {
+                "name": instance_type_.name,
+                "price_per_hour": instance_type_.price_per_hour,
+                "speed": instance_type_.speed,
+            }
+            for instance_type_ in spec.instance_types
         ],
         "bundle": None
         if bundle is None
@@ -85,16 +89,16 @@ def _scaling(found: Mapping[str, Any] | None) -> ScalingSpec:
     values = _known(ScalingSpec, found)
     limits = Limits(**{name: given[name] for name in _LIMITS if name in given})
     for name in ("min_machines", "max_machines"):
-        _within(name, getattr(limits, name), 0, MOST_MACHINES)
-    _within("cost_per_hour", limits.cost_per_hour or 0.0, 0, MOST_MONEY)
-    _within("failed_boots", limits.failed_boots, 0, MOST_MACHINES)
+        _within(name, getattr(limits, name), 0, MAX_MACHINES)
+    _within("cost_per_hour", limits.cost_per_hour or 0.0, 0, MAX_MONEY)
+    _within("failed_boots", limits.failed_boots, 0, MAX_MACHINES)
     _within("last_idle_seconds", values.get("last_idle_seconds", 0.0), 0, float("inf"))
     # further ones are not shown
-    limits = replace(limits, launches_per_minute=min(limits.launches_per_minute, MOST_LAUNCHES_PER_MINUTE))
+    limits = replace(limits, launches_per_minute=min(limits.launches_per_minute, MAX_LAUNCHES_PER_MINUTE))
     if "policy" in values:
         values["policy"] = Policy(values["policy"])
     if "schedules" in values:
-        values["schedules"] = tuple(_schedule(each) for each in values["schedules"])
+        values["schedules"] = tuple(_schedule(value) for value in values["schedules"])
     return ScalingSpec(limits=limits, **values)
 
 
@@ -104,13 +108,13 @@ def scaling_to_json(spec: ScalingSpec) -> dict[str, Any]:
         **{name: getattr(spec.limits, name) for name in _LIMITS},
         "schedules": [
             {
-                "days": sorted(each.days),
-                "begins": f"{each.begins:%H:%M}",
-                "ends": f"{each.ends:%H:%M}" if each.ends != time() else END_OF_DAY,
-                "at_least": each.at_least,
-                "timezone": each.timezone,
+                "days": sorted(schedule.days),
+                "begins": f"{schedule.begins:%H:%M}",
+                "ends": f"{schedule.ends:%H:%M}" if schedule.ends != time() else END_OF_DAY,
+                "at_least": schedule.at_least,
+                "timezone": schedule.timezone,
             }
-            for each in spec.schedules
+            for schedule in spec.schedules
         ],
         "last_idle_seconds": spec.last_idle_seconds,
         "is_dry_run": spec.is_dry_run,
@@ -133,8 +137,8 @@ def _schedule(found: Mapping[str, Any]) -> Schedule:
 
 def _instance_type(found: Mapping[str, Any]) -> InstanceType:
     kind = InstanceType(**_known(InstanceType, found))
-    _within("price_per_hour", kind.price_per_hour, 0, MOST_MONEY)
-    _within("speed", kind.speed, LEAST_SPEED, MOST_SPEED)
+    _within("price_per_hour", kind.price_per_hour, 0, MAX_MONEY)
+    _within("speed", kind.speed, LEAST_SPEED, MAX_SPEED)
     return kind
 
 
@@ -148,7 +152,7 @@ def _what(error: Exception) -> str:
 
 
 def _known(kind: type[Any], found: Mapping[str, Any] | None) -> dict[str, Any]:
-    names = {each.name for each in fields(kind)} - {"limits", "unreadable"}
+    names = {field.name for field in fields(kind)} - {"limits", "unreadable"}
     return {name: value for name, value in _without_none(found).items() if name in names}
 
 

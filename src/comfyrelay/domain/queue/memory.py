@@ -47,7 +47,7 @@ def is_alone_on_gpu(gpu_bytes: int, others_bytes: int) -> bool:
 
 
 def largest_gpu(sizes: Iterable[int | None]) -> int | None:
-    return max((each for each in sizes if each), default=None)
+    return max((siz for siz in sizes if siz), default=None)
 
 
 def in_gib(size: int) -> str:

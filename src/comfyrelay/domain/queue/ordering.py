@@ -50,17 +50,17 @@ def move(places: Sequence[Place], moving: Set[int], to: MoveTo | Before | After)
     `places` are in queue order. Only the tenant's own ranks are permuted, so other tenants keep their places. Up and
     down step over one neighbour: a job or a whole batch, or one item within the same batch.
     """
-    block = [each for each in places if each.id in moving]
+    block = [place for place in places if place.id in moving]
     if not block:
         return {}
     order = _reordered(list(places), block, to)
-    ranks = _strictly_rising(sorted(each.rank for each in places))
+    ranks = _strictly_rising(sorted(place.rank for place in places))
     return {each.id: rank for each, rank in zip(order, ranks, strict=True) if each.rank != rank}
 
 
 def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | After) -> list[Place]:
     moving = {each.id for each in block}
-    rest = [each for each in places if each.id not in moving]
+    rest = [place for place in places if place.id not in moving]
     match to:
         case MoveTo.TOP:
             return block + rest
@@ -72,10 +72,10 @@ def _reordered(places: list[Place], block: list[Place], to: MoveTo | Before | Af
             # the same as `Before` in the reversed list
             at = len(rest) - _start_of(rest[::-1], ids, own={each.group for each in block})
         case MoveTo.UP:
-            ahead = [each for each in places[: places.index(block[0])] if each.id not in moving]
+            ahead = [place for place in places[: places.index(block[0])] if place.id not in moving]
             at = _start_of_last_group(ahead, own=block[0].group)
         case MoveTo.DOWN:
-            ahead_count = sum(each.id not in moving for each in places[: places.index(block[-1])])
+            ahead_count = sum(place.id not in moving for place in places[: places.index(block[-1])])
             at = _end_of_first_group(rest, ahead_count, own=block[-1].group)
         case _:
             assert_never(to)

@@ -194,7 +194,7 @@ def count_left_over(
     claims: Iterable[Claim], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Iterable[Grant]
 ) -> dict[int, int]:
     """By claim key, how many of its candidates were granted to no worker."""
-    taken = {each.dispatch.id for each in grants}
+    taken = {grant.dispatch.id for grant in grants}
     left = {entitlement: sum(row.id not in taken for row in rows) for entitlement, rows in candidates.items()}
     return {claim.key: left.get(claim.entitlement, 0) for claim in claims}
 
@@ -203,13 +203,13 @@ def unserved_claims(
     claims: Sequence[Claim], candidates: Mapping[Entitlement, Sequence[Candidate]], grants: Sequence[Grant]
 ) -> list[Claim]:
     """The unserved part of claims that lost candidates to claims with another entitlement."""
-    taker = {each.dispatch.id: each.claim.entitlement for each in grants}
+    taker = {grant.dispatch.id: grant.claim.entitlement for grant in grants}
     losers = {
         entitlement
         for entitlement, shown in candidates.items()
         if any(taker.get(dispatch.id, entitlement) != entitlement for dispatch in shown)
     }
-    got = Counter((each.claim.key, each.is_prefetch) for each in grants)
+    got = Counter((grant.claim.key, grant.is_prefetch) for grant in grants)
     remaining = [
         replace(
             claim,

@@ -119,7 +119,7 @@ def _device_slots(devices: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def _registered_slots(comfyui: Any, max_concurrency: int) -> list[dict[str, Any]]:
     servers = comfyui if isinstance(comfyui, list) else []
-    gpus = [each["gpus"][0] for each in servers if isinstance(each, dict) and _has_gpu(each)]
+    gpus = [server["gpus"][0] for server in servers if isinstance(server, dict) and _has_gpu(server)]
     known = [{"gpu": text(each.get("name")), "memory_total": _whole(each.get("memory_total"))} for each in gpus]
     return [known[number] if number < len(known) else {} for number in range(min(max_concurrency, MAX_SLOTS))]
 

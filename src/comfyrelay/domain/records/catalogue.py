@@ -8,7 +8,7 @@ from typing import Any
 from comfyrelay.domain.capabilities import RequirementKind
 from comfyrelay.domain.queue.states import WorkflowProvider
 
-MOST_NAMED = 20
+MAX_NAMED = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,8 +22,8 @@ class WaitingForNodes:
     def text(self) -> str:
         if self.problem is not None:
             return f"The workflow cannot be read: {self.problem} Replace or remove it."
-        more = len(self.node_types) - MOST_NAMED
-        names = [*self.node_types[:MOST_NAMED], *([f"{more} more"] if more > 0 else [])]
+        more = len(self.node_types) - MAX_NAMED
+        names = [*self.node_types[:MAX_NAMED], *([f"{more} more"] if more > 0 else [])]
         return (
             f"Waiting for nodes that no worker has: {', '.join(names)}. "
             "Once a worker has them, the inputs are known and jobs can be added."
@@ -31,7 +31,9 @@ class WaitingForNodes:
 
     @property
     def missing(self) -> list[dict[str, Any]]:
-        return [{"kind": RequirementKind.NODE, "name": each, "workers": 0, "on": []} for each in self.node_types]
+        return [
+            {"kind": RequirementKind.NODE, "name": node_type_, "workers": 0, "on": []} for node_type_ in self.node_types
+        ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,12 +10,12 @@ from comfyrelay.domain.autoscaling.schedules import zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
     LEAST_SPEED,
-    MOST_BOOT_SECONDS,
-    MOST_LAUNCHES_PER_MINUTE,
-    MOST_MACHINES,
-    MOST_MONEY,
-    MOST_SLOTS,
-    MOST_SPEED,
+    MAX_BOOT_SECONDS,
+    MAX_LAUNCHES_PER_MINUTE,
+    MAX_MACHINES,
+    MAX_MONEY,
+    MAX_SLOTS,
+    MAX_SPEED,
     MachineProviderName,
     Policy,
 )
@@ -48,8 +48,8 @@ def _end_of_time(text: str) -> str:
     return text if text == END_OF_DAY else _time_of_day(text)
 
 
-Money = Annotated[float, Field(strict=True, ge=0, le=MOST_MONEY, allow_inf_nan=False)]
-Machines = Annotated[Whole, Field(ge=0, le=MOST_MACHINES)]
+Money = Annotated[float, Field(strict=True, ge=0, le=MAX_MONEY, allow_inf_nan=False)]
+Machines = Annotated[Whole, Field(ge=0, le=MAX_MACHINES)]
 TimeOfDay = Annotated[str, Field(max_length=20), AfterValidator(_time_of_day)]
 EndTime = Annotated[str, Field(max_length=20), AfterValidator(_end_of_time)]
 Timezone = Annotated[str, Field(max_length=100), AfterValidator(_known_timezone)]
@@ -61,7 +61,7 @@ class InstanceTypeBody(Request):
 
     name: Line
     price_per_hour: Money = 0.0
-    speed: Annotated[float, Field(strict=True, ge=LEAST_SPEED, le=MOST_SPEED, allow_inf_nan=False)] = 1.0
+    speed: Annotated[float, Field(strict=True, ge=LEAST_SPEED, le=MAX_SPEED, allow_inf_nan=False)] = 1.0
 
 
 class BundleBody(Request):
@@ -76,19 +76,19 @@ class FleetMachines(Request):
     image: Line | None = None
     instance_types: Annotated[list[InstanceTypeBody], Field(max_length=50)] | None = None
     bundle: BundleBody | None = None
-    slots: Annotated[Whole, Field(ge=1, le=MOST_SLOTS)] | None = None
+    slots: Annotated[Whole, Field(ge=1, le=MAX_SLOTS)] | None = None
     options: Annotated[Json | None, Field(description="options of the provider")] = None
 
     @model_validator(mode="after")
     def _boot_seconds_in_range(self) -> Self:
         seconds = (self.options or {}).get("boot_seconds")
-        if isinstance(seconds, int | float) and not 0 <= seconds <= MOST_BOOT_SECONDS:
-            raise ValueError(f"options.boot_seconds is {seconds}. The maximum is {MOST_BOOT_SECONDS:g}, a day.")
+        if isinstance(seconds, int | float) and not 0 <= seconds <= MAX_BOOT_SECONDS:
+            raise ValueError(f"options.boot_seconds is {seconds}. The maximum is {MAX_BOOT_SECONDS:g}, a day.")
         return self
 
     @model_validator(mode="after")
     def _unique_types(self) -> Self:
-        names = [each.name for each in self.instance_types or ()]
+        names = [instance_type_.name for instance_type_ in self.instance_types or ()]
         if twice := sorted({name for name in names if names.count(name) > 1}):
             raise ValueError(f"Each instance type may be named once; these are repeated: {', '.join(twice)}.")
         return self
@@ -117,7 +117,7 @@ class FleetScaling(Request):
     policy: Policy | None = None
     min_machines: Machines | None = None
     max_machines: Machines | None = None
-    launches_per_minute: Annotated[Whole, Field(ge=1, le=MOST_LAUNCHES_PER_MINUTE)] | None = None
+    launches_per_minute: Annotated[Whole, Field(ge=1, le=MAX_LAUNCHES_PER_MINUTE)] | None = None
     cost_per_hour: Money | None = None
     failed_boots: Annotated[Whole, Field(ge=1, le=1000)] | None = None
     schedules: Annotated[list[ScheduleBody], Field(max_length=50)] | None = None

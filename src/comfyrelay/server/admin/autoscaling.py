@@ -13,7 +13,7 @@ from comfyrelay.services.autoscaling.views import ScalingView
 
 router = admin_router("/fleets/{stage}/{slug}")
 # `by_state` counts all of them; ordered machines come first.
-MOST_MACHINES = 200
+MAX_MACHINES = 200
 
 
 @router.get("/scaling", responses=may_answer(404, 422))
@@ -62,7 +62,7 @@ def status_body(view: ScalingView) -> wire.FleetScalingStatus:
         provider=view.fleet.machine_spec.provider,
         leader=None if view.leader is None else view.leader.holder,
         decision=None if view.decision is None else decision_body(view.decision),
-        machines=[wire.Machine.of(each) for each in view.machines[:MOST_MACHINES]],
+        machines=[wire.Machine.of(machine) for machine in view.machines[:MAX_MACHINES]],
     )
 
 

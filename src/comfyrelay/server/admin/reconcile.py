@@ -23,7 +23,7 @@ async def start_reconcile(context: ContextOf) -> Answer[wire.ReconcileRun]:
 async def reconcile_findings(context: ContextOf) -> Answer[wire.Findings]:
     """The findings of the last run, and the run in progress, if any."""
     runs = await context.engine.operations.reconcile_runs.runs()
-    last = next((each for each in runs if each.ended_at is not None), None)
+    last = next((run for run in runs if run.ended_at is not None), None)
     running = runs[0] if runs and runs[0].ended_at is None else None
     data = wire.Findings(last=_run(last) if last else None, running=_run(running) if running else None)
     return Answer(data=data)

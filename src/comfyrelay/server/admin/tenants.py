@@ -33,7 +33,7 @@ async def get_tenant(tenant_id: TenantId, context: ContextOf) -> Answer[wire.Ten
     """A tenant with its users, balance and limits."""
     found = await context.engine.operations.inspection.tenant(tenant_id)
     limits = wire.TenantLimits.of(found.tenant, usual_active_jobs=context.settings.max_active_jobs_per_user)
-    users = [wire.TenantUser.of(each) for each in found.users]
+    users = [wire.TenantUser.of(user) for user in found.users]
     return Answer(data=wire.TenantDetails.of(found, found.tenant, users=users, limits=limits))
 
 

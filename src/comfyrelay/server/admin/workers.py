@@ -46,7 +46,7 @@ async def list_workers(
         cursor=cursor,
         limit=limit,
     )
-    items = [wire.WorkerSummary.of(each, each.worker) for each in found.items]
+    items = [wire.WorkerSummary.of(item, item.worker) for item in found.items]
     return Answer(data=wire.WorkerPage(items=items, next_cursor=found.next_cursor, counts=dict(found.counts)))
 
 
@@ -121,10 +121,12 @@ async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
         view,
         view.line,
         view.worker,
-        blocks=[wire.WorkflowBlock.of(each, workflow_slug=view.slugs.get(each.workflow_hash)) for each in view.blocks],
-        lacks=[wire.Lack.of(each, workflow_slug=view.slugs.get(each.workflow_hash)) for each in view.lacks],
+        blocks=[
+            wire.WorkflowBlock.of(block, workflow_slug=view.slugs.get(block.workflow_hash)) for block in view.blocks
+        ],
+        lacks=[wire.Lack.of(lack, workflow_slug=view.slugs.get(lack.workflow_hash)) for lack in view.lacks],
         loaded=[
-            wire.Loaded(workflow_hash=each, workflow_slug=view.slugs.get(each))
-            for each in view.worker.warm_hashes or ()
+            wire.Loaded(workflow_hash=warm_hash_, workflow_slug=view.slugs.get(warm_hash_))
+            for warm_hash_ in view.worker.warm_hashes or ()
         ],
     )

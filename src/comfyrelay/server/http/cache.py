@@ -7,7 +7,7 @@ from typing import Generic, TypeVar
 
 # A revoked token works for at most this much longer.
 REMEMBER_SECONDS = 5.0
-MOST_REMEMBERED = 20_000
+MAX_REMEMBERED = 20_000
 
 T = TypeVar("T")
 
@@ -28,7 +28,7 @@ class Cached(Generic[T]):
             known = (now, asyncio.ensure_future(self._ask(key)))
             self._known[key] = known
             self._known.move_to_end(key)
-            if len(self._known) > MOST_REMEMBERED:
+            if len(self._known) > MAX_REMEMBERED:
                 self._known.popitem(last=False)
         return await asyncio.shield(known[1])
 

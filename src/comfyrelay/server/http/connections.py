@@ -43,7 +43,7 @@ class ConnectionLimits:
         self._max_bodies = settings.max_unfinished_bodies
         self._max_bodies_per_address = settings.max_unfinished_bodies_per_address
         self._max_connections = limit_to_open_files(settings.max_connections)
-        self._proxies = [ip_network(each, strict=False) for each in settings.trusted_proxies]
+        self._proxies = [ip_network(trusted_proxy, strict=False) for trusted_proxy in settings.trusted_proxies]
         self._half_open: OrderedDict[LimitedConnection, asyncio.TimerHandle] = OrderedDict()
         self._bodies: dict[LimitedConnection, None] = {}
         self._bodies_by_address: dict[str, dict[LimitedConnection, None]] = {}
@@ -116,7 +116,7 @@ class ConnectionLimits:
 
     def _is_proxy(self, address: str) -> bool:
         with suppress(ValueError):
-            return any(ip_address(address) in each for each in self._proxies)
+            return any(ip_address(address) in proxy for proxy in self._proxies)
         return False
 
     def _log(self) -> None:

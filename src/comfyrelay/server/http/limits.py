@@ -11,7 +11,7 @@ from comfyrelay.errors import TooManyRequests
 
 WINDOW_SECONDS = 60.0
 # Keys that are tracked. A limit per address does not stop an attacker with more addresses anyway.
-MOST_ADDRESSES = 10_000
+MAX_ADDRESSES = 10_000
 # An IPv6 client usually has all addresses of its /64 network.
 NETWORK_BITS = 64
 
@@ -34,7 +34,7 @@ class RateLimit:
         if len(calls) >= self._per_minute:
             raise TooManyRequests(retry_after_seconds=calls[0] + WINDOW_SECONDS - now)
         calls.append(now)
-        if len(self._calls) > MOST_ADDRESSES:
+        if len(self._calls) > MAX_ADDRESSES:
             self._calls.popitem(last=False)
 
     def reset(self, key: str) -> None:

@@ -77,8 +77,8 @@ class ServerMetrics:
     def _set(self, figures: Figures) -> None:
         self._parked.set(self._engine.queue.polls.parked)
         self._suspects.set(figures.suspects)
-        _set_all(self._depth, {(each.workflow, each.stage): each.depth for each in figures.queues})
-        _set_all(self._age, {(each.workflow, each.stage): each.oldest_seconds for each in figures.queues})
+        _set_all(self._depth, {(queue.workflow, queue.stage): queue.depth for queue in figures.queues})
+        _set_all(self._age, {(queue.workflow, queue.stage): queue.oldest_seconds for queue in figures.queues})
         _set_all(self._leases, {(each.workflow, each.stage): each.leases for each in figures.leased})
         _set_all(self._up, {(name,): is_up for name, is_up in figures.up.items()})
         _set_all(self._webhooks, {(name,): each.undelivered_webhooks for name, each in figures.shards.items()})

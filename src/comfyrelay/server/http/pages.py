@@ -17,4 +17,4 @@ def plain_page(listed: Listed[T]) -> Answer[Page[T]]:
 
 def page_of(listed: Listed[T], body: Callable[[T], U]) -> Answer[Page[U]]:
     """Return a page with the response model of each item."""
-    return Answer(data=Page(items=[body(each) for each in listed.items], next_cursor=listed.next_cursor))
+    return Answer(data=Page(items=[body(item) for item in listed.items], next_cursor=listed.next_cursor))

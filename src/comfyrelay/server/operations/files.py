@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from comfyrelay.domain.ids import source_path
 from comfyrelay.errors import InvalidInput
-from comfyrelay.media.previews import MOST_BYTES, is_preview, is_preview_path
+from comfyrelay.media.previews import MAX_BYTES, is_preview, is_preview_path
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import may_answer
 from comfyrelay.server.http.routers import Router
@@ -110,7 +110,7 @@ async def upload(
                     # at most the size of the grant, which is small
                     seen += piece
             if is_preview_path(path) and not is_preview(bytes(seen)):
-                raise InvalidInput(f"A preview is a JPEG of at most {MOST_BYTES // 1024} KiB.")
+                raise InvalidInput(f"A preview is a JPEG of at most {MAX_BYTES // 1024} KiB.")
     except ClientDisconnect:
         raise InvalidInput("The upload was cut off.") from None
     return Response(headers={"ETag": _tag(await _stat(objects, path))})

@@ -18,8 +18,8 @@ from comfyrelay.text import is_storable
 
 router = Router(prefix="/api/webhooks", tags=["payments"], route_class=BodyRoute)
 
-MOST_BYTES = 64 * 1024
-MOST_TOKENS = 10**12
+MAX_BYTES = 64 * 1024
+MAX_TOKENS = 10**12
 SUCCEEDED = "payment.succeeded"
 ShortText = Annotated[str, StringConstraints(min_length=1, max_length=200)]
 
@@ -37,7 +37,7 @@ class PaymentSucceeded(AnyEvent):
     """Paid tokens, for a tenant named by its id or by the email of its user."""
 
     type: Literal["payment.succeeded"]
-    amount: Annotated[int, Field(strict=True, gt=0, le=MOST_TOKENS, description="tokens to credit")]
+    amount: Annotated[int, Field(strict=True, gt=0, le=MAX_TOKENS, description="tokens to credit")]
     tenant_id: ShortText | None = None
     email: ShortText | None = None
     currency: ShortText | None = None
@@ -48,7 +48,7 @@ class PaymentSucceeded(AnyEvent):
         if (self.tenant_id is None) == (self.email is None):
             raise ValueError("Name the tenant by its id or by its user's email, one of the two.")
         texts = (self.event_id, self.tenant_id, self.email, self.currency, self.description)
-        if not all(is_storable(each) for each in texts if each is not None):
+        if not all(is_storable(text) for text in texts if text is not None):
             raise ValueError("A text contains a character that cannot be stored.")
         return self
 
@@ -111,8 +111,8 @@ async def _body_of(request: Request, seconds: float) -> bytes:
         async with asyncio.timeout(seconds):
             async for piece in request.stream():
                 body += piece
-                if len(body) > MOST_BYTES:
-                    raise TooLarge(f"A payment event has at most {MOST_BYTES} bytes.")
+                if len(body) > MAX_BYTES:
+                    raise TooLarge(f"A payment event has at most {MAX_BYTES} bytes.")
     except TimeoutError:
         raise RequestTimeout(
             f"The body did not arrive within {seconds:g} seconds (COMFYRELAY_ANONYMOUS_BODY_SECONDS)."

@@ -37,7 +37,7 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
     request = BatchRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key or new_id(),
-        items=[ItemRequest(**dict(each)) for each in body.items],
+        items=[ItemRequest(**dict(item)) for item in body.items],
         label=body.label,
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)

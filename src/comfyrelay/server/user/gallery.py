@@ -75,7 +75,7 @@ async def gallery(
 ) -> Answer[wire.GalleryPage]:
     """The outputs of your jobs by time."""
     page = await context.engine.gallery.listing.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
-    items = [_item(each) for each in page.listed.items]
+    items = [_item(item) for item in page.listed.items]
     return Answer(data=wire.GalleryPage(items=items, next_cursor=page.listed.next_cursor, total=page.total))
 
 
@@ -97,7 +97,7 @@ async def gallery_index(
 ) -> Answer[wire.GalleryIndex]:
     """The ids and aspect ratios of all matches in groups, for the layout of the whole grid."""
     found = await context.engine.gallery.listing.index(user.tenant_id, wanted, by=by, sort=sort)
-    return Answer(data=wire.GalleryIndex(groups=[_group(each) for each in found.groups], total=found.total))
+    return Answer(data=wire.GalleryIndex(groups=[_group(group) for group in found.groups], total=found.total))
 
 
 @router.get("/gallery/items", responses=may_answer(401, 422, 503))
@@ -106,7 +106,7 @@ async def gallery_items(ids: SomeIds, context: ContextOf, user: CurrentUser) -> 
     listing = context.engine.gallery.listing
     found = await listing.by_ids(user.tenant_id, ids.split(","))
     views = await listing.views(user.tenant_id, list(found.values()))
-    return Answer(data=wire.GalleryItems(items=[_item(each) for each in views]))
+    return Answer(data=wire.GalleryItems(items=[_item(view) for view in views]))
 
 
 @router.post("/gallery/marks", responses=may_answer(401, 403, 404, 422, 503))
@@ -192,8 +192,8 @@ def _item(view: GalleryOutputView) -> wire.GalleryItem:
 
 
 def _group(group: OutputGroup) -> wire.GalleryGroup:
-    ratios = [round(100 * each.width / each.height) if each.width and each.height else 0 for each in group.items]
-    return wire.GalleryGroup(key=group.key, name=group.name, ids=[each.id for each in group.items], ratios=ratios)
+    ratios = [round(100 * item.width / item.height) if item.width and item.height else 0 for item in group.items]
+    return wire.GalleryGroup(key=group.key, name=group.name, ids=[item.id for item in group.items], ratios=ratios)
 
 
 def _collection(view: CollectionView) -> wire.Collection:

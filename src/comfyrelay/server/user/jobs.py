@@ -241,5 +241,5 @@ def moved(*, has_moved: bool) -> str:
 
 
 def job_body(view: JobView) -> wire.Job:
-    outputs = [wire.Output.of(each, each.file, file_id=each.file.id) for each in view.outputs]
+    outputs = [wire.Output.of(output, output.file, file_id=output.file.id) for output in view.outputs]
     return wire.Job.of(view, view.job, outputs=outputs, error=view.job.error_message)

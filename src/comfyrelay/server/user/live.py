@@ -85,7 +85,7 @@ def _parts(changed: Changed) -> Iterator[tuple[str, str]]:
 
 def _changes(changed: Changed) -> wire.LiveChanges:
     return wire.LiveChanges(
-        jobs=[job_body(each) for each in changed.jobs],
-        batches=[batch_body(each) for each in changed.batches],
+        jobs=[job_body(job) for job in changed.jobs],
+        batches=[batch_body(batch) for batch in changed.batches],
         removed=list(changed.removed),
     )

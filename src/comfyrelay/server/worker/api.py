@@ -274,7 +274,7 @@ async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: C
 
 def _note_devices(context: Context, worker: Worker, devices: list[wire.Device] | None) -> None:
     if devices is not None:
-        told = [each.model_dump(exclude_none=True) for each in devices]
+        told = [device.model_dump(exclude_none=True) for device in devices]
         context.engine.fleet.slots.note(worker.worker_id, told)
 
 

@@ -10,7 +10,7 @@ def leased_job(job: LeasedDispatch, urls: SignedUrls) -> wire.LeasedJob:
     input_payload = wire.InputPayload.of(
         payload,
         workflow=job.graph,
-        assets=[wire.AssetDownload.of(each, download_url=urls.assets[each.key]) for each in payload.assets],
+        assets=[wire.AssetDownload.of(asset, download_url=urls.assets[asset.key]) for asset in payload.assets],
         input_path_placeholder=primary.placeholder if primary else None,
         input_name=primary.name if primary else None,
         input_mime_type=primary.mime_type if primary else None,

@@ -83,7 +83,7 @@ class Bursting:
 
     def why_here(self, dispatch_id: int) -> str | None:
         """Why a job that waits longer than it accepts was not sent to the cloud in the last round of this process."""
-        return next((found for each in self._stays.values() if (found := each.get(dispatch_id))), None)
+        return next((found for stay in self._stays.values() if (found := stay.get(dispatch_id))), None)
 
     async def page(
         self, *, workflow_slug: str | None = None, cursor: int | None = None, limit: int
@@ -105,7 +105,7 @@ class Bursting:
         await bursts.lock(tx)
         # observed again under the lock: the budget may be spent, or the job leased
         plan = await self._plan(tx, stage)
-        wanted = {each.dispatch_id: each for each in plan.moves}
+        wanted = {move.dispatch_id: move for move in plan.moves}
 
         def judge(dispatch: Dispatch, _now: datetime) -> Transition | None:
             return _judged(dispatch, wanted[dispatch.id])
@@ -113,7 +113,7 @@ class Bursting:
         if not wanted:
             return [], Decided()
         decided = await self._decisions.decide_in(tx, wanted, judge, by="burst")
-        done = [wanted[each.after.id] for each in decided.transitions]
+        done = [wanted[transition.after.id] for transition in decided.transitions]
         await bursts.write(tx, [_row(each, stage) for each in done if each.to is Provider.CLOUD])
         return done, decided
 

@@ -73,7 +73,7 @@ async def take_snapshot(
         workers=by_field(await observations.workers_of(tx, ids, stale_seconds=stale_seconds), "fleet_id"),
         leases=by_field(await observations.leases_of(tx, ids), "worker_id"),
         machines=by_field(await machines.present(tx, ids), "fleet_id"),
-        newest={each: await machines.newest(tx, each, most=NEWEST_ORDERS) for each in ids},
+        newest={id_: await machines.newest(tx, id_, most=NEWEST_ORDERS) for id_ in ids},
         workflows=mapped,
         predictions=predictions,
         all_workers=await count_of_fleets(tx) if places.of_all is not None else 0,
@@ -149,7 +149,7 @@ def _makes_machines(fleet: FleetRecord) -> bool:
 def _coming(fleet: FleetRecord, found: SeenFleet) -> list[BurstRunner]:
     """Booting machines, and one that could be ordered at any moment, so that no job goes to the cloud before it is
     ordered. It is left out if limits, refusals or the circuit breaker prevent its launch."""
-    booting = [each for each in found.machines if each.state is MachineState.BOOTING]
+    booting = [machine for machine in found.machines if machine.state is MachineState.BOOTING]
     space = headroom(found)
     if _makes_machines(fleet) and space.launches > 0:
         booting.append(

@@ -55,7 +55,7 @@ async def _learn(tx: Tx) -> tuple[int, bool]:
     entries = await durations.completed_after(tx, after, most=AT_ONCE)
     if not entries:
         return 0, True
-    done = [each for each in entries if each.workflow_id is not None and each.seconds is not None]
+    done = [entry for entry in entries if entry.workflow_id is not None and entry.seconds is not None]
     if done:
         await _write(tx, done)
     await durations.set_position(tx, CURSOR, entries[-1].id)

@@ -101,7 +101,7 @@ def _fleet_of(lease: EndedLease, of: Mapping[str, members.FleetMember]) -> int |
 
 
 def _of_workers(workers: Sequence[WorkerLoad]) -> dict[str, int]:
-    free = sum(max(0, each.max_concurrency - each.leases) for each in workers if not each.is_draining)
+    free = sum(max(0, worker.max_concurrency - worker.leases) for worker in workers if not worker.is_draining)
     return {"active_workers": len(workers), "available_capacity": free}
 
 

@@ -85,7 +85,7 @@ class Machines:
             now = await dispatches.now(tx)
         absent_since = self._note_absent(fleet, present, registered, now)
         if sightings is not None:
-            sightings = [_not_ahead(each, now) for each in sightings]
+            sightings = [_not_ahead(sighting, now) for sighting in sightings]
         missing_since = self._missing_since.get(fleet.id, {})
         found = reconcile(
             present,
@@ -302,7 +302,7 @@ def _not_ahead(each: Sighting, now: datetime) -> Sighting:
 
 
 def _prices(types: Sequence[InstanceType]) -> dict[str, float]:
-    return {each.name: each.price_per_hour for each in types}
+    return {type_.name: type_.price_per_hour for type_ in types}
 
 
 def _adopted(each: Sighting, prices: Mapping[str, float]) -> dict[str, Any]:

@@ -155,7 +155,7 @@ class Observations:
         )
 
     async def _read(self, tx: Tx, stage: str, fleets: Sequence[FleetRecord]) -> Rows:
-        ids = [each.id for each in fleets]
+        ids = [fleet.id for fleet in fleets]
         workflows = await observations.workflows_of(tx, ids)
         all_workflows = {workflow_id for found in workflows.values() for workflow_id in found}
         return Rows(
@@ -164,7 +164,7 @@ class Observations:
             workers=by_field(await observations.workers_of(tx, ids, stale_seconds=self._stale_seconds), "fleet_id"),
             leases=by_field(await observations.leases_of(tx, ids), "worker_id"),
             machines=by_field(await machines.present(tx, ids), "fleet_id"),
-            newest={each: await machines.newest(tx, each, most=NEWEST_ORDERS) for each in ids},
+            newest={id_: await machines.newest(tx, id_, most=NEWEST_ORDERS) for id_ in ids},
             workflows=workflows,
             predictions=await Predictions.read(tx, all_workflows),
             all_workers=await workers.count_of_fleets(tx) if self._places.of_all is not None else 0,
@@ -294,7 +294,7 @@ def seen_fleet(
     available = learning.available_types(types, newest, rows.now)
     failed = learning.failed_boots(newest, rows.now)
     places, ordered = rows.places, rows.machines.get(fleet.id, ())
-    found = _ObservedFleet(fleet, rows, boot_seconds=boot, types={each.name: each for each in types}).machines(
+    found = _ObservedFleet(fleet, rows, boot_seconds=boot, types={type_.name: type_ for type_ in types}).machines(
         providers
     )
     registered = {each.worker_id for each in rows.workers.get(fleet.id, ())}
@@ -348,14 +348,14 @@ class _ObservedFleet:
         self._expected = cache(rows.predictions.seconds)
 
     def machines(self, providers: Sequence[Provider]) -> list[SeenMachine]:
-        own = {each.worker for each in self._machines}
+        own = {machine.worker for machine in self._machines}
         foreign = [
-            each
-            for each in self._workers.values()
+            worker
+            for worker in self._workers.values()
             # a worker for the cloud only takes none of this work
-            if not each.is_stale and each.worker_id not in own and _serves_any(each, providers)
+            if not worker.is_stale and worker.worker_id not in own and _serves_any(worker, providers)
         ]
-        ordered = [self._ordered(each) for each in self._machines]
+        ordered = [self._ordered(machine) for machine in self._machines]
         if self._spec.provider is MachineProviderName.KUBERNETES:
             return [*ordered, *(self._in_cluster(each) for each in foreign)]
         return [*ordered, *(self._foreign(each) for each in foreign)]
@@ -435,14 +435,14 @@ class _ObservedFleet:
         if worker is None or not leases:
             return 0.0
         left = 0.0
-        for each in leases:
-            expected = self._expected(each.workflow_id, each.effect_id) / speed
-            left += learning.seconds_left(expected, _since(each.leased_at, self._rows.now))
+        for lease in leases:
+            expected = self._expected(lease.workflow_id, lease.effect_id) / speed
+            left += learning.seconds_left(expected, _since(lease.leased_at, self._rows.now))
         return left / min(len(leases), worker.max_concurrency)
 
 
 def _serves_any(worker: SeenWorker, providers: Sequence[Provider]) -> bool:
-    return any(serves(worker.providers, each) for each in providers)
+    return any(serves(worker.providers, provider) for provider in providers)
 
 
 def foreign_id(worker_id: str) -> str:
@@ -460,6 +460,6 @@ def _since(then: datetime, now: datetime) -> float:
 
 def by_field(rows: Sequence[T], name: str) -> dict[Any, list[T]]:
     found: dict[Any, list[T]] = defaultdict(list)
-    for each in rows:
-        found[getattr(each, name)].append(each)
+    for row in rows:
+        found[getattr(row, name)].append(row)
     return dict(found)

@@ -60,7 +60,14 @@ class _FleetPrices:
         if machine is not None and machine.price_per_hour is not None:
             return machine.price_per_hour
         name = machine.instance_type if machine is not None and machine.instance_type else instance_type
-        return next((each.price_per_hour for each in self.spec.instance_types if each.name == name), 0.0)
+        return next(
+            (
+                instance_type_.price_per_hour
+                for instance_type_ in self.spec.instance_types
+                if instance_type_.name == name
+            ),
+            0.0,
+        )
 
 
 class UsageService:
@@ -114,9 +121,9 @@ class UsageService:
         begins = max(position, after)
         entries = await usage.entries(tx, after=begins, limit=AT_ONCE)
         ran = {
-            (each.dispatch_id, each.data["epoch"]): each.data["ran_seconds"]
-            for each in entries
-            if each.dispatch_id is not None and "ran_seconds" in each.data
+            (entry.dispatch_id, entry.data["epoch"]): entry.data["ran_seconds"]
+            for entry in entries
+            if entry.dispatch_id is not None and "ran_seconds" in entry.data
         }
         ended = await usage.uncounted(tx, ran) if ran else []
         fleets = await _fleets(tx)
@@ -257,13 +264,13 @@ def _with_machines(
 ) -> Usage:
     """A machine is billed from its order to its end. Time that is not busy, lost or booting is idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0
-    for each in machines:
-        gone = each.ended_at or ends
-        came = each.registered_at or gone
-        booting = _overlap(each.ordered_at, came, begins, ends)
+    for machine in machines:
+        gone = machine.ended_at or ends
+        came = machine.registered_at or gone
+        booting = _overlap(machine.ordered_at, came, begins, ends)
         there = _overlap(came, gone, begins, ends)
         boot, ready = boot + booting * slots, ready + there * slots
-        cost += (booting + there) * fleet.price(each) / 3600
+        cost += (booting + there) * fleet.price(machine) / 3600
     idle = max(0.0, ready - found.busy_seconds - found.lost_seconds)
     return _row(found, idle=idle, boot=boot, machine_cost=cost)
 

@@ -37,7 +37,7 @@ class ScalingView:
 
     @property
     def by_state(self) -> Mapping[MachineState, int]:
-        found = Counter(each.state for each in self.machines)
+        found = Counter(machine.state for machine in self.machines)
         return {state: found[state] for state in MachineState}
 
     @property

@@ -65,7 +65,9 @@ def _new_folder(into: Path) -> Path:
 def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifest:
     others = list(locations.files())
     databases = {f"{DATABASES}/{name}": path for name, path in locations.databases.items()}
-    databases |= {_path_of(each, locations): each for each in others if not each.is_symlink() and is_database(each)}
+    databases |= {
+        _path_of(other, locations): other for other in others if not other.is_symlink() and is_database(other)
+    }
     everything = chain(databases.values(), others, locations.object_files())
     # databases count twice: they are copied and then hashed
     counter = ProgressCounter(progress, sum(each.lstat().st_size for each in (*everything, *databases.values())))
@@ -75,13 +77,13 @@ def _fill(folder: Path, locations: DataLocations, progress: Progress) -> Manifes
     copy_databases({path: folder / name for name, path in databases.items()}, on_copied=counter.add)
     made_at = utc_now()
     entries = [_database(folder, path, source, counter) for path, source in databases.items()]
-    for each in locations.object_files():
-        path = f"{OBJECTS}/{each.relative_to(locations.objects).as_posix()}"
-        entries.append(store_file(each, folder, path, counter, is_immutable=True))
-    for each in others:
-        if (path := _path_of(each, locations)) not in databases:
-            entries.append(store_file(each, folder, path, counter))
-    found = [each for each in entries if each is not None]
+    for object_file in locations.object_files():
+        path = f"{OBJECTS}/{object_file.relative_to(locations.objects).as_posix()}"
+        entries.append(store_file(object_file, folder, path, counter, is_immutable=True))
+    for other in others:
+        if (path := _path_of(other, locations)) not in databases:
+            entries.append(store_file(other, folder, path, counter))
+    found = [entry for entry in entries if entry is not None]
     manifest = Manifest(
         version=__version__,
         made_at=made_at,

@@ -71,7 +71,7 @@ class DataLocations:
 
     def is_backed_up(self, target: Path, entry: str) -> bool:
         """Whether a backup can contain this target under this entry: no state of a process, nothing of another kind."""
-        if any(each.startswith((PART_PREFIX, ASIDE, STAGE)) for each in target.relative_to(self.base(entry)).parts):
+        if any(part.startswith((PART_PREFIX, ASIDE, STAGE)) for part in target.relative_to(self.base(entry)).parts):
             return False
         if _is_partial(target.name):
             return False

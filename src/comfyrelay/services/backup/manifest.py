@@ -38,7 +38,7 @@ class Manifest(BaseModel):
 
     @property
     def size(self) -> int:
-        return sum(each.size for each in self.entries)
+        return sum(entry.size for entry in self.entries)
 
     def write(self, folder: Path) -> None:
         atomic.write(folder / NAME, self.model_dump_json(indent=1).encode(), mode=0o600)

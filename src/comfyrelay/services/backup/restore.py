@@ -53,7 +53,7 @@ def restore_backup(
         for path in locations.databases.values():
             require_closed(path)
         stamp = f"{utc_now():%Y%m%dT%H%M%S.%fZ}"
-        roots = sorted({locations.move_root(locations.target(each.path)) for each in manifest.entries})
+        roots = sorted({locations.move_root(locations.target(entry.path)) for entry in manifest.entries})
         for root in roots:
             opened.callback(_remove_stages, root)
         _stage(folder, manifest, locations, stamp, progress)

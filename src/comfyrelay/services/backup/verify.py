@@ -18,21 +18,21 @@ from comfyrelay.store.sqlite_copy import SIDE_FILES
 def check_entries(folder: Path, manifest: Manifest, locations: DataLocations) -> None:
     """Raise `InvalidInput` for the first entry that must not be restored."""
     targets: set[Path] = set()
-    for each in manifest.entries:
-        why = _path_problem(each.path, locations) or _target_problem(
-            locations.target(each.path), each.path, locations, targets
+    for entry in manifest.entries:
+        why = _path_problem(entry.path, locations) or _target_problem(
+            locations.target(entry.path), entry.path, locations, targets
         )
-        _refuse(each.path, why)
-        targets.add(locations.target(each.path))
+        _refuse(entry.path, why)
+        targets.add(locations.target(entry.path))
     for name, path in locations.databases.items():
         _refuse(f"{DATABASES}/{name}", "is missing" if path not in targets else None)
-    for each in manifest.entries:
-        target = locations.target(each.path)
-        _refuse(each.path, _neighbor_problem(target, targets))
+    for entry in manifest.entries:
+        target = locations.target(entry.path)
+        _refuse(entry.path, _neighbor_problem(target, targets))
         _refuse(
-            each.path, f"is a link to {each.link!r}, outside its folder" if points_outside(each, locations) else None
+            entry.path, f"is a link to {entry.link!r}, outside its folder" if points_outside(entry, locations) else None
         )
-        _refuse(each.path, _file_problem(folder, each))
+        _refuse(entry.path, _file_problem(folder, entry))
 
 
 def _refuse(path: str, why: str | None) -> None:

@@ -47,7 +47,7 @@ class Assets:
 
     async def add_hashes(self, properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
         """Add the hashes of default files that exist. A hash that is given must be correct."""
-        found = [dict(each) for each in properties]
+        found = [dict(property_) for property_ in properties]
         for number, each in enumerate(found):
             prop = Property.from_json(each)
             if not prop.is_asset or prop.default_value is None:

@@ -16,7 +16,7 @@ import orjson
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.nodes import models_in
 from comfyrelay.domain.capabilities import (
-    MOST_NAMES_KEPT,
+    MAX_NAMES_KEPT,
     Fit,
     Fitness,
     MissingRequirement,
@@ -67,12 +67,12 @@ class MissingRequirements:
     def to_json(self) -> list[dict[str, Any]]:
         return [
             {
-                "kind": each.kind,
-                "name": each.name,
-                "workers": len(each.workers),
-                "on": list(each.workers) if self.shows_names else [],
+                "kind": item.kind,
+                "name": item.name,
+                "workers": len(item.workers),
+                "on": list(item.workers) if self.shows_names else [],
             }
-            for each in self.items
+            for item in self.items
         ]
 
 
@@ -187,8 +187,12 @@ class Availability:
 
 async def default_requirements(workflow: WorkflowRecord, graphs: Graphs) -> Requirements:
     """Requirements of a workflow with its default values."""
-    properties = [Property.from_json(each) for each in workflow.properties]
-    values = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
+    properties = [Property.from_json(property_) for property_ in workflow.properties]
+    values = {
+        property_.placeholder: property_.default_value
+        for property_ in properties
+        if property_.default_value is not None
+    }
     graph = await graphs.get(workflow.graph_path)
     return await asyncio.to_thread(requirements_of, graph, values)
 
@@ -246,7 +250,7 @@ def _find_missing(raw: Iterable[RawRequirements], reported: ReportedCapabilities
 
 
 def _shorten(each: Fitness) -> Fitness:
-    nodes, models = each.missing_node_types[:MOST_NAMES_KEPT], each.missing_models[:MOST_NAMES_KEPT]
+    nodes, models = each.missing_node_types[:MAX_NAMES_KEPT], each.missing_models[:MAX_NAMES_KEPT]
     return replace(each, missing_node_types=nodes, missing_models=models)
 
 
@@ -258,8 +262,8 @@ def find_unmet(requirements: Requirements, reports: Iterable[tuple[str, str]]) -
     return [
         UnmetRequirements(
             worker=name,
-            node_types=each.missing_node_types[:MOST_NAMES_KEPT],
-            models=each.missing_models[:MOST_NAMES_KEPT],
+            node_types=each.missing_node_types[:MAX_NAMES_KEPT],
+            models=each.missing_models[:MAX_NAMES_KEPT],
             silent=each.silent,
             until=known_until(
                 ((RequirementKind.NODE, each.missing_node_types), (RequirementKind.MODEL, each.missing_models))

@@ -143,7 +143,7 @@ class Effects:
 
 def _check_overrides(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> None:
     try:
-        check_overrides([Property.from_json(each) for each in workflow.properties], overrides)
+        check_overrides([Property.from_json(property_) for property_ in workflow.properties], overrides)
     except InvalidInput as error:
         raise prefix_errors("property_overrides", error) from error
 

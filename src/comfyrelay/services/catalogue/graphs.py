@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from comfyrelay.comfyui.graphs.graph import MOST_BYTES, Graph, input_texts, load_graph, replace_placeholders
+from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, input_texts, load_graph, replace_placeholders
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.errors import GraphError, TooLarge
 from comfyrelay.protocol.fields import LONGEST_NAME, LONGEST_TEXT
@@ -49,8 +49,8 @@ class Graphs:
                 length += len(value)
                 if len(value) > LONGEST_TEXT:
                     raise GraphError(f"The graph contains a text of more than {LONGEST_TEXT} characters.")
-                if length > MOST_BYTES:
-                    raise TooLarge(f"The texts of a graph may have at most {MOST_BYTES} characters in total.")
+                if length > MAX_BYTES:
+                    raise TooLarge(f"The texts of a graph may have at most {MAX_BYTES} characters in total.")
 
     async def store(self, graph: Graph) -> str:
         """Store a graph and return its path, by which jobs refer to it."""
@@ -59,8 +59,8 @@ class Graphs:
     async def store_import(self, new: Mapping[str, Any]) -> str:
         """Store an import that cannot be converted yet and return its path."""
         text = await asyncio.to_thread(lambda: json.dumps(new, sort_keys=True).encode())
-        if len(text) > MOST_BYTES:
-            raise TooLarge(f"A workflow has at most {MOST_BYTES} bytes.")
+        if len(text) > MAX_BYTES:
+            raise TooLarge(f"A workflow has at most {MAX_BYTES} bytes.")
         return await self._put(text)
 
     async def load_import(self, path: str) -> dict[str, Any]:
@@ -102,7 +102,7 @@ def _has_at_most(graph: Graph, most: int) -> bool:
         inner = pending.pop()
         values = inner.values() if isinstance(inner, dict) else inner
         count += len(values)
-        pending.extend(each for each in values if isinstance(each, (dict, list)))
+        pending.extend(value for value in values if isinstance(value, (dict, list)))
     return count <= most
 
 

@@ -34,7 +34,7 @@ class Library:
         async with self._databases.central.read() as tx:
             found = await library.offers(tx, after_id=after_id, limit=limit + 1)
         page = listed(found, lambda each: each.effect.id, limit=limit)
-        return page.holding([await self._build_offer(each) for each in page.items])
+        return page.holding([await self._build_offer(item) for item in page.items])
 
     async def effect(self, *, slug: str | None = None, id_: int | None = None) -> OfferedEffect:
         async with self._databases.central.read() as tx:
@@ -55,9 +55,13 @@ class Library:
 
 
 def inputs_of(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> list[Input]:
-    properties = [Property.from_json(each) for each in workflow.properties]
+    properties = [Property.from_json(property_) for property_ in workflow.properties]
     unsent = defaults(properties, overrides)
-    return [_input(each, unsent[each.key]) for each in properties if each.user_configurable or each.is_primary_input]
+    return [
+        _input(property_, unsent[property_.key])
+        for property_ in properties
+        if property_.user_configurable or property_.is_primary_input
+    ]
 
 
 def _input(prop: Property, preset: Any) -> Input:

@@ -172,11 +172,11 @@ class OwnWorkflows:
 
     def _pending_values(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
         """Values of a pending workflow. Refuse nodes that the policy never allows."""
-        for each in node_types:
-            if len(each) > LONGEST_NAME:
+        for node_type_ in node_types:
+            if len(node_type_) > LONGEST_NAME:
                 raise GraphError(f"The workflow contains a name of more than {LONGEST_NAME} characters.")
-            if (why := self._policy.why_not(each)) is not None:
-                raise GraphNotAllowed(f"Your workflows may not use the node {each}: {why}.")
+            if (why := self._policy.why_not(node_type_)) is not None:
+                raise GraphNotAllowed(f"Your workflows may not use the node {node_type_}: {why}.")
         return {
             "graph": {name: getattr(new, name) for name in _IMPORT_FIELDS if getattr(new, name) is not None},
             "waiting": WaitingForNodes(node_types=node_types),
@@ -208,11 +208,11 @@ def _values(imported: ImportedWorkflow) -> dict[str, Any]:
 
 
 def _files(imported: ImportedWorkflow) -> set[str]:
-    return {str(each["placeholder"]) for each in imported.properties if each["type"] in ASSET_TYPES}
+    return {str(property_["placeholder"]) for property_ in imported.properties if property_["type"] in ASSET_TYPES}
 
 
 def _with_defaults(imported: ImportedWorkflow) -> Graph:
-    defaults = {str(each["placeholder"]): each.get("default_value") for each in imported.properties}
+    defaults = {str(property_["placeholder"]): property_.get("default_value") for property_ in imported.properties}
     return replace_placeholders(imported.graph, {name: value for name, value in defaults.items() if value is not None})
 
 
@@ -220,16 +220,16 @@ def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> Imported
     """Drop the properties that could name any file: their inputs keep the value of the graph."""
     files = _files(imported)
     dropped = []
-    for each in imported.properties:
+    for property_ in imported.properties:
         try:
-            policy.check(_inputs_with(each["placeholder"], imported.graph), own=files)
+            policy.check(_inputs_with(property_["placeholder"], imported.graph), own=files)
         except GraphNotAllowed:
-            dropped.append(each)
+            dropped.append(property_)
     keys = {each["key"] for each in dropped}
     return replace(
         imported,
         graph=replace_placeholders(imported.graph, {each["placeholder"]: each["default_value"] for each in dropped}),
-        properties=[each for each in imported.properties if each["key"] not in keys],
+        properties=[property_ for property_ in imported.properties if property_["key"] not in keys],
         roles={role: key for role, key in imported.roles.items() if key not in keys},
     )
 
@@ -256,7 +256,7 @@ def _is_same(known: WorkflowRecord, values: Mapping[str, Any], *, is_described: 
 
 def _defaults(properties: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
     # as JSON: in Python `True == 1`
-    return [(str(each["placeholder"]), json.dumps(each.get("default_value"))) for each in properties]
+    return [(str(property_["placeholder"]), json.dumps(property_.get("default_value"))) for property_ in properties]
 
 
 def _refuse_script(workflow: WorkflowRecord) -> None:
@@ -267,9 +267,9 @@ def _refuse_script(workflow: WorkflowRecord) -> None:
 def _check_properties(properties: Sequence[Mapping[str, Any]]) -> None:
     # a file default is a path in object storage, which holds the files of all tenants
     errors = {
-        str(each["key"]): "A file input cannot have a default: send a file id with each job."
-        for each in properties
-        if each["type"] in ASSET_TYPES and each.get("default_value") is not None
+        str(property_["key"]): "A file input cannot have a default: send a file id with each job."
+        for property_ in properties
+        if property_["type"] in ASSET_TYPES and property_.get("default_value") is not None
     }
     if errors:
         raise InvalidInput(errors=errors)

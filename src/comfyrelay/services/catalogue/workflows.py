@@ -208,7 +208,7 @@ class Workflows:
             if workflow is None:
                 raise _missing(slug)
             if effects := await catalogue.effects_of(tx, workflow.id):
-                names = ", ".join(each.slug for each in effects)
+                names = ", ".join(effect.slug for effect in effects)
                 raise Conflict(f"Effects use this workflow: {names}. Delete them first, or disable the workflow.")
             if await dispatch_list.has_unfinished(tx, workflow.id):
                 raise Conflict("This workflow has unfinished jobs. Wait for them or cancel them first.")
@@ -319,7 +319,7 @@ def _check_price(provider: Provider | WorkflowProvider, cloud_micros_per_second:
 
 def _properties_of(workflow: WorkflowRecord) -> list[Property]:
     """Properties as stored, without checks: the rules may have become stricter."""
-    return [Property.from_json(each) for each in workflow.properties]
+    return [Property.from_json(property_) for property_ in workflow.properties]
 
 
 def _missing(slug: str) -> NotFound:
@@ -333,7 +333,7 @@ def _view(workflow: WorkflowRecord, graph: Graph) -> WorkflowView:
 
 
 def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str]:
-    wanted = {each["placeholder"]: each["key"] for each in properties}
+    wanted = {property_["placeholder"]: property_["key"] for property_ in properties}
     used = placeholders_in(graph, wanted)
     unused = [
         f"The placeholder {placeholder!r} of the property {key!r} appears in no node, so its value has no effect."
@@ -351,7 +351,11 @@ def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str
 
 def _requirements(graph: Graph, properties: Sequence[Property]) -> Requirements:
     """Nodes of a graph, and models named by the graph, by defaults and by choices."""
-    defaults = {each.placeholder: each.default_value for each in properties if each.default_value is not None}
+    defaults = {
+        property_.placeholder: property_.default_value
+        for property_ in properties
+        if property_.default_value is not None
+    }
     filled = [replace_placeholders(graph, defaults)]
     for prop in properties:
         # fill in only the nodes with the placeholder: a property may have many choices

@@ -114,7 +114,9 @@ class _PropertyDraft:
     @property
     def node_id(self) -> str:
         """The node that the property belongs to; for a boundary, the sampler that starts there."""
-        starts = (each.node_id for each in self.inputs if self.scaled_by is not None and each.name.startswith("start"))
+        starts = (
+            input_.node_id for input_ in self.inputs if self.scaled_by is not None and input_.name.startswith("start")
+        )
         return next(starts, self.inputs[0].node_id)
 
 
@@ -168,8 +170,8 @@ def _draft_properties(traced: TracedGraph) -> list[_PropertyDraft]:
 
 def _labels(drafts: Sequence[_PropertyDraft], node_labels: Labels) -> list[str]:
     """Labels of the properties; ambiguous ones get the name of their node."""
-    counts_by_type = Counter(each.inputs[0].type for each in drafts if each.role is Role.INPUT)
-    labels = [_label(each, node_labels, is_only=counts_by_type[each.inputs[0].type] == 1) for each in drafts]
+    counts_by_type = Counter(draft.inputs[0].type for draft in drafts if draft.role is Role.INPUT)
+    labels = [_label(draft, node_labels, is_only=counts_by_type[draft.inputs[0].type] == 1) for draft in drafts]
     counts = Counter(map(str.casefold, labels))
     return number_duplicates(
         [
@@ -207,7 +209,7 @@ def _label(each: _PropertyDraft, node_labels: Labels, *, is_only: bool) -> str:
 
 def _shown(drafts: Sequence[_PropertyDraft]) -> list[str]:
     """Nodes of the properties, nodes with properties without a role first."""
-    needed = sorted(drafts, key=lambda each: each.role is not None)
+    needed = sorted(drafts, key=lambda draft: draft.role is not None)
     return list(dict.fromkeys(each.node_id for each in needed))
 
 
@@ -217,13 +219,13 @@ def _cut(label: str) -> str:
 
 def _keys(graph: Graph, drafts: Sequence[_PropertyDraft]) -> list[str]:
     keys: list[str] = []
-    for each in drafts:
-        first = each.inputs[0]
+    for draft in drafts:
+        first = draft.inputs[0]
         title = _slug(title_of(graph, first.node_id)) or _slug(graph[first.node_id]["class_type"]) or "node"
         name = _slug(first.name) or "value"
         # the key names the seed even if it comes from a generic number node
-        name = "seed" if each.role is Role.SEED and "seed" not in name.split("_") else name
-        key = each.name or f"{title}_{name}"
+        name = "seed" if draft.role is Role.SEED and "seed" not in name.split("_") else name
+        key = draft.name or f"{title}_{name}"
         if key in keys:
             # the node id keeps the key stable if other nodes have the same title
             key = f"{key}_{_slug(first.node_id)}"

@@ -158,7 +158,7 @@ def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> Pr
         named = PropertyType.VIDEO
     if PATH_MARK in options:
         endings = options[PATH_MARK]
-        kinds = {kind_of(f"x.{str(each).lstrip('.')}") for each in endings} if isinstance(endings, list) else set()
+        kinds = {kind_of(f"x.{str(ending).lstrip('.')}") for ending in endings} if isinstance(endings, list) else set()
         return next((each for each in (named, *_UPLOADS.values()) if each is not None and each in kinds), None)
     if spec is not None and (is_upload(spec) or choices_of(spec) is not None):
         return named

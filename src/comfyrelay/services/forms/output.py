@@ -59,7 +59,7 @@ def find_output_nodes(graph: Graph, object_info: Mapping[str, Any]) -> list[str]
 def choose_output(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> OutputNode:
     """Prefer saved files to previews, videos to images, and late nodes to early ones."""
     dependencies = Wiring(graph).count_dependencies()
-    outputs = [OutputNode(node_id=each, extension=_extension(graph[each], object_info)) for each in savers]
+    outputs = [OutputNode(node_id=saver, extension=_extension(graph[saver], object_info)) for saver in savers]
 
     def rank(output: OutputNode) -> tuple[bool, bool, bool, int]:
         node = graph[output.node_id]
@@ -101,4 +101,4 @@ def _shows_text(class_type: str, types: Set[str]) -> bool:
         # without a definition, only the name is known
         return _TEXT.search(class_type) is not None
     # the type of a choice is its list
-    return not types.isdisjoint(_TEXT_TYPES) and all(each in _VALUES or each.startswith("[") for each in types)
+    return not types.isdisjoint(_TEXT_TYPES) and all(type_ in _VALUES or type_.startswith("[") for type_ in types)

@@ -79,7 +79,7 @@ class Recogniser:
     def files(self) -> list[list[GraphInput]]:
         """Input files, the main one first. The same file in two nodes is one group."""
         places = {node_id: place for place, node_id in enumerate(self._order)}
-        assets = [each for each in self._inputs.values() if each.is_asset]
+        assets = [input_ for input_ in self._inputs.values() if input_.is_asset]
         first, helper = self._before(_FIRST), self._before(_HELPER)
 
         def rank(each: GraphInput) -> int:
@@ -91,10 +91,10 @@ class Recogniser:
                 return 3
             return 1 if each.type is PropertyType.VIDEO else 2
 
-        assets.sort(key=lambda each: (rank(each), places[each.node_id]))
+        assets.sort(key=lambda asset: (rank(asset), places[asset.node_id]))
         groups: dict[tuple[PropertyType, str], list[GraphInput]] = {}
-        for each in assets:
-            groups.setdefault((each.type, each.value or "/".join(each.position)), []).append(each)
+        for asset in assets:
+            groups.setdefault((asset.type, asset.value or "/".join(asset.position)), []).append(asset)
         return list(groups.values())
 
     # prompts
@@ -148,7 +148,7 @@ class Recogniser:
 
     def _find_by_name(self, side: Side, *, without: Collection[Position] = ()) -> list[list[GraphInput]]:
         """A text with a typical input name or node title, if no sampler leads to one."""
-        texts = [each for each in self._inputs.values() if _is_prompt(each) and each.position not in without]
+        texts = [input_ for input_ in self._inputs.values() if _is_prompt(input_) and input_.position not in without]
         titles = {each.position: title_of(self._graph, each.node_id).lower() for each in texts}
         named = [text for name in _NAMES[side] for text in texts if text.name == name]
         titled = [each for each in texts if side in titles[each.position]]

@@ -148,6 +148,6 @@ class Sampling:
 
 def _equal(inputs: Iterable[GraphInput]) -> list[list[GraphInput]]:
     groups: dict[object, list[GraphInput]] = {}
-    for each in inputs:
-        groups.setdefault(each.value, []).append(each)
+    for input_ in inputs:
+        groups.setdefault(input_.value, []).append(input_)
     return list(groups.values())

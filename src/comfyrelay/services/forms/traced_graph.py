@@ -20,10 +20,10 @@ class TracedGraph:
         self.object_info = object_info
         self.wiring = Wiring(graph)
         self.order = self.wiring.topological_order()
-        self.inputs = {each.position: each for each in inputs}
+        self.inputs = {input_.position: input_ for input_ in inputs}
         self.of_node: dict[str, list[GraphInput]] = {node_id: [] for node_id in graph}
-        for each in self.inputs.values():
-            self.of_node[each.node_id].append(each)
+        for input_ in self.inputs.values():
+            self.of_node[input_.node_id].append(input_)
         self._numbers_from: dict[str, Sequence[GraphInput]] = {}
         self._number_inputs: dict[str, list[str]] = {}
 
@@ -46,7 +46,7 @@ class TracedGraph:
     def _upstream_numbers(self, node_id: str) -> list[GraphInput]:
         found: list[GraphInput] = []
         entered = {node_id}
-        pending = [(node_id, each) for each in self._number_names(node_id)]
+        pending = [(node_id, number_name) for number_name in self._number_names(node_id)]
         for _ in range(_MAX_STEPS):
             if not pending:
                 break
@@ -64,7 +64,7 @@ class TracedGraph:
         """Inputs of a node whose name suggests a number."""
         if node_id not in self._number_inputs:
             names = self.graph[node_id]["inputs"]
-            found = [each for each in names if _NUMBER_WORDS & set(words_in(each))]
+            found = [name for name in names if _NUMBER_WORDS & set(words_in(name))]
             self._number_inputs[node_id] = found[-_MAX_STEPS:]
         return self._number_inputs[node_id]
 

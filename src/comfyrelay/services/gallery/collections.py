@@ -80,7 +80,7 @@ class CollectionService:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.all_collections(tx, tenant_id, id_=id_)
         covers = await self._listing.by_ids(tenant_id, [each.cover_id for each in found if each.cover_id])
-        shown = {each.output.id: each for each in await self._listing.views(tenant_id, list(covers.values()))}
+        shown = {view.output.id: view for view in await self._listing.views(tenant_id, list(covers.values()))}
         return [
             CollectionView(
                 id=each.id,

@@ -150,7 +150,7 @@ class GalleryListing:
             return {}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
-        return {each: found[each] for each in ids if each in found}
+        return {id_: found[id_] for id_ in ids if id_ in found}
 
     async def workflow_names(self, found: Iterable[GalleryOutput]) -> Mapping[int, Named]:
         """Names of the workflows that made these outputs."""
@@ -204,7 +204,7 @@ class GalleryListing:
             async with self._databases.central.read() as tx:
                 if query.workflow is not None:
                     workflow_ids = await catalogue.workflows_called(tx, tenant_id, slug=query.workflow)
-                named = [await catalogue.workflows_called(tx, tenant_id, part=each) for each in words]
+                named = [await catalogue.workflows_called(tx, tenant_id, part=word) for word in words]
         return GalleryFilter(
             terms=tuple(SearchTerm(text=text, workflow_ids=ids) for text, ids in zip(words, named, strict=True)),
             workflow_ids=workflow_ids,

@@ -73,4 +73,4 @@ class OutputActions:
 
 
 def _missing(ids: Sequence[str], found: set[str]) -> list[str]:
-    return [each for each in dict.fromkeys(ids) if each not in found]
+    return [fromkey for fromkey in dict.fromkeys(ids) if fromkey not in found]

@@ -65,8 +65,8 @@ class Zips:
         if ids is None:
             raise NotFound("This download does not exist or has expired: create a new one.")
         entries = await self.list_entries(user.tenant_id, ids, in_folders=True)
-        found = {each.output.id for each in entries}
-        return self._pieces(entries, missing=[each for each in ids if each not in found])
+        found = {entry.output.id for entry in entries}
+        return self._pieces(entries, missing=[id_ for id_ in ids if id_ not in found])
 
     async def list_entries(self, tenant_id: str, ids: Sequence[str], *, in_folders: bool) -> list[ZipEntry]:
         """Existing outputs with unique names. With `in_folders`, each batch has its own folder."""
@@ -152,4 +152,4 @@ def _unused_name(name: str, entries: Sequence[ZipEntry]) -> str:
     taken = {part.casefold() for entry in entries for part in (entry.name, PurePosixPath(entry.name).parts[0])}
     stem, _, suffix = name.rpartition(".")
     others = (f"{stem} ({n}).{suffix}" for n in count(2))
-    return name if name not in taken else next(each for each in others if each not in taken)
+    return name if name not in taken else next(other for other in others if other not in taken)

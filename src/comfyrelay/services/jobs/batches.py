@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
-from comfyrelay.domain.bulk import MOST_ITEMS
+from comfyrelay.domain.bulk import MAX_ITEMS
 from comfyrelay.domain.ids import digest, new_id
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.queue.wait_reasons import NEWEST_DONE, expected_seconds
@@ -97,8 +97,8 @@ class Batches:
 
     async def submit_once(self, request: BatchRequest) -> tuple[BatchState, bool]:
         """Like `submit`, and return whether the batch is new."""
-        if not 1 <= len(request.items) <= MOST_ITEMS:
-            raise InvalidInput(errors={"items": f"A batch has between 1 and {MOST_ITEMS} items."})
+        if not 1 <= len(request.items) <= MAX_ITEMS:
+            raise InvalidInput(errors={"items": f"A batch has between 1 and {MAX_ITEMS} items."})
         check_texts(
             idempotency_key=request.idempotency_key,
             allow_private=self._allow_private,
@@ -297,19 +297,19 @@ async def _failed(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
 
 
 async def _states(tx: Tx, tenant_id: str, batches: Sequence[BatchRecord]) -> list[BatchState]:
-    counts = await jobs.count_in_batches(tx, tenant_id, [each.id for each in batches])
+    counts = await jobs.count_in_batches(tx, tenant_id, [batch.id for batch in batches])
     expected = await _expected(tx, tenant_id, counts)
     return [
         BatchState(
-            id=each.id,
-            label=each.label,
-            created_at=each.created_at,
-            counts=counts.get(each.id, {}),
-            expected_seconds=expected.get(each.id),
+            id=batch.id,
+            label=batch.label,
+            created_at=batch.created_at,
+            counts=counts.get(batch.id, {}),
+            expected_seconds=expected.get(batch.id),
             # not held any more if all its jobs were resumed or canceled one by one
-            held=each.held_text if counts.get(each.id, {}).get(JobStatus.PAUSED) else None,
+            held=batch.held_text if counts.get(batch.id, {}).get(JobStatus.PAUSED) else None,
         )
-        for each in batches
+        for batch in batches
     ]
 
 
@@ -341,8 +341,8 @@ def _digest(request: BatchRequest) -> str:
             "stage": request.stage,
             **wait_limit(request.max_wait_seconds),
             "items": [
-                [dict(each.input_payload), each.input_file_id, each.video_id, each.label, each.output_folder]
-                for each in request.items
+                [dict(item.input_payload), item.input_file_id, item.video_id, item.label, item.output_folder]
+                for item in request.items
             ],
         }
     )

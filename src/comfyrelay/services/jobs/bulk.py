@@ -93,7 +93,7 @@ class BulkActions:
         shard = await self._databases.shard_of(tenant_id)
         if ids is not None:
             async with shard.read() as tx:
-                return BulkResult(matched=sum(each.tenant_id == tenant_id for each in await jobs.by_ids(tx, ids)))
+                return BulkResult(matched=sum(id_.tenant_id == tenant_id for id_ in await jobs.by_ids(tx, ids)))
         wanted = await self._filters(tenant_id, among or BulkFilter())
         async with shard.read() as tx:
             # read the horizon first: jobs that change in between are left out later
@@ -115,7 +115,7 @@ class BulkActions:
     async def _release(self, tenant_id: str, job_ids: Sequence[str]) -> int:
         """Release held batches: their failed jobs are retried."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            paused = [each for each in await jobs.by_ids(tx, job_ids) if each.status == JobStatus.PAUSED]
+            paused = [id_ for id_ in await jobs.by_ids(tx, job_ids) if id_.status == JobStatus.PAUSED]
         return await self._batches.release(tenant_id, sorted({each.batch_id for each in paused if each.batch_id}))
 
     async def _select(
@@ -178,13 +178,13 @@ class BulkActions:
                 await self._retry_each(tenant_id, chunk, result)
 
     async def _retry_each(self, tenant_id: str, ids: Sequence[str], result: BulkResult) -> None:
-        for each in ids:
+        for id_ in ids:
             try:
-                result.changed += (await self._submit.retry_once(tenant_id, each)).is_new
+                result.changed += (await self._submit.retry_once(tenant_id, id_)).is_new
             except DatabaseUnavailable:
                 raise
             except ComfyRelayError as error:
-                result.refuse({each: error})
+                result.refuse({id_: error})
 
     async def _delete(self, tenant_id: str, ids: Sequence[str], result: BulkResult, *, keep_files: bool) -> None:
         for chunk in chunks(ids, DELETE_CHUNK):

@@ -55,15 +55,15 @@ class EndedJobsReader:
         return EndedJobs(
             jobs=sorted(found, key=lambda each: each.completed_at or each.created_at),
             batches={
-                each.id: BatchOutcome(
-                    id=each.id,
-                    label=each.label,
-                    counts=counts.get(each.id, {}),
-                    notify_urls=each.notify_urls or (),
-                    held=each.held_text,
-                    held_by=each.held["by"] if each.held else None,
+                batch.id: BatchOutcome(
+                    id=batch.id,
+                    label=batch.label,
+                    counts=counts.get(batch.id, {}),
+                    notify_urls=batch.notify_urls or (),
+                    held=batch.held_text,
+                    held_by=batch.held["by"] if batch.held else None,
                 )
-                for each in batches
+                for batch in batches
             },
             active=active,
         )

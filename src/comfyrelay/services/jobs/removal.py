@@ -107,17 +107,21 @@ class Removals:
         refused: dict[str, ComfyRelayError] = {}
         # leases that ended without a result may have left objects
         leftovers = dict(
-            zip(job_ids, await gather(*(self._paths_of(tenant_id, each) for each in job_ids)), strict=True)
+            zip(job_ids, await gather(*(self._paths_of(tenant_id, job_id_) for job_id_ in job_ids)), strict=True)
         )
 
         async def work(tx: Tx) -> list[Removal]:
             await ledger.lock_wallet(tx, tenant_id)
-            found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
+            found = {id_.id: id_ for id_ in await jobs.by_ids(tx, job_ids) if id_.tenant_id == tenant_id}
             refused.clear()
             refused.update(
-                {each: why for each in job_ids if (why := _removal_error(each, found.get(each))) is not None}
+                {
+                    job_id_: why
+                    for job_id_ in job_ids
+                    if (why := _removal_error(job_id_, found.get(job_id_))) is not None
+                }
             )
-            going[:] = [each for each in job_ids if each not in refused]
+            going[:] = [job_id_ for job_id_ in job_ids if job_id_ not in refused]
             named = await gallery.of_jobs(tx, tenant_id, going)
             attempts[:] = await jobs.attempts_of(tx, going)
             paths = [path for job_id in going for path in leftovers[job_id]]

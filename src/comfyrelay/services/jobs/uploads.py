@@ -69,7 +69,7 @@ class Uploads:
     async def file_names(self, user: User, file_ids: Sequence[str]) -> dict[str, str]:
         """Original names of the user's files."""
         shard = await self._databases.shard_of(user.tenant_id)
-        return {each.id: each.original_filename or "" for each in await self._files(shard, user, file_ids)}
+        return {file.id: file.original_filename or "" for file in await self._files(shard, user, file_ids)}
 
     async def find_file(self, user: User, file_id: str) -> FileRecord:
         found = await self._files(await self._databases.shard_of(user.tenant_id), user, [file_id])
@@ -198,9 +198,9 @@ class Uploads:
         if new.effect_id is None:
             return
         effect = await self._library.effect(id_=new.effect_id)
-        for each in effect.inputs:
-            if each.is_primary_input and not new.mime_type.startswith(f"{each.type}/"):
-                raise InvalidInput(errors={"mime_type": f"This effect takes {each.type}, not {new.mime_type}."})
+        for input_ in effect.inputs:
+            if input_.is_primary_input and not new.mime_type.startswith(f"{input_.type}/"):
+                raise InvalidInput(errors={"mime_type": f"This effect takes {input_.type}, not {new.mime_type}."})
 
     async def _files(self, shard: Database, user: User, ids: Sequence[str]) -> list[FileRecord]:
         async with shard.read() as tx:

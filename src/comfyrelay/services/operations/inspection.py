@@ -22,7 +22,7 @@ from comfyrelay.store.central.workers import workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs, ledger
 
-MOST_ATTEMPTS = 200
+MAX_ATTEMPTS = 200
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -122,7 +122,7 @@ class Inspection:
         async with self._databases.central.read() as tx:
             if await dispatch_list.get(tx, dispatch_id) is None:
                 raise NotFound(f"There is no dispatch {dispatch_id}.")
-            attempts = await leases.attempts_of(tx, dispatch_id, limit=MOST_ATTEMPTS)
+            attempts = await leases.attempts_of(tx, dispatch_id, limit=MAX_ATTEMPTS)
             found, before = await audit.of_dispatch(tx, dispatch_id, before_id=cursor, limit=limit)
             found = await _with_emails(tx, found)
         entries = Listed(items=found, next_cursor=None if before is None else str(before))
@@ -146,7 +146,7 @@ class Inspection:
             with self._databases.watched(found.shard):
                 async with self._databases.shard(found.shard).read() as tx:
                     balance = await ledger.balance(tx, tenant_id)
-                    active = sum([await jobs.count_active(tx, tenant_id, each.id) for each in users])
+                    active = sum([await jobs.count_active(tx, tenant_id, user.id) for user in users])
         except DatabaseUnavailable:
             # show the rest
             pass

@@ -28,7 +28,7 @@ BATCH_SECONDS = 0.5
 # Ids are not strictly in commit order, so this many before the newest are read again.
 OVERLAP = 200
 # If more ids changed, only `ANY` is sent.
-MOST_NAMED = 200
+MAX_NAMED = 200
 MAX_SUBSCRIBERS = 500
 ANY = "*"
 TOPIC = "changed:"
@@ -55,7 +55,7 @@ class PendingChanges:
     @property
     def by_kind(self) -> ChangedKinds:
         """The message: ids by kind, or `ANY` if there are too many."""
-        is_any = {kind: len(ids) > MOST_NAMED or ANY in ids for kind, ids in self.named.items()}
+        is_any = {kind: len(ids) > MAX_NAMED or ANY in ids for kind, ids in self.named.items()}
         named = {kind: [ANY] if is_any[kind] else sorted(ids) for kind, ids in self.named.items()}
         return {**{kind: named.get(kind, []) for kind in sorted(NAMED)}, **{kind: kind in self.flags for kind in FLAGS}}
 
@@ -132,8 +132,8 @@ class AdminLive:
             self._soon.popitem()[1].cancel()
         self._has_read.set()
         self._wakeup.notify()
-        for each in self._subscribers:
-            each.has_messages.set()
+        for subscriber in self._subscribers:
+            subscriber.has_messages.set()
 
     async def wait_closed(self) -> None:
         """Wait after `close` until the reading task has stopped."""
@@ -166,12 +166,12 @@ class AdminLive:
         found.flags |= heard.flags
         if found:
             message: StreamMessage[ChangedKinds] = StreamMessage(what=found.by_kind)
-            for each in self._subscribers:
-                each.push(message)
+            for subscriber in self._subscribers:
+                subscriber.push(message)
 
     async def _read_changes(self) -> PendingChanges:
         found, before = PendingChanges(), self._newest
-        most = MOST_NAMED + OVERLAP
+        most = MAX_NAMED + OVERLAP
         async with self._databases.central.read() as tx:
             newest = await changes.newest(tx)
             standings = await changes.standings(tx, stale_seconds=self._stale_seconds)
@@ -187,7 +187,7 @@ class AdminLive:
                 if standings.keys() != self._standings.keys():
                     found.add("fleets", await changes.fleets_of(tx, changed) or [ANY])
                 if newest.tenant != before.tenant:
-                    ids = await changes.tenants_after(tx, before.tenant or "", limit=MOST_NAMED)
+                    ids = await changes.tenants_after(tx, before.tenant or "", limit=MAX_NAMED)
                     found.add("tenants", ids)
         if before is not None:
             if new or newest.dispatch != before.dispatch:

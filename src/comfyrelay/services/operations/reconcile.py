@@ -102,7 +102,11 @@ class Reconciler:
         report = ReconcileReport()
         async with self._databases.shard(shard).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
-        suspects = [each for each in await self._find_inconsistencies(shard, page) if each.kind in kinds]
+        suspects = [
+            inconsistency
+            for inconsistency in await self._find_inconsistencies(shard, page)
+            if inconsistency.kind in kinds
+        ]
         if suspects:
             await self._confirm(shard, suspects, report, repair=True)
         return report.repaired
@@ -125,11 +129,15 @@ class Reconciler:
     async def _confirm(
         self, shard: str, suspects: Sequence[Inconsistency], report: ReconcileReport, *, repair: bool
     ) -> None:
-        job_ids = sorted({each.job_id for each in suspects if each.job_id is not None})
+        job_ids = sorted({suspect.job_id for suspect in suspects if suspect.job_id is not None})
         async with self._databases.shard(shard).read() as tx:
             page = await jobs.by_ids(tx, job_ids)
-        before = {each.key for each in suspects}
-        confirmed = [each for each in await self._find_inconsistencies(shard, page) if each.key in before]
+        before = {suspect.key for suspect in suspects}
+        confirmed = [
+            inconsistency
+            for inconsistency in await self._find_inconsistencies(shard, page)
+            if inconsistency.key in before
+        ]
         report.findings.extend(confirmed)
         if not repair:
             return
@@ -260,7 +268,9 @@ class Reconciler:
             await self._recovery.enqueue_pending(shard)
             await self._recovery.deliver_pending(shard)
             report.repaired.extend(
-                each for each in report.findings if each.kind is FindingKind.STUCK_OUTBOX and each.shard == shard
+                finding
+                for finding in report.findings
+                if finding.kind is FindingKind.STUCK_OUTBOX and finding.shard == shard
             )
 
     async def _check_dispatches(self, report: ReconcileReport, *, repair: bool) -> None:

@@ -18,8 +18,8 @@ from comfyrelay.store.database import Tx
 log = structlog.get_logger(__name__)
 
 KEPT_RUNS = 20
-MOST_FINDINGS = 1000
-MOST_STUCK = 200
+MAX_FINDINGS = 1000
+MAX_STUCK = 200
 # A run without an end after this long counts as interrupted.
 LONGEST_SECONDS = 3600.0
 STOPPED = "The server was stopped during the run."
@@ -55,17 +55,17 @@ class ReconcileRuns:
     async def stuck(self) -> list[StuckStep]:
         """Outbox entries that should have been delivered long ago, oldest first."""
         async with self._databases.central.read() as tx:
-            found = await outbox.stuck_entries(tx, older_than_seconds=STUCK_SECONDS, limit=MOST_STUCK)
+            found = await outbox.stuck_entries(tx, older_than_seconds=STUCK_SECONDS, limit=MAX_STUCK)
         for shard in self._databases.shards:
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
                         found += await outbox.stuck_submissions(
-                            tx, shard, older_than_seconds=STUCK_SECONDS, limit=MOST_STUCK
+                            tx, shard, older_than_seconds=STUCK_SECONDS, limit=MAX_STUCK
                         )
             except DatabaseUnavailable:
                 continue
-        return sorted(found, key=lambda each: each.created_at)[:MOST_STUCK]
+        return sorted(found, key=lambda each: each.created_at)[:MAX_STUCK]
 
     async def idle(self) -> None:
         """Wait until no run is in progress."""
@@ -88,7 +88,7 @@ class ReconcileRuns:
             report = await self._reconciler.run()
             values = {
                 "jobs": report.jobs,
-                "findings": [asdict(each) for each in report.findings[:MOST_FINDINGS]],
+                "findings": [asdict(finding) for finding in report.findings[:MAX_FINDINGS]],
                 "count": len(report.findings),
                 "shards_down": report.shards_down,
             }

@@ -91,14 +91,14 @@ class UpdateApplier:
 
     async def write(self, tx: Tx, settled: Sequence[Settled]) -> None:
         entries = [_token_entry(each) for each in settled if each.settlement is not None]
-        refunded = {each.tenant_id for each in entries if each.amount}
+        refunded = {entry.tenant_id for entry in entries if entry.amount}
         if refunded:
             # Lock wallets before videos, in the same order as submissions.
             await ledger.lock_wallets(tx, refunded)
         outputs = [each for each in settled if each.output is not None]
         if outputs:
-            await media.write_outputs(tx, [_output_row(each, self._output_disk) for each in outputs])
-            await gallery.write(tx, [_gallery_row(each) for each in outputs])
+            await media.write_outputs(tx, [_output_row(output, self._output_disk) for output in outputs])
+            await gallery.write(tx, [_gallery_row(output) for output in outputs])
         await jobs.write_settled(tx, settled)
         await jobs.write_attempts(tx, [attempt for job in settled for attempt in job.attempts.values()])
         await jobs.write_events(tx, [event for job in settled for event in job.events])

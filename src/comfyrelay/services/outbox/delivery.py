@@ -69,7 +69,7 @@ class OutboxDelivery:
     @property
     def is_behind(self) -> bool:
         """Whether the backlog is so long that callers should wait for their delivery."""
-        return any(each.group.waiting > ENTRIES_WAITING for each in self._shards.values())
+        return any(shard.group.waiting > ENTRIES_WAITING for shard in self._shards.values())
 
     async def idle(self) -> None:
         """Deliver everything and wait until nothing is pending."""
@@ -113,7 +113,7 @@ class _ShardDelivery:
         return future
 
     def delay(self, entry: OutboxEntry) -> None:
-        self._delayed[entry.id] = {each.job_id: each for each in entry.updates}
+        self._delayed[entry.id] = {update.job_id: update for update in entry.updates}
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(DELAY_SECONDS, self.begin_delayed)
 

@@ -114,7 +114,7 @@ class OutboxRecovery:
                     self._reported.add((shard, step, ids[0]))
                     log.exception("recovery.step_failed", shard=shard, step=step, outbox_id=ids[0])
                 return 0
-        return sum([await self._finish(shard, step, [each], work) for each in ids])
+        return sum([await self._finish(shard, step, [id_], work) for id_ in ids])
 
     async def _enqueue_submissions(
         self, shard: str, job_ids: Mapping[int, Sequence[str]], submission_ids: Sequence[int]

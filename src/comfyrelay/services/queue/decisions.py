@@ -127,10 +127,10 @@ class Decisions:
         """
         if not decisions:
             return Decided(found=found)
-        transitions = [each.transition for each in decisions]
+        transitions = [decision.transition for decision in decisions]
         await dispatches.write(tx, transitions)
         await bursts.note(tx, transitions, at=now)
-        if ended := [each for each in decisions if each.transition.lease_outcome is not None]:
+        if ended := [decision for decision in decisions if decision.transition.lease_outcome is not None]:
             await leases.end(tx, [(each.transition, each.by) for each in ended], at=now)
             await audit.record(tx, [_audit_entry(each, now) for each in ended])
             ends = [each.transition for each in ended if post]
@@ -140,7 +140,7 @@ class Decisions:
             found=found,
             transitions=transitions,
             entries=await outbox.post(tx, _updates(decisions, now) if post else {}),
-            has_work=any(_can_be_leased(each.after, now) for each in transitions),
+            has_work=any(_can_be_leased(transition.after, now) for transition in transitions),
         )
 
     async def announce(self, decided: Decided) -> None:
@@ -178,11 +178,11 @@ def _can_be_leased(dispatch: Dispatch, now: datetime) -> bool:
 
 def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dict[str, list[JobUpdate]]:
     updates: dict[str, list[JobUpdate]] = defaultdict(list)
-    for each in decisions:
-        details = each.details
-        updates[each.transition.after.shard].append(
+    for decision in decisions:
+        details = decision.details
+        updates[decision.transition.after.shard].append(
             update_of_transition(
-                each.transition,
+                decision.transition,
                 at=now,
                 provider_job_id=details.provider_job_id,
                 output=details.output,

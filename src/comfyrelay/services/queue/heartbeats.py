@@ -50,15 +50,15 @@ class HeartbeatService:
     async def beat_many(self, heartbeats: Sequence[Heartbeat]) -> list[HeartbeatResult | Exception]:
         """Extend many leases in one statement. The last progress report of a lease counts."""
         newest: dict[tuple[int, str, str | None], Beat] = {}
-        for each in heartbeats:
-            key = (each.dispatch_id, each.lease_token, each.worker_id)
+        for heartbeat in heartbeats:
+            key = (heartbeat.dispatch_id, heartbeat.lease_token, heartbeat.worker_id)
             # A heartbeat without progress does not overwrite an earlier report.
-            if each.progress is not None or key not in newest:
+            if heartbeat.progress is not None or key not in newest:
                 newest[key] = Beat(
-                    dispatch_id=each.dispatch_id,
-                    lease_token=each.lease_token,
-                    worker_id=each.worker_id,
-                    progress=each.progress,
+                    dispatch_id=heartbeat.dispatch_id,
+                    lease_token=heartbeat.lease_token,
+                    worker_id=heartbeat.worker_id,
+                    progress=heartbeat.progress,
                 )
 
         async def work(tx: Tx) -> list[BeatAnswer]:
@@ -68,7 +68,9 @@ class HeartbeatService:
             (each.dispatch_id, each.lease_token): each
             for each in await self._databases.central.run(TransactionStep.HEARTBEAT, work)
         }
-        held = [_held(each, extended.get((each.dispatch_id, each.lease_token))) for each in heartbeats]
+        held = [
+            _held(heartbeat, extended.get((heartbeat.dispatch_id, heartbeat.lease_token))) for heartbeat in heartbeats
+        ]
         await self._store_logs(heartbeats, held)
         return [_answer(each) for each in held]
 

@@ -101,7 +101,7 @@ class LeasePayloads:
             ttl_seconds=ttl,
         )
         assets = {
-            each.key: await self._objects.sign_download(each.path, ttl_seconds=ttl) for each in lease.payload.assets
+            asset.key: await self._objects.sign_download(asset.path, ttl_seconds=ttl) for asset in lease.payload.assets
         }
         primary = lease.payload.primary_input
         _cache(self._signed_at, lease_token, asyncio.get_running_loop().time())

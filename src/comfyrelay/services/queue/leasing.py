@@ -152,7 +152,7 @@ class Leasing:
         leased = _Leased()
         answered = await self._answer_repeats(tx, requests, leased)
         facts = await claims.worker_facts(
-            tx, sorted({each.worker_id for each in requests}), stale_seconds=self._stale_seconds
+            tx, sorted({request.worker_id for request in requests}), stale_seconds=self._stale_seconds
         )
         if not facts:
             await self._refuse(tx, requests, facts, leased)
@@ -172,7 +172,7 @@ class Leasing:
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
             open_claims = unserved_claims(open_claims, candidates, routing.grants)
-        if leased.dispatches and any(each.is_any_oversized for each in facts.values()):
+        if leased.dispatches and any(fact.is_any_oversized for fact in facts.values()):
             every = {dispatch.workflow_id for found in leased.dispatches.values() for dispatch in found}
             leased.ran_out = await memory.ran_out(tx, every)
         leased.entries = await _post_starts(tx, leased.granted)
@@ -219,16 +219,16 @@ class Leasing:
         self, tx: Tx, requests: Sequence[LeaseRequest], grants: Sequence[Grant], leased: _Leased, now: datetime
     ) -> None:
         transitions = []
-        for each in grants:
-            key = each.claim.key
+        for grant in grants:
+            key = grant.claim.key
             # A request id identifies one lease: the first of the request.
             request_id = requests[key].request_id if key not in leased.dispatches else None
             transition = lifecycle.lease(
-                each.dispatch,
-                worker_id=each.claim.worker_id,
+                grant.dispatch,
+                worker_id=grant.claim.worker_id,
                 lease_token=new_lease_token(),
                 request_id=request_id,
-                is_prefetch=each.is_prefetch,
+                is_prefetch=grant.is_prefetch,
                 ttl=self._ttl,
                 now=now,
             )

@@ -252,7 +252,7 @@ class Polls:
         """
         providers, hashes = {each.provider for each in queued}, {each.workflow_hash for each in queued}
         polls = [each for each in self._parked if not providers.isdisjoint(each.request.providers)]
-        polls.sort(key=lambda each: each.request.warm_workflow_hashes.isdisjoint(hashes))
+        polls.sort(key=lambda poll: poll.request.warm_workflow_hashes.isdisjoint(hashes))
         start, size = 0, CHECKED_FIRST
         while start < len(polls):
             some, start, size = polls[start : start + size], start + size, 2 * size

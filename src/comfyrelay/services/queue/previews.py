@@ -19,7 +19,7 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.lifecycle import Transition
 from comfyrelay.errors import ComfyRelayError, NotFound
-from comfyrelay.media.previews import MOST_BYTES, PREVIEWS, TYPE, is_preview, preview_path
+from comfyrelay.media.previews import MAX_BYTES, PREVIEWS, TYPE, is_preview, preview_path
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.wakeup import Wakeup, WakeupsByKey
@@ -100,7 +100,7 @@ class PreviewService:
         signed_at, known = self._offers.get(lease_token, (-inf, None))
         if known is None or now - signed_at > URL_SECONDS / 2:
             upload = await self._objects.sign_upload(
-                preview_path(tenant_id, job_id), content_type=TYPE, max_size=MOST_BYTES, ttl_seconds=URL_SECONDS
+                preview_path(tenant_id, job_id), content_type=TYPE, max_size=MAX_BYTES, ttl_seconds=URL_SECONDS
             )
             known = PreviewOffer(url=upload.url, headers=upload.headers, seconds=0.0)
             _cache(self._offers, lease_token, (now, known))
@@ -120,7 +120,7 @@ class PreviewService:
         path = preview_path(tenant_id, job_id)
         try:
             # S3 does not limit the size of an upload, so limit the read
-            data = b"".join([each async for each in self._objects.stream(path, length=MOST_BYTES + 1)])
+            data = b"".join([each async for each in self._objects.stream(path, length=MAX_BYTES + 1)])
         except NotFound:
             return None
         return PreviewImage(data=data, tag=f'"{sha256(data).hexdigest()[:32]}"') if is_preview(data) else None

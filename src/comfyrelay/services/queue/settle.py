@@ -100,7 +100,7 @@ class _SettleBatch:
     @property
     def holds(self) -> list[Transition]:
         """The failures that hold the rest of their batch."""
-        return [each for each in self.decided.transitions if each.hold is not None]
+        return [transition for transition in self.decided.transitions if transition.hold is not None]
 
 
 class SettleService:

@@ -61,7 +61,7 @@ class WaitReasons:
         """Explain by job; jobs that are not in the queue are left out. Equal jobs share their queries."""
         explained: dict[str, Waiting] = {}
         async with self._databases.central.read() as tx:
-            found = await dispatches.of_jobs(tx, [(tenant_id, each) for each in job_ids])
+            found = await dispatches.of_jobs(tx, [(tenant_id, job_id_) for job_id_ in job_ids])
             groups: dict[tuple[Any, ...], dict[str, Dispatch]] = {}
             for job_id, each in found.items():
                 if each.status in {DispatchStatus.QUEUED, DispatchStatus.PAUSED}:
@@ -226,7 +226,7 @@ async def _starting_pods(tx: Tx, fleet: FleetRecord, known: Set[str], now: datet
         if each["state"] == MachineState.BOOTING and each["id"] not in known
     ]
     requested = sum(each["count"] for each in last.launch)
-    return [seconds_left(each, ago) for each in (*seconds, *requested * [last.seen["boot_seconds"]])]
+    return [seconds_left(second, ago) for second in (*seconds, *requested * [last.seen["boot_seconds"]])]
 
 
 async def _limit(tx: Tx, fleet: FleetRecord) -> str | None:

@@ -104,8 +104,8 @@ class DeliveryService:
         for task in (tasks := self._tasks()):
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for each in self._recorders.values():
-            await each.idle()
+        for recorder in self._recorders.values():
+            await recorder.idle()
         await self._sender.close()
 
     def _tasks(self) -> list[asyncio.Task[None]]:

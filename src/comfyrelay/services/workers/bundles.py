@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from comfyrelay.domain.autoscaling.spec import Bundle
 from comfyrelay.domain.capabilities import (
-    MOST_NAMES_IN_REFUSAL,
+    MAX_NAMES_IN_REFUSAL,
     MissingRequirement,
     RequirementKind,
     Requirements,
@@ -79,4 +79,4 @@ def _names(found: Sequence[MissingRequirement]) -> str:
     nodes, models = (
         [gap.name for gap in found if gap.kind is kind] for kind in (RequirementKind.NODE, RequirementKind.MODEL)
     )
-    return name_requirements(nodes, models, most=MOST_NAMES_IN_REFUSAL)
+    return name_requirements(nodes, models, most=MAX_NAMES_IN_REFUSAL)

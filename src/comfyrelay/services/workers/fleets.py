@@ -98,7 +98,7 @@ class Fleets:
     ) -> None:
         """Checked before locking, because graphs are in object storage. Earlier mappings are not checked again."""
         async with self._databases.central.read() as tx:
-            found = [await catalogue.workflow(tx, slug=each) for each in dict.fromkeys(workflow_slugs)]
+            found = [await catalogue.workflow(tx, slug=fromkey) for fromkey in dict.fromkeys(workflow_slugs)]
             mapped = await fleets.workflow_ids_of(tx, fleet.id) if fleet else set()
             reports = await missing_requirements.reports_of_fleet(tx, fleet.id) if fleet and bundle is None else []
         new = [each for each in found if each is not None and each.id not in mapped]

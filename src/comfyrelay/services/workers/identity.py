@@ -58,7 +58,7 @@ class Identities:
         certificates = self._certificates.get(document["region"])
         if not certificates:
             raise Unauthorized(f"This server has no certificate of AWS for the region {document['region']!r}.")
-        if not any(_is_signed_by(each, content, signer) for each in certificates):
+        if not any(_is_signed_by(certificate, content, signer) for certificate in certificates):
             raise Unauthorized("The instance identity document is not signed by AWS.")
         return Identity(
             instance_id=document["instanceId"],
@@ -169,7 +169,7 @@ def _what_is_signed(content: bytes, signer: Any) -> bytes:
     attributes = signer["signed_attrs"]
     if attributes.native is None:
         return content
-    said = {each["type"].native: each["values"].native for each in attributes}
+    said = {attribute["type"].native: attribute["values"].native for attribute in attributes}
     if said.get("message_digest") != [sha256(content).digest()]:
         raise ValueError("the digest is another")
     whole: bytes = attributes.untag().dump(force=True)

@@ -25,7 +25,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 
 COUNT_SECONDS = 60.0
-MOST_WARM = 20_000
+MAX_WARM = 20_000
 DeviceReports = Sequence[Mapping[str, Any]]
 
 
@@ -75,7 +75,7 @@ class SlotViews:
         warm, self._warm = self._warm, {}
         if warm:
             await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_warm(tx, warm))
-            self._written_warm = {**self._written_warm, **warm} if len(self._written_warm) < MOST_WARM else warm
+            self._written_warm = {**self._written_warm, **warm} if len(self._written_warm) < MAX_WARM else warm
         return told.keys()
 
     async def page(self, *, cursor: str | None = None, limit: int) -> Listed[SlotView]:

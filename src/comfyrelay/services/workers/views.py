@@ -94,15 +94,15 @@ class FleetViews:
             states = await worker_list.count_by_state(tx, fleet.id, stale_seconds=self._stale_seconds)
             leases = await fleets.leases_of(tx, fleet.id)
             workflows = await _workflow_metrics(tx, fleet)
-        ages = [each.oldest_age_seconds for each in workflows if each.oldest_age_seconds is not None]
+        ages = [workflow.oldest_age_seconds for workflow in workflows if workflow.oldest_age_seconds is not None]
         return FleetMetrics(
             workers={each: states.get(each, 0) for each in WorkerState},
             leases=leases,
             workflows=workflows,
-            queued=sum(each.queued for each in workflows),
+            queued=sum(workflow.queued for workflow in workflows),
             oldest_age_seconds=max(ages, default=None),
-            completed=sum(each.completed for each in workflows),
-            failed=sum(each.failed for each in workflows),
+            completed=sum(workflow.completed for workflow in workflows),
+            failed=sum(workflow.failed for workflow in workflows),
             mean_duration_seconds=_mean_duration(workflows),
         )
 
@@ -183,7 +183,7 @@ async def _views(tx: Tx, found: Sequence[FleetRecord]) -> list[FleetView]:
 
 
 def _mean_duration(workflows: Sequence[WorkflowMetrics]) -> float | None:
-    timed = [each for each in workflows if each.mean_duration_seconds is not None]
+    timed = [workflow for workflow in workflows if workflow.mean_duration_seconds is not None]
     jobs = sum(each.completed for each in timed)
     return sum((each.mean_duration_seconds or 0.0) * each.completed for each in timed) / jobs if jobs else None
 

@@ -48,7 +48,7 @@ def save_animated_png(run: Run, *, images: Images, filename_prefix: str, fps: fl
 
 
 def save_image_websocket(_run: Run, *, images: Images) -> Result:
-    return Result(sent=tuple(_png(each) for each in images))
+    return Result(sent=tuple(_png(image) for image in images))
 
 
 def preview_any(_run: Run, *, source: Any) -> Result:

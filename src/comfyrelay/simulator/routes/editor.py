@@ -61,7 +61,7 @@ class EditorRoutes:
     async def model_folders(self, _request: web.Request) -> web.Response:
         models = self._process.folders.base / "models"
         return web.json_response(
-            [{"name": each, "folders": [str(models / each)]} for each in self._process.options.models]
+            [{"name": model, "folders": [str(models / model)]} for model in self._process.options.models]
         )
 
     async def models_in(self, request: web.Request) -> web.Response:

@@ -35,7 +35,7 @@ class JobRoutes:
         limit = _whole("limit", query["limit"], low=1) if "limit" in query else None
         jobs = [each for each in self._all() if each["status"] in statuses]
         if "workflow_id" in query:
-            jobs = [each for each in jobs if each.get("workflow_id") == query["workflow_id"]]
+            jobs = [job for job in jobs if job.get("workflow_id") == query["workflow_id"]]
         jobs.sort(key=_created if sort_by == "created_at" else _duration, reverse=order == "desc")
         page = jobs[offset:] if limit is None else jobs[offset : offset + limit]
         pagination = {"offset": offset, "limit": limit, "total": len(jobs), "has_more": offset + len(page) < len(jobs)}

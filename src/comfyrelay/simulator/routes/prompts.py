@@ -121,7 +121,9 @@ def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -
     named = _texts(graph)
     missing = process.misbehaviours.take(MissingModel, _classes_if_any(graph), such=lambda what: what.model in named)
     if missing is not None:
-        models = [each for each in surroundings.listings[ChoiceSource.CHECKPOINTS] if each != missing.what.model]
+        models = [
+            listing for listing in surroundings.listings[ChoiceSource.CHECKPOINTS] if listing != missing.what.model
+        ]
         surroundings = replace(surroundings, listings={**surroundings.listings, ChoiceSource.CHECKPOINTS: models})
     return validate(graph, targets=targets, surroundings=surroundings)
 

@@ -42,7 +42,7 @@ class RunOrder:
                 continue
             links = [value[0] for value in graph[node]["inputs"].values() if is_link(value)]
             # a list that only looks like a link
-            needed = [each for each in links if each in graph and each not in cached]
+            needed = [link for link in links if link in graph and link not in cached]
             self._waits_for[node] = set(needed)
             pending += needed
 

@@ -78,7 +78,7 @@ class _Validation:
             self._report(output, node_errors)
         if good:
             return ValidationResult(error=None, outputs=good, node_errors=node_errors)
-        details = "\n".join(f"{each['message']}: {each['details']}" for each in reasons)
+        details = "\n".join(f"{reason['message']}: {reason['details']}" for reason in reasons)
         error = problem("prompt_outputs_failed_validation", "Prompt outputs failed validation", details)
         return ValidationResult(error=error, node_errors=node_errors)
 

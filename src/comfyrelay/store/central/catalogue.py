@@ -348,7 +348,7 @@ async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> N
     """Replace the workflows of a fleet."""
     await tx.execute(delete(workflow_fleets).where(workflow_fleets.c.fleet_id == fleet_id))
     if workflow_ids:
-        rows = [{"fleet_id": fleet_id, "workflow_id": each} for each in workflow_ids]
+        rows = [{"fleet_id": fleet_id, "workflow_id": workflow_id_} for workflow_id_ in workflow_ids]
         await tx.execute(insert(workflow_fleets).values(rows))
 
 

@@ -41,7 +41,7 @@ class WorkerStanding(NamedTuple):
 async def newest(tx: Tx) -> Newest:
     """Read all of them in one statement, by primary key."""
     tables = (d, worker_audit_logs, autoscaling_decisions, tenants)
-    keys = [*(each.c.id for each in tables), samples.c.minute, reconcile_runs.c.id]
+    keys = [*(table.c.id for table in tables), samples.c.minute, reconcile_runs.c.id]
     newest_of = [select(func.max(key)).scalar_subquery() for key in keys]
     ended = select(func.count(reconcile_runs.c.ended_at)).scalar_subquery()
     return Newest._make((await tx.execute(select(*newest_of, ended))).one())

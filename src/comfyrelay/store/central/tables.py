@@ -47,7 +47,7 @@ BigId = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def one_of(column: str, words: type[StrEnum], *, nullable: bool = False) -> CheckConstraint:
-    listed = ", ".join(f"'{each}'" for each in words)
+    listed = ", ".join(f"'{word}'" for word in words)
     condition = f"{column} IN ({listed})"
     return CheckConstraint(f"{column} IS NULL OR {condition}" if nullable else condition, name=column)
 

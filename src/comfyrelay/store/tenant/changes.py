@@ -25,7 +25,7 @@ _WALLET = "wallet:"
 # Instead of ids: any of them may have changed.
 _ALL = "*"
 # Maximum per transaction; above it, all outputs count as marked.
-MOST_MARKED = 200
+MAX_MARKED = 200
 
 
 class Horizon(NamedTuple):
@@ -64,7 +64,7 @@ async def write(tx: Tx, ids: Mapping[str, Iterable[str]]) -> None:
 
 async def write_marked(tx: Tx, tenant_id: str, ids: Collection[str] | None = ()) -> None:
     """Record the outputs whose marks this transaction changes; `None`: all. Empty: only collections change."""
-    named = [_ALL] if ids is None or len(ids) > MOST_MARKED else sorted(ids)
+    named = [_ALL] if ids is None or len(ids) > MAX_MARKED else sorted(ids)
     await write(tx, {tenant_id: [f"{_OUTPUT}{each}" for each in named or [""]]})
 
 

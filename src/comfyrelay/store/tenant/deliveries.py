@@ -53,7 +53,7 @@ _NEW = ("id", "job_id", "tenant_id", "url", "due_at", "created_at")
 
 async def write_due(tx: Tx, job_ids: Iterable[str]) -> None:
     """Write one delivery for each finished job that has a webhook."""
-    await tx.write(_write_due, with_rows({"id": new_id(), "job_id": each} for each in job_ids))
+    await tx.write(_write_due, with_rows({"id": new_id(), "job_id": job_id_} for job_id_ in job_ids))
 
 
 @cache

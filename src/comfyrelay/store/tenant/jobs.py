@@ -48,7 +48,7 @@ from comfyrelay.store.tenant.tables import (
 from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 # The newest jobs whose input values are searched.
-MOST_SEARCHED = 20_000
+MAX_SEARCHED = 20_000
 
 _JOB = [ai_jobs.c[name] for name in JobRecord.__dataclass_fields__]
 _STATE = [ai_jobs.c[name] for name in JobState._fields]
@@ -257,7 +257,7 @@ def _has_value(
     each = values.table_valued(column("value", Text()), name="given")
     newest = ai_jobs.alias("newest")
     oldest = select(newest.c.id).where(newest.c.tenant_id == tenant_id).order_by(newest.c.id.desc())
-    is_new = ai_jobs.c.id > func.coalesce(oldest.offset(MOST_SEARCHED).limit(1).scalar_subquery(), "")
+    is_new = ai_jobs.c.id > func.coalesce(oldest.offset(MAX_SEARCHED).limit(1).scalar_subquery(), "")
     return is_new & exists(select(literal(1)).select_from(each).where(holds(each.c.value)))
 
 
@@ -328,9 +328,9 @@ def _write_settled(dialect: str) -> Executable:
 
 async def write_attempts(tx: Tx, attempts: Sequence[Attempt]) -> None:
     rows = as_rows(attempts, _ATTEMPT)
-    for each in rows:
-        if each["seed"] is not None:
-            each["seed"] = str(each["seed"])
+    for row in rows:
+        if row["seed"] is not None:
+            row["seed"] = str(row["seed"])
     if rows:
         await tx.write(_write_attempts, with_rows(rows))
 

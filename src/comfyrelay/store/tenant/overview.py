@@ -16,7 +16,7 @@ from comfyrelay.store.types import relay_now, sql_literal
 
 async def count_by_status(tx: Tx, tenant_ids: Collection[str]) -> dict[str, dict[str, int]]:
     """Count the visible jobs of each tenant by status. For a retried item of a batch, its newest retry counts."""
-    found: dict[str, dict[str, int]] = {each: {} for each in tenant_ids}
+    found: dict[str, dict[str, int]] = {tenant_id_: {} for tenant_id_ in tenant_ids}
     counted = _counted(select(ai_jobs.c.tenant_id, ai_jobs.c.status, func.count().label("jobs")))
     counted = counted.where(ai_jobs.c.tenant_id.in_(tenant_ids))
     for row in await tx.execute(counted):
@@ -75,7 +75,7 @@ async def leased(tx: Tx, tenant_ids: Collection[str]) -> dict[str, list[LeasedIt
         relay_now().label("now"),
     )
     query = query.where(of_tenants, d.c.status == sql_literal(DispatchStatus.LEASED)).order_by(d.c.leased_at, d.c.id)
-    found: dict[str, list[LeasedItem]] = {each: [] for each in tenant_ids}
+    found: dict[str, list[LeasedItem]] = {tenant_id_: [] for tenant_id_ in tenant_ids}
     for row in await tx.execute(query):
         one = LeasedItem(
             job_id=row.tenant_job_id,
@@ -103,7 +103,7 @@ async def waiting(tx: Tx, tenant_ids: Collection[str], *, limit: int) -> dict[st
         .group_by(d.c.tenant_id, unit)
         .subquery()
     )
-    found: dict[str, list[Unit]] = {each: [] for each in tenant_ids}
+    found: dict[str, list[Unit]] = {tenant_id_: [] for tenant_id_ in tenant_ids}
     query = select(units).where(units.c.place <= limit).order_by(units.c.tenant_id, units.c.place)
     for row in await tx.execute(query):
         found[row.tenant_id].append(Unit(row.unit, row.batch_id is not None))

@@ -17,7 +17,7 @@ from comfyrelay.store.types import relay_now
 # How long a poster of a claimed file may take.
 DRAW_SECONDS = 600.0
 # Per statement: SQLite limits the depth of an expression to 1,000.
-MOST_ASKED = 200
+MAX_ASKED = 200
 
 
 class Removal(NamedTuple):
@@ -43,8 +43,8 @@ async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, v
     uses: list[list[ColumnElement[bool]]] = [[ai_jobs.c.input_file_id.in_([each.id for each in found])]]
     if video_id is not None:
         uses.append([ai_jobs.c.video_id == video_id])
-    for start in range(0, len(found), MOST_ASKED):
-        uses.append([payload.contains(file.path, autoescape=True) for file in found[start : start + MOST_ASKED]])
+    for start in range(0, len(found), MAX_ASKED):
+        uses.append([payload.contains(file.path, autoescape=True) for file in found[start : start + MAX_ASKED]])
     for some in uses:
         if await tx.scalar(select(ai_jobs.c.id).where(live, or_(*some)).limit(1)) is not None:
             return True
@@ -77,7 +77,7 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
         await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id.in_(job_ids)))
     own = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.id.in_(job_ids)
     batches = (await tx.scalars(delete(ai_jobs).where(own).returning(ai_jobs.c.batch_id))).all()
-    await changes.write(tx, {tenant_id: [*job_ids, *sorted({each for each in batches if each})]})
+    await changes.write(tx, {tenant_id: [*job_ids, *sorted({batch for batch in batches if batch})]})
 
 
 async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: Iterable[str]) -> list[Removal]:
@@ -91,7 +91,7 @@ async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: I
     named = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
     await tx.execute(update(ai_jobs).where(named).values(input_file_id=None))
     await tx.execute(delete(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(file_ids)))
-    rows = [{"tenant_id": tenant_id, "path": each, "created_at": relay_now()} for each in sorted(paths)]
+    rows = [{"tenant_id": tenant_id, "path": path, "created_at": relay_now()} for path in sorted(paths)]
     if not rows:
         return []
     if later := [{**each, "created_at": relay_now(DRAW_SECONDS)} for each in rows if each["path"] in drawn_late]:

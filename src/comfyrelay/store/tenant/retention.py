@@ -157,7 +157,7 @@ async def forget_originals(tx: Tx, file_ids: Iterable[str]) -> None:
 
 async def write_stray(tx: Tx, strays: Iterable[Stray], *, after_seconds: float) -> None:
     """Schedule the search for orphaned outputs of these jobs, for when late uploads have ended."""
-    rows = ({"job_id": each.job_id, "tenant_id": each.tenant_id, "after_seconds": after_seconds} for each in strays)
+    rows = ({"job_id": stray.job_id, "tenant_id": stray.tenant_id, "after_seconds": after_seconds} for stray in strays)
     await tx.write(_write_stray, with_rows(rows))
 
 

@@ -95,9 +95,9 @@ def descendants(pid: int) -> dict[int, float]:
 
     found: dict[int, float] = {}
     with suppress(psutil.Error):
-        for each in psutil.Process(pid).children(recursive=True):
+        for child in psutil.Process(pid).children(recursive=True):
             with suppress(psutil.Error):
-                found[each.pid] = each.create_time()
+                found[child.pid] = child.create_time()
     return found
 
 

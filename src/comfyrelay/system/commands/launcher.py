@@ -115,9 +115,9 @@ class Family:
         return True
 
     def _send(self, number: signal.Signals) -> None:
-        for each in _descendants():
+        for descendant in _descendants():
             with suppress(psutil.Error):
-                each.send_signal(number)
+                descendant.send_signal(number)
         if not _IS_LINUX:
             with suppress(ProcessLookupError, PermissionError):
                 os.killpg(self._script.pid, number)
@@ -125,7 +125,7 @@ class Family:
 
 def _descendants() -> list[psutil.Process]:
     """Return all running descendants of this process."""
-    return [each for each in psutil.Process().children(recursive=True) if _is_living(each)]
+    return [child for child in psutil.Process().children(recursive=True) if _is_living(child)]
 
 
 def _is_living(process: psutil.Process) -> bool:
@@ -144,8 +144,8 @@ def _prctl() -> Callable[[int, int], object]:
 
 def _plain_pipe() -> tuple[int, int]:
     ends = os.pipe()
-    for each in ends:
-        os.set_blocking(each, False)
+    for end in ends:
+        os.set_blocking(end, False)
     return ends
 
 

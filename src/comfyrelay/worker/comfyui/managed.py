@@ -63,7 +63,11 @@ class ManagedServers:
 
     def largest_process_bytes(self, gpu_key: str) -> int | None:
         """RAM used by the largest ComfyUI process on a GPU, or `None` while none runs."""
-        up = [each for each in self._supervisor.processes if each.gpu.key == gpu_key and each.state is ProcessState.UP]
+        up = [
+            process
+            for process in self._supervisor.processes
+            if process.gpu.key == gpu_key and process.state is ProcessState.UP
+        ]
         return max((sum(map(memory_of, each.process_tree)) for each in up), default=0) or None
 
     async def add(self, gpu_key: str) -> str:

@@ -73,7 +73,7 @@ class _Watched:
     @property
     def adding(self) -> list[asyncio.Task[None]]:
         """Tasks that are adding a process."""
-        self.additions = [each for each in self.additions if not each.done()]
+        self.additions = [addition for addition in self.additions if not addition.done()]
         return self.additions
 
     @property
@@ -205,7 +205,7 @@ class Packer:
         # the task that adds one reports when it has started
         up = [name for name in online if name in watched.known or not watched.adding]
         watched.known = (watched.known & here.keys()) | set(up)
-        busy = sum(bool(each.running) for each in stats.clients.values())
+        busy = sum(bool(client.running) for client in stats.clients.values())
         starting = sum(len(each.adding) for each in self._watched.values())
         # memory of other programs is subtracted once, not per process
         total = memory.total - self._pool.memory.others(gpu.key, processes=len(up)) if memory is not None else None
@@ -217,9 +217,9 @@ class Packer:
             # a requested process may or may not be in the pool yet
             starting=max(len(watched.adding), len(here.keys() - watched.known)),
             # including jobs that wait on a server behind another
-            waiting=stats.queued + sum(max(each.running - 1, 0) for each in stats.clients.values()) + more,
+            waiting=stats.queued + sum(max(client.running - 1, 0) for client in stats.clients.values()) + more,
             # a job that waits behind another does not run
-            running=sum(bool(each.running) for each in stats.clients.values() if each.gpu == gpu.key),
+            running=sum(bool(client.running) for client in stats.clients.values() if client.gpu == gpu.key),
             workflows=frozenset(watched.lately),
             memory_bytes=total,
             free_bytes=memory.free if memory is not None else None,
@@ -239,7 +239,7 @@ class Packer:
         """Memory that another process would need with the largest recent workflow, or `None` until all are known."""
         memory = self._pool.memory
         needs = [total if memory.runs_alone(each) else memory.known_need(each) for each in watched.lately]
-        known = [each for each in needs if each is not None]
+        known = [need for need in needs if need is not None]
         if not known or len(known) < len(needs):
             return None
         return min(max(known) + memory.context(gpu.key, processes=count), total)

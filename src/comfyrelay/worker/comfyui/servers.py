@@ -46,7 +46,7 @@ AHEAD_SECONDS = 10.0
 # A run this short is not followed by a user, and previews would slow it down.
 WITHOUT_PREVIEW_SECONDS = 3.0
 # The newest are the warmest.
-MOST_WARM = 50
+MAX_WARM = 50
 
 
 class JobServer(ComfyServer, Protocol):
@@ -266,8 +266,8 @@ class Servers:
         """Workflows whose models are probably loaded."""
         stats = [client for pool in self._pools.values() for client in pool.stats().clients.values()]
         # newest of each server first
-        ranked = zip_longest(*(each.warm_hashes for each in stats))
-        return list(dict.fromkeys(digest for row in ranked for digest in row if digest is not None))[:MOST_WARM]
+        ranked = zip_longest(*(stat.warm_hashes for stat in stats))
+        return list(dict.fromkeys(digest for row in ranked for digest in row if digest is not None))[:MAX_WARM]
 
     def forget_uploads(self) -> None:
         """Forget uploads because files were deleted from ComfyUI's input folders."""

@@ -258,7 +258,7 @@ async def test_gpu_fault_restarts_all_processes_of_that_gpu_under_mps(
 
 async def test_repeated_gpu_faults_disable_mps(install: FakeInstall, folder: Path, control: MpsControl) -> None:
     async with supervised(install, folder) as supervisor:
-        for number in range(mps.MOST_FAULTS):
+        for number in range(mps.MAX_FAULTS):
             await until_up(supervisor, 2)
             assert control.living, number
             await cause_gpu_fault(supervisor, install)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfyui.editor.convert import MOST_MARKS, MOST_NODES, convert_workflow
+from comfyrelay.comfyui.editor.convert import MAX_MARKS, MAX_NODES, convert_workflow
 from comfyrelay.comfyui.editor.sources import NodeOutput, Scope, Sources
 from comfyrelay.comfyui.editor.workflow import is_editor_file, read_workflow
 from comfyrelay.comfyui.graphs.preflight import graph_problems
@@ -104,7 +104,7 @@ class TestFields:
     @pytest.mark.parametrize("mark", ["{", "a|", "}", "\\", "/*", "//\n"])
     def test_texts_with_too_many_brackets_are_refused_before_parsing(self, mark: str) -> None:
         prompts = [node(at, "CLIPTextEncode", [("clip", "CLIP", None)], values=[mark * 100_001]) for at in (1, 2, 3)]
-        with pytest.raises(GraphError, match=f"more than {MOST_MARKS:,} brackets"):
+        with pytest.raises(GraphError, match=f"more than {MAX_MARKS:,} brackets"):
             inputs(workflow(prompts))
 
     def test_list_is_not_taken_for_a_link(self) -> None:
@@ -319,7 +319,7 @@ class TestProblems:
 
     def test_subgraphs_that_double_at_each_level_are_refused(self) -> None:
         levels = [subgraph(f"l{at}", [node(1, f"l{at + 1}"), node(2, f"l{at + 1}")], [], [], []) for at in range(40)]
-        with pytest.raises(GraphError, match=f"{MOST_NODES:,}"):
+        with pytest.raises(GraphError, match=f"{MAX_NODES:,}"):
             convert_workflow(workflow([node(1, "l0")], definitions={"subgraphs": levels}), DEFINITIONS)
 
     def test_links_in_a_circle_lead_nowhere(self) -> None:

@@ -18,7 +18,7 @@ from PIL.PngImagePlugin import PngInfo
 from comfyrelay.comfyui.editor import embedded
 from comfyrelay.comfyui.editor.embedded import Embedded, read_embedded
 from comfyrelay.comfyui.editor.loading import load_workflow
-from comfyrelay.comfyui.graphs.graph import MOST_BYTES
+from comfyrelay.comfyui.graphs.graph import MAX_BYTES
 from comfyrelay.errors import GraphError
 from tests.support.editor_files import empty, save, workflow
 
@@ -196,11 +196,11 @@ def test_text_that_would_fill_the_memory_is_not_unpacked(tmp_path: Path) -> None
 def test_header_that_names_more_than_may_be_is_not_read(tmp_path: Path, name: str, head: bytes) -> None:
     (tmp_path / name).write_bytes(head)
     # sparse: reads would return its data
-    os.truncate(tmp_path / name, 64 * MOST_BYTES)
+    os.truncate(tmp_path / name, 64 * MAX_BYTES)
     tracemalloc.start()
     try:
         assert read_embedded(tmp_path / name) is None
-        assert tracemalloc.get_traced_memory()[1] < 4 * MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_BYTES
     finally:
         tracemalloc.stop()
 

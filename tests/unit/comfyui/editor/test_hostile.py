@@ -11,7 +11,7 @@ from comfyrelay.comfyui.editor import sources
 from comfyrelay.comfyui.editor.groups import GroupNode, read_group
 from comfyrelay.comfyui.editor.loading import as_graph, load_workflow
 from comfyrelay.comfyui.editor.workflow import BYPASSED, MUTED
-from comfyrelay.comfyui.graphs.graph import MOST_BYTES
+from comfyrelay.comfyui.graphs.graph import MAX_BYTES
 from comfyrelay.errors import ComfyRelayError, GraphError, NotInstalled
 from tests.support.editor_files import DEFINITIONS, empty, invert, node, save, subgraph, workflow
 
@@ -30,7 +30,7 @@ def test_oversized_file_is_read_only_up_to_the_limit(tmp_path: Path) -> None:
     try:
         with pytest.raises(GraphError, match="larger than 16 MB"):
             load_workflow(file)
-        assert tracemalloc.get_traced_memory()[1] < 2 * MOST_BYTES
+        assert tracemalloc.get_traced_memory()[1] < 2 * MAX_BYTES
     finally:
         tracemalloc.stop()
 

@@ -94,7 +94,7 @@ def test_folders_are_shared_without_symlink_permission(
     monkeypatch.setattr(Path, "symlink_to", refuse)
     if not has_hard_links:
         monkeypatch.setattr(os, "link", refuse)
-    monkeypatch.setattr("comfyrelay.comfyui.processes.launch.MOST_COPIED_BYTES", 15)
+    monkeypatch.setattr("comfyrelay.comfyui.processes.launch.MAX_COPIED_BYTES", 15)
     own, lent = tmp_path / "input", tmp_path / "one" / "input"
     make_folders(tmp_path / "one")
     for name in ("face.png", "film.mp4", "3d/model.glb"):

@@ -65,14 +65,14 @@ class AwsProvider:
         there = {
             each.id for each in map(_observed, group["Instances"]) if each and each.state is not ObservedState.ENDING
         }
-        for each in ids:
-            if each not in there:
+        for id_ in ids:
+            if id_ not in there:
                 continue
             try:
                 await aws.call(
                     "autoscaling",
                     "terminate_instance_in_auto_scaling_group",
-                    InstanceId=each,
+                    InstanceId=id_,
                     ShouldDecrementDesiredCapacity=True,
                 )
             except AwsError as error:
@@ -89,7 +89,7 @@ class AwsProvider:
             "ec2",
             "describe_spot_price_history",
             "SpotPriceHistory",
-            InstanceTypes=[each.name for each in types],
+            InstanceTypes=[type_.name for type_ in types],
             ProductDescriptions=[_SPOT_PRICES_OF],
             # only the current price per zone
             StartTime=utc_now(),
@@ -99,7 +99,7 @@ class AwsProvider:
         for each in history:
             if each["AvailabilityZone"] in zones:
                 now[each["InstanceType"]] = max(now.get(each["InstanceType"], 0.0), float(each["SpotPrice"]))
-        return [replace(each, price_per_hour=now.get(each.name, each.price_per_hour)) for each in types]
+        return [replace(type_, price_per_hour=now.get(type_.name, type_.price_per_hour)) for type_ in types]
 
     async def close(self) -> None:
         for aws in self._by_region.values():
@@ -128,14 +128,14 @@ class AwsProvider:
     async def _failure(self, fleet: ProviderFleet) -> LaunchRefused | None:
         """Why the group's latest launch failed, if it did."""
         old = self._old.get(Names(fleet.slug, fleet.stage).group, frozenset())
-        for each in await self._activities(fleet):
+        for activity in await self._activities(fleet):
             # newest first; terminations say nothing about launches
-            if each["ActivityId"] in old or each["Description"].startswith("Terminating"):
+            if activity["ActivityId"] in old or activity["Description"].startswith("Terminating"):
                 continue
-            if each["StatusCode"] == "Successful":
+            if activity["StatusCode"] == "Successful":
                 return None
-            if each["StatusCode"] == "Failed":
-                said = " ".join(each.get("StatusMessage", "").split()).rstrip(".")
+            if activity["StatusCode"] == "Failed":
+                said = " ".join(activity.get("StatusMessage", "").split()).rstrip(".")
                 return LaunchRefused(kind=kind_of(said), text=f"The group could not launch: {said}.")
         return None
 
@@ -183,7 +183,7 @@ class AwsProvider:
     async def _about(self, fleet: ProviderFleet, ids: Sequence[str]) -> Mapping[str, Mapping[str, Any]]:
         name = Names(fleet.slug, fleet.stage).group
         known = self._known[name] = {each: found for each, found in self._known.get(name, {}).items() if each in ids}
-        new = [each for each in ids if each not in known]
+        new = [id_ for id_ in ids if id_ not in known]
         for begin in range(0, len(new), _IDS_AT_ONCE):
             # as a filter, an instance that EC2 does not know yet is no error
             asked = {"Name": "instance-id", "Values": new[begin : begin + _IDS_AT_ONCE]}

@@ -140,7 +140,7 @@ def _body(view: WorkflowView) -> wire.WorkflowDetails:
 
 
 def _plain(properties: Sequence[wire.WorkflowProperty]) -> list[dict[str, Any]]:
-    return [each.model_dump(mode="json", exclude_unset=True) for each in properties]
+    return [property_.model_dump(mode="json", exclude_unset=True) for property_ in properties]
 
 
 def _answer(view: WorkflowView, done: str, remark: str = "") -> Answer[wire.WorkflowDetails]:

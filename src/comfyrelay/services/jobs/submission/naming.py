@@ -13,6 +13,6 @@ _LENGTH = 60
 def default_label(target_name: str | None, primary: StoredFile | None, values: Sequence[Value]) -> str | None:
     """Items of a batch have no `target_name`: the batch shows it."""
     source = PurePosixPath(primary.name).stem if primary is not None and primary.name else ""
-    prompt = next((each.value for each in values if each.property.role is Role.PROMPT), "")
+    prompt = next((value.value for value in values if value.property.role is Role.PROMPT), "")
     parts = [excerpt(str(each), length=_LENGTH) for each in (target_name or "", source, prompt)]
     return " · ".join(filter(None, parts)) or None

@@ -138,11 +138,11 @@ class Resolver:
             if waiting.problem is not None:
                 raise Conflict(waiting.text)
             raise MissingOnWorkers(waiting.text, missing=waiting.missing)
-        properties = [Property.from_json(each) for each in workflow.properties]
+        properties = [Property.from_json(property_) for property_ in workflow.properties]
         graph, graph_bytes = await self._graphs.get_with_size(workflow.graph_path)
 
         def build_target(_number: int) -> Target:
-            hasher = WorkflowHasher(graph, [each.placeholder for each in properties])
+            hasher = WorkflowHasher(graph, [property_.placeholder for property_ in properties])
             return Target(
                 workflow=workflow,
                 effect=effect,
@@ -167,7 +167,7 @@ class Resolver:
             if len(self._passed) >= MAX_CACHED_GRAPHS:
                 del self._passed[next(iter(self._passed))]
             self._passed[workflow.graph_path, files] = None
-        texts = [each.placeholder for each in properties if not each.is_asset]
+        texts = [property_.placeholder for property_ in properties if not property_.is_asset]
         return OwnInputs(self._policy, graph, texts=texts, files=files)
 
     async def load_media(
@@ -181,7 +181,7 @@ class Resolver:
     ) -> NamedMedia:
         """Look up the tenant's files and videos that the items name. With `hash_content`, files without a known hash
         are read: equal jobs are recognised by content."""
-        assets = {each.key for each in target.properties if each.is_asset}
+        assets = {property_.key for property_ in target.properties if property_.is_asset}
         named = {each.input_file_id for each in items if each.input_file_id is not None}
         for item in items:
             named.update(v for k, v in item.input_payload.items() if k in assets and isinstance(v, str))
@@ -191,7 +191,7 @@ class Resolver:
             return NamedMedia(files={}, videos={})
         async with shard.read() as tx:
             videos = await media.videos_of(tx, tenant_id, of_videos)
-            named.update(each.original_file_id for each in videos.values() if each.original_file_id is not None)
+            named.update(video.original_file_id for video in videos.values() if video.original_file_id is not None)
             files = await media.stored_files(tx, tenant_id, named)
         return NamedMedia(files=await self._reuse.hash_files(files) if hash_content else files, videos=videos)
 
@@ -311,13 +311,15 @@ class Resolver:
         values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
         check = self._checks.get(WorkflowKind(target.workflow.kind))
-        own = check({each.property.key: each.value for each in values}) if check is not None else {}
+        own = check({value.property.key: value.value for value in values}) if check is not None else {}
         primary = _primary(item, found)
         payload = JobPayload(
             graph_path=target.workflow.graph_path,
             values={
                 **text_values(values),
-                **{each.placeholder: own[each.key] for each in target.properties if each.key in own},
+                **{
+                    property_.placeholder: own[property_.key] for property_ in target.properties if property_.key in own
+                },
             },
             assets=asset_list(
                 values,
@@ -330,7 +332,7 @@ class Resolver:
             output_node_id=target.workflow.output_node_id,
             output_extension=target.workflow.output_extension,
             output_mime_type=target.workflow.output_mime_type,
-            seeds={each.placeholder: each.seed_limit for each in target.properties if each.is_seed},
+            seeds={property_.placeholder: property_.seed_limit for property_ in target.properties if property_.is_seed},
             output_folder=item.output_folder,
         )
         _check_filled(target, payload.values)
@@ -348,7 +350,7 @@ def _wanted(made: Sequence[NewJobRecord]) -> dict[str, Mapping[str, Any]]:
 
 
 def _files(properties: Sequence[Property]) -> list[str]:
-    return [each.placeholder for each in properties if each.is_asset]
+    return [property_.placeholder for property_ in properties if property_.is_asset]
 
 
 def _primary(item: ItemRequest, found: NamedMedia) -> StoredFile | None:
@@ -380,7 +382,9 @@ def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]
 
 def _occurrences(graph: Graph, properties: Sequence[Property]) -> dict[str, int]:
     texts = "\0".join(input_texts(graph))
-    return {each.placeholder: texts.count(each.placeholder) for each in properties if each.placeholder}
+    return {
+        property_.placeholder: texts.count(property_.placeholder) for property_ in properties if property_.placeholder
+    }
 
 
 def _check_filled(target: Target, values: Mapping[str, Any]) -> None:

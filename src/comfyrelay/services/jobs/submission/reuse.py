@@ -64,7 +64,7 @@ class Reuse:
 
     async def hash_files(self, files: Mapping[str, StoredFile]) -> dict[str, StoredFile]:
         """Add content hashes, except to files that are not uploaded yet."""
-        found = await asyncio.gather(*(self._hash_file(each) for each in files.values()))
+        found = await asyncio.gather(*(self._hash_file(file) for file in files.values()))
         return {each.id: each for each in found}
 
     async def copy_outputs(

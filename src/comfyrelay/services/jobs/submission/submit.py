@@ -124,9 +124,9 @@ class JobSubmission:
         shard = await self._databases.shard_of(tenant_id)
 
         async def work(tx: Tx, balance: int) -> tuple[int, AcceptedJobs | None]:
-            found = {each.id: each for each in await jobs.by_ids(tx, job_ids) if each.tenant_id == tenant_id}
+            found = {id_.id: id_ for id_ in await jobs.by_ids(tx, job_ids) if id_.tenant_id == tenant_id}
             known = await jobs.retries_of(tx, job_ids)
-            old = [found[each] for each in job_ids if each in found and each not in known]
+            old = [found[job_id_] for job_id_ in job_ids if job_id_ in found and job_id_ not in known]
             if any(each.status not in {JobStatus.FAILED, JobStatus.CANCELED} for each in old):
                 raise Conflict("Only failed or canceled jobs can be retried.")
             if not old:

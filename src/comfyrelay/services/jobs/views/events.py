@@ -135,13 +135,13 @@ class JobEvents:
 
     @property
     def subscribers(self) -> int:
-        return sum(each.size for each in self._readers.values())
+        return sum(reader.size for reader in self._readers.values())
 
     def close(self) -> None:
         """End all streams."""
         self._is_closed = True
-        for each in self._readers.values():
-            each.close()
+        for reader in self._readers.values():
+            reader.close()
 
     def _reader_of(self, shard: str) -> "_EventReader":
         return self._readers.setdefault(shard, _EventReader(self._databases, shard, tick_seconds=self._tick_seconds))

@@ -167,8 +167,8 @@ class JobViews:
                 found = await jobs.listed(tx, tenant_id, after_id=before, limit=PAGE_SIZE)
                 of_workflow = [each.id for each in found if each.workflow_id == workflow_id]
                 payloads = await jobs.payloads(tx, of_workflow) if of_workflow else {}
-            for each in payloads.values():
-                yield JobPayload.from_json(each)
+            for payload in payloads.values():
+                yield JobPayload.from_json(payload)
             if len(found) < PAGE_SIZE:
                 return
             before = found[-1].id
@@ -234,7 +234,7 @@ class JobViews:
             by_others = await history.canceled_by_others(tx, tenant_id, canceled) if canceled else set()
             gone = {each.video_id for each in found if each.video_id and _has_lost_output(each, files)}
             videos = await media.videos_of(tx, tenant_id, gone) if gone else {}
-        expired = {each.id for each in videos.values() if each.status == VideoStatus.EXPIRED}
+        expired = {video.id for video in videos.values() if video.status == VideoStatus.EXPIRED}
         running = [each.id for each in found if each.status == JobStatus.PROCESSING]
         nameless = {each.effect_id for each in found if each.output_file_id and each.effect_id is not None}
         leased, slugs = await self._from_queue(tenant_id, running, nameless)

@@ -127,8 +127,8 @@ class _Tenant:
         return elapsed >= QUEUE_READ_SECONDS and (self.is_stale or self.is_busy)
 
     def send(self, message: StreamMessage[LiveMessage]) -> None:
-        for each in self.subscribers:
-            each.push(message)
+        for subscriber in self.subscribers:
+            subscriber.push(message)
 
 
 class LiveUpdates:
@@ -180,7 +180,7 @@ class LiveUpdates:
 
     def check_subscriber_limit(self, tenant_id: str) -> None:
         """Raise `TooManyRequests` before the stream starts; later the status code is already sent."""
-        found = (each.tenants.get(tenant_id) for each in self._readers.values())
+        found = (reader.tenants.get(tenant_id) for reader in self._readers.values())
         if any(each is not None and len(each.subscribers) >= MAX_SUBSCRIBERS for each in found):
             raise TooManyRequests(retry_after_seconds=60)
 
@@ -219,11 +219,11 @@ class LiveUpdates:
             present = [each for each in await jobs.by_ids(tx, ids) if each.tenant_id == tenant_id]
         named = {each.batch_id for each in present if each.batch_id} | (ids - {each.id for each in present})
         # a batch without jobs counts as removed
-        states = [each for each in await self._batches.states(tenant_id, named) if each.total]
+        states = [state for state in await self._batches.states(tenant_id, named) if state.total]
         return Changed(
             jobs=await self._views.view_jobs(tenant_id, present),
             batches=states,
-            removed=sorted(ids - {each.id for each in present} - {each.id for each in states}),
+            removed=sorted(ids - {each.id for each in present} - {state.id for state in states}),
             marked=marked,
             has_credit=any(change.is_credit for change in found),
         )
@@ -248,17 +248,17 @@ class LiveUpdates:
 
     @property
     def subscribers(self) -> int:
-        return sum(each.size for each in self._readers.values())
+        return sum(reader.size for reader in self._readers.values())
 
     def close(self) -> None:
         """End all streams."""
         self.is_closed = True
-        for each in self._readers.values():
-            each.close()
+        for reader in self._readers.values():
+            reader.close()
 
     async def wait_closed(self) -> None:
         """Wait for the reads in progress after `close`."""
-        reading = {*self._reads, *(each.task for each in self._readers.values() if each.task is not None)}
+        reading = {*self._reads, *(reader.task for reader in self._readers.values() if reader.task is not None)}
         if reading:
             _done, late = await asyncio.wait(reading, timeout=CLOSE_SECONDS)
             for each in late:
@@ -278,7 +278,7 @@ class _ChangeReader:
 
     @property
     def size(self) -> int:
-        return sum(len(each.subscribers) for each in self.tenants.values())
+        return sum(len(tenant.subscribers) for tenant in self.tenants.values())
 
     async def add(self, tenant_id: str, subscriber: Subscriber[LiveMessage]) -> _Tenant:
         if tenant_id not in self.tenants:
@@ -356,14 +356,14 @@ class _ChangeReader:
         """Poll queue order and progress, which write no change rows, for all tenants with active jobs together."""
         if not tenants:
             return
-        if stale := [each for each in tenants if each.is_stale or each.counts is None]:
+        if stale := [tenant for tenant in tenants if tenant.is_stale or tenant.counts is None]:
             counts = await self._live.overview.counts_of(self._shard, [each.id for each in stale])
             for each in stale:
                 each.counts, each.is_stale = counts[each.id], False
-        queues = await self._live.overview.leased_and_waiting([each.id for each in tenants], limit=MAX_WAITING)
-        for each in tenants:
-            each.queue_read_at = asyncio.get_running_loop().time()
-            await self._send_queue(each, *queues[each.id])
+        queues = await self._live.overview.leased_and_waiting([tenant.id for tenant in tenants], limit=MAX_WAITING)
+        for tenant in tenants:
+            tenant.queue_read_at = asyncio.get_running_loop().time()
+            await self._send_queue(tenant, *queues[tenant.id])
 
     async def _send_queue(self, tenant: _Tenant, leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> None:
         summary = summarize_queue(tenant.counts or {}, leased, waiting)

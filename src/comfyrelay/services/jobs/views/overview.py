@@ -104,7 +104,7 @@ class QueueOverview:
         async with self._databases.central.read() as tx:
             leased = await overview.leased(tx, tenant_ids)
             waiting = await overview.waiting(tx, tenant_ids, limit=limit)
-        return {each: (leased[each], waiting[each]) for each in tenant_ids}
+        return {tenant_id_: (leased[tenant_id_], waiting[tenant_id_]) for tenant_id_ in tenant_ids}
 
     async def job_details(self, tenant_id: str, job_id: str) -> JobDetails:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -115,17 +115,19 @@ class QueueOverview:
             attempts = await jobs.attempts_of(tx, [job_id])
             output = job.output_file_id
             metadata = await media.metadata_of(tx, tenant_id, output) if output is not None else None
-            own = await media.ids_at(tx, tenant_id, [each.path for each in payload.assets])
+            own = await media.ids_at(tx, tenant_id, [asset.path for asset in payload.assets])
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow_ever(tx, job.workflow_id)
-        properties = [Property.from_json(each) for each in workflow.properties] if workflow else []
+        properties = [Property.from_json(property_) for property_ in workflow.properties] if workflow else []
         return JobDetails(
             workflow_slug=workflow.slug if workflow else "",
             workflow_name=workflow.name if workflow else "",
             inputs=await self._inputs(payload, properties, own),
             error_detail=job.error_detail,
             # the job's own seed is certain; a worker may find several in the graph
-            attempts=attempts if payload.seed is None else [replace(each, seed=payload.seed) for each in attempts],
+            attempts=attempts
+            if payload.seed is None
+            else [replace(attempt, seed=payload.seed) for attempt in attempts],
             output_metadata=metadata,
         )
 
@@ -133,26 +135,26 @@ class QueueOverview:
         self, payload: JobPayload, properties: Sequence[Property], own: Mapping[str, str]
     ) -> list[InputValue]:
         """Inputs in the order of the workflow's properties. Properties removed since appear as placeholders."""
-        by_key = {each.key: each for each in properties}
+        by_key = {property_.key: property_ for property_ in properties}
         found = [
             InputValue(
-                key=each.key,
-                label=by_key[each.key].display_name if each.key in by_key else each.key,
+                key=asset.key,
+                label=by_key[asset.key].display_name if asset.key in by_key else asset.key,
                 role=Role.INPUT,
-                type=each.type,
-                value=each.name,
+                type=asset.type,
+                value=asset.name,
                 is_default=False,
-                file_id=own.get(each.path),
+                file_id=own.get(asset.path),
                 url=await self._objects.sign_download(
-                    each.path,
+                    asset.path,
                     ttl_seconds=self._ttl_seconds,
-                    filename=each.name,
-                    content_type=servable_content_type(each.mime_type),
+                    filename=asset.name,
+                    content_type=servable_content_type(asset.mime_type),
                 ),
             )
-            for each in payload.assets
+            for asset in payload.assets
         ]
-        by_placeholder = {each.placeholder: each for each in properties}
+        by_placeholder = {property_.placeholder: property_ for property_ in properties}
         for placeholder, value in payload.values.items():
             prop = by_placeholder.get(placeholder)
             if prop is not None and not prop.user_configurable and prop.default_value is None:

@@ -27,7 +27,7 @@ class RecentOutputs:
 
     async def covers(self, tenant_id: str) -> Covers:
         """For each effect and workflow, the poster of a recent output."""
-        made = [each for each in await self._outputs(tenant_id) if each.output_file_id is not None]
+        made = [output for output in await self._outputs(tenant_id) if output.output_file_id is not None]
         newest: dict[tuple[str, int], list[str]] = {}
         for each in made:
             key = ("workflow", each.workflow_id) if each.effect_id is None else ("effect", each.effect_id)
@@ -45,9 +45,9 @@ class RecentOutputs:
     async def pace(self, tenant_id: str, *, workflow_id: int, effect_id: int | None) -> Pace | None:
         """Recent durations of its jobs; `None` if there are none."""
         seconds = [
-            (each.completed_at - each.started_at).total_seconds()
-            for each in await self._outputs(tenant_id)
-            if each.started_at is not None and (each.workflow_id, each.effect_id) == (workflow_id, effect_id)
+            (output.completed_at - output.started_at).total_seconds()
+            for output in await self._outputs(tenant_id)
+            if output.started_at is not None and (output.workflow_id, output.effect_id) == (workflow_id, effect_id)
         ]
         return pace_of(seconds)
 

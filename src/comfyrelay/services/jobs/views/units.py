@@ -154,7 +154,7 @@ class QueueUnits:
             fetched = {
                 each.job_id for each in (await overview.leased(tx, [tenant_id]))[tenant_id] if each.is_prefetched
             }
-        return page.holding([_item(each, facts, fetched) for each in page.items])
+        return page.holding([_item(item, facts, fetched) for item in page.items])
 
     async def _matching(self, tenant_id: str, wanted: UnitFilter) -> set[Unit] | None:
         """Units that match workflow and search; `None` if all do."""
@@ -299,8 +299,8 @@ class QueueUnits:
         of_batch: dict[str, list[BatchItem]] = {}
         for item in items:
             of_batch.setdefault(item.batch_id, []).append(item)
-        workflow_ids = {each.workflow_id for each in singles.values()}
-        workflow_ids |= {each.workflow_id for each in summaries.values()}
+        workflow_ids = {single.workflow_id for single in singles.values()}
+        workflow_ids |= {summary.workflow_id for summary in summaries.values()}
         async with self._databases.central.read() as tx:
             workflows = await catalogue.workflows_ever(tx, workflow_ids)
             learnt = await durations.known(tx, workflow_ids)

@@ -227,13 +227,16 @@ async def note(tx: Tx, transitions: Iterable[Transition], *, at: datetime) -> No
     """Record the effect of transitions on bursts: the cost of a cloud run, and its end."""
     rows = [
         {
-            "dispatch_id": each.after.id,
-            "cost_micros": each.after.cost_micros - each.before.cost_micros if _was_there(each) else 0,
-            "ended_at": at if each.after.is_terminal or _is_back(each) else None,
-            "back_reason": each.reason if _is_back(each) else None,
+            "dispatch_id": transition.after.id,
+            "cost_micros": transition.after.cost_micros - transition.before.cost_micros
+            if _was_there(transition)
+            else 0,
+            "ended_at": at if transition.after.is_terminal or _is_back(transition) else None,
+            "back_reason": transition.reason if _is_back(transition) else None,
         }
-        for each in transitions
-        if each.before.has_burst and (_is_back(each) or each.after.is_terminal or each.lease_outcome is not None)
+        for transition in transitions
+        if transition.before.has_burst
+        and (_is_back(transition) or transition.after.is_terminal or transition.lease_outcome is not None)
     ]
     if rows:
         await tx.write(_note, with_rows(rows))

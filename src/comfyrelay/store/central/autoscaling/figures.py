@@ -15,7 +15,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now, sql_literal
 
 # At most this many of the newest are read, which is enough for metrics at a hundred ended leases per second.
-MOST_ENTRIES = 100_000
+MAX_ENTRIES = 100_000
 LEASE_EVENT = "lease"
 
 
@@ -105,7 +105,7 @@ async def ended_since(tx: Tx, since: datetime) -> list[EndedLease]:
     newest = await tx.scalar(newest_query())
     if newest is None:
         return []
-    floor = max(newest - MOST_ENTRIES, await tx.scalar(floor_query(since)) or 0)
+    floor = max(newest - MAX_ENTRIES, await tx.scalar(floor_query(since)) or 0)
     return [EndedLease(**row._mapping) for row in await tx.execute(ended_query(since, floor=floor))]
 
 

@@ -12,10 +12,10 @@ from comfyrelay.store.central.queue.dispatches import COLUMNS, from_row, leased_
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import dispatch_leases
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import MOST_SCANNED, Loose, newest_first
+from comfyrelay.store.paging import MAX_SCANNED, Loose, newest_first
 from comfyrelay.store.types import sql_literal
 
-MOST_SEARCHED = 4_000
+MAX_SEARCHED = 4_000
 
 
 async def page(
@@ -29,7 +29,7 @@ async def page(
         had = _had_by(wanted.worker_id, before_id)
         query = query.join(had, had.c.dispatch_id == d.c.id)
     # a search in leases takes longer per row
-    most = MOST_SCANNED if wanted.search is None else MOST_SEARCHED
+    most = MAX_SCANNED if wanted.search is None else MAX_SEARCHED
     rows, before = await newest_first(tx, query, d.c.id, limit=limit, loose=_tried_on_each(wanted), most=most)
     return [_listed(row) for row in rows], before
 

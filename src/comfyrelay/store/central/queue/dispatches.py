@@ -34,7 +34,7 @@ from comfyrelay.domain.records.jobs import NewDispatch
 from comfyrelay.store.central.tables import ai_job_dispatches as d
 from comfyrelay.store.central.tables import workers, workflow_blocks, workflow_durations
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import MOST_SCANNED
+from comfyrelay.store.paging import MAX_SCANNED
 from comfyrelay.store.row_parameters import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now, sql_literal
 
@@ -221,7 +221,7 @@ def leased_by(worker_id: str) -> ColumnElement[bool]:
 
 
 async def write(tx: Tx, transitions: Iterable[Transition]) -> None:
-    after = [each.after for each in transitions]
+    after = [transition.after for transition in transitions]
     if all(each.is_terminal for each in after):
         await tx.write(_write_finished, with_rows(as_rows(after, ("id", *_FINISH))))
     else:
@@ -333,7 +333,7 @@ async def to_stop(tx: Tx, ids: Iterable[int]) -> list[int]:
 
 
 async def by_job(tx: Tx, tenant_id: str, job_ids: Iterable[str]) -> dict[str, Dispatch]:
-    return await of_jobs(tx, ((tenant_id, each) for each in job_ids))
+    return await of_jobs(tx, ((tenant_id, job_id_) for job_id_ in job_ids))
 
 
 async def of_jobs(tx: Tx, jobs: Iterable[tuple[str, str]]) -> dict[str, Dispatch]:
@@ -394,7 +394,7 @@ NOT_RUNNING = RunningDispatch()
 
 async def running_of(tx: Tx, tenant_id: str, jobs: Iterable[str]) -> dict[str, RunningDispatch]:
     """Return the leased jobs by job."""
-    rows = [{"tenant_id": tenant_id, "tenant_job_id": each} for each in jobs]
+    rows = [{"tenant_id": tenant_id, "tenant_job_id": job} for job in jobs]
     result = await tx.fetch(_running_of, with_rows(rows))
     return {
         row.tenant_job_id: RunningDispatch(json_value(row.progress), bool(row.is_prefetch), row.cancel_requested_at)
@@ -512,7 +512,7 @@ async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 5
 def mean_duration_query(workflow_ids: Sequence[int], *, of_last: int) -> Select[Any]:
     """Limited, because completed dispatches have no index by workflow. For one that never ran, all would be read."""
     names = ("id", "status", "workflow_id", "duration_seconds")
-    seen = select(*(d.c[name] for name in names)).order_by(d.c.id.desc()).limit(MOST_SCANNED).subquery("seen")
+    seen = select(*(d.c[name] for name in names)).order_by(d.c.id.desc()).limit(MAX_SCANNED).subquery("seen")
     newest = (
         select(seen.c.duration_seconds)
         .where(seen.c.status == sql_literal(DispatchStatus.COMPLETED), seen.c.workflow_id.in_(workflow_ids))

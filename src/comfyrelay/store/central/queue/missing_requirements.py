@@ -22,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.capabilities import (
-    MOST_NAMES_KEPT,
+    MAX_NAMES_KEPT,
     Fitness,
     RequirementKind,
     Requirements,
@@ -185,8 +185,8 @@ async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
         {
             "worker_id": worker_id,
             "workflow_hash": hash_,
-            "node_types": list(each.missing_node_types[:MOST_NAMES_KEPT]),
-            "models": list(each.missing_models[:MOST_NAMES_KEPT]),
+            "node_types": list(each.missing_node_types[:MAX_NAMES_KEPT]),
+            "models": list(each.missing_models[:MAX_NAMES_KEPT]),
             "silent": list(each.silent),
         }
         for (worker_id, hash_), each in found.items()
@@ -260,7 +260,7 @@ def _pairs_of(dialect: str) -> Executable:
 def unfinished_query() -> Select[Any]:
     """The hashes of unfinished jobs. Each state has its own index."""
     states = (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED)
-    first, *rest = (select(d.c.workflow_hash).where(d.c.status == sql_literal(each)) for each in states)
+    first, *rest = (select(d.c.workflow_hash).where(d.c.status == sql_literal(state)) for state in states)
     return select(first.union(*rest).subquery())
 
 

@@ -51,10 +51,10 @@ async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
         .order_by(fleets.c.id)
     )
     found = [*(await tx.scalars(of_workers)), *(await tx.scalars(of_fleets))]
-    return [str(each) for each in dict.fromkeys(found)][:limit]
+    return [str(fromkey) for fromkey in dict.fromkeys(found)][:limit]
 
 
 async def named(tx: Tx) -> set[str]:
     """Return all hashes in use."""
     columns = (workers.c.node_definitions_hash, fleets.c.node_definitions_hash)
-    return set((await tx.scalars(union(*(select(each).where(each.is_not(None)) for each in columns)))).all())
+    return set((await tx.scalars(union(*(select(column).where(column.is_not(None)) for column in columns)))).all())

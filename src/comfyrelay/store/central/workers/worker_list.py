@@ -118,7 +118,7 @@ async def places(
     asked = {"stale_seconds": stale_seconds, "fleet_slug": fleet_slug, "stage": stage}
     if not (words := (search or "").split()):
         return list(map(SortedWorker._make, await tx.fetch(places_query(sort), asked)))
-    query = places_query(sort)(tx.dialect).where(*(_names(each, tx.dialect) for each in words))
+    query = places_query(sort)(tx.dialect).where(*(_names(word, tx.dialect) for word in words))
     return list(map(SortedWorker._make, (await tx.execute(query, asked)).all()))
 
 
@@ -164,7 +164,7 @@ async def listed(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> 
         return []
     rows = await tx.fetch(listed_query, {**with_ids(worker_ids), "stale_seconds": stale_seconds})
     found = {row.worker_id: _worker(dict(row._mapping.items())) for row in rows}
-    return [found[each] for each in worker_ids if each in found]
+    return [found[worker_id_] for worker_id_ in worker_ids if worker_id_ in found]
 
 
 @cache

@@ -113,7 +113,7 @@ def _write_outputs(dialect: str) -> Executable:
 
 async def use_files(tx: Tx, tenant_id: str, paths: Iterable[str]) -> None:
     """Record that jobs use the files at these paths: uploads are kept and get a poster."""
-    rows = [{"path": each} for each in paths]
+    rows = [{"path": path} for path in paths]
     await tx.write(_use_files, {**with_rows(rows), "owner": tenant_id})
 
 

@@ -112,7 +112,7 @@ export async function uploadAsset(file: File, onProgress?: (part: number) => voi
   return data.path;
 }
 
-const MOST_TRIES = 50;
+const MAX_ATTEMPTS = 50;
 
 /** Uses the first free slug: `portrait`, `portrait-2`. */
 export async function createWithFreeSlug<T>(slug: string, make: (slug: string) => Promise<T>): Promise<T> {
@@ -121,7 +121,7 @@ export async function createWithFreeSlug<T>(slug: string, make: (slug: string) =
       return await make(number === 1 ? slug : `${slug.slice(0, 96)}-${number}`);
     } catch (thrown) {
       const isTaken = thrown instanceof Problem && thrown.status === 409 && !thrown.missing.length;
-      if (!isTaken || number === MOST_TRIES) throw thrown;
+      if (!isTaken || number === MAX_ATTEMPTS) throw thrown;
     }
   }
 }

@@ -8,7 +8,7 @@ import styles from "./workflow.module.css";
 
 const texts = all.builder;
 
-const MOST_SHOWN = 100;
+const MAX_SHOWN = 100;
 
 export function OtherInputs({
   built,
@@ -39,7 +39,7 @@ export function OtherInputs({
           onChange={(event) => setSearch(event.target.value)}
         />
         <ul className={styles.inputs} aria-label={texts.graph}>
-          {found.slice(0, MOST_SHOWN).map((each) => (
+          {found.slice(0, MAX_SHOWN).map((each) => (
             <li key={`${each.nodeId} ${each.name}`}>
               <span>
                 {humanize(each.name)}

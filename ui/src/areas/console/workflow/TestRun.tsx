@@ -153,12 +153,12 @@ function Outcome({ made, worker }: { made: Job; worker: string | null }) {
   );
 }
 
-const MOST_NAMED = 3;
+const MAX_NAMED = 3;
 
 function whereOf(workers: readonly WorkerCheck[], chosen: string): string {
   if (chosen !== ANY) return texts.onOne(chosen);
   const able = workers.filter((each) => each.fit !== "unable").map((each) => each.worker_id);
-  return able.length ? texts.onFirst(able.slice(0, MOST_NAMED), able.length - MOST_NAMED) : texts.nobodyCan;
+  return able.length ? texts.onFirst(able.slice(0, MAX_NAMED), able.length - MAX_NAMED) : texts.nobodyCan;
 }
 
 /** The worker that leased the job, if any. */
