@@ -26,7 +26,7 @@ from comfyrelay.worker.check import RESPONDS, check_comfyui, check_installs, che
 
 GIB = 1024**3
 # Free space: below the first limit nothing works, below the second large outputs may not fit.
-LEAST_SPACE = GIB // 10
+MIN_SPACE = GIB // 10
 LITTLE_SPACE = 5 * GIB
 
 
@@ -86,7 +86,7 @@ def about_folder(folder: Path, holder: str | None) -> Iterator[CheckResult]:
         yield broken(about, error.detail)
     free = free_bytes(place)
     text = f"{free / GIB:.1f} GiB are free on the disk of {folder}."
-    if free < LEAST_SPACE:
+    if free < MIN_SPACE:
         yield broken("disk", f"{text} Make room: the queue itself cannot be kept.")
     elif free < LITTLE_SPACE:
         yield lacking("disk", f"{text} Outputs may not fit.")

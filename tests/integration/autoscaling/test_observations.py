@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.domain.autoscaling.learning import HALF_LIFE_SECONDS, LEAST_BURSTS
+from comfyrelay.domain.autoscaling.learning import HALF_LIFE_SECONDS, MIN_BURSTS
 from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.autoscaling.observations import WorkerLimits
@@ -185,7 +185,7 @@ class TestQueue:
 
     async def test_learned_following_jobs_survive_a_restart(self, fleets: Fleets) -> None:
         await fleets.submit()
-        for _ in range(LEAST_BURSTS):
+        for _ in range(MIN_BURSTS):
             assert (await fleets.seen()).following_jobs == 0.0
             await fleets.pass_time(3600)
             await fleets.submit(3)

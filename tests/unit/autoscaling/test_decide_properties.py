@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.learning import LEAST_ARRIVALS, LEAST_BURSTS, Following, Rate
+from comfyrelay.domain.autoscaling.learning import MIN_ARRIVALS, MIN_BURSTS, Following, Rate
 from comfyrelay.domain.autoscaling.limits import pause_left
 from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
 from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
@@ -74,7 +74,7 @@ def test_more_waiting_work_never_means_fewer_machines(
     assert after.desired >= before.desired
 
 
-@given(works, any_fleet(), st.integers(0, LEAST_ARRIVALS - 1), st.integers(0, LEAST_BURSTS - 1))
+@given(works, any_fleet(), st.integers(0, MIN_ARRIVALS - 1), st.integers(0, MIN_BURSTS - 1))
 def test_fleet_without_history_never_has_more_machines_than_jobs(
     work: list[QueuedWork], fleet: SeenFleet, arrivals: int, bursts: int
 ) -> None:

@@ -11,7 +11,7 @@ from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
 WARM_LOOKAHEAD = 32
 WARM_WAIT_SECONDS = 120.0
 # Like the server: a job that takes longer than expected is about to end.
-LEAST_SECONDS_LEFT = 1.0
+MIN_SECONDS_LEFT = 1.0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -105,7 +105,7 @@ def seen(
             id=machine.id,
             state=MachineState.BOOTING,
             price_per_hour=setting.price_per_hour,
-            boot_seconds_left=max(LEAST_SECONDS_LEFT, boot_seconds - age),
+            boot_seconds_left=max(MIN_SECONDS_LEFT, boot_seconds - age),
             age_seconds=age,
         )
     if machine.running is not None:
@@ -114,7 +114,7 @@ def seen(
             state=MachineState.DRAINING if machine.is_draining else MachineState.BUSY,
             price_per_hour=setting.price_per_hour,
             leases=1,
-            busy_seconds_left=max(LEAST_SECONDS_LEFT, machine.started_at + run_seconds - now),
+            busy_seconds_left=max(MIN_SECONDS_LEFT, machine.started_at + run_seconds - now),
             age_seconds=age,
         )
     return SeenMachine(

@@ -13,10 +13,10 @@ from comfyrelay.domain.autoscaling.spec import MAX_BOOT_SECONDS, InstanceType, M
 # For a workflow that has not run yet.
 UNKNOWN_SECONDS = 60.0
 # Minimum weight of a new job: a changed workflow is learnt within a few dozen jobs.
-LEAST_WEIGHT = 0.05
+MIN_WEIGHT = 0.05
 HALF_LIFE_SECONDS = 300.0
 DEFAULT_BOOT_SECONDS = 180.0
-LEAST_SECONDS_LEFT = 1.0
+MIN_SECONDS_LEFT = 1.0
 # A local process starts faster than a cloud machine.
 LOCAL_BOOT_SECONDS = 30.0
 # Number of newest boots that count.
@@ -25,11 +25,11 @@ LAUNCHES_SECONDS = 300.0
 # Two reads of one clock may differ by this much.
 CLOCK_ERROR_SECONDS = 1.0
 # Fewer arrivals give no rate, and after this silence a new stream starts.
-LEAST_ARRIVALS = 5
+MIN_ARRIVALS = 5
 SILENCE_SECONDS = 3 * HALF_LIFE_SECONDS
 # Number of newest bursts that count, and the minimum for a prediction.
 NEWEST_BURSTS = 20
-LEAST_BURSTS = 5
+MIN_BURSTS = 5
 # How long a refused launch is not repeated, by kind of refusal.
 REFUSED_SECONDS = {"capacity": 60.0, "throttled": 15.0, "quota": 300.0, "setup": 60.0}
 
@@ -40,7 +40,7 @@ class Duration:
     mean_seconds: float
 
     def with_one_more(self, seconds: float) -> "Duration":
-        weight = max(1 / (self.jobs + 1), LEAST_WEIGHT)
+        weight = max(1 / (self.jobs + 1), MIN_WEIGHT)
         return Duration(
             jobs=self.jobs + 1,
             mean_seconds=self.mean_seconds + weight * (seconds - self.mean_seconds),
@@ -80,7 +80,7 @@ class Rate:
 
     def seen_seconds(self) -> float:
         """How long arrivals were observed: a few in a row give no rate."""
-        if self._at is None or self._since is None or self._count < LEAST_ARRIVALS:
+        if self._at is None or self._since is None or self._count < MIN_ARRIVALS:
             return 0.0
         return (self._at - self._since).total_seconds()
 
@@ -131,7 +131,7 @@ class Following:
 
     def jobs(self) -> float:
         """The median, which a single flood does not move."""
-        return float(median(self._followed)) if len(self._followed) >= LEAST_BURSTS else 0.0
+        return float(median(self._followed)) if len(self._followed) >= MIN_BURSTS else 0.0
 
     def _close(self) -> None:
         if self._began is not None:
@@ -165,7 +165,7 @@ def usual_boot(took: Sequence[float]) -> float | None:
 
 def seconds_left(expected: float, passed: float) -> float:
     """Remaining time of a boot or job. One that takes longer than expected is about to end."""
-    return max(LEAST_SECONDS_LEFT, expected - passed)
+    return max(MIN_SECONDS_LEFT, expected - passed)
 
 
 def seconds_ago(then: datetime, now: datetime) -> float:

@@ -8,13 +8,13 @@ from typing import Any
 
 # The last machine of a fleet stays this long without work.
 LAST_IDLE_SECONDS = 900.0
-MAX_MACHINES = 10
+DEFAULT_MAX_MACHINES = 10
 # Sanity limits: larger values are mistakes and would overflow.
 MAX_MACHINES = 10_000
 MAX_SLOTS = 64
 MAX_MONEY = 1e9
 MAX_LAUNCHES_PER_MINUTE = 100
-LEAST_SPEED, MAX_SPEED = 0.001, 1000.0
+MIN_SPEED, MAX_SPEED = 0.001, 1000.0
 MAX_BOOT_SECONDS = 86_400.0
 # Midnight as the end of a schedule.
 END_OF_DAY = "24:00"
@@ -91,7 +91,7 @@ class Schedule:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
     min_machines: int = 0
-    max_machines: int = MAX_MACHINES
+    max_machines: int = DEFAULT_MAX_MACHINES
     launches_per_minute: int = 10
     cost_per_hour: float | None = None
     # after this many consecutive launches without a worker, launching pauses

@@ -12,7 +12,7 @@ from typing import Any
 from comfyrelay.domain.autoscaling.schedules import zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
-    LEAST_SPEED,
+    MIN_SPEED,
     MAX_LAUNCHES_PER_MINUTE,
     MAX_MACHINES,
     MAX_MONEY,
@@ -138,7 +138,7 @@ def _schedule(found: Mapping[str, Any]) -> Schedule:
 def _instance_type(found: Mapping[str, Any]) -> InstanceType:
     kind = InstanceType(**_known(InstanceType, found))
     _within("price_per_hour", kind.price_per_hour, 0, MAX_MONEY)
-    _within("speed", kind.speed, LEAST_SPEED, MAX_SPEED)
+    _within("speed", kind.speed, MIN_SPEED, MAX_SPEED)
     return kind
 
 

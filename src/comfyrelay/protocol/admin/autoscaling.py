@@ -9,7 +9,7 @@ from comfyrelay.domain.autoscaling.observation import MachineState
 from comfyrelay.domain.autoscaling.schedules import zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
-    LEAST_SPEED,
+    MIN_SPEED,
     MAX_BOOT_SECONDS,
     MAX_LAUNCHES_PER_MINUTE,
     MAX_MACHINES,
@@ -61,7 +61,7 @@ class InstanceTypeBody(Request):
 
     name: Line
     price_per_hour: Money = 0.0
-    speed: Annotated[float, Field(strict=True, ge=LEAST_SPEED, le=MAX_SPEED, allow_inf_nan=False)] = 1.0
+    speed: Annotated[float, Field(strict=True, ge=MIN_SPEED, le=MAX_SPEED, allow_inf_nan=False)] = 1.0
 
 
 class BundleBody(Request):
