@@ -12,12 +12,12 @@ from typing import Any
 from comfyrelay.domain.autoscaling.schedules import zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
-    MIN_SPEED,
     MAX_LAUNCHES_PER_MINUTE,
     MAX_MACHINES,
     MAX_MONEY,
     MAX_SLOTS,
     MAX_SPEED,
+    MIN_SPEED,
     Bundle,
     InstanceType,
     Limits,

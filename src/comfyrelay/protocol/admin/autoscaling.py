@@ -9,13 +9,13 @@ from comfyrelay.domain.autoscaling.observation import MachineState
 from comfyrelay.domain.autoscaling.schedules import zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
-    MIN_SPEED,
     MAX_BOOT_SECONDS,
     MAX_LAUNCHES_PER_MINUTE,
     MAX_MACHINES,
     MAX_MONEY,
     MAX_SLOTS,
     MAX_SPEED,
+    MIN_SPEED,
     MachineProviderName,
     Policy,
 )
