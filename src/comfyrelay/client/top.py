@@ -75,7 +75,7 @@ class TopView:
     counts: dict[str, int]
     more: list[str]
     waits_for: str | None
-    comfyui_away: list[str]
+    comfyui_unreachable: list[str]
     workers: list[Busy] | None
     # for each GPU that several ComfyUI may share: why that many
     gpus: list[str]
@@ -107,7 +107,7 @@ async def take_snapshot(client: Client, labels: Labels) -> TopView:
         counts={status: counts.get(status, len(jobs)) for status, (jobs, _) in pages.items()},
         more=[] if now else [status for status, (_, has_more) in pages.items() if has_more],
         waits_for=await _why(client, queued[0]) if queued[0] and not runs else None,
-        comfyui_away=now.comfyui_away if now else [],
+        comfyui_unreachable=now.comfyui_unreachable if now else [],
         workers=await _workers(client, now),
         gpus=await _gpus(client),
         running=runs,
@@ -174,8 +174,8 @@ async def _why(client: Client, queued: Sequence[Job]) -> str | None:
 def shown(seen: TopView, now: datetime, chosen: Choice | None = None) -> RenderableType:
     parts: list[RenderableType] = [_headline(seen), *_about_workers(seen)]
     parts += [Text(printable(each), style="dim") for each in seen.gpus]
-    parts += [Text(printable(each), style="red") for each in seen.comfyui_away]
-    if seen.waits_for and not seen.comfyui_away:
+    parts += [Text(printable(each), style="red") for each in seen.comfyui_unreachable]
+    if seen.waits_for and not seen.comfyui_unreachable:
         parts.append(Text(printable(seen.waits_for), style="yellow"))
     if seen.running:
         parts += [_rule("running"), _running(seen, now)]

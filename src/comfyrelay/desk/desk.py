@@ -195,7 +195,7 @@ class Desk:
                 [] if workers.is_all_simulated else workers.comfyui_urls,
                 script=self.script,
             ),
-            comfyui_away=workers.unreachable_comfyui,
+            comfyui_unreachable=workers.unreachable_comfyui,
             trying=trying,
             data_dir=self.settings.data_dir,
             input_folder=self.input_folder,

@@ -17,7 +17,7 @@ class DeskState:
     # managed ComfyUIs come and go
     find_comfyui: Callable[[], list[str]]
     # unreachable ones
-    comfyui_away: Callable[[], Sequence[str]]
+    comfyui_unreachable: Callable[[], Sequence[str]]
     # the checks of `doctor`
     examine: Callable[[], AsyncIterator[CheckResult]]
     trying: Trying

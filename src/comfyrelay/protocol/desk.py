@@ -241,10 +241,10 @@ class Fetched(AnswerBody):
 
 class Now(AnswerBody):
     """`waiting` is in queue order; `worker` is null until it has registered. Prefetched jobs count as waiting, although
-    their status is `processing`. `comfyui_away` has the reason for each ComfyUI that cannot be used."""
+    their status is `processing`. `comfyui_unreachable` has the reason for each ComfyUI that cannot be used."""
 
     worker: WorkerNow | None
-    comfyui_away: list[str]
+    comfyui_unreachable: list[str]
     counts: dict[OpenEnum[JobStatus], int]
     running: list[QueueUnit]
     waiting: list[QueueUnit]
@@ -254,7 +254,7 @@ class Now(AnswerBody):
 class Away(AnswerBody):
     """The reason for each ComfyUI that cannot be used."""
 
-    comfyui_away: list[str]
+    comfyui_unreachable: list[str]
 
 
 class InputValue(AnswerBody):

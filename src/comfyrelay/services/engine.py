@@ -70,7 +70,7 @@ class Hooks:
     # whether batches may name notification URLs; only if every user is the owner
     sends_notifications: bool = False
     # if all workers of a stage are in this process: why none of their ComfyUI servers is available
-    comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: ()
+    comfyui_unreachable: Callable[[str], Sequence[str]] = lambda _stage: ()
     # whether a worker of this process has yet to register
     is_worker_starting: Callable[[str], bool] = lambda _stage: False
     # the stage of a workflow's jobs; by default the requested one, or the server's
@@ -122,7 +122,7 @@ class Engine:
             context,
             self.outbox,
             self.catalogue.graphs,
-            comfyui_away=self._hooks.comfyui_away,
+            comfyui_unreachable=self._hooks.comfyui_unreachable,
             is_worker_starting=self._hooks.is_worker_starting,
             why_here=self._why_here,
             on_leased=self._leased,
@@ -133,7 +133,7 @@ class Engine:
             self.queue,
             self.catalogue.graphs,
             desk_workers=self._hooks.desk_workers,
-            comfyui_away=self._hooks.comfyui_away,
+            comfyui_unreachable=self._hooks.comfyui_unreachable,
         )
         self.scaling = Scaling(context, self.fleet, self.outbox, self.queue)
         self.jobs = Jobs(

@@ -115,7 +115,7 @@ class Agent:
         return [work.lease for work in self._works]
 
     @property
-    def comfyui_away(self) -> list[str]:
+    def comfyui_unreachable(self) -> list[str]:
         return self._servers.away
 
     @property

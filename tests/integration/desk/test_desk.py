@@ -181,7 +181,7 @@ async def test_unreachable_comfyui_is_shown_everywhere_until_it_is_back(tmp_path
         await until_waiting(client, job.id, why)
         assert await away_at(client) == [away]
         seen = await take_snapshot(client, Labels(client))
-        assert (seen.comfyui_away, (seen.waits_for or "").partition(": ")[2]) == ([away], why)
+        assert (seen.comfyui_unreachable, (seen.waits_for or "").partition(": ")[2]) == ([away], why)
         async with Simulator(port=port) as simulator:
             async for _event in client.events(job.id):
                 pass
@@ -217,7 +217,7 @@ def sample(desk: Desk) -> Path:
 async def away_at(client: Client) -> list[str]:
     now = await client.now()
     assert now is not None
-    away: list[str] = now.comfyui_away
+    away: list[str] = now.comfyui_unreachable
     return away
 
 

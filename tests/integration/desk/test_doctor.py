@@ -70,7 +70,7 @@ async def test_desk_page_shows_the_same_check_results(machine: Path) -> None:
             told = (await http.get("/api/desk/findings")).json()["data"]
             await simulator.close()
             later = (await http.get("/api/desk/findings")).json()["data"]["items"]
-            assert (await http.get("/api/desk/away")).json()["data"].keys() == {"comfyui_away"}
+            assert (await http.get("/api/desk/away")).json()["data"].keys() == {"comfyui_unreachable"}
     assert told["configuration"] is None
     [comfyui] = [each for each in told["items"] if each["about"] == f"ComfyUI {simulator.url}"]
     assert "2 models" in comfyui["text"]

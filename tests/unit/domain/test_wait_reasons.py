@@ -29,7 +29,7 @@ def test_longest_lasting_reason_is_reported() -> None:
     later = NOW + timedelta(seconds=1)
     assert told(is_paused=True, shard_is_down=True, available_at=later).reason is Reason.PAUSED
     assert told(shard_is_down=True, available_at=later).reason is Reason.SHARD_DOWN
-    assert told(FREE, comfyui_away=["http://a"], available_at=later).reason is Reason.NO_COMFYUI
+    assert told(FREE, comfyui_unreachable=["http://a"], available_at=later).reason is Reason.NO_COMFYUI
     assert told(available_at=later).reason is Reason.NOT_BEFORE
     assert told().reason is Reason.NO_WORKER
     assert told(BLOCKED).reason is Reason.BLOCKED
@@ -43,12 +43,12 @@ def test_starting_worker_is_waited_for() -> None:
     assert (waiting.reason, waiting.position) == (Reason.MACHINE_STARTING, 1)
     assert waiting.text.startswith("The worker is starting.")
     # a longer-lasting reason is still reported, and a registered worker is not waited for
-    assert told(is_worker_starting=True, comfyui_away=["It is off."]).reason is Reason.NO_COMFYUI
+    assert told(is_worker_starting=True, comfyui_unreachable=["It is off."]).reason is Reason.NO_COMFYUI
     assert told(FREE, is_worker_starting=True).reason is Reason.STARTING
 
 
 def test_comfyui_that_is_away_is_named() -> None:
-    assert told(FREE, comfyui_away=["It is off.", "So is this."]).text.startswith("It is off. So is this. ")
+    assert told(FREE, comfyui_unreachable=["It is off.", "So is this."]).text.startswith("It is off. So is this. ")
 
 
 def test_free_worker_that_others_are_ahead_for_does_not_mean_starting() -> None:

@@ -1,7 +1,7 @@
 import { useQuery } from "@tanstack/react-query";
 import { useMatchRoute } from "@tanstack/react-router";
 import { TriangleAlert } from "lucide-react";
-import { comfyuiAway } from "@/api/queries";
+import { comfyuiUnreachable } from "@/api/queries";
 import { useSession } from "@/session/session";
 import { common } from "@/texts/common";
 import styles from "./ComfyuiNotice.module.css";
@@ -10,7 +10,7 @@ import styles from "./ComfyuiNotice.module.css";
 export function ComfyuiNotice() {
   const { desk } = useSession();
   const isQueue = Boolean(useMatchRoute()({ to: "/queue" }));
-  const { data = [] } = useQuery({ ...comfyuiAway, enabled: desk !== null && !isQueue });
+  const { data = [] } = useQuery({ ...comfyuiUnreachable, enabled: desk !== null && !isQueue });
   if (isQueue) return null;
   return (
     <div role="status" aria-label={common.comfyui} className={styles.notice}>

@@ -2,7 +2,7 @@ import { queryOptions, useQuery } from "@tanstack/react-query";
 import { CircleAlert, CircleCheck, RotateCw, TriangleAlert } from "lucide-react";
 import { get } from "@/api/client";
 import { sentence } from "@/api/problem";
-import { comfyuiAway, desk as deskQuery, keys } from "@/api/queries";
+import { comfyuiUnreachable, desk as deskQuery, keys } from "@/api/queries";
 import { Button, Dialog, ErrorCard, Heading, Skeleton } from "@/kit";
 import { Facts } from "@/kit/Facts";
 import { desk as texts } from "@/texts/desk";
@@ -29,7 +29,7 @@ const ICONS: Readonly<Record<string, typeof CircleCheck>> = {
 /** The configuration of the desk, its check results, and how to change it. */
 export default function DeskSheet({ onClose }: { onClose: () => void }) {
   const { data: desk } = useQuery(deskQuery);
-  const { data: away = [] } = useQuery(comfyuiAway);
+  const { data: away = [] } = useQuery(comfyuiUnreachable);
   const { data: found, error, isFetching, refetch } = useQuery(findings);
   const { data: started, refetch: refetchProcesses } = useQuery(processes);
   const where = desk?.comfyui.join(", ") || texts.none;

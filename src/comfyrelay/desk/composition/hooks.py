@@ -53,7 +53,7 @@ def desk_hooks(
         vary=varied,
         desk_workers=(WORKER, SIMULATOR),
         sends_notifications=True,
-        comfyui_away=workers.unreachable_at,
+        comfyui_unreachable=workers.unreachable_at,
         is_worker_starting=workers.is_starting,
         stage_of=trying.stage_of,
         on_removed=outputs.remove,

@@ -101,12 +101,12 @@ class DeskWorkers:
 
     def unreachable_comfyui(self) -> list[str]:
         """Why each ComfyUI that cannot be used is unreachable."""
-        return [] if self.is_all_simulated else self._agents[self._trying.stage].comfyui_away
+        return [] if self.is_all_simulated else self._agents[self._trying.stage].comfyui_unreachable
 
     def unreachable_at(self, stage: str) -> list[str]:
         """The same for a stage, if all its ComfyUIs are unreachable."""
         agent = self._agents.get(Stage(stage))
-        return agent.comfyui_away if agent is not None and agent.is_without_comfyui else []
+        return agent.comfyui_unreachable if agent is not None and agent.is_without_comfyui else []
 
     def is_starting(self, stage: str) -> bool:
         """The API answers before the workers have registered."""

@@ -45,7 +45,7 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
         data=wire.Now.of(
             glance,
             worker=wire.WorkerNow.of(worker, leases=busy) if worker else None,
-            comfyui_away=state.comfyui_away(),
+            comfyui_unreachable=state.comfyui_unreachable(),
             fetched=[wire.Fetched.of(each, id=each.job_id) for each in glance.fetched],
         )
     )
@@ -55,7 +55,7 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
 async def away(request: Request, _user: CurrentUser) -> Answer[wire.Away]:
     """Unusable ComfyUI servers and why. The page polls it, so it counts nothing."""
     state: DeskState = request.app.state.desk
-    return Answer(data=wire.Away.of(comfyui_away=list(state.comfyui_away())))
+    return Answer(data=wire.Away.of(comfyui_unreachable=list(state.comfyui_unreachable())))
 
 
 @router.get(

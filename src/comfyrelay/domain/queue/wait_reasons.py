@@ -83,7 +83,7 @@ def explain_wait(
     is_paused: bool,
     available_at: datetime,
     shard_is_down: bool,
-    comfyui_away: Sequence[str] = (),
+    comfyui_unreachable: Sequence[str] = (),
     workers: list[CandidateWorker],
     ahead: int,
     seconds_per_job: float | None,
@@ -94,16 +94,17 @@ def explain_wait(
 ) -> Waiting:
     """Return the first reason that applies, from the longest-lasting to the one that resolves without help.
 
-    `comfyui_away` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is the memory of
+    `comfyui_unreachable` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is the memory of
     the largest GPU on which the job ran out of memory. `is_worker_starting`: the worker in this process just started.
     """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume the job to run it.")
     if shard_is_down:
         return Waiting(reason=Reason.SHARD_DOWN, text="The database that stores this job is unreachable right now.")
-    if comfyui_away:
+    if comfyui_unreachable:
         return Waiting(
-            reason=Reason.NO_COMFYUI, text=" ".join([*comfyui_away, "The job runs as soon as ComfyUI is available."])
+            reason=Reason.NO_COMFYUI,
+            text=" ".join([*comfyui_unreachable, "The job runs as soon as ComfyUI is available."]),
         )
     if available_at > now:
         return _not_before(available_at, now)

@@ -37,7 +37,7 @@ class Queue:
         outbox: Outbox,
         graphs: Graphs,
         *,
-        comfyui_away: Callable[[str], Sequence[str]],
+        comfyui_unreachable: Callable[[str], Sequence[str]],
         is_worker_starting: Callable[[str], bool],
         why_here: Callable[[int], str | None],
         on_leased: Callable[[Sequence[Dispatch]], None],
@@ -95,7 +95,7 @@ class Queue:
         self.wait_reasons = WaitReasons(
             databases,
             worker_stale_seconds=settings.worker_stale_seconds,
-            comfyui_away=comfyui_away,
+            comfyui_unreachable=comfyui_unreachable,
             is_worker_starting=is_worker_starting,
             why_here=why_here,
         )

@@ -35,19 +35,19 @@ class WaitReasons:
         databases: Databases,
         *,
         worker_stale_seconds: float,
-        comfyui_away: Callable[[str], Sequence[str]],
+        comfyui_unreachable: Callable[[str], Sequence[str]],
         is_worker_starting: Callable[[str], bool],
         why_here: Callable[[int], str | None],
     ) -> None:
         """The callables describe the desk's own worker and bursting.
 
-        `comfyui_away` says why no ComfyUI of a stage is available, if its only worker is in this process, and
+        `comfyui_unreachable` says why no ComfyUI of a stage is available, if its only worker is in this process, and
         `is_worker_starting` whether that worker has yet to register. `why_here` says why a job that waits longer than
         its user accepts was not moved to the cloud.
         """
         self._databases = databases
         self._worker_stale_seconds = worker_stale_seconds
-        self._comfyui_away = comfyui_away
+        self._comfyui_unreachable = comfyui_unreachable
         self._is_worker_starting = is_worker_starting
         self._why_here = why_here
 
@@ -139,7 +139,7 @@ class WaitReasons:
                 is_paused=each.status == DispatchStatus.PAUSED,
                 available_at=each.available_at,
                 shard_is_down=each.shard in self._databases.down(),
-                comfyui_away=self._comfyui_away(each.stage),
+                comfyui_unreachable=self._comfyui_unreachable(each.stage),
                 workers=candidates,
                 ahead=ahead.get(each.id, 0),
                 seconds_per_job=seconds_per_job,

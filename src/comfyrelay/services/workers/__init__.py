@@ -26,7 +26,7 @@ class WorkerServices:
         graphs: Graphs,
         *,
         desk_workers: Collection[str],
-        comfyui_away: Callable[[str], Sequence[str]],
+        comfyui_unreachable: Callable[[str], Sequence[str]],
     ) -> None:
         settings, databases = context.settings, context.databases
         self.fleets = Fleets(databases, bundles=Bundles(graphs))
@@ -46,6 +46,8 @@ class WorkerServices:
             default_fleet=context.default_fleet,
         )
         self.views = FleetViews(databases, worker_stale_seconds=settings.worker_stale_seconds)
-        self.slots = SlotViews(databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_away=comfyui_away)
+        self.slots = SlotViews(
+            databases, worker_stale_seconds=settings.worker_stale_seconds, comfyui_unreachable=comfyui_unreachable
+        )
         self.nodes = Nodes(databases, stage=Stage(settings.stage), policy=context.graph_policy)
         self.instances = Instances(is_on=settings.validate_asg_instance)

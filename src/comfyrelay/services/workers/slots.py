@@ -41,13 +41,13 @@ class SlotViews:
         databases: Databases,
         *,
         worker_stale_seconds: float,
-        comfyui_away: Callable[[str], Sequence[str]] = lambda _stage: (),
+        comfyui_unreachable: Callable[[str], Sequence[str]] = lambda _stage: (),
     ) -> None:
-        """`comfyui_away` returns why no server of this process's workers is usable at a stage:
+        """`comfyui_unreachable` returns why no server of this process's workers is usable at a stage:
 
         such a worker does not poll.
         """
-        self._comfyui_away = comfyui_away
+        self._comfyui_unreachable = comfyui_unreachable
         self._databases = databases
         self._stale_seconds = worker_stale_seconds
         # by worker: reports not written yet
@@ -100,7 +100,7 @@ class SlotViews:
                 held=theirs[worker.worker_id],
             )
         ]
-        away = {each.worker_id: list(self._comfyui_away(each.stage)) for each in found if _is_here(each)}
+        away = {each.worker_id: list(self._comfyui_unreachable(each.stage)) for each in found if _is_here(each)}
         placed = [_with_reason(each, away.get(each.worker_id)) for each in placed]
         known, totals = await self._jobs([each.held for each in placed if each.held is not None])
         views = [

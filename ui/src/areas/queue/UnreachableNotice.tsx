@@ -1,6 +1,6 @@
 import { useQuery } from "@tanstack/react-query";
 import { TriangleAlert } from "lucide-react";
-import { comfyuiAway } from "@/api/queries";
+import { comfyuiUnreachable } from "@/api/queries";
 import type { Slot } from "@/api/types";
 import { useSession } from "@/session/session";
 import styles from "./UnreachableNotice.module.css";
@@ -16,7 +16,7 @@ interface UnreachableNoticeProps {
 /** Why a ComfyUI cannot be used, unless a visible slot already says so. */
 export function UnreachableNotice({ slots, areSlotsVisible }: UnreachableNoticeProps) {
   const { desk } = useSession();
-  const { data: known = [] } = useQuery({ ...comfyuiAway, enabled: desk !== null });
+  const { data: known = [] } = useQuery({ ...comfyuiUnreachable, enabled: desk !== null });
   const messages = new Map(
     [...known, ...slots.flatMap((each) => each.away ?? [])].map((each) => [comfyuiOf(each), each]),
   );
