@@ -58,7 +58,6 @@ check: $(READY_DEV) ## check style, formatting, types, import rules, English and
 # Material for MkDocs announces its successor with every build.
 SITE := NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 docs: $(READY_DEV) ## build the documentation site into site/, and fail on a broken link
-	$(BIN)/python docs/tools/guarantee_index.py
 	$(SITE)
 
 schema: $(READY_DEV) ## update the API schema of the web app after a change of the API

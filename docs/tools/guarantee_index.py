@@ -1,4 +1,4 @@
-"""Write docs/reference/guarantee-index.md from tests/guarantees.toml."""
+"""Render tests/guarantees.toml as a page of the documentation site."""
 
 import tomllib
 from collections import defaultdict
@@ -7,10 +7,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 SOURCE = ROOT / "tests" / "guarantees.toml"
-PAGE = ROOT / "docs" / "reference" / "guarantee-index.md"
 _HEAD = """# Guarantee index
-
-<!-- Generated from tests/guarantees.toml by `make docs`. -->
 
 Each guarantee with the tests and schema constraints that enforce it. `make mutants` breaks the rules one by one in a
 copy of the source, and fails if no test notices. The [guarantees](../explanation/guarantees.md) page is the short
@@ -30,7 +27,8 @@ def render_index() -> str:
 def _render_area(area: dict[str, Any]) -> list[str]:
     note = [area["note"], ""] if "note" in area else []
     rows = [
-        f'| <a id="{each["id"]}"></a>{each["guarantee"]} | {_render_enforcement(each)} |' for each in area["guarantee"]
+        f'| <a id="{guarantee["id"]}"></a>{guarantee["guarantee"]} | {_render_enforcement(guarantee)} |'
+        for guarantee in area["guarantee"]
     ]
     return [f"## {area['name']}", "", *note, "| guarantee | enforced by |", "|---|---|", *rows, ""]
 
@@ -41,8 +39,4 @@ def _render_enforcement(guarantee: dict[str, Any]) -> str:
         file, _, function = test.partition("::")
         files[file] += [f"`{function}`"] if function else []
     named = [f"`{file}` ({', '.join(functions)})" if functions else f"`{file}`" for file, functions in files.items()]
-    return "; ".join([*(f"`{each}`" for each in guarantee.get("constraints", [])), *named])
-
-
-if __name__ == "__main__":
-    PAGE.write_text(render_index(), "utf-8")
+    return "; ".join([*(f"`{name}`" for name in guarantee.get("constraints", [])), *named])

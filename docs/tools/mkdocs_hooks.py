@@ -1,4 +1,4 @@
-"""MkDocs hook: publish the pages outside `docs/`, and make pages that are written for GitHub work on the site.
+"""MkDocs hook: add the pages outside `docs/` and the guarantee index, and adapt pages that are written for GitHub.
 
 - Pages link to each other by their paths in the repository. The site has no `docs/` level: every link is rewritten to
   the path that its target has there.
@@ -7,6 +7,7 @@
 
 import posixpath
 import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +16,10 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 ROOT = Path(__file__).parents[2]
+sys.path.insert(0, str(ROOT))
+
+from docs.tools.guarantee_index import render_index  # noqa: E402
+
 OUTSIDE = ("CHANGELOG.md", "CONTRIBUTING.md", "SECURITY.md", "ui/README.md")
 _LINK = re.compile(r"\]\((?!\w+:|#)([^)\s#]+)")
 _NESTED = re.compile(r" {2,3}(?=\S)")
@@ -24,16 +29,16 @@ _ALL_DECISIONS = "adr/0*.md"
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
     """Expand the decisions in the navigation to one entry for each file."""
     decisions = sorted(Path(config.docs_dir).glob(_ALL_DECISIONS))
-    config.nav = _expand(config.nav, [f"adr/{each.name}" for each in decisions])
+    config.nav = _expand(config.nav, [f"adr/{page.name}" for page in decisions])
     return config
 
 
 def _expand(nav: object, decisions: list[str]) -> object:
     if isinstance(nav, dict):
-        return {title: _expand(each, decisions) for title, each in nav.items()}
+        return {title: _expand(entry, decisions) for title, entry in nav.items()}
     if isinstance(nav, list):
         return [
-            found for each in nav for found in (decisions if each == _ALL_DECISIONS else [_expand(each, decisions)])
+            page for entry in nav for page in (decisions if entry == _ALL_DECISIONS else [_expand(entry, decisions)])
         ]
     return nav
 
@@ -41,6 +46,7 @@ def _expand(nav: object, decisions: list[str]) -> object:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path in OUTSIDE:
         files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    files.append(File.generated(config, "reference/guarantee-index.md", content=render_index()))
     return files
 
 
