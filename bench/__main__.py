@@ -101,11 +101,13 @@ async def measure_viewers(scale: float) -> list[Figure]:
 
 def show(figures: list[Figure]) -> None:
     table = Table("figure", "value", "against", "ratio", "reach", "holds")
-    for each in figures:
-        ratio = "" if each.ratio is None else f"{each.ratio:.2f}"
-        holds = {None: "", True: "yes", False: "no"}[each.holds]
-        digits = 0 if each.unit == "/s" else 2
-        table.add_row(each.name, f"{each.value:,.{digits}f} {each.unit}", each.against, ratio, each.reach, holds)
+    for figure in figures:
+        ratio = "" if figure.ratio is None else f"{figure.ratio:.2f}"
+        holds = {None: "", True: "yes", False: "no"}[figure.holds]
+        digits = 0 if figure.unit == "/s" else 2
+        table.add_row(
+            figure.name, f"{figure.value:,.{digits}f} {figure.unit}", figure.against, ratio, figure.reach, holds
+        )
     Console(width=130).print(table)
 
 
@@ -154,7 +156,7 @@ def main() -> None:
         # over the last fifteen minutes: with other load, times are longer
         "load": os.getloadavg()[2],
     }
-    RESULTS.write_text(json.dumps({"machine": machine, "figures": [asdict(each) for each in figures]}, indent=2))
+    RESULTS.write_text(json.dumps({"machine": machine, "figures": [asdict(figure) for figure in figures]}, indent=2))
     print(f"saved as {RESULTS}")
 
 

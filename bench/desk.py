@@ -238,7 +238,7 @@ async def add_singles(client: Client, slug: str, file: Path, count: int) -> None
 async def end_some(data_dir: Path, count: int) -> None:
     """Lease and settle jobs in queue order, like an infinitely fast worker."""
     async with Engine(Settings(data_dir=data_dir)) as engine:
-        await engine.fleet.workers.register(worker_id="bench", fleet_slug="desk", max_concurrency=100)
+        await engine.workers.workers.register(worker_id="bench", fleet_slug="desk", max_concurrency=100)
         request = LeaseRequest(worker_id="bench", providers=("self_hosted",), limit=100)
         done = 0
         while done < count and (leased := await engine.queue.leasing.lease(request)):
@@ -254,7 +254,7 @@ async def end_some(data_dir: Path, count: int) -> None:
                 if isinstance(answer, Exception):
                     raise answer
             done += len(leased)
-        await engine.fleet.workers.deregister("bench")
+        await engine.workers.workers.deregister("bench")
         await engine.outbox.delivery.idle()
 
 

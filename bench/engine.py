@@ -71,10 +71,10 @@ async def fill(engine: Engine, *, jobs: int, tenants: int, workers: int, concurr
     """Jobs of many tenants, each with an input file and a video, submitted through the services."""
     await engine.catalogue.workflows.create(slug="bench", graph=GRAPH, properties=PROPERTIES)
     effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=COST)
-    await engine.fleet.fleets.create(slug="bench", workflow_slugs=["bench"])
+    await engine.workers.fleets.create(slug="bench", workflow_slugs=["bench"])
     names = [f"worker-{n}" for n in range(workers)]
     for name in names:
-        await engine.fleet.workers.register(worker_id=name, fleet_slug="bench", max_concurrency=concurrency)
+        await engine.workers.workers.register(worker_id=name, fleet_slug="bench", max_concurrency=concurrency)
     users = [await engine.accounts.tenancy.create_user(email=f"{n}@example.org") for n in range(tenants)]
     filled = Filled(engine=engine, tenants=tenants, workers=names)
     for user in users:

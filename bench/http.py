@@ -49,7 +49,9 @@ class Site:
         """Registered workers and their tokens."""
         made = [(f"worker-{number}", f"token-{number}") for number in range(count)]
         for name, token in made:
-            await self.engine.fleet.workers.register(worker_id=name, fleet_slug="bench", token_hash=hash_secret(token))
+            await self.engine.workers.workers.register(
+                worker_id=name, fleet_slug="bench", token_hash=hash_secret(token)
+            )
         return made
 
 
@@ -64,7 +66,7 @@ async def site(server: Server, name: str, processes: int) -> AsyncIterator[Site]
         token = (await engine.accounts.sign_in.issue(user, name="bench")).secret
         await engine.catalogue.workflows.create(slug="bench", graph=GRAPH)
         effect = await engine.catalogue.effects.create(slug="bench", workflow_slug="bench", credits_cost=7)
-        await engine.fleet.fleets.create(slug="bench", max_workers=1_000_000, workflow_slugs=["bench"])
+        await engine.workers.fleets.create(slug="bench", max_workers=1_000_000, workflow_slugs=["bench"])
         ports = [FIRST_PORT + number for number in range(processes)]
         pids = [await stack.enter_async_context(_process(folder, central, shards, port)) for port in ports]
         urls = [f"http://127.0.0.1:{port}" for port in ports]

@@ -100,7 +100,7 @@ async def history(folder: Path, simulator_url: str, jobs: int) -> AsyncIterator[
         for _ in range(jobs // batch):
             await add(client, slug, "many", prompts(PROMPTS))
         # the worker's job is already running
-        for each in [each async for each in client.jobs(status="processing")]:
+        for each in [job async for job in client.jobs(status="processing")]:
             await client.cancel("job", each.id)
     await end_some(folder / "data", jobs)
     draw_all(folder / "data")
@@ -128,7 +128,7 @@ def draw_all(data_dir: Path) -> None:
 def script_figure() -> Figure:
     """Transfer size of what the first paint needs."""
     names = _SCRIPT.findall((APP / "index.html").read_text("utf-8"))
-    size = sum(len(gzip.compress((APP / each).read_bytes(), 9)) for each in names) / 1000
+    size = sum(len(gzip.compress((APP / name).read_bytes(), 9)) for name in names) / 1000
     goal = GOAL_BYTES / 1000
     return Figure("initial script, gzip", size, "KB", f"{len(names)} files", reach=f"≤ {goal:g} KB", holds=size <= goal)
 

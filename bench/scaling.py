@@ -59,7 +59,7 @@ class Provider:
         self.ordered += len(orders)
         self.called.set()
         return LaunchResult(
-            launched=[Observed(id=each.key, state=ObservedState.PENDING, key=each.key) for each in orders]
+            launched=[Observed(id=order.key, state=ObservedState.PENDING, key=order.key) for order in orders]
         )
 
     async def end(self, _fleet: ProviderFleet, _ids: Sequence[str]) -> None: ...
@@ -124,10 +124,10 @@ async def _set_up(engine: Engine, central: str, queued: int) -> None:
     await engine.catalogue.workflows.create(slug=OTHERS, graph=GRAPH)
     for slug in (MINE, OTHERS):
         scaling = {"policy": POLICY, "launches_per_minute": 100_000, "is_dry_run": slug == OTHERS}
-        await engine.fleet.fleets.create(
+        await engine.workers.fleets.create(
             slug=slug, stage=Stage.PRODUCTION, machines={"provider": "command"}, scaling=scaling
         )
-    await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=OTHERS, workflow_slugs=[OTHERS])
+    await engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=OTHERS, workflow_slugs=[OTHERS])
     if queued:
         connection = await asyncpg.connect(central)
         workflow = await connection.fetchval("SELECT id FROM workflows WHERE slug = $1", OTHERS)
@@ -139,5 +139,5 @@ async def _next_effect(engine: Engine, number: int) -> int:
     """Use a fresh workflow each time: a machine is kept for a recent workflow, so the next job would launch none."""
     slug = f"{MINE}-{number}"
     await engine.catalogue.workflows.create(slug=slug, graph=GRAPH)
-    await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=MINE, workflow_slugs=[slug])
+    await engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=MINE, workflow_slugs=[slug])
     return (await engine.catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=0)).id

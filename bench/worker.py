@@ -71,7 +71,7 @@ async def added_ms(count: int) -> list[float]:
             files = [await _uploaded(system, picture(number)) for number in range(count)]
             await system.started(api_base_url=str(system.http.base_url))
             await seconds_to_completed(system, effect, files[0])
-            return sorted([1000 * (await seconds_to_completed(system, effect, each) - own) for each in files])
+            return sorted([1000 * (await seconds_to_completed(system, effect, file) - own) for file in files])
 
 
 async def busy_share(jobs: int, **settings: Any) -> float:

@@ -47,8 +47,8 @@ def main() -> int:
     parser.add_argument("paths", nargs="*", help="only these files or folders, with every hit printed")
     options = parser.parse_args()
     texts = [each for path in tracked(options.paths) for each in prose_of(path)]
-    words = sum(len(_WORD.findall(each.text)) for each in texts)
-    hits = [hit for each in texts for hit in hits_in(each)]
+    words = sum(len(_WORD.findall(text.text)) for text in texts)
+    hits = [hit for text in texts for hit in hits_in(text)]
     strict = [hit for hit in hits if hit.prose.is_strict]
     rate = 1000 * len(hits) / max(words, 1)
     is_too_many = rate > MAX_PER_THOUSAND_WORDS

@@ -100,8 +100,8 @@ def main(words: Sequence[str]) -> int:
 def selections(mutants: Sequence[Mutant]) -> list[tuple[str, str]]:
     """One pytest call per file, with all tests that its mutants select."""
     by_file: dict[str, dict[str, None]] = {}
-    for each in mutants:
-        by_file.setdefault(each.tests, {})[f"({each.only})"] = None
+    for mutant in mutants:
+        by_file.setdefault(mutant.tests, {})[f"({mutant.only})"] = None
     return [(tests, " or ".join(only)) for tests, only in by_file.items()]
 
 
@@ -168,9 +168,9 @@ def _run(home: Path, selected: Sequence[tuple[str, str]], scratch: Path, variabl
 
 def table(verdicts: Sequence[Decision]) -> Table:
     shown = Table("broken rule", "file", "verdict", "seconds")
-    for each in verdicts:
-        color = "green" if each.word == "caught" else "red"
-        shown.add_row(each.mutant.name, each.mutant.file, f"[{color}]{each.word}[/]", f"{each.seconds:.0f}")
+    for verdict in verdicts:
+        color = "green" if verdict.word == "caught" else "red"
+        shown.add_row(verdict.mutant.name, verdict.mutant.file, f"[{color}]{verdict.word}[/]", f"{verdict.seconds:.0f}")
     return shown
 
 

@@ -295,7 +295,7 @@ MUTANTS = (
     Mutant(
         name="an image is decoded regardless of its declared size",
         file="media/inspection.py",
-        old="            check_pixels(claim.width, claim.height, self._limits)\n",
+        old="            check_pixels(header.width, header.height, self._limits)\n",
         new="",
         tests="tests/integration/media/test_bombs.py",
         only="refused_before_decoding",

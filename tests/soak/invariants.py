@@ -121,7 +121,8 @@ async def check(world: World, clients: Sequence[Client]) -> Counter[str]:
     facts = await look_at(world.engine.databases)
     found += broken(facts, (*ALWAYS, *QUIET, every_job_has_ended))
     found += [
-        f"reconcile: {each.kind}: {each.text}" for each in (await world.engine.operations.reconciler.run()).findings
+        f"reconcile: {finding.kind}: {finding.text}"
+        for finding in (await world.engine.operations.reconciler.run()).findings
     ]
     found += list(_reports_that_counted(world, facts))
     found += list(_webhooks(world, facts))
@@ -153,7 +154,7 @@ def _repaired(world: World) -> Iterable[str]:
 
 def _reports_that_counted(world: World, facts: Facts) -> Iterable[str]:
     """Only the current lease counts: an accepted report is the outcome of that lease."""
-    outcomes = {each.lease_token: each.outcome for each in facts.leases}
+    outcomes = {lease.lease_token: lease.outcome for lease in facts.leases}
     for name in WORKERS:
         for call in world.wires[name].calls:
             verb = call.path.removeprefix("/api/worker/")
@@ -171,7 +172,7 @@ def _webhooks(world: World, facts: Facts) -> Iterable[str]:
             yield f"the webhooks of the job {job_id} have several ids: {sorted(set(sent))}"
         if (other := ids.setdefault(sent[0], job_id)) != job_id:
             yield f"the webhooks of the jobs {job_id} and {other} have the same id"
-    known = {each.id for each in facts.jobs}
+    known = {job.id for job in facts.jobs}
     for job_id in world.receiver.ids.keys() - known:
         yield f"there is a webhook of the unknown job {job_id}"
 
@@ -182,11 +183,11 @@ def _hashes_reported(world: World, facts: Facts) -> dict[str, set[str]]:
     for name in WORKERS:
         for report in world.wires[name].reports:
             said.setdefault(report["lease_token"], set()).add(report["output"]["sha256"])
-    job_of = {each.id: each.tenant_job_id for each in facts.dispatches}
+    job_of = {dispatch.id: dispatch.tenant_job_id for dispatch in facts.dispatches}
     return {
-        job_of[each.dispatch_id]: said.get(each.lease_token, set())
-        for each in facts.leases
-        if each.outcome == Outcome.COMPLETED
+        job_of[lease.dispatch_id]: said.get(lease.lease_token, set())
+        for lease in facts.leases
+        if lease.outcome == Outcome.COMPLETED
     }
 
 
@@ -211,7 +212,7 @@ async def _broken_of_job(client: Client, job: Any, reported: Container[str]) -> 
     if not events or events[-1][1] != f"job:{job['status']}":
         found.append(f"{name} is {job['status']}, its events are {events}")
     deliveries = (await client.wanted("GET", f"/api/ai-jobs/{job['id']}/deliveries"))["deliveries"]
-    if [each["id"] for each in deliveries] != [*set(client.world.receiver.ids.get(job["id"], []))]:
+    if [delivery["id"] for delivery in deliveries] != [*set(client.world.receiver.ids.get(job["id"], []))]:
         found.append(f"{name} has the webhooks {deliveries}, and {client.world.receiver.ids.get(job['id'])} came")
     return found
 
@@ -240,16 +241,18 @@ async def _broken_of_wallet(client: Client) -> list[str]:
             break
         cursor = f"&cursor={page['next_cursor']}"
     found = []
-    if page["balance"] != sum(each["amount"] for each in transactions):
+    if page["balance"] != sum(transaction["amount"] for transaction in transactions):
         found.append(f"the balance of {client.tenant.name} is {page['balance']}, which is not the sum")
-    booked: Counter[tuple[str, str]] = Counter((each["job_id"], each["type"]) for each in transactions)
+    booked: Counter[tuple[str, str]] = Counter(
+        (transaction["job_id"], transaction["type"]) for transaction in transactions
+    )
     for job_id in client.jobs:
         job = await client.wanted("GET", f"/api/ai-jobs/{job_id}")
         for kind in ("JOB_RESERVE", "JOB_CONSUME", "JOB_REFUND"):
             wanted = int(kind in ("JOB_RESERVE", SETTLEMENT[job["status"]]))
             if booked[job_id, kind] != wanted:
                 found.append(f"the {job['status']} job {job_id} has {booked[job_id, kind]} × {kind}")
-    credited = sum(each["amount"] for each in transactions if each["type"] == "PAYMENT_CREDIT")
+    credited = sum(transaction["amount"] for transaction in transactions if transaction["type"] == "PAYMENT_CREDIT")
     if credited != client.world.credits[client.tenant.name]:
         found.append(f"{client.tenant.name} was credited {credited}, not {client.world.credits[client.tenant.name]}")
     return found

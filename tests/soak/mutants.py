@@ -112,7 +112,7 @@ def run_mutants(words: Sequence[str] = ()) -> int:
         results = _results(mutant)
         caught = noticed(mutant, results)
         escaped += caught is None
-        other = [each.broken for each in results if each.broken]
+        other = [result.broken for result in results if result.broken]
         verdict = f"caught by seed {caught[0]}: {caught[1]}" if caught else f"ESCAPED {len(results)} seeds {other}"
         sys.stdout.write(f"{mutant.name:28}{verdict} ({time.monotonic() - began_at:.0f} s)\n")
         sys.stdout.flush()
@@ -121,9 +121,9 @@ def run_mutants(words: Sequence[str] = ()) -> int:
 
 def noticed(mutant: SoakMutant, results: Sequence[Result]) -> tuple[int, str] | None:
     """The seed that reported a guarantee which this mutant breaks, and its report. Other failures prove nothing."""
-    for each in results:
-        if (line := each.line_of(mutant.breaks)) is not None:
-            return each.seed, line[:120]
+    for result in results:
+        if (line := result.line_of(mutant.breaks)) is not None:
+            return result.seed, line[:120]
     return None
 
 

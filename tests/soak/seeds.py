@@ -45,7 +45,7 @@ class Result:
         Errors of the soak test itself do not count.
         """
         lines = [] if self.broken is None or self.is_own_failure else self.broken.splitlines()
-        return next((line for line in lines if any(re.search(each, line) for each in patterns)), None)
+        return next((line for line in lines if any(re.search(pattern, line) for pattern in patterns)), None)
 
 
 async def run_seed(world: World, plan: Plan) -> Result:
@@ -68,10 +68,10 @@ async def run_seed(world: World, plan: Plan) -> Result:
         result.broken = "\n".join(_texts(group))
     if errors := invariants.server_errors(world.wires):
         result.broken = "\n".join([*([result.broken] if result.broken else []), *errors])
-    skipped = [each for each in plan.faults if _cannot_happen(world, each)]
+    skipped = [fault for fault in plan.faults if _cannot_happen(world, fault)]
     result.skipped = [f"{each.kind} {each.target}: nothing can be mounted here" for each in skipped]
     result.faults = dict(
-        Counter(f"{each.kind} {each.target.split('-')[0]}" for each in plan.faults if each not in skipped)
+        Counter(f"{fault.kind} {fault.target.split('-')[0]}" for fault in plan.faults if fault not in skipped)
     )
     result.requests = sum(len(wire.hit) for wire in world.wires.values())
     result.unexpected = invariants.unexpected(world, logged)
@@ -107,6 +107,10 @@ def _cannot_happen(world: World, fault: Fault) -> bool:
 
 def _texts(group: BaseExceptionGroup[BaseException]) -> list[str]:
     found = []
-    for each in group.exceptions:
-        found += _texts(each) if isinstance(each, BaseExceptionGroup) else [f"{type(each).__name__}: {each}"]
+    for exception in group.exceptions:
+        found += (
+            _texts(exception)
+            if isinstance(exception, BaseExceptionGroup)
+            else [f"{type(exception).__name__}: {exception}"]
+        )
     return found

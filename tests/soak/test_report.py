@@ -16,7 +16,7 @@ def test_seed_that_failed_once_stays_in_the_report(tmp_path: Path, capsys: pytes
         Result(seed=7, seconds=10, fault_seconds=3),
         Result(seed=8, seconds=40, fault_seconds=38, skipped=["fill the disk of core: nothing can be mounted here"]),
     ]
-    (tmp_path / "results.jsonl").write_text("".join(json.dumps(asdict(each)) + "\n" for each in runs))
+    (tmp_path / "results.jsonl").write_text("".join(json.dumps(asdict(run)) + "\n" for run in runs))
     assert main(["--report", "--folder", str(tmp_path)]) == 0
     text = capsys.readouterr().out
     assert "2 seeds, 3 runs" in text

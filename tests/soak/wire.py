@@ -142,7 +142,7 @@ class Wire:
 
     async def write_again(self) -> list[int]:
         """Send other bytes to every upload URL of an output, as any holder of the URL can."""
-        statuses = [await self._exchange(replace(each, body=each.body[::-1])) for each in self._uploads.values()]
+        statuses = [await self._exchange(replace(upload, body=upload.body[::-1])) for upload in self._uploads.values()]
         self._uploads.clear()
         return statuses
 

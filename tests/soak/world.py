@@ -259,7 +259,7 @@ class World:
             await catalogue.workflows.create(slug=slug, graph=graph, properties=[field_], **output)
             made = await catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=COST)
             self.effects[slug] = made.id
-        await self.engine.fleet.fleets.create(slug=FLEET, workflow_slugs=[*self.effects])
+        await self.engine.workers.fleets.create(slug=FLEET, workflow_slugs=[*self.effects])
 
     async def _until_answered(self, name: str, path: str) -> None:
         while True:
@@ -332,18 +332,18 @@ async def _databases() -> AsyncIterator[dict[str, Postgres]]:
         postgres = {name: Postgres(Path(home) / name) for name in DATABASES}
         first = postgres[DATABASES[0]]
         try:
-            for each in postgres.values():
-                await asyncio.to_thread(each.make, None if each is first else first)
-            for each in postgres.values():
-                await each.start()
+            for postgre in postgres.values():
+                await asyncio.to_thread(postgre.make, None if postgre is first else first)
+            for postgre in postgres.values():
+                await postgre.start()
             yield postgres
         finally:
-            for each in postgres.values():
+            for postgre in postgres.values():
                 try:
-                    if each.is_up:
-                        await each.stop_at_once()
+                    if postgre.is_up:
+                        await postgre.stop_at_once()
                 finally:
-                    each.disk.unmount()
+                    postgre.disk.unmount()
 
 
 def _server_settings(folder: Path, postgres: Mapping[str, Postgres], *, public_url: str) -> dict[str, str]:
@@ -446,7 +446,7 @@ def _worker_environment(worker: str, folder: Path, *, api: str, comfyui: str, ad
 
 
 async def _kill(world: World) -> None:
-    await asyncio.gather(*(each.kill() for each in world.processes.values() if each.is_running))
+    await asyncio.gather(*(process.kill() for process in world.processes.values() if process.is_running))
 
 
 @contextmanager

@@ -106,7 +106,7 @@ class Api:
             output_mime_type="image/png",
         )
         effect = await self.engine.catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=credits_cost)
-        await self.engine.fleet.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
+        await self.engine.workers.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
         return effect.id
 
     async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> Caller:

@@ -50,7 +50,7 @@ class Account:
         for budget in budgets.describe_budgets(AccountId=ACCOUNT)["Budgets"]:
             budgets.delete_budget(AccountId=ACCOUNT, BudgetName=budget["BudgetName"])
         alarms = self.client("cloudwatch").describe_alarms()["MetricAlarms"]
-        self.client("cloudwatch").delete_alarms(AlarmNames=[each["AlarmName"] for each in alarms])
+        self.client("cloudwatch").delete_alarms(AlarmNames=[alarm["AlarmName"] for alarm in alarms])
 
     def subnets(self) -> list[str]:
         found = self.client("ec2").describe_subnets()["Subnets"]
@@ -98,4 +98,4 @@ async def provisioned(fleet: ProviderFleet, *, secret: str = SECRET) -> list[tup
     """Provision the fleet and return the steps."""
     changes = await planned(fleet, secret=secret)
     await apply(changes)
-    return [(each.action, each.resource) for each in changes]
+    return [(change.action, change.resource) for change in changes]

@@ -33,12 +33,12 @@ class BurstScenario:
         return [await self.world.submit(self.user, self.effect, **values) for _ in range(count)]
 
     async def look(self) -> Sequence[BurstDecision]:
-        found = await self.world.engine.scaling.bursting.run_once(Stage.PRODUCTION)
+        found = await self.world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION)
         await self.world.settled()
         return found
 
     async def providers(self, jobs: Sequence[JobRecord]) -> list[str]:
-        return [(await self.world.dispatch(each)).provider for each in jobs]
+        return [(await self.world.dispatch(job)).provider for job in jobs]
 
     async def lease_in_cloud(self) -> LeasedDispatch:
         leased = await self.world.lease(self.cloud, providers=[Provider.CLOUD])
@@ -50,7 +50,7 @@ class BurstScenario:
 
 
 async def cloud_worker(world: World, fleet: str, *, name: str = "cloud", slots: int = 10) -> str:
-    await world.engine.fleet.workers.register(
+    await world.engine.workers.workers.register(
         worker_id=name,
         fleet_slug=fleet,
         stage=Stage.PRODUCTION,

@@ -206,11 +206,11 @@ class PageDriver:
     async def submit(self, *labels: str) -> list[str]:
         """Submit jobs that invert the sample, with these labels; returns their ids."""
         file_id = await self.upload()
-        return [(await self.call("POST", "/api/ai-jobs", _job(file_id, each)))["id"] for each in labels]
+        return [(await self.call("POST", "/api/ai-jobs", _job(file_id, label)))["id"] for label in labels]
 
     async def submit_batch(self, label: str, items: Iterable[str]) -> str:
         file_id = await self.upload()
-        bodies = [{"input_file_id": file_id, "label": each} for each in items]
+        bodies = [{"input_file_id": file_id, "label": item} for item in items]
         made = await self.call("POST", "/api/batches", {"effect_id": 1, "label": label, "items": bodies})
         return str(made["id"])
 

@@ -61,7 +61,7 @@ async def _employ_janitor(world: World) -> None:
     async with world.engine.databases.central.read() as tx:
         slugs = list((await tx.scalars(select(central.workflows.c.slug))).all())
     if slugs:
-        await world.engine.fleet.fleets.create(slug=JANITOR, workflow_slugs=slugs)
+        await world.engine.workers.fleets.create(slug=JANITOR, workflow_slugs=slugs)
         await world.worker(JANITOR, concurrency=100, name=JANITOR)
 
 

@@ -34,4 +34,4 @@ def parse(words: Sequence[str]) -> str:
 
 
 def unknown_variables(names: Iterable[str]) -> list[str]:
-    return sorted(each for each in names if each not in VARIABLES and not OTHERS.fullmatch(each))
+    return sorted(name for name in names if name not in VARIABLES and not OTHERS.fullmatch(name))

@@ -88,8 +88,8 @@ class Environment:
     def _make(self, folder: Path, wheel: Wheel, extras: Sequence[str]) -> None:
         venv.create(folder, symlinks=True, with_pip=False)
         [packages] = folder.glob("lib/python*/site-packages")
-        for each in wheel.needs(extras).values():
-            _link(each, packages)
+        for need in wheel.needs(extras).values():
+            _link(need, packages)
         self._pip("install", "--no-index", "--no-deps", str(wheel.path))
         # all requirements are installed in the right version
         self._pip("check")
@@ -120,12 +120,12 @@ class Environment:
 
 
 def _link(from_here: Distribution, packages: Path) -> None:
-    for each in from_here.files or []:
+    for file in from_here.files or []:
         # without scripts, which have other paths
-        if ".." not in each.parts:
-            place = packages / each
+        if ".." not in file.parts:
+            place = packages / file
             place.parent.mkdir(parents=True, exist_ok=True)
-            place.symlink_to(Path(str(from_here.locate_file(each))))
+            place.symlink_to(Path(str(from_here.locate_file(file))))
 
 
 def _checked(words: Sequence[str], *, env: dict[str, str] | None = None, cwd: Path = ROOT) -> str:

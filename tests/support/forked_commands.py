@@ -158,9 +158,9 @@ async def start(
 def _import_everything() -> None:
     import comfyrelay  # noqa: PLC0415 - not in the process of the tests
 
-    for each in pkgutil.walk_packages(comfyrelay.__path__, "comfyrelay."):
-        if not each.name.endswith(".__main__") and ".migrations" not in each.name:
-            import_module(each.name)
+    for walk_package in pkgutil.walk_packages(comfyrelay.__path__, "comfyrelay."):
+        if not walk_package.name.endswith(".__main__") and ".migrations" not in walk_package.name:
+            import_module(walk_package.name)
     for name in LATE:
         import_module(name)
     few = os.environ.get("SSL_CERT_FILE", certifi.where())
@@ -176,8 +176,8 @@ def _fork_on_demand(control: socket.socket) -> list[str] | None:
         if os.fork() == 0:
             control.close()
             return _start_child(request, *files)
-        for each in files:
-            os.close(each)
+        for file in files:
+            os.close(file)
 
 
 def _start_child(request: bytes, out: int, err: int, monitor_file: int) -> list[str]:
@@ -227,7 +227,7 @@ def _reset_process_state() -> None:
     """Reopen the output streams and reimport the CLI, which reads its environment and terminal once."""
     sys.stdout = open(1, "w", encoding="utf-8", closefd=False)  # noqa: SIM115
     sys.stderr = open(2, "w", buffering=1, encoding="utf-8", errors="backslashreplace", closefd=False)  # noqa: SIM115
-    for name in [each for each in sys.modules if each.startswith("comfyrelay.cli")]:
+    for name in [module for module in sys.modules if module.startswith("comfyrelay.cli")]:
         del sys.modules[name]
 
 

@@ -123,19 +123,19 @@ class Facts:
     entitled: Mapping[str, tuple[str, frozenset[int]]] = field(default_factory=dict)
 
     def dispatch_of(self) -> dict[str, DispatchFact]:
-        return {each.tenant_job_id: each for each in self.dispatches}
+        return {dispatch.tenant_job_id: dispatch for dispatch in self.dispatches}
 
     def leases_of(self) -> dict[int, list[LeaseFact]]:
-        found: dict[int, list[LeaseFact]] = {each.id: [] for each in self.dispatches}
+        found: dict[int, list[LeaseFact]] = {dispatch.id: [] for dispatch in self.dispatches}
         for lease in self.leases:
             found.setdefault(lease.dispatch_id, []).append(lease)
         return found
 
     def transactions_of(self) -> dict[str, list[TransactionFact]]:
-        found: dict[str, list[TransactionFact]] = {each.id: [] for each in self.jobs}
-        for each in self.transactions:
-            if each.job_id is not None:
-                found.setdefault(each.job_id, []).append(each)
+        found: dict[str, list[TransactionFact]] = {job.id: [] for job in self.jobs}
+        for transaction in self.transactions:
+            if transaction.job_id is not None:
+                found.setdefault(transaction.job_id, []).append(transaction)
         return found
 
 
@@ -151,13 +151,15 @@ class Seen:
     cancels: dict[int, int] = field(default_factory=dict)
 
     def note(self, facts: Facts) -> None:
-        self.dispatches.update({each.id: each for each in facts.dispatches})
-        self.jobs.update({each.id: each for each in facts.jobs})
-        self.ended.update({each.lease_token: each for each in facts.leases if each.ended_at is not None})
-        self.transactions.update({(each.tenant_id, each.id): each for each in facts.transactions})
-        for each in facts.dispatches:
-            if each.cancel_requested_at is not None or each.status == DispatchStatus.CANCELED:
-                self.cancels.setdefault(each.id, each.epoch)
+        self.dispatches.update({dispatch.id: dispatch for dispatch in facts.dispatches})
+        self.jobs.update({job.id: job for job in facts.jobs})
+        self.ended.update({lease.lease_token: lease for lease in facts.leases if lease.ended_at is not None})
+        self.transactions.update(
+            {(transaction.tenant_id, transaction.id): transaction for transaction in facts.transactions}
+        )
+        for dispatch in facts.dispatches:
+            if dispatch.cancel_requested_at is not None or dispatch.status == DispatchStatus.CANCELED:
+                self.cancels.setdefault(dispatch.id, dispatch.epoch)
 
 
 Rule = Callable[[Facts], Iterable[str]]
@@ -169,41 +171,41 @@ Change = Callable[[Facts, Seen], Iterable[str]]
 
 def leased_means_one_lease(facts: Facts) -> Iterable[str]:
     leases = facts.leases_of()
-    for each in facts.dispatches:
-        is_leased = each.status == DispatchStatus.LEASED
-        open_ = [lease for lease in leases[each.id] if lease.ended_at is None]
-        if len(open_) != is_leased or is_leased != (each.lease_token is not None):
-            yield f"dispatch {each.id} is {each.status} with {len(open_)} open leases, token {each.lease_token}"
+    for dispatch in facts.dispatches:
+        is_leased = dispatch.status == DispatchStatus.LEASED
+        open_ = [lease for lease in leases[dispatch.id] if lease.ended_at is None]
+        if len(open_) != is_leased or is_leased != (dispatch.lease_token is not None):
+            yield f"dispatch {dispatch.id} is {dispatch.status} with {len(open_)} leases, token {dispatch.lease_token}"
         elif is_leased and (open_[0].lease_token, open_[0].epoch, open_[0].worker_id) != (
-            each.lease_token,
-            each.epoch,
-            each.worker_id,
+            dispatch.lease_token,
+            dispatch.epoch,
+            dispatch.worker_id,
         ):
-            yield f"dispatch {each.id} is leased under another lease than its history says"
+            yield f"dispatch {dispatch.id} is leased under another lease than its history says"
 
 
 def every_lease_has_its_own_epoch(facts: Facts) -> Iterable[str]:
     for dispatch_id, leases in facts.leases_of().items():
-        epoch = next((each.epoch for each in facts.dispatches if each.id == dispatch_id), 0)
-        if sorted(each.epoch for each in leases) != list(range(1, epoch + 1)):
-            yield f"dispatch {dispatch_id} has epoch {epoch}, its leases {[each.epoch for each in leases]}"
+        epoch = next((dispatch.epoch for dispatch in facts.dispatches if dispatch.id == dispatch_id), 0)
+        if sorted(lease.epoch for lease in leases) != list(range(1, epoch + 1)):
+            yield f"dispatch {dispatch_id} has epoch {epoch}, its leases {[lease.epoch for lease in leases]}"
 
 
 def epoch_and_version_only_grow(facts: Facts, seen: Seen) -> Iterable[str]:
-    for each in facts.dispatches:
-        before = seen.dispatches.get(each.id, each)
-        if each.epoch < before.epoch or each.version < before.version:
-            yield f"dispatch {each.id} went back from {before} to {each}"
+    for dispatch in facts.dispatches:
+        before = seen.dispatches.get(dispatch.id, dispatch)
+        if dispatch.epoch < before.epoch or dispatch.version < before.version:
+            yield f"dispatch {dispatch.id} went back from {before} to {dispatch}"
 
 
 # Queue 3: only the current lease counts.
 
 
 def an_ended_lease_stays_as_it_ended(facts: Facts, seen: Seen) -> Iterable[str]:
-    for each in facts.leases:
-        before = seen.ended.get(each.lease_token)
-        if before is not None and before != each:
-            yield f"the ended lease {before} became {each}"
+    for lease in facts.leases:
+        before = seen.ended.get(lease.lease_token)
+        if before is not None and before != lease:
+            yield f"the ended lease {before} became {lease}"
 
 
 # Queue 4: a job whose workers always die fails after exactly `max_attempts` leases.
@@ -211,18 +213,18 @@ def an_ended_lease_stays_as_it_ended(facts: Facts, seen: Seen) -> Iterable[str]:
 
 def attempts_are_the_penalised_leases(facts: Facts) -> Iterable[str]:
     leases = facts.leases_of()
-    for each in facts.dispatches:
-        used = sum(lease.outcome not in UNPENALISED for lease in leases[each.id])
-        if each.attempts != used:
-            yield f"dispatch {each.id} counts {each.attempts} attempts, its leases come to {used}"
+    for dispatch in facts.dispatches:
+        used = sum(lease.outcome not in UNPENALISED for lease in leases[dispatch.id])
+        if dispatch.attempts != used:
+            yield f"dispatch {dispatch.id} counts {dispatch.attempts} attempts, its leases come to {used}"
 
 
 def leases_stay_within_the_limit(facts: Facts) -> Iterable[str]:
     leases = facts.leases_of()
-    for each in facts.dispatches:
-        free = sum(lease.outcome in UNPENALISED for lease in leases[each.id])
-        if len(leases[each.id]) > each.max_attempts + free:
-            yield f"dispatch {each.id} was leased {len(leases[each.id])} times, {free} of them without penalty"
+    for dispatch in facts.dispatches:
+        free = sum(lease.outcome in UNPENALISED for lease in leases[dispatch.id])
+        if len(leases[dispatch.id]) > dispatch.max_attempts + free:
+            yield f"dispatch {dispatch.id} was leased {len(leases[dispatch.id])} times, {free} of them without penalty"
 
 
 # Queue 5: a worker only gets jobs that it is entitled to.
@@ -255,9 +257,9 @@ def terminal_states_absorb(facts: Facts, seen: Seen) -> Iterable[str]:
 
 
 def no_lease_after_a_cancel(facts: Facts, seen: Seen) -> Iterable[str]:
-    for each in facts.dispatches:
-        if each.epoch > seen.cancels.get(each.id, each.epoch):
-            yield f"dispatch {each.id} was leased again after it was asked to be canceled"
+    for dispatch in facts.dispatches:
+        if dispatch.epoch > seen.cancels.get(dispatch.id, dispatch.epoch):
+            yield f"dispatch {dispatch.id} was leased again after it was asked to be canceled"
 
 
 def job_and_dispatch_never_end_differently(facts: Facts) -> Iterable[str]:
@@ -271,7 +273,7 @@ def job_and_dispatch_never_end_differently(facts: Facts) -> Iterable[str]:
             continue
         if job.status in TERMINAL_JOB and job.status != dispatch.status:
             yield f"job {job.id} is {job.status}, its dispatch {dispatch.status}"
-        completed = any(each.outcome == Outcome.COMPLETED for each in leases[dispatch.id])
+        completed = any(lease.outcome == Outcome.COMPLETED for lease in leases[dispatch.id])
         if completed != (dispatch.status == DispatchStatus.COMPLETED):
             yield f"dispatch {dispatch.id} is {dispatch.status}, its leases say otherwise"
 
@@ -281,15 +283,15 @@ def job_and_dispatch_never_end_differently(facts: Facts) -> Iterable[str]:
 
 def balance_is_the_sum(facts: Facts) -> Iterable[str]:
     sums: dict[str, int] = defaultdict(int)
-    for each in facts.transactions:
-        sums[each.tenant_id] += each.amount
+    for transaction in facts.transactions:
+        sums[transaction.tenant_id] += transaction.amount
     for tenant_id, balance in facts.wallets.items():
         if balance < 0 or balance != sums[tenant_id]:
             yield f"the balance of {tenant_id} is {balance}, its transactions come to {sums[tenant_id]}"
 
 
 def transactions_are_append_only(facts: Facts, seen: Seen) -> Iterable[str]:
-    now = {(each.tenant_id, each.id): each for each in facts.transactions}
+    now = {(transaction.tenant_id, transaction.id): transaction for transaction in facts.transactions}
     for key, before in seen.transactions.items():
         if now.get(key) != before:
             yield f"the transaction {before} became {now.get(key)}"
@@ -321,13 +323,13 @@ def every_burst_is_written_down_once(facts: Facts) -> Iterable[str]:
     written: dict[int, list[BurstFact]] = defaultdict(list)
     for burst in facts.bursts:
         written[burst.dispatch_id].append(burst)
-    for each in facts.dispatches:
-        found = written.pop(each.id, [])
-        is_there = each.provider == Provider.CLOUD and each.status not in TERMINAL_DISPATCH
-        if len(found) != (each.expected_cost_micros is not None):
-            yield f"dispatch {each.id} is expected to cost {each.expected_cost_micros}, of which is written {found}"
+    for dispatch in facts.dispatches:
+        found = written.pop(dispatch.id, [])
+        is_there = dispatch.provider == Provider.CLOUD and dispatch.status not in TERMINAL_DISPATCH
+        if len(found) != (dispatch.expected_cost_micros is not None):
+            yield f"dispatch {dispatch.id} should cost {dispatch.expected_cost_micros}, recorded {found}"
         elif found and is_there != (found[0].ended_at is None):
-            yield f"dispatch {each.id} is {each.status} at {each.provider}, of which is written {found}"
+            yield f"dispatch {dispatch.id} is {dispatch.status} at {dispatch.provider}, of which is written {found}"
     for dispatch_id in written:
         yield f"the dispatch {dispatch_id}, which does not exist, went to the cloud"
 
@@ -355,10 +357,10 @@ def whatever_differs_is_under_way(facts: Facts) -> Iterable[str]:
 
 def a_dispatch_has_a_job(facts: Facts) -> Iterable[str]:
     """Submission writes the shard first, so every dispatch has a job."""
-    known = {each.id for each in facts.jobs}
-    for each in facts.dispatches:
-        if each.tenant_job_id not in known:
-            yield f"dispatch {each.id} has no job"
+    known = {job.id for job in facts.jobs}
+    for dispatch in facts.dispatches:
+        if dispatch.tenant_job_id not in known:
+            yield f"dispatch {dispatch.id} has no job"
 
 
 def every_move_is_one_event(facts: Facts) -> Iterable[str]:
@@ -435,7 +437,7 @@ def attempts_mirror_leases(facts: Facts) -> Iterable[str]:
         attempts[attempt.job_id][attempt.epoch] = attempt.outcome
     for job in facts.jobs:
         if job.id in dispatches:
-            expected = {each.epoch: each.outcome for each in leases[dispatches[job.id].id]}
+            expected = {lease.epoch: lease.outcome for lease in leases[dispatches[job.id].id]}
             if attempts[job.id] != expected:
                 yield f"job {job.id} has the attempts {attempts[job.id]}, its leases were {expected}"
 
@@ -470,7 +472,7 @@ async def check_agreed(world: World) -> Facts:
     facts = await look(world)
     _raise(broken(facts, (*ALWAYS, *QUIET)))
     report = await world.engine.operations.reconciler.run()
-    _raise([f"reconciler: {each.kind}: {each.text}" for each in report.findings])
+    _raise([f"reconciler: {finding.kind}: {finding.text}" for finding in report.findings])
     return facts
 
 
@@ -522,7 +524,7 @@ async def _look_at_central(database: Database, facts: Facts) -> None:
         facts.bursts = [BurstFact(**each) for each in await _rows(tx, central.bursts, BurstFact)]
         facts.leases = [LeaseFact(**each) for each in await _rows(tx, central.dispatch_leases, LeaseFact)]
         entries = await tx.execute(select(central.outbox.c.updates))
-        facts.entries = [JobUpdate.from_json(each) for row in entries for each in row.updates]
+        facts.entries = [JobUpdate.from_json(update) for row in entries for update in row.updates]
         assigned: dict[str, set[int]] = defaultdict(set)
         for row in await tx.execute(select(central.worker_workflows)):
             assigned[row.worker_id].add(row.workflow_id)

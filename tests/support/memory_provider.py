@@ -56,7 +56,9 @@ class MemoryProvider:
         self.launches.append([each.key for each in orders])
         self.totals.append(total)
         await self.before(orders)
-        refused = [each for each in self.refuses if each.instance_type in {order.instance_type for order in orders}]
+        refused = [
+            refuse for refuse in self.refuses if refuse.instance_type in {order.instance_type for order in orders}
+        ]
         types = {each.instance_type for each in refused}
         made = [each for each in orders if each.instance_type not in types]
         for each in made:
@@ -72,8 +74,8 @@ class MemoryProvider:
         self.ends.append(list(ids))
         if self.fails is not None:
             raise self.fails
-        for each in ids:
-            self.there.pop(each, None)
+        for id_ in ids:
+            self.there.pop(id_, None)
 
     async def prices(self, fleet: ProviderFleet) -> Sequence[InstanceType]:
         return fleet.spec.instance_types
@@ -124,14 +126,14 @@ class Fleets:
         await self.world.advance(seconds)
         async with self.world.engine.databases.central.read() as tx:
             names = [row.worker_id for row in await tx.execute(select(workers.c.worker_id))]
-        await self.world.engine.fleet.workers.record_seen(names)
+        await self.world.engine.workers.workers.record_seen(names)
 
     async def record(self, slug: str | None = None) -> FleetRecord:
-        found = await self.world.engine.scaling.snapshots.fleets()
+        found = await self.world.engine.autoscaling.snapshots.fleets()
         return next(each for each in found if each.slug == (slug or self.fleet))
 
     async def present(self) -> list[MachineRecord]:
-        return await self.world.engine.scaling.machines.present(await self.record())
+        return await self.world.engine.autoscaling.machines.present(await self.record())
 
     async def orders(self) -> list[MachineRecord]:
         """All orders, newest first."""
@@ -139,15 +141,15 @@ class Fleets:
             return await machines.newest(tx, (await self.record()).id, most=1000)
 
     async def decisions(self, slug: str | None = None) -> list[ScalingDecision]:
-        views = self.world.engine.scaling.views
+        views = self.world.engine.autoscaling.views
         return list((await views.decisions(Stage.PRODUCTION, slug or self.fleet, limit=100)).items)
 
     async def seen(self, slug: str | None = None) -> Any:
-        found = await self.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
-        return next(each for each in found.snapshot.fleets if each.slug == (slug or self.fleet))
+        found = await self.world.engine.autoscaling.snapshots.take(Stage.PRODUCTION)
+        return next(fleet for fleet in found.snapshot.fleets if fleet.slug == (slug or self.fleet))
 
     async def change(self, **changes: Any) -> None:
-        await self.world.engine.fleet.fleets.change(stage=Stage.PRODUCTION, slug=self.fleet, changes=changes)
+        await self.world.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=self.fleet, changes=changes)
 
 
 async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **spec: Any) -> Fleets:
@@ -171,5 +173,5 @@ async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **
 
 async def lead(world: World) -> None:
     """Hold the leadership during the block."""
-    world.engine.scaling.leadership.ttl_seconds = 1_000_000.0
-    assert await world.engine.scaling.leadership.claim() is not None
+    world.engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
+    assert await world.engine.autoscaling.leadership.claim() is not None

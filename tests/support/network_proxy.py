@@ -100,7 +100,7 @@ class Proxy:
 
     def asked(self, prefix: str) -> int:
         """Number of requests with this prefix."""
-        return sum(each.startswith(prefix) for each in self.requests)
+        return sum(request.startswith(prefix) for request in self.requests)
 
     async def until_asked(self, prefix: str, count: int = 1) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS), self._news:

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, ObservedFleet, ObservedMachine, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import InstanceType, Limits, Policy, ScalingSpec, Schedule
 
@@ -22,26 +22,26 @@ def waiting(jobs: int, *, workflow: int = 1, seconds_each: float = 30.0, **more:
     return QueuedWork(workflow=workflow, jobs=jobs, seconds=jobs * seconds_each, seconds_per_job=seconds_each, **more)
 
 
-def ready(name: str = "ready", *, idle: float = 0.0, **more: Any) -> SeenMachine:
-    return SeenMachine(id=name, state=MachineState.READY, idle_seconds=idle, **more)
+def ready(name: str = "ready", *, idle: float = 0.0, **more: Any) -> ObservedMachine:
+    return ObservedMachine(id=name, state=MachineState.READY, idle_seconds=idle, **more)
 
 
-def busy(name: str = "busy", *, left: float = 10.0, **more: Any) -> SeenMachine:
-    return SeenMachine(id=name, state=MachineState.BUSY, leases=1, busy_seconds_left=left, **more)
+def busy(name: str = "busy", *, left: float = 10.0, **more: Any) -> ObservedMachine:
+    return ObservedMachine(id=name, state=MachineState.BUSY, leases=1, busy_seconds_left=left, **more)
 
 
-def booting(name: str = "booting", *, left: float = 100.0, **more: Any) -> SeenMachine:
-    return SeenMachine(id=name, state=MachineState.BOOTING, boot_seconds_left=left, **more)
+def booting(name: str = "booting", *, left: float = 100.0, **more: Any) -> ObservedMachine:
+    return ObservedMachine(id=name, state=MachineState.BOOTING, boot_seconds_left=left, **more)
 
 
-def draining(name: str = "draining", **more: Any) -> SeenMachine:
-    return SeenMachine(id=name, state=MachineState.DRAINING, **more)
+def draining(name: str = "draining", **more: Any) -> ObservedMachine:
+    return ObservedMachine(id=name, state=MachineState.DRAINING, **more)
 
 
-def fleet(*machines: SeenMachine, slug: str = "fleet", workflows: Sequence[int] = (1,), **more: Any) -> SeenFleet:
+def fleet(*machines: ObservedMachine, slug: str = "fleet", workflows: Sequence[int] = (1,), **more: Any) -> ObservedFleet:
     scaling = {each: more.pop(each) for each in tuple(more) if each in ScalingSpec.__dataclass_fields__}
     limits = {each: more.pop(each) for each in tuple(more) if each in _LIMITS}
-    return SeenFleet(
+    return ObservedFleet(
         slug=slug,
         workflows=frozenset(workflows),
         machines=machines,
@@ -56,11 +56,11 @@ _LIMITS = {each: each for each in Limits.__dataclass_fields__ if each != "failed
 }
 
 
-def plans(work: Sequence[QueuedWork], *fleets: SeenFleet, now: datetime = NOW) -> Sequence[FleetPlan]:
-    return decide(Snapshot(now=now, work=work, fleets=fleets))
+def plans(work: Sequence[QueuedWork], *fleets: ObservedFleet, now: datetime = NOW) -> Sequence[FleetPlan]:
+    return decide(StageSnapshot(now=now, work=work, fleets=fleets))
 
 
-def plan(work: Sequence[QueuedWork], seen: SeenFleet, *, now: datetime = NOW) -> FleetPlan:
+def plan(work: Sequence[QueuedWork], seen: ObservedFleet, *, now: datetime = NOW) -> FleetPlan:
     return plans(work, seen, now=now)[0]
 
 
@@ -83,17 +83,17 @@ works = st.lists(
         arrivals_seconds=st.sampled_from((0.0, 100.0, 3600.0)),
     ),
     max_size=4,
-    unique_by=lambda each: each.workflow,
+    unique_by=lambda build: build.workflow,
 )
 
 
 @st.composite
-def any_machines(draw: st.DrawFn) -> tuple[SeenMachine, ...]:
+def any_machines(draw: st.DrawFn) -> tuple[ObservedMachine, ...]:
     found = []
     for number in range(draw(st.integers(0, 6))):
         state = draw(st.sampled_from(MachineState))
         found.append(
-            SeenMachine(
+            ObservedMachine(
                 id=f"m{number}",
                 state=state,
                 price_per_hour=draw(prices),
@@ -122,8 +122,8 @@ schedules = st.lists(
 
 
 @st.composite
-def any_fleet(draw: st.DrawFn, slug: str = "fleet") -> SeenFleet:
-    return SeenFleet(
+def any_fleet(draw: st.DrawFn, slug: str = "fleet") -> ObservedFleet:
+    return ObservedFleet(
         slug=slug,
         workflows=draw(st.frozensets(st.integers(1, 4), min_size=1)),
         machines=tuple(draw(any_machines())),
@@ -157,8 +157,8 @@ def any_fleet(draw: st.DrawFn, slug: str = "fleet") -> SeenFleet:
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
-    return Snapshot(
+def snapshots(draw: st.DrawFn) -> StageSnapshot:
+    return StageSnapshot(
         now=NOW,
         work=draw(works),
         fleets=[draw(any_fleet(slug=f"fleet{number}")) for number in range(draw(st.integers(1, 3)))],

@@ -51,7 +51,7 @@ class OperatorScenario:
         return await self.api.engine.jobs.submit.submit(request)
 
     async def worker(self, worker_id: str = "gpu-1", *, fleet: str = "home-clip", **more: Any) -> str:
-        await self.api.engine.fleet.workers.register(worker_id=worker_id, fleet_slug=fleet, **more)
+        await self.api.engine.workers.workers.register(worker_id=worker_id, fleet_slug=fleet, **more)
         return worker_id
 
     async def lease(self, worker_id: str = "gpu-1") -> LeasedDispatch:

@@ -141,7 +141,7 @@ class ProviderContract:
         assert len({each.id for each in found}) == 3
         assert len({each.worker_id or each.id for each in found}) == 3
         assert await site.existing(fleet) == 3
-        names = {each.name for each in fleet.spec.instance_types}
+        names = {instance_type_.name for instance_type_ in fleet.spec.instance_types}
         assert all(each.instance_type is None or each.instance_type in names for each in found)
 
     async def test_launched_machines_are_observed(self, site: Site, provider: MachineProvider) -> None:
@@ -284,7 +284,7 @@ class ProviderContract:
 
         found = await provider.prices(fleet)
 
-        known = {each.name: each for each in fleet.spec.instance_types}
+        known = {instance_type_.name: instance_type_ for instance_type_ in fleet.spec.instance_types}
         assert [each.name for each in found] == [*known]
         assert all(each.price_per_hour >= 0 and each.speed == known[each.name].speed for each in found)
 

@@ -29,14 +29,14 @@ def _differences(connection: Connection, schema: Schema) -> list[object]:
 def _checks_of(connection: Connection, metadata: MetaData) -> set[tuple[str, str]]:
     found = inspect(connection)
     tables = set(metadata.tables) & set(found.get_table_names())
-    return {(table, str(each["name"])) for table in tables for each in found.get_check_constraints(table)}
+    return {(table, str(constraint["name"])) for table in tables for constraint in found.get_check_constraints(table)}
 
 
 def _defined_checks(connection: Connection, metadata: MetaData) -> set[tuple[str, str]]:
     names = connection.dialect.identifier_preparer
     return {
-        (table.name, str(names.format_constraint(each)))
+        (table.name, str(names.format_constraint(constraint)))
         for table in metadata.tables.values()
-        for each in table.constraints
-        if isinstance(each, CheckConstraint)
+        for constraint in table.constraints
+        if isinstance(constraint, CheckConstraint)
     }

@@ -64,7 +64,7 @@ class Heard:
     def elsewhere(self, url: str) -> list[str]:
         """Requests to other servers than `url`."""
         own = urlsplit(url).netloc
-        asked = (urlsplit(each) for each in self.addresses)
+        asked = (urlsplit(address) for address in self.addresses)
         return [each.geturl() for each in asked if each.scheme != "blob" and each.netloc != own]
 
 

@@ -170,7 +170,7 @@ class System:
         simulators = self.simulators if simulators is None else simulators
         own = {
             "api_base_url": self.api.url,
-            "comfyui_folders": ",".join(str(each.folder) for each in simulators) or None,
+            "comfyui_folders": ",".join(str(simulator.folder) for simulator in simulators) or None,
             "data_dir": str(self.folder / "worker"),
             "metadata_url": "off",
             "shutdown_seconds": 5,
@@ -181,7 +181,7 @@ class System:
             "FLEET_SLUG": FLEET,
             "FLEET_STAGE": "production",
             "WORKER_ID": worker_id,
-            "COMFYUI_BASE_URL": ",".join(each.url for each in simulators),
+            "COMFYUI_BASE_URL": ",".join(simulator.url for simulator in simulators),
             "HEARTBEAT_INTERVAL_SECONDS": "1",
             **(variables or {}),
             **{f"COMFYRELAY_WORKER_{key.upper()}": str(value) for key, value in own.items() if value is not None},

@@ -96,8 +96,8 @@ class PostgresClock:
 
     async def set(self, now: datetime) -> None:
         self.now = now
-        for each in self.connections:
-            await each.execute("UPDATE test_clock SET now = $1", now)
+        for connection in self.connections:
+            await connection.execute("UPDATE test_clock SET now = $1", now)
 
 
 TEST_CLOCK = """
@@ -294,8 +294,8 @@ class World:
 
     async def fleet(self, *workflows: WorkflowRecord, stage: Stage = Stage.PRODUCTION) -> str:
         slug = f"fleet-{self.number()}"
-        await self.engine.fleet.fleets.create(
-            slug=slug, stage=stage, workflow_slugs=[each.slug for each in workflows], max_workers=10_000
+        await self.engine.workers.fleets.create(
+            slug=slug, stage=stage, workflow_slugs=[workflow.slug for workflow in workflows], max_workers=10_000
         )
         return slug
 
@@ -303,7 +303,7 @@ class World:
         self, fleet: str, *, concurrency: int = 1, stage: Stage = Stage.PRODUCTION, name: str | None = None
     ) -> str:
         worker_id = name or f"worker-{self.number()}"
-        await self.engine.fleet.workers.register(
+        await self.engine.workers.workers.register(
             worker_id=worker_id, fleet_slug=fleet, stage=stage, max_concurrency=concurrency
         )
         return worker_id

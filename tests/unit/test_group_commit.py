@@ -21,7 +21,7 @@ class Handler:
     async def __call__(self, numbers: Sequence[int]) -> Sequence[int | Exception]:
         self.batches.append(list(numbers))
         await self.gate.acquire()
-        return [LeaseLost() if each < 0 else 10 * each for each in numbers]
+        return [LeaseLost() if number < 0 else 10 * number for number in numbers]
 
     def let_go(self, batches: int) -> None:
         for _ in range(batches):
@@ -35,7 +35,7 @@ async def test_calls_that_come_during_a_batch_share_the_next() -> None:
     await asyncio.sleep(0)
     others = [group.add(2), group.add(3)]
     handler.let_go(2)
-    assert [await first, *[await each for each in others]] == [10, 20, 30]
+    assert [await first, *[await other for other in others]] == [10, 20, 30]
     assert handler.batches == [[1], [2, 3]]
 
 
@@ -51,7 +51,7 @@ async def test_each_call_has_its_own_answer() -> None:
 
 async def test_batch_is_full_when_the_sizes_come_to_the_most() -> None:
     handler = Handler()
-    group = GroupCommit(handler, at_once=5, size_of=lambda number: number)
+    group = GroupCommit(handler, max_size=5, size_of=lambda number: number)
     calls = [group.add(each) for each in (4, 4, 9, 1)]
     handler.let_go(3)
     await asyncio.gather(*calls)

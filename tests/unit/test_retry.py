@@ -16,7 +16,7 @@ def test_jitter_spreads_delays_around_the_exact_one(failures: int) -> None:
     spread = Backoff(first_seconds=1, longest_seconds=5)
     exact = Backoff(first_seconds=1, longest_seconds=5, jitter=0).delay(failures)
     delays = [spread.delay(failures) for _ in range(200)]
-    assert all(0.8 * exact <= each <= 1.2 * exact for each in delays)
+    assert all(0.8 * exact <= delay <= 1.2 * exact for delay in delays)
     assert len(set(delays)) > 100
 
 

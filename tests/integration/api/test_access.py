@@ -122,7 +122,7 @@ async def people(api: Api) -> People:
         "worker": await api.worker("gpu-1"),
         "revoked worker": revoked,
     }
-    await api.engine.fleet.workers.set_approved("revoked", is_approved=False)
+    await api.engine.workers.workers.set_approved("revoked", is_approved=False)
     api.context.forget_worker("revoked")
     file_id = await api.engine.accounts.tenancy.add_file(owner.user, path="t/in.png", mime_type="image/png", size=3)
     video_id = await api.engine.accounts.tenancy.add_video(owner.user, original_file_id=file_id)

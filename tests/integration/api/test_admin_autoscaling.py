@@ -130,7 +130,7 @@ class TestBundles:
 
     async def test_without_a_bundle_the_workers_that_are_there_count(self, desk: OperatorScenario) -> None:
         await desk.send("PUT", f"{HOME}/workflows", {"workflow_slugs": []})
-        await desk.api.engine.fleet.fleets.create(slug="other", workflow_slugs=["clip"])
+        await desk.api.engine.workers.fleets.create(slug="other", workflow_slugs=["clip"])
         await desk.worker("bare", fleet="other", capabilities={"node_types": ["Prompt"], "models": []})
         await desk.send("PUT", "/fleets/production/other/workflows", {"workflow_slugs": []})
         put = ("PUT", "/fleets/production/other/workflows", {"workflow_slugs": ["clip"]})
@@ -153,8 +153,8 @@ class TestDecisions:
         await desk.submit()
         engine = desk.api.engine
         provider = MemoryProvider()
-        engine.scaling.leadership.ttl_seconds = 1_000_000.0
-        await engine.scaling.leadership.claim()
+        engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
+        await engine.autoscaling.leadership.claim()
         loop = ScalingLoop(engine, provider)
         await loop.decide_once()
         await loop.idle()
@@ -164,7 +164,7 @@ class TestDecisions:
         assert found["by_state"] == {"booting": 1, "ready": 0, "busy": 0, "draining": 0}
         assert [each["instance_type"] for each in found["machines"]] == ["g5.xlarge"]
         assert found["spent_per_hour"] == 0.5
-        assert found["leader"] == engine.scaling.leadership.holder
+        assert found["leader"] == engine.autoscaling.leadership.holder
         assert found["decision"]["launch"] == [{"count": 1, "instance_type": "g5.xlarge"}]
         [decision] = (await desk.get(f"{HOME}/decisions"))["items"]
         assert decision == found["decision"]
@@ -173,8 +173,8 @@ class TestDecisions:
     async def test_decisions_come_in_pages_newest_first(self, desk: OperatorScenario) -> None:
         await desk.send("PATCH", HOME, {"scaling": {"is_dry_run": True}})
         engine = desk.api.engine
-        engine.scaling.leadership.ttl_seconds = 1_000_000.0
-        await engine.scaling.leadership.claim()
+        engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
+        await engine.autoscaling.leadership.claim()
         loop = ScalingLoop(engine, MemoryProvider())
         await loop.decide_once()
         await desk.submit()

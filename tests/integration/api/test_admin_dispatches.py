@@ -50,13 +50,13 @@ class TestLooking:
             ("gpu-1", "failed", 1),
         ]
         entries = found["entries"]["items"]
-        assert [(each["worker_id"], each["event"]) for each in entries] == [
+        assert [(entry["worker_id"], entry["event"]) for entry in entries] == [
             ("gpu-2", "complete"),
             ("gpu-2", "lease"),
             ("gpu-1", "fail"),
             ("gpu-1", "lease"),
         ]
-        assert {each["dispatch_id"] for each in entries} == {lost.dispatch_id}
+        assert {entry["dispatch_id"] for entry in entries} == {lost.dispatch_id}
         assert entries[2]["data"]["error"] == "out of memory"
         assert lost.lease_token not in str(found)
 

@@ -70,7 +70,7 @@ async def test_fleet_with_workers_is_not_deleted(desk: OperatorScenario) -> None
     await desk.worker()
     problem_of(await desk.call("DELETE", HOME), 409)
     assert (await desk.get(HOME))["workers"] == 1
-    await desk.api.engine.fleet.workers.deregister("gpu-1")
+    await desk.api.engine.workers.workers.deregister("gpu-1")
     await desk.send("DELETE", HOME)
 
 
@@ -95,7 +95,7 @@ class TestMapping:
 
 class TestMetrics:
     async def test_workers_are_counted_by_what_they_are_doing(self, desk: OperatorScenario) -> None:
-        workers = desk.api.engine.fleet.workers
+        workers = desk.api.engine.workers.workers
         await desk.worker("offline")
         await desk.advance(301)
         for name in ("busy", "idle", "draining", "revoked"):

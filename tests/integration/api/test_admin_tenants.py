@@ -55,7 +55,7 @@ class TestCrediting:
         body = {"amount": 40, "reference": "invoice 7", "description": "Thanks"}
         with capture_logs() as lines:
             first = await desk.send("POST", path, body)
-        [noted] = [each for each in lines if each["event"] == "tenant.credited"]
+        [noted] = [line for line in lines if line["event"] == "tenant.credited"]
         assert (noted["tenant_id"], noted["amount"], noted["by"]) == (desk.user.tenant_id, 40, "root@example.com")
         assert first == {
             "tenant_id": desk.user.tenant_id,

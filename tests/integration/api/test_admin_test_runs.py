@@ -52,7 +52,7 @@ class TestTestRuns:
 
     async def test_wait_reason_refers_to_the_named_worker(self, desk: OperatorScenario) -> None:
         started = await tried(desk, worker_id="gpu-2")
-        await desk.api.engine.fleet.workers.set_draining("gpu-2", is_draining=True)
+        await desk.api.engine.workers.workers.set_draining("gpu-2", is_draining=True)
         job = await desk.admin.get(f"/api/ai-jobs/{started['job_id']}")
         assert job["waiting"]["reason"] == "no_worker"
 
@@ -79,7 +79,7 @@ class TestTestRuns:
         await desk.api.effect("other")
         await desk.worker("other", fleet="home-other")
         await desk.worker("revoked")
-        await desk.api.engine.fleet.workers.set_approved("revoked", is_approved=False)
+        await desk.api.engine.workers.workers.set_approved("revoked", is_approved=False)
         problem_of(await desk.call("POST", "/workflows/clip/test-run", body), status)
 
     async def test_workflow_must_be_there_and_everybodys(self, desk: OperatorScenario) -> None:

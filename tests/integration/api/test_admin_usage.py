@@ -27,7 +27,7 @@ async def finish(api: Api, seconds: float) -> tuple[int, str]:
     [leased] = await api.engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
     await api.clock.set(api.clock.now + timedelta(seconds=seconds))
     await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
-    await api.engine.scaling.usage.run_once()
+    await api.engine.autoscaling.usage.run_once()
     return leased.dispatch_id, user.tenant_id
 
 

@@ -38,7 +38,7 @@ class TestLooking:
         for name in ("a", "b", "c"):
             await desk.worker(name)
         await desk.worker("d", fleet="home-other")
-        await desk.api.engine.fleet.workers.set_draining("b", is_draining=True)
+        await desk.api.engine.workers.workers.set_draining("b", is_draining=True)
         first = await desk.get("/workers", fleet="home-clip", limit=2)
         assert [each["worker_id"] for each in first["items"]] == ["a", "b"]
         second = await desk.get("/workers", fleet="home-clip", limit=2, cursor=first["next_cursor"])
@@ -51,7 +51,7 @@ class TestLooking:
     async def test_all_are_counted_by_state_whichever_state_is_asked_for(self, desk: OperatorScenario) -> None:
         for name in ("a", "b", "c"):
             await desk.worker(name)
-        await desk.api.engine.fleet.workers.set_draining("b", is_draining=True)
+        await desk.api.engine.workers.workers.set_draining("b", is_draining=True)
         found = await desk.get("/workers", state="draining", limit=1)
         assert found["counts"] == {"revoked": 0, "offline": 0, "draining": 1, "busy": 0, "idle": 2}
         assert (await desk.get("/workers", search="b"))["counts"] == {**found["counts"], "idle": 0}
@@ -68,7 +68,7 @@ class TestLooking:
         second = await desk.get("/workers", limit=2, cursor=first["next_cursor"])
         assert (ids(second), second["next_cursor"]) == (["gpu-10"], None)
         # a worker that deregisters at the same time does not affect the others
-        await desk.api.engine.fleet.workers.deregister("gpu-2")
+        await desk.api.engine.workers.workers.deregister("gpu-2")
         assert ids(await desk.get("/workers", limit=2, cursor=first["next_cursor"])) == ["gpu-10"]
         assert ids(await desk.get("/workers", sort="-name")) == ["gpu-10", "gpu-1"]
         for sort in ("state", "fleet", "gpu", "version", "seen"):
@@ -89,7 +89,7 @@ class TestLooking:
         assert await found("100%") == []
 
     async def test_workers_are_found_by_the_workflow_that_they_run(self, desk: OperatorScenario) -> None:
-        await desk.api.engine.fleet.fleets.create(slug="attic", workflow_slugs=["clip"])
+        await desk.api.engine.workers.fleets.create(slug="attic", workflow_slugs=["clip"])
         await desk.worker("gpu-1", fleet="attic")
         await desk.worker("gpu-2", fleet="attic")
         assert (await desk.get("/workers", search="clip"))["items"] == []
@@ -123,7 +123,7 @@ class TestLooking:
         assert (await desk.get("/workers/rack/1"))["worker_id"] == "rack/1"
         assert (await desk.send("POST", "/workers/rack/1/revoke"))["state"] == "revoked"
         logs = await desk.get("/workers/rack/1/audit-logs")
-        assert [each["event"] for each in logs["items"]] == ["revoke", "register"]
+        assert [log["event"] for log in logs["items"]] == ["revoke", "register"]
 
     async def test_report_that_is_nested_too_deeply_is_cut(self, desk: OperatorScenario) -> None:
         deep: object = {}
@@ -146,7 +146,7 @@ class TestDetails:
         worker = await desk.api.worker()
         job = await desk.submit()
         leased = (await worker.post("/api/worker/poll", {**poll(), "devices": [self.DEVICE]}))["job"]
-        await desk.api.engine.fleet.slots.write_noted()
+        await desk.api.engine.workers.slots.write_noted()
         progress = {"value": 0.25, "phase": "running"}
         beat = {"dispatch_id": leased["dispatch_id"], "lease_token": leased["lease_token"], "progress": progress}
         await worker.post("/api/worker/heartbeat", beat)
@@ -172,7 +172,7 @@ class TestDetails:
         hash_ = leased.dispatch.workflow_hash
         await desk.fail(leased, fault=Fault.WORKER)
         await worker.post("/api/worker/poll", {**poll(), "warm_workflow_hashes": [hash_, "unknown"]})
-        await desk.api.engine.fleet.slots.write_noted()
+        await desk.api.engine.workers.slots.write_noted()
         shown = await desk.get("/workers/gpu-1")
         assert shown["loaded"] == [
             {"workflow_hash": hash_, "workflow_slug": "clip"},
@@ -282,15 +282,15 @@ class TestAudit:
             await desk.send("POST", f"/workers/gpu-1/{verb}")
         logs = (await desk.get("/workers/gpu-1/audit-logs"))["items"]
         events = ["rotate_token", "approve", "revoke", "undrain", "drain", "register"]
-        assert [each["event"] for each in logs] == events
+        assert [log["event"] for log in logs] == events
         assert desk.admin.user is not None
-        assert all(each["data"]["by"] == desk.admin.user.email for each in logs[:-1])
+        assert all(log["data"]["by"] == desk.admin.user.email for log in logs[:-1])
 
     async def test_logs_of_one_that_has_left_stay(self, desk: OperatorScenario) -> None:
         await desk.worker()
-        await desk.api.engine.fleet.workers.deregister("gpu-1")
+        await desk.api.engine.workers.workers.deregister("gpu-1")
         logs = await desk.get("/workers/gpu-1/audit-logs")
-        assert [each["event"] for each in logs["items"]] == ["deregister", "register"]
+        assert [log["event"] for log in logs["items"]] == ["deregister", "register"]
 
     async def test_logs_are_filtered_and_come_page_by_page(self, desk: OperatorScenario) -> None:
         for name in ("a", "b"):
@@ -302,7 +302,7 @@ class TestAudit:
         assert seen == [("b", "drain"), ("b", "register"), ("a", "drain"), ("a", "register")]
         assert second["next_cursor"] is None
         drains = await desk.get("/audit-logs", event="drain")
-        assert [each["worker_id"] for each in drains["items"]] == ["b", "a"]
+        assert [drain["worker_id"] for drain in drains["items"]] == ["b", "a"]
         of_a = await desk.get("/audit-logs", worker="a", event="register")
         assert [each["worker_id"] for each in of_a["items"]] == ["a"]
         none = await desk.get("/workers/a/audit-logs", event="revoke")

@@ -303,7 +303,7 @@ class TestValidating:
         await desk.worker("lacking", capabilities={"node_types": ["Prompt"], "models": []})
         await desk.worker("silent")
         await desk.api.engine.catalogue.workflows.create(slug="other", graph=GRAPH)
-        await desk.api.engine.fleet.fleets.create(slug="other", stage=Stage.STAGING, workflow_slugs=["other"])
+        await desk.api.engine.workers.fleets.create(slug="other", stage=Stage.STAGING, workflow_slugs=["other"])
         await desk.worker("elsewhere", fleet="other", stage=Stage.STAGING)
         found = await desk.send("POST", "/workflows/clip/validate")
         assert found["node_types"] == nodes

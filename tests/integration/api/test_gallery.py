@@ -37,7 +37,7 @@ class Scenario:
 
     async def batch(self, label: str, *prompts: str) -> list[str]:
         """Make a batch; return its outputs in order."""
-        items = [{"input_payload": {"prompt": each}, "label": each} for each in prompts]
+        items = [{"input_payload": {"prompt": prompt}, "label": prompt} for prompt in prompts]
         batch = await self.user.post("/api/batches", {"effect_id": self.effect_id, "label": label, "items": items})
         for _ in prompts:
             await complete(self.api, self.worker, await lease(self.worker))
@@ -77,7 +77,7 @@ class Scenario:
         return found
 
     async def ids(self, **query: Any) -> list[str]:
-        return [each["id"] for each in await self.items(**query)]
+        return [item["id"] for item in await self.items(**query)]
 
     async def mark(self, *ids: str, **marks: Any) -> Any:
         return await self.user.post("/api/gallery/marks", {"ids": ids, **marks})
@@ -202,7 +202,7 @@ class TestLookingThrough:
         batched = await scenario.batch("Two", "two", "three")
         text = await scenario.second(single, b"said")
         everything = {single, text, *batched}
-        batch_id = next(each["batch_id"] for each in await scenario.items() if each["id"] == batched[0])
+        batch_id = next(item["batch_id"] for item in await scenario.items() if item["id"] == batched[0])
         await scenario.mark(single, starred=True)
         await scenario.mark(batched[0], rejected=True)
         collection = await scenario.collection()
@@ -225,16 +225,16 @@ class TestLookingThrough:
             page = await scenario.user.get("/api/gallery", params=query)
             assert ({each["id"] for each in page["items"]}, page["total"]) == (ids, len(ids)), query
             days = (await scenario.user.get("/api/gallery/days", params=query))["days"]
-            assert sum(each["count"] for each in days) == len(ids)
+            assert sum(day["count"] for day in days) == len(ids)
 
     async def test_several_outputs_of_a_job_are_items_of_their_own(self, scenario: Scenario) -> None:
         first = await scenario.made("one")
         second = await scenario.second(first, b"said")
-        items = {each["id"]: each for each in await scenario.items()}
+        items = {item["id"]: item for item in await scenario.items()}
         assert {id_: each["number"] for id_, each in items.items()} == {first: 1, second: 2}
         assert items[first]["job_id"] == items[second]["job_id"]
         await scenario.mark(second, starred=True)
-        assert {each["id"]: each["starred"] for each in await scenario.items()} == {first: False, second: True}
+        assert {item["id"]: item["starred"] for item in await scenario.items()} == {first: False, second: True}
 
     async def test_days_follow_the_time_zone(self, scenario: Scenario) -> None:
         await scenario.api.clock.set(datetime(2026, 3, 1, 23, 30, tzinfo=UTC))
@@ -327,7 +327,7 @@ class TestCollections:
         assert (another["id"], another["count"], another["cover"]) == (none, 0, None)
         assert (found["name"], found["count"], found["cover"]["id"]) == ("best", 2, new)
         assert (await scenario.user.http.get(found["cover"]["url"])).content == png("blue")
-        assert {each["id"]: each["collections"] for each in await scenario.items()} == {old: [best], new: [best]}
+        assert {item["id"]: item["collections"] for item in await scenario.items()} == {old: [best], new: [best]}
         await scenario.mark(new, remove_from=best, add_to=none)
         assert await scenario.ids(collection=best) == [old]
         assert await scenario.ids(collection=none) == [new]
@@ -352,7 +352,7 @@ class TestCollections:
 
 def named(*paths: str) -> list[str]:
     """Return the names of these outputs in a zip, each a name or `folder/name`."""
-    asked = [each.rpartition("/") for each in paths]
+    asked = [path.rpartition("/") for path in paths]
     return archive_names(asked, lambda each: each[2], lambda each: each[0] or None)
 
 
@@ -407,10 +407,10 @@ class TestZips:
         kept, lost, deleted = [await scenario.made(label=name) for name in ("kept", "lost", "deleted")]
         [batched] = await scenario.batch("missing.txt", "a")
         url = (await scenario.user.post("/api/gallery/zip", {"ids": [kept, lost, deleted, batched]}))["url"]
-        for each in await scenario.items():
-            if each["id"] == lost:
+        for item in await scenario.items():
+            if item["id"] == lost:
                 assert scenario.user.user is not None
-                folder = job_folder(scenario.user.user.tenant_id, each["job_id"])
+                folder = job_folder(scenario.user.user.tenant_id, item["job_id"])
                 await scenario.api.engine.objects.remove_many(
                     [found.path async for found in scenario.api.engine.objects.list(folder)]
                 )
@@ -459,7 +459,7 @@ class TestDeleting:
         second = await scenario.second(first, b"said")
         best = await scenario.collection()
         await scenario.mark(first, second, kept, add_to=best)
-        [job_id] = {each["job_id"] for each in await scenario.items() if each["id"] == first}
+        [job_id] = {item["job_id"] for item in await scenario.items() if item["id"] == first}
         answer = await scenario.user.call("POST", "/api/gallery/delete", {"ids": [second, "nothing"]})
         done = answer.json()
         assert done["data"] == {
@@ -518,7 +518,7 @@ async def test_other_tenants_outputs_are_not_found(scenario: Scenario) -> None:
     problem_of(await eve.call("DELETE", f"/api/collections/{best}"), 404)
     [hers] = (await eve.get("/api/collections"))["items"]
     assert (hers["id"], hers["count"]) == (own, 0)
-    assert [each | {"url": ""} for each in await scenario.items()] == [each | {"url": ""} for each in before]
+    assert [item | {"url": ""} for item in await scenario.items()] == [each | {"url": ""} for each in before]
 
 
 async def test_index_has_all_that_fits_by_groups_and_items_are_had_by_their_ids(scenario: Scenario) -> None:

@@ -76,7 +76,7 @@ async def test_slow_reads_do_not_block_other_requests(api: Api, monkeypatch: pyt
     finally:
         long.go_on.set()
     answers = await asyncio.gather(*asked)
-    assert Counter(each.status_code for each in answers) == {201: MANY}
+    assert Counter(answer.status_code for answer in answers) == {201: MANY}
     assert long.most_at_once == 1
 
 

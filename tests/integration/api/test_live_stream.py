@@ -127,8 +127,8 @@ async def test_marks_and_collections_reach_every_browser(api: Api, user: Caller,
     async with follow_all(user) as stream:
         [first] = await stream.until("queue")
         marks: list[dict[str, Any]] = [{"starred": True}, {"rejected": True}, {"note": "the best"}]
-        for each in marks:
-            await user.post("/api/gallery/marks", {"ids": [output], **each})
+        for mark in marks:
+            await user.post("/api/gallery/marks", {"ids": [output], **mark})
             said = (await stream.until("gallery"))[-1]
             assert (said.data, bool(said.id)) == ({"outputs": [output], "is_all": False}, True)
         collection = (await user.post("/api/collections", {"name": "Cats"}))["id"]

@@ -24,7 +24,7 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 async def figures(api: Api) -> dict[Sample, float]:
     """Read every sample again."""
     api.engine.operations.metrics._cached = None
-    api.engine.scaling.figures._asked = None
+    api.engine.autoscaling.figures._asked = None
     answer = await api.anybody.call("GET", "/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")
@@ -204,12 +204,12 @@ async def test_every_figure_is_documented(api: Api) -> None:
     leased = await lease(api)
     await api.clock.set(api.clock.now + timedelta(seconds=9))
     await api.engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
-    await api.engine.scaling.usage.run_once()
+    await api.engine.autoscaling.usage.run_once()
     await lease(api)
     names = {re.sub("_(bucket|count|sum|created)$", "", name) for name, _ in await figures(api)}
     ours = {each for each in names if each.startswith("comfyrelay_")}
     assert len(ours) == 13 + 8 + 2
-    assert [each for each in ours if f"| `{each}` |" not in page] == []
+    assert [our for our in ours if f"| `{our}` |" not in page] == []
 
 
 async def test_databases_are_asked_once_in_a_while(api: Api, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,26 +169,26 @@ class TestHostile:
         for caller in (api.anybody, await api.user(), Caller(worker.http, {"Authorization": "Bearer wrong"})):
             problem_of(await caller.call("POST", "/api/worker/definitions", {"sha256": packed.sha256}), 401)
             problem_of(await put(caller, packed.sha256, packed.data), 401)
-        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         api.context.forget_worker("gpu-1")
         problem_of(await put(worker, packed.sha256, packed.data), 403)
 
     async def test_revoked_workers_definitions_are_ignored(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
         await bring(await api.worker("gpu-2"), {})
-        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
 
     async def test_nor_does_its_fleet_keep_them(self, api: Api, worker: Caller) -> None:
         await bring(worker, DEFINITIONS)
-        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 409
 
     async def test_definitions_shared_with_another_worker_are_kept(self, api: Api, worker: Caller) -> None:
         packed = await bring(worker, DEFINITIONS)
         other = await api.worker("gpu-2")
         await other.post("/api/worker/definitions", {"sha256": packed.sha256})
-        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         await other.post("/api/worker/deregister", {})
         assert (await (await api.user()).call("POST", "/api/workflows", {"graph": SAVED})).status_code == 201
 
@@ -242,7 +242,7 @@ class TestRepeatedUpload:
     async def test_graph_with_other_values_is_a_new_workflow(self, api: Api) -> None:
         user = await api.user()
         graphs = [{"1": {"class_type": "A", "inputs": {"on": value}}, "2": _saver("1")} for value in (1, True, 2)]
-        assert len({(await user.post("/api/workflows", {"graph": each}))["slug"] for each in graphs}) == 3
+        assert len({(await user.post("/api/workflows", {"graph": graph}))["slug"] for graph in graphs}) == 3
 
     async def test_existing_workflow_gets_current_choices(self, api: Api, worker: Caller) -> None:
         user = await api.user()
@@ -281,15 +281,15 @@ class TestChanging:
     async def test_newer_version_is_for_new_jobs_only(self, api: Api) -> None:
         user = await api.user()
         slug = (await user.post("/api/workflows", {"graph": _graph(8)}))["slug"]
-        await api.engine.fleet.fleets.create(slug="all", workflow_slugs=[slug])
+        await api.engine.workers.fleets.create(slug="all", workflow_slugs=[slug])
         worker = await api.worker(fleet="all")
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "before"})
         changed = await user.call("PATCH", f"/api/workflows/{slug}", {"graph": _graph(9)})
         assert changed.json()["message"].startswith("Replaced. Inputs with a new default: empty_image_width.")
         await user.post("/api/ai-jobs", {"workflow_slug": slug, "idempotency_key": "after"})
         polls = [{"worker_id": "gpu-1", "prefetch": 1, "request_id": each} for each in ("a", "b")]
-        jobs = [(await worker.post("/api/worker/poll", each))["job"] for each in polls]
-        assert [each["input_payload"]["workflow"]["1"]["inputs"]["width"] for each in jobs] == [8, 9]
+        jobs = [(await worker.post("/api/worker/poll", poll))["job"] for poll in polls]
+        assert [job["input_payload"]["workflow"]["1"]["inputs"]["width"] for job in jobs] == [8, 9]
 
     async def test_version_that_may_not_run_changes_nothing(self, api: Api) -> None:
         user = await api.user()

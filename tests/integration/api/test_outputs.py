@@ -49,7 +49,7 @@ class Scenario:
         """Return the objects of the job by path, as `upload` or `output`; a poster counts if its file is missing."""
         folder = job_folder(self.job["tenant_id"], self.job["job_id"])
         paths = [each.path async for each in self.api.engine.objects.list(folder)]
-        alone = [each for each in paths if source_path(each) == each or source_path(each) not in paths]
+        alone = [path for path in paths if source_path(path) == path or source_path(path) not in paths]
         return {each: each.rpartition("/")[2].partition("-")[0] for each in alone}
 
     async def output(self) -> bytes:
@@ -211,7 +211,7 @@ async def test_old_holder_that_completes_late_changes_nothing(scenario: Scenario
 async def test_concurrent_completions_make_one_output(scenario: Scenario) -> None:
     await scenario.put(png())
     answers = await asyncio.gather(*(scenario.complete(png()) for _ in range(3)))
-    assert {each.status_code for each in answers} == {200}
+    assert {answer.status_code for answer in answers} == {200}
     assert [*(await scenario.there()).values()] == ["output"]
     assert await scenario.output() == png()
 

@@ -126,7 +126,7 @@ async def test_any_valid_signature_is_enough(shop: Api) -> None:
 
 async def test_recorded_message_is_refused_by_the_databases_clock(shop: Api) -> None:
     answers = [await report(shop, event(), late_seconds=late) for late in (299, 301, -299, -301)]
-    assert [each.status_code for each in answers] == [200, 401, 200, 401]
+    assert [answer.status_code for answer in answers] == [200, 401, 200, 401]
 
 
 SENSELESS: tuple[dict[str, Any], ...] = (
@@ -183,11 +183,11 @@ async def test_crash_between_the_databases_is_healed_when_the_event_comes_again(
             raise Crash
 
     databases = (shop.engine.databases.central, *shop.engine.databases.shards.values())
-    for each in databases:
-        each.crash = die
+    for database in databases:
+        database.crash = die
     with pytest.raises(Crash):
         await report(shop, event())
-    for each in databases:
-        each.crash = None
+    for database in databases:
+        database.crash = None
     assert (await report(shop, event())).status_code == 200
     assert await balance(shop) == 100

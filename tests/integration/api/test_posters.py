@@ -17,7 +17,7 @@ from PIL import Image
 
 from comfyrelay.domain.ids import derived_paths, source_path
 from comfyrelay.errors import StorageUnavailable
-from comfyrelay.media.info import Drawn
+from comfyrelay.media.info import Renditions
 from comfyrelay.services.jobs.removal import GRACE_SECONDS
 from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
@@ -131,11 +131,11 @@ async def test_poster_that_cannot_be_made_costs_neither_the_job_nor_its_output(
 ) -> None:
     probes = wall.api.engine.queue.posters._probes
 
-    async def never(*_args: Any, **_more: Any) -> Drawn:
+    async def never(*_args: Any, **_more: Any) -> Renditions:
         await asyncio.Event().wait()
         raise AssertionError
 
-    async def broken(*_args: Any, **_more: Any) -> Drawn:
+    async def broken(*_args: Any, **_more: Any) -> Renditions:
         raise RuntimeError("It fell apart.")
 
     monkeypatch.setattr(wall.api.engine.queue.posters, "_seconds", 0.01)

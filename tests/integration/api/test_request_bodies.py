@@ -57,14 +57,14 @@ JSON = {"Content-Type": "application/json"}
 
 def routes() -> Iterator[APIRoute]:
     for router in (*app.ROUTERS, *desk.ROUTERS):
-        yield from (each for each in router.routes if isinstance(each, APIRoute))
+        yield from (route for route in router.routes if isinstance(route, APIRoute))
 
 
 def test_every_route_with_a_body_limits_it() -> None:
     assert {"/api/batches", "/api/desk/batches", "/api/worker/register"} <= {
-        each.path for each in routes() if each.body_field is not None
+        route.path for route in routes() if route.body_field is not None
     }
-    assert [each.path for each in routes() if each.body_field is not None and not isinstance(each, BodyRoute)] == []
+    assert [route.path for route in routes() if route.body_field is not None and not isinstance(route, BodyRoute)] == []
 
 
 @pytest.mark.parametrize("path", ["/api/login", "/api/presets", "/api/ai-jobs"])

@@ -118,8 +118,8 @@ async def attic(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> Asy
             slug="clip", graph=GRAPH, properties=[PROMPT, MASK, CLIP], output_extension="mp4"
         )
         effect = await api.engine.catalogue.effects.create(slug="clip", workflow_slug="clip", credits_cost=0)
-        await api.engine.fleet.fleets.create(slug="home", workflow_slugs=["clip"])
-        await api.engine.fleet.workers.register(worker_id="gpu-1", fleet_slug="home", max_concurrency=5)
+        await api.engine.workers.fleets.create(slug="home", workflow_slugs=["clip"])
+        await api.engine.workers.workers.register(worker_id="gpu-1", fleet_slug="home", max_concurrency=5)
         caller = await api.user()
         assert caller.user is not None
         yield Attic(api, caller, caller.user, effect.id)

@@ -80,7 +80,7 @@ class TestSettingUp:
             *(set_up(api, code, email=f"root{number}@example.com") for number, code in enumerate(codes))
         )
         # the second caller has not mistyped the code
-        assert sorted(each.status_code for each in answers) == [201, 409]
+        assert sorted(answer.status_code for answer in answers) == [201, 409]
         problem_of(await set_up(api, await make_code(api), email="late@example.com"), 409)
 
     async def test_setup_code_expires(self, api: Api) -> None:
@@ -122,7 +122,7 @@ class TestResetLinks:
         user = await api.user()
         link = await admin.post(f"/api/admin/users/{user.user.id}/reset-link") if user.user else None
         answers = await asyncio.gather(reset(api, link), reset(api, link, "another one of mine"))
-        assert sorted(each.status_code for each in answers) == [200, 404]
+        assert sorted(answer.status_code for answer in answers) == [200, 404]
         problem_of(await reset(api, link), 404)
         problem_of(await sign_in(api, PASSWORD), 401)
 

@@ -68,7 +68,7 @@ async def test_slot_shows_its_gpu_and_how_far_its_job_is(api: Api) -> None:
     }
     assert (away["state"], away["away"], away["job"]) == ("idle", "Nobody answers there.", None)
     # as another process sees it, once it is stored
-    assert await api.engine.fleet.slots.write_noted() == {"gpu-1"}
+    assert await api.engine.workers.slots.write_noted() == {"gpu-1"}
     assert await admin.get("/api/slots") == told
 
 

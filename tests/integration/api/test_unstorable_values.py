@@ -25,7 +25,7 @@ def calls(spoiled: str) -> list[tuple[str, str]]:
         for route in router.routes:
             assert isinstance(route, APIRoute)
             path = re.sub(r"\{[^}]+\}", spoiled, route.path)
-            query = "&".join(f"{each.name}={spoiled}" for each in route.dependant.query_params)
+            query = "&".join(f"{query_param.name}={spoiled}" for query_param in route.dependant.query_params)
             if spoiled in f"{path}?{query}":
                 found += [(method, f"{path}?{query}") for method in sorted(route.methods or ())]
     return found

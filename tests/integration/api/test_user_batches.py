@@ -39,7 +39,7 @@ class TestSubmitting:
         assert (batch["label"], batch["total"], batch["done"], batch["progress"]) == ("night run", 3, 0, 0.0)
         assert (await user.get("/api/wallet"))["balance"] == 79
         jobs = (await user.get(f"/api/ai-jobs?batch_id={batch['id']}"))["items"]
-        assert sorted(each["item_no"] for each in jobs) == [0, 1, 2]
+        assert sorted(job["item_no"] for job in jobs) == [0, 1, 2]
 
     async def test_server_batches_notify_by_webhook_only(self, api: Api, user: Caller, effect: int) -> None:
         urls = ["json://169.254.169.254/latest"]

@@ -129,7 +129,7 @@ async def test_many_subscribers_cost_one_statement(
         for stream in (a, b, c):
             await stream.until("job:queued")
         looks.clear()
-        await user.post("/api/ai-jobs/bulk", {"ids": [each["id"] for each in jobs], "action": "cancel"})
+        await user.post("/api/ai-jobs/bulk", {"ids": [job["id"] for job in jobs], "action": "cancel"})
         for stream in (a, b, c):
             assert [each.type for each in await stream.rest()] == ["job:canceled"]
     # three clients follow two jobs; the third job has no subscriber

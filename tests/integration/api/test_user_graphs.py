@@ -41,7 +41,7 @@ async def test_graph_that_may_not_run_is_refused_with_its_node_and_what_to_do(
 ) -> None:
     problem = problem_of(await (await api.user()).call("POST", "/api/workflows", {"graph": body}), 422)
     assert problem["type"] == "urn:comfyrelay:graph_not_allowed"
-    assert [each for each in words if each not in problem["detail"]] == []
+    assert [word for word in words if word not in problem["detail"]] == []
 
 
 async def test_value_may_not_bring_what_the_graph_may_not_have(api: Api) -> None:
@@ -78,8 +78,8 @@ async def test_allow_list_is_made_of_what_the_workers_have(api: Api) -> None:
     await api.worker("gpu-1", capabilities={"node_types": ["LoadImage", "PyExec"]})
     await api.worker("gpu-2", capabilities={"node_types": ["SaveImage", "LoadImage"]})
     await api.worker("gpu-3", capabilities={"node_types": None})
-    found = await api.engine.fleet.nodes.allow_list("home-clip")
+    found = await api.engine.workers.nodes.allow_list("home-clip")
     assert found.workers == 2
     assert found.allowed == ["LoadImage", "SaveImage"]
     assert found.left_out == {"PyExec": "it runs code or commands"}
-    assert (await api.engine.fleet.nodes.allow_list()).allowed == found.allowed
+    assert (await api.engine.workers.nodes.allow_list()).allowed == found.allowed

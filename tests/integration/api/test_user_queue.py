@@ -68,7 +68,7 @@ class TestSections:
         cats = found[0]
         assert (cats["is_batch"], cats["label"], cats["total"], cats["kind"]) == (True, "Cats", 3, "image")
         assert (cats["counts"]["processing"], cats["counts"]["queued"]) == (1, 2)
-        assert [each["item_no"] for each in cats["items"]] == [0, 1, 2]
+        assert [cat["item_no"] for cat in cats["items"]] == [0, 1, 2]
         assert cats["workflow_slug"] == done["workflow_slug"]
         assert "The worker is busy" in found[1]["waiting_text"]
         assert found[1]["waiting_reason"] == "busy"

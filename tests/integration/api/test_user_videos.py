@@ -26,7 +26,7 @@ async def photo_effect(api: Api, slug: str = "clip", **more: Any) -> int:
         **more,
     )
     effect = await api.engine.catalogue.effects.create(slug=slug, workflow_slug=slug, credits_cost=0)
-    await api.engine.fleet.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
+    await api.engine.workers.fleets.create(slug=f"home-{slug}", workflow_slugs=[slug])
     return effect.id
 
 

@@ -99,7 +99,7 @@ async def scenario(
         await api.clock.set(datetime.now(UTC))
         effect_id = await api.effect()
         caller = await api.user(tokens=100)
-        await api.engine.fleet.workers.register(worker_id="gpu-1", fleet_slug="home-clip")
+        await api.engine.workers.workers.register(worker_id="gpu-1", fleet_slug="home-clip")
         yield Scenario(api, caller, effect_id, receiver)
 
 

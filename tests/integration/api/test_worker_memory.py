@@ -23,7 +23,7 @@ async def test_job_that_had_not_enough_memory_goes_to_a_larger_gpu(api: Api) -> 
     small, large = await api.worker(), await api.worker("gpu-2")
     told = [{"server": "comfyui-1", "name": "RTX", "memory_total": 24 * 2**30}]
     await large.post("/api/worker/poll", {"worker_id": "gpu-2", "devices": told})
-    await api.engine.fleet.slots.write_noted()
+    await api.engine.workers.slots.write_noted()
     await submit(user, effect)
     job = await lease(small)
     body = {**lease_of(job), "error_message": "no memory", "fault": "worker", "code": "out_of_memory"}

@@ -137,7 +137,7 @@ class TestRegister:
 
     async def test_registered_worker_may_try_though_its_fleet_is_full(self, api: Api) -> None:
         await api.effect()
-        await api.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
+        await api.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
         body = {"worker_id": "gpu-1", "fleet_slug": "small", "dry_run": True}
         assert (await api.anybody.post("/api/worker/register", body, headers=SECRET))["workflows_assigned"] == ["clip"]
@@ -203,20 +203,20 @@ class TestRegister:
     async def test_name_of_a_worker_that_was_revoked_may_not(self, api: Api) -> None:
         await api.effect()
         await api.worker()
-        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         await api.clock.set(api.clock.now + timedelta(seconds=301))
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 409)
 
     async def test_full_fleet_refuses_registration(self, api: Api) -> None:
         await api.effect()
-        await api.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
+        await api.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=["clip"])
         await api.worker("gpu-1", fleet="small")
         body = {"worker_id": "gpu-2", "fleet_slug": "small"}
         problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 403)
 
     async def test_fleet_without_an_active_workflow_refuses_registration(self, api: Api) -> None:
-        await api.engine.fleet.fleets.create(slug="empty")
+        await api.engine.workers.fleets.create(slug="empty")
         body = {"worker_id": "w", "fleet_slug": "empty"}
         problem = problem_of(await api.anybody.call("POST", "/api/worker/register", body, headers=SECRET), 422)
         assert "no active workflow" in problem["errors"]["fleet_slug"]
@@ -347,7 +347,7 @@ class TestPoll:
     async def test_revoked_worker_is_refused(self, api: Api) -> None:
         await api.effect()
         worker = await api.worker()
-        await api.engine.fleet.workers.set_approved("gpu-1", is_approved=False)
+        await api.engine.workers.workers.set_approved("gpu-1", is_approved=False)
         api.context.forget_worker("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 403)
 
@@ -387,7 +387,7 @@ class TestPoll:
         await api.effect()
         worker = await api.worker()
         await poll(worker)
-        await api.engine.fleet.workers.deregister("gpu-1")
+        await api.engine.workers.workers.deregister("gpu-1")
         problem_of(await worker.call("POST", "/api/worker/poll", {"worker_id": "gpu-1"}), 401)
 
     async def test_deregistration_affects_no_other_worker(self, api: Api) -> None:
@@ -402,7 +402,7 @@ class TestPoll:
     async def test_draining_worker_gets_nothing(self, api: Api) -> None:
         await submitted(api)
         worker = await api.worker()
-        await api.engine.fleet.workers.set_draining("gpu-1", is_draining=True)
+        await api.engine.workers.workers.set_draining("gpu-1", is_draining=True)
         assert await poll(worker) is None
 
     async def test_worker_at_capacity_gets_nothing(self, api: Api) -> None:

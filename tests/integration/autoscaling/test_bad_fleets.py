@@ -48,8 +48,8 @@ async def test_invalid_fleet_is_paused_with_its_reason_and_others_are_scaled(wor
         assert await other.present() == []
         [decision] = await other.decisions()
         assert "paused, its settings cannot be read: " in decision.reason, name
-        await world.engine.scaling.views.set_paused(Stage.PRODUCTION, other.fleet, is_paused=True)
-    assert len(await world.engine.scaling.views.all()) == len(others) + 1
+        await world.engine.autoscaling.views.set_paused(Stage.PRODUCTION, other.fleet, is_paused=True)
+    assert len(await world.engine.autoscaling.views.all()) == len(others) + 1
     for other in others.values():
         await other.change(machines=None, scaling=None)
         await other.change(machines={"provider": "command"}, scaling={"policy": "cheap"})
@@ -68,14 +68,14 @@ async def test_bursting_continues_next_to_an_invalid_fleet(world: World) -> None
 
 async def test_failure_of_one_fleet_does_not_delay_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     bad, good = await open_fleets(world), await open_fleets(world)
-    intend = world.engine.scaling.machines.intend
+    intend = world.engine.autoscaling.machines.intend
 
     async def fails(fleet: Any, *args: Any, **more: Any) -> Any:
         if fleet.slug == bad.fleet:
             raise RuntimeError("as nobody has thought of")
         return await intend(fleet, *args, **more)
 
-    monkeypatch.setattr(world.engine.scaling.machines, "intend", fails)
+    monkeypatch.setattr(world.engine.autoscaling.machines, "intend", fails)
     await bad.submit()
     await good.submit()
     await good.decide()

@@ -98,7 +98,7 @@ async def test_all_eight_are_read_back_by_name_fleet_and_stage(small: World, kep
     for _ in range(3):
         await desk.submit()
     assert await small.lease(desk.worker) is not None
-    await Publisher(small.engine.scaling.figures, CloudWatch(namespace="Eight")).publish()
+    await Publisher(small.engine.autoscaling.figures, CloudWatch(namespace="Eight")).publish()
     found = {each: value_of(kept, "Eight", each, desk.fleet) for each in NAMES}
     assert found == {
         "QueueDepth": 3,
@@ -129,7 +129,7 @@ def test_median_of_no_jobs_is_not_sent() -> None:
 
 
 async def test_each_minute_is_claimed_by_one_process(world: World) -> None:
-    figures = world.engine.scaling.figures
+    figures = world.engine.autoscaling.figures
     claims = await asyncio.gather(*(figures.claim_minute("cloudwatch") for _ in range(5)))
     assert sorted(claims) == [False, False, False, False, True]
     await world.advance(60)
@@ -182,14 +182,14 @@ async def test_unreachable_cloudwatch_does_not_stop_the_publishing(
     runner, url = await refusing.serve()
     aws_at(url)
     await small.desk()
-    figures = small.engine.scaling.figures
+    figures = small.engine.autoscaling.figures
     monkeypatch.setattr(cloudwatch, "EVERY_SECONDS", 0.01)
     monkeypatch.setattr(figures, "claim_minute", AsyncMock(return_value=True))
     with structlog.testing.capture_logs() as logs:
         task = asyncio.create_task(Publisher(figures, CloudWatch(namespace="Away")).run())
         await refusing.until(3)
     assert not task.done()
-    assert {each["event"] for each in logs} == {"cloudwatch.failed"}
+    assert {log["event"] for log in logs} == {"cloudwatch.failed"}
     task.cancel()
     await asyncio.wait({task})
     await runner.cleanup()

@@ -7,7 +7,9 @@ from tests.support.world import World, submit_many
 
 
 async def of(world: World, fleet: str, stage: Stage = Stage.PRODUCTION) -> FleetFigures:
-    [found] = [each for each in await world.engine.scaling.figures.read() if (each.fleet, each.stage) == (fleet, stage)]
+    [found] = [
+        each for each in await world.engine.autoscaling.figures.read() if (each.fleet, each.stage) == (fleet, stage)
+    ]
     return found
 
 
@@ -53,13 +55,13 @@ async def test_workers_count_for_five_minutes_with_their_free_slots(world: World
     desk = await world.desk(concurrency=3)
     draining = await world.worker(desk.fleet, concurrency=5)
     revoked = await world.worker(desk.fleet)
-    await world.engine.fleet.workers.set_draining(draining, is_draining=True)
-    await world.engine.fleet.workers.set_approved(revoked, is_approved=False)
+    await world.engine.workers.workers.set_draining(draining, is_draining=True)
+    await world.engine.workers.workers.set_approved(revoked, is_approved=False)
     await desk.leased()
     found = await of(world, desk.fleet)
     assert (found.active_workers, found.available_capacity) == (2, 2)
     await world.advance(290)
-    await world.engine.fleet.workers.record_seen([desk.worker])
+    await world.engine.workers.workers.record_seen([desk.worker])
     await world.advance(20)
     found = await of(world, desk.fleet)
     assert (found.active_workers, found.available_capacity) == (1, 2)
@@ -113,7 +115,7 @@ async def test_spot_interruptions_count_though_the_worker_has_left(world: World)
         assert leased is not None
         await world.requeue(leased, reason)
     assert await world.lease(desk.worker) is not None
-    await world.engine.fleet.workers.deregister(desk.worker, reason="spot_interruption")
+    await world.engine.workers.workers.deregister(desk.worker, reason="spot_interruption")
     # its remaining lease was requeued with it
     assert (await of(world, desk.fleet)).spot_interruption_count == 3
     assert (await of(world, elsewhere.fleet)).spot_interruption_count == 0

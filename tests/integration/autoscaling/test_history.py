@@ -21,7 +21,7 @@ async def fleets(world: World) -> Fleets:
 
 
 async def past(fleets: Fleets, days: float = 30.0) -> list[PastJobRow]:
-    done = fleets.world.engine.scaling.history.done(Stage.PRODUCTION, fleets.fleet, days=days)
+    done = fleets.world.engine.autoscaling.history.done(Stage.PRODUCTION, fleets.fleet, days=days)
     return [each async for each in done]
 
 
@@ -40,8 +40,8 @@ async def test_completed_jobs_of_a_fleet_come_newest_first_and_page_by_page(
     await fleets.submit()
     assert [each.duration_seconds for each in await past(fleets)] == [40.0, 30.0, 20.0, 10.0]
     requests = from_history(await past(fleets))
-    assert [each.arrival_seconds for each in requests] == [0.0, 10.0, 30.0, 60.0]
-    assert len({each.model for each in requests}) == 1
+    assert [request.arrival_seconds for request in requests] == [0.0, 10.0, 30.0, 60.0]
+    assert len({request.model for request in requests}) == 1
     # the last 75 s, without earlier submissions
     recent = await past(fleets, days=timedelta(seconds=75) / timedelta(days=1))
     assert [each.duration_seconds for each in recent] == [40.0, 30.0]
@@ -49,4 +49,4 @@ async def test_completed_jobs_of_a_fleet_come_newest_first_and_page_by_page(
 
 async def test_fleet_that_does_not_exist_has_no_past(world: World) -> None:
     with pytest.raises(NotFound):
-        _ = [each async for each in world.engine.scaling.history.done(Stage.PRODUCTION, "none", days=1)]
+        _ = [each async for each in world.engine.autoscaling.history.done(Stage.PRODUCTION, "none", days=1)]

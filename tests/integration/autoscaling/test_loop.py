@@ -97,9 +97,9 @@ class TestLaunching:
         # a refusal is no failed boot, and expires after a while
         seen = await fleets.seen()
         assert seen.failed_boots == 0
-        assert [each.name for each in seen.instance_types] == ["dear"]
+        assert [instance_type_.name for instance_type_ in seen.instance_types] == ["dear"]
         await fleets.pass_time(61)
-        assert [each.name for each in (await fleets.seen()).instance_types] == ["cheap", "dear"]
+        assert [instance_type_.name for instance_type_ in (await fleets.seen()).instance_types] == ["cheap", "dear"]
 
     @pytest.mark.parametrize("when", ["launched", "adopted"])
     async def test_type_chosen_by_the_provider_has_its_own_price(self, world: World, when: str) -> None:
@@ -107,9 +107,9 @@ class TestLaunching:
         fleets = await open_fleets(world, instance_types=types)
 
         async def choose(orders: Sequence[MachineOrder]) -> None:
-            for each in orders:
-                id_ = f"{fleets.fleet}.{each.key}"
-                chosen = Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type="dear")
+            for order in orders:
+                id_ = f"{fleets.fleet}.{order.key}"
+                chosen = Observed(id=id_, state=ObservedState.RUNNING, key=order.key, instance_type="dear")
                 fleets.provider.there[id_] = chosen
 
         if when == "launched":
@@ -142,15 +142,15 @@ class TestLaunching:
         await fleets.change(scaling={"max_machines": 0})
         await fleets.decide()
         assert fleets.provider.ends == []
-        assert [each.id for each in (await fleets.seen()).machines] == ["worker:by-hand"]
+        assert [machine.id for machine in (await fleets.seen()).machines] == ["worker:by-hand"]
 
     async def test_cloud_only_worker_is_no_capacity_for_local_jobs(self, fleets: Fleets) -> None:
         for providers in (["cloud"], ["cloud", "self_hosted"]):
-            await fleets.world.engine.fleet.workers.register(
+            await fleets.world.engine.workers.workers.register(
                 worker_id="-".join(providers), fleet_slug=fleets.fleet, capabilities={"providers": providers}
             )
-        assert [each.id for each in (await fleets.seen()).machines] == ["worker:cloud-self_hosted"]
-        await fleets.world.engine.fleet.workers.deregister("cloud-self_hosted")
+        assert [machine.id for machine in (await fleets.seen()).machines] == ["worker:cloud-self_hosted"]
+        await fleets.world.engine.workers.workers.deregister("cloud-self_hosted")
         await fleets.submit()
         await fleets.decide()
         assert len(fleets.provider.launches) == 1
@@ -210,7 +210,7 @@ class TestEnding:
         workers = await fleets.boot()
         await fleets.look()
         assert len(workers) > 1
-        while any([await self.run_one(fleets, each) for each in workers]):
+        while any([await self.run_one(fleets, worker) for worker in workers]):
             pass
         await fleets.submit()
         assert await fleets.world.lease(workers[0]) is not None
@@ -221,7 +221,7 @@ class TestEnding:
         assert fleets.provider.ends == []
         await fleets.pass_time(60)
         await fleets.round()
-        assert [sorted(each) for each in fleets.provider.ends] == [sorted(workers[1:])]
+        assert [sorted(end) for end in fleets.provider.ends] == [sorted(workers[1:])]
 
     async def run_one(self, fleets: Fleets, worker: str) -> bool:
         leased = await fleets.world.lease(worker)
@@ -232,7 +232,7 @@ class TestEnding:
     async def test_machine_that_gets_a_job_at_the_last_moment_is_not_stopped(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         await fleets.pass_time(1000)
-        seen = await fleets.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
+        seen = await fleets.world.engine.autoscaling.snapshots.take(Stage.PRODUCTION)
         await fleets.submit()
         assert await fleets.world.lease(worker) is not None
         [machine] = await fleets.present()
@@ -275,7 +275,7 @@ class TestEnding:
         await fleets.change(scaling={"max_machines": 0})
         await fleets.decide()
         if how == "again":
-            await fleets.world.engine.fleet.workers.deregister(worker)
+            await fleets.world.engine.workers.workers.deregister(worker)
         await fleets.submit()
         assert await fleets.boot() == [worker]
         assert (await fleets.world.audit(worker))[-1] == "drain"
@@ -288,7 +288,7 @@ class TestEnding:
         await fleets.decide()
         fleets.provider.fails = None
         # it is needed again
-        await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=False)
+        await fleets.world.engine.workers.workers.set_draining(worker, is_draining=False)
         await fleets.submit()
         leased = await fleets.world.lease(worker)
         assert leased is not None
@@ -303,7 +303,7 @@ class TestEnding:
     async def test_lost_machine_is_replaced_for_its_job(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
         del fleets.provider.there[worker]
-        await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.world.engine.workers.workers.deregister(worker)
         await fleets.look()
         assert await fleets.present() == []
         assert (await fleets.orders())[0].ended == MachineEndReason.GONE
@@ -313,9 +313,9 @@ class TestEnding:
 
     async def test_machine_of_a_deregistered_worker_is_stopped(self, fleets: Fleets) -> None:
         worker = await self.ready(fleets)
-        await fleets.world.engine.fleet.workers.deregister(worker)
+        await fleets.world.engine.workers.workers.deregister(worker)
         await fleets.look()
-        assert [each.state for each in (await fleets.seen()).machines] == [MachineState.DRAINING]
+        assert [machine.state for machine in (await fleets.seen()).machines] == [MachineState.DRAINING]
         assert fleets.provider.ends == []
         await fleets.pass_time(121)
         await fleets.look()
@@ -324,7 +324,7 @@ class TestEnding:
     @pytest.mark.parametrize("how", ["drained", "revoked"])
     async def test_machine_of_a_drained_or_revoked_worker_is_stopped(self, fleets: Fleets, how: str) -> None:
         worker = await self.ready(fleets)
-        workers = fleets.world.engine.fleet.workers
+        workers = fleets.world.engine.workers.workers
         if how == "drained":
             await workers.set_draining(worker, is_draining=True)
         else:
@@ -362,7 +362,7 @@ class TestFailures:
         await fleets.round()
         assert len(fleets.provider.launches) == 3
         assert len(fleets.provider.ends) == 3
-        assert {each.ended for each in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
+        assert {order.ended for order in await fleets.orders()} == {MachineEndReason.BOOT_FAILED}
         assert (await fleets.seen()).failed_boots == 3
         [last, *_] = await fleets.decisions()
         assert "3 launches in a row never became a worker" in last.reason
@@ -417,7 +417,7 @@ class TestFailures:
 
     async def test_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
         ids = [f"{fleets.fleet}.{number}" for number in range(1001)]
-        fleets.provider.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        fleets.provider.there = {id_: Observed(id=id_, state=ObservedState.RUNNING) for id_ in ids}
         await fleets.round()
         assert await fleets.present() == []
         assert "reports 1001 machines" in (await fleets.decisions())[0].reason
@@ -460,7 +460,7 @@ class TestFailures:
             await asyncio.gather(*fleets.loop._acts)
         [ordered] = await fleets.present()
         assert ordered.provider_id is None
-        await fleets.world.engine.scaling.leadership.resign()
+        await fleets.world.engine.autoscaling.leadership.resign()
         await fleets.world.restart()
         await lead(fleets.world)
         fleets.provider.before = fleets.provider.after = MemoryProvider().before
@@ -474,7 +474,7 @@ class TestFailures:
 
     async def test_former_leader_writes_and_launches_nothing(self, fleets: Fleets) -> None:
         await fleets.submit()
-        old = fleets.world.engine.scaling.leadership
+        old = fleets.world.engine.autoscaling.leadership
         assert old.leader is not None
         before = old.leader.term
         await old.resign()
@@ -570,7 +570,7 @@ class TestDecisions:
     async def test_decision_keeps_fifty_machines_and_the_total(self, world: World) -> None:
         fleets = await open_fleets(world, scaling={"max_machines": 100})
         ids = [f"{fleets.fleet}.{number}" for number in range(60)]
-        fleets.provider.there = {each: Observed(id=each, state=ObservedState.RUNNING) for each in ids}
+        fleets.provider.there = {id_: Observed(id=id_, state=ObservedState.RUNNING) for id_ in ids}
         await fleets.round()
         seen = (await fleets.decisions())[0].seen
         assert (len(seen["machines"]), seen["machines_left_out"]) == (50, 10)
@@ -586,7 +586,7 @@ class TestDecisions:
             "test", lambda tx: decisions.forget_old(tx, fleet.id, keep=2)
         )
         assert removed == 3
-        assert [each.desired for each in await fleets.decisions()] == [4, 3]
+        assert [decision.desired for decision in await fleets.decisions()] == [4, 3]
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_nothing_is_done_while_paused_or_in_a_dry_run(self, fleets: Fleets, how: str) -> None:
@@ -637,7 +637,7 @@ class TestDecisions:
         await fleets.change(scaling={how: False})
         await fleets.round()
         assert (await fleets.seen()).failed_boots == 0
-        assert {each.ended for each in await fleets.orders() if each.ended_at} == {MachineEndReason.UNANSWERED}
+        assert {order.ended for order in await fleets.orders() if order.ended_at} == {MachineEndReason.UNANSWERED}
         assert len(fleets.provider.there) == 4
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
@@ -664,7 +664,7 @@ class TestDecisions:
         id_ = f"{fleets.fleet}.another"
         before = await fleets.record()
         await fleets.change(scaling={"is_paused": True})
-        await fleets.world.engine.scaling.machines.reconcile(before, [Sighting(id=id_)])
+        await fleets.world.engine.autoscaling.machines.reconcile(before, [Sighting(id=id_)])
         assert await fleets.present() == []
 
     @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])
@@ -702,7 +702,7 @@ async def test_loop_launches_a_machine_for_a_new_job(fleets: Fleets) -> None:
         await fleets.submit()
         await launched.wait()
     # the next leader need not wait
-    assert await fleets.world.engine.scaling.leadership.current() is None
+    assert await fleets.world.engine.autoscaling.leadership.current() is None
 
 
 @pytest.mark.parametrize(
@@ -721,7 +721,7 @@ async def test_fleet_with_machines_is_not_deleted(fleets: Fleets) -> None:
     await fleets.submit()
     await fleets.decide()
     with pytest.raises(Conflict, match="still has 1 machine"):
-        await fleets.world.engine.fleet.fleets.delete(stage=Stage.PRODUCTION, slug=fleets.fleet)
+        await fleets.world.engine.workers.fleets.delete(stage=Stage.PRODUCTION, slug=fleets.fleet)
     assert len(await fleets.present()) == 1
 
 
@@ -745,7 +745,7 @@ class TestAsleep:
         woken = await self.asleep_with_orders(fleets, monkeypatch)
         engine = fleets.world.engine
         await engine.databases.central.run(
-            "test", lambda tx: leaders.resign(tx, "scaling", engine.scaling.leadership.holder)
+            "test", lambda tx: leaders.resign(tx, "scaling", engine.autoscaling.leadership.holder)
         )
         assert await Leadership(engine.databases, "scaling", ttl_seconds=1e6).claim()
         woken.set()
@@ -771,4 +771,4 @@ class TestAsleep:
         await fleets.change(scaling={"min_machines": 0, "max_machines": 1})
         woken.set()
         await fleets.loop.idle()
-        assert ([len(each) for each in fleets.provider.launches], fleets.provider.totals) == ([1], [1])
+        assert ([len(launch) for launch in fleets.provider.launches], fleets.provider.totals) == ([1], [1])

@@ -44,7 +44,7 @@ async def test_incomplete_answer_of_a_provider_costs_no_machine(world: World) ->
     await fleets.round()
 
     assert len(fleets.provider.launches) == 1
-    assert [each.state for each in (await fleets.seen()).machines] == [MachineState.READY] * len(workers)
+    assert [machine.state for machine in (await fleets.seen()).machines] == [MachineState.READY] * len(workers)
 
 
 async def test_machine_that_reappears_while_booting_is_no_failed_boot(world: World) -> None:
@@ -88,7 +88,7 @@ async def test_key_of_another_fleet_brings_no_machine_of_it_back(world: World) -
     await fleets.look()
     [machine] = await fleets.present()
     fleets.provider.there.clear()
-    await world.engine.fleet.workers.deregister(worker)
+    await world.engine.workers.workers.deregister(worker)
     await fleets.look()
 
     id_ = f"{other.fleet}.x"

@@ -24,7 +24,7 @@ async def fleets(world: World) -> Fleets:
 
 
 async def work(fleets: Fleets) -> QueuedWork:
-    found = await fleets.world.engine.scaling.snapshots.take(Stage.PRODUCTION)
+    found = await fleets.world.engine.autoscaling.snapshots.take(Stage.PRODUCTION)
     return next(each for each in found.snapshot.work if each.workflow == fleets.effect.workflow_id)
 
 
@@ -37,7 +37,7 @@ async def run_one(fleets: Fleets, worker: str, seconds: float, **more: Any) -> N
 
 
 async def learn(fleets: Fleets) -> int:
-    return await fleets.world.engine.scaling.durations.learn()
+    return await fleets.world.engine.autoscaling.durations.learn()
 
 
 class TestRegistration:
@@ -47,7 +47,7 @@ class TestRegistration:
         found = await fleets.seen()
         assert (found.max_workers, found.max_workers_of_all) == (most, None)
         await fleets.change(max_workers=2)
-        fleets.world.engine.scaling.snapshots._places = WorkerLimits(of_all=7)
+        fleets.world.engine.autoscaling.snapshots._places = WorkerLimits(of_all=7)
         other = await fleets.world.fleet(await fleets.world.workflow())
         await fleets.world.worker(other)
         await fleets.world.worker(fleets.fleet)
@@ -55,17 +55,17 @@ class TestRegistration:
         assert (found.max_workers, found.max_workers_of_all, found.workers_elsewhere) == (2, 7, 1)
         assert found.workers_beside == 0
         # it was not ordered here
-        assert [each.is_foreign for each in found.machines] == [True]
+        assert [machine.is_foreign for machine in found.machines] == [True]
         # a silent worker still takes its place
         await fleets.world.advance(100_000)
         found = await fleets.seen()
         assert (found.machines, found.workers_beside) == ([], 1)
 
     async def test_fleet_without_workflows_accepts_no_worker_unless_it_is_the_default(self, fleets: Fleets) -> None:
-        await fleets.world.engine.fleet.fleets.create(slug="empty", stage=Stage.PRODUCTION)
+        await fleets.world.engine.workers.fleets.create(slug="empty", stage=Stage.PRODUCTION)
         assert (await fleets.seen()).can_register
         assert not (await fleets.seen("empty")).can_register
-        fleets.world.engine.scaling.snapshots._places = WorkerLimits(default_fleet=(Stage.PRODUCTION, "empty"))
+        fleets.world.engine.autoscaling.snapshots._places = WorkerLimits(default_fleet=(Stage.PRODUCTION, "empty"))
         assert (await fleets.seen("empty")).can_register
 
 
@@ -137,7 +137,7 @@ class TestQueue:
     ) -> None:
         await work(fleets)
         await fleets.submit(4)
-        snapshots, arrivals = fleets.world.engine.scaling.snapshots, seen.arrivals
+        snapshots, arrivals = fleets.world.engine.autoscaling.snapshots, seen.arrivals
         entered, gate, both_have_read = [], asyncio.Event(), asyncio.Semaphore(0)
         read = snapshots._read
 
@@ -237,6 +237,6 @@ class TestMachines:
         await fleets.submit()
         await fleets.decide()
         [worker] = await fleets.boot()
-        await fleets.world.engine.fleet.workers.set_draining(worker, is_draining=True)
-        assert [each.state for each in (await fleets.seen()).machines] == [MachineState.DRAINING]
+        await fleets.world.engine.workers.workers.set_draining(worker, is_draining=True)
+        assert [machine.state for machine in (await fleets.seen()).machines] == [MachineState.DRAINING]
         assert (await fleets.seen()).idle_seconds is None

@@ -22,8 +22,8 @@ async def desk(world: World) -> Desk:
     """A fleet with a price of 0.001 a second, and a worker of that instance type."""
     desk = await world.desk()
     await price(world, desk.fleet)
-    await world.engine.fleet.workers.deregister(desk.worker)
-    await world.engine.fleet.workers.register(
+    await world.engine.workers.workers.deregister(desk.worker)
+    await world.engine.workers.workers.register(
         worker_id=desk.worker, fleet_slug=desk.fleet, instance_type="g5.xlarge", max_concurrency=1
     )
     return desk
@@ -36,7 +36,7 @@ async def cost_of(world: World, dispatch: int) -> float:
 
 async def price(world: World, fleet: str) -> None:
     machines = {"instance_types": [{"name": "g5.xlarge", "price_per_hour": 3.6}]}
-    await world.engine.fleet.fleets.change(stage=Stage.PRODUCTION, slug=fleet, changes={"machines": machines})
+    await world.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=fleet, changes={"machines": machines})
 
 
 async def add_machine(world: World, desk: Desk, **values: object) -> None:
@@ -57,7 +57,7 @@ async def finish(world: World, desk: Desk, seconds: float) -> int:
 
 
 async def used(world: World, by: By = By.FLEET) -> Usage:
-    [row] = await world.engine.scaling.usage.report(by)
+    [row] = await world.engine.autoscaling.usage.report(by)
     return row
 
 
@@ -70,7 +70,7 @@ async def test_completed_attempts_count_as_busy_and_others_as_lost(world: World,
     assert leased_again is not None
     await world.advance(20)
     await world.fail(leased_again)
-    assert await world.engine.scaling.usage.run_once() == 3
+    assert await world.engine.autoscaling.usage.run_once() == 3
     row = await used(world)
     assert (row.name, row.stage, row.jobs, row.busy_seconds, row.lost_seconds) == (desk.fleet, "production", 1, 100, 50)
     assert row.cost == pytest.approx(0.15)
@@ -85,7 +85,7 @@ async def test_cost_of_a_job_is_that_of_all_its_leases(world: World, desk: Desk)
     await world.advance(30)
     await world.complete(again)
     assert (await world.engine.operations.inspection.dispatch(again.dispatch_id)).machine_cost is None
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     found = await world.engine.operations.inspection.dispatch(again.dispatch_id)
     assert found.machine_cost == pytest.approx(0.04)
     assert found.dispatch.tenant_job_id == job.id
@@ -94,21 +94,21 @@ async def test_cost_of_a_job_is_that_of_all_its_leases(world: World, desk: Desk)
 async def test_price_of_the_machine_wins_over_the_price_of_its_type(world: World, desk: Desk) -> None:
     await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge", price_per_hour=7.2)
     dispatch = await finish(world, desk, 10)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     assert await cost_of(world, dispatch) == pytest.approx(0.02)
 
 
 async def test_machine_without_a_price_has_the_price_of_its_type(world: World, desk: Desk) -> None:
     await add_machine(world, desk, worker_id=desk.worker, instance_type="g5.xlarge")
     dispatch = await finish(world, desk, 10)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     assert await cost_of(world, dispatch) == pytest.approx(0.01)
 
 
 async def test_machine_without_a_price_costs_nothing(world: World) -> None:
     desk = await world.desk()
     await finish(world, desk, 10)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     row = await used(world)
     assert (row.busy_seconds, row.cost) == (10, 0)
 
@@ -118,14 +118,14 @@ async def test_jobs_on_a_machine_with_two_slots_pay_half(world: World) -> None:
     await price(world, desk.fleet)
     await add_machine(world, desk, worker_id=desk.worker, price_per_hour=3.6)
     dispatch = await finish(world, desk, 10)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     assert await cost_of(world, dispatch) == pytest.approx(0.005)
 
 
 async def test_time_of_a_deregistered_worker_counts_for_its_fleet(world: World, desk: Desk) -> None:
     await finish(world, desk, 10)
-    await world.engine.fleet.workers.deregister(desk.worker, reason="shutdown")
-    await world.engine.scaling.usage.run_once()
+    await world.engine.workers.workers.deregister(desk.worker, reason="shutdown")
+    await world.engine.autoscaling.usage.run_once()
     row = await used(world)
     assert row.name == desk.fleet
     assert row.cost == pytest.approx(0.01)
@@ -137,7 +137,7 @@ async def test_returned_prefetch_costs_nothing(world: World, desk: Desk) -> None
     await world.advance(50)
     await world.requeue(ahead, "draining")
     await world.complete(first)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     row = await used(world)
     assert (row.busy_seconds, row.lost_seconds) == (50, 0)
 
@@ -152,7 +152,7 @@ async def test_prefetched_job_counts_from_its_start(world: World, desk: Desk) ->
         verb=Verb.COMPLETE, dispatch_id=ahead.dispatch_id, lease_token=ahead.lease_token, began_after_seconds=50
     )
     await world.engine.queue.settle.report(begun)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     assert (await used(world)).busy_seconds == 70
 
 
@@ -164,20 +164,20 @@ async def test_workflows_and_tenants_have_their_own_sums(world: World, desk: Des
     assert leased is not None
     await world.advance(5)
     await world.complete(leased)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     workflow = await used(world, By.WORKFLOW)
     assert (workflow.name, workflow.jobs, workflow.busy_seconds) == (desk.workflow.slug, 2, 15)
-    tenants = await world.engine.scaling.usage.report(By.TENANT)
-    assert {each.name: each.busy_seconds for each in tenants} == {desk.user.tenant_id: 10, other.tenant_id: 5}
+    tenants = await world.engine.autoscaling.usage.report(By.TENANT)
+    assert {tenant.name: tenant.busy_seconds for tenant in tenants} == {desk.user.tenant_id: 10, other.tenant_id: 5}
 
 
 async def test_usage_is_counted_per_day(world: World, desk: Desk) -> None:
     await finish(world, desk, 10)
     await world.advance(86400)
     await finish(world, desk, 5)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     first = START.date()
-    report = world.engine.scaling.usage.report
+    report = world.engine.autoscaling.usage.report
     [only] = await report(By.FLEET, first=first, last=first)
     assert only.busy_seconds == 10
     [both] = await report(By.FLEET, first=first, last=first + timedelta(days=1))
@@ -198,7 +198,7 @@ async def test_machine_costs_include_boot_and_idle_time(world: World, desk: Desk
         ended_at=began + timedelta(seconds=780),
     )
     await finish(world, desk, 100)
-    await world.engine.scaling.usage.run_once()
+    await world.engine.autoscaling.usage.run_once()
     row = await used(world)
     assert (row.boot_seconds, row.busy_seconds, row.idle_seconds) == (180, 100, 500)
     assert row.machine_cost == pytest.approx(0.78)
@@ -207,7 +207,7 @@ async def test_machine_costs_include_boot_and_idle_time(world: World, desk: Desk
 class TestExactlyOnce:
     async def test_counting_again_counts_nothing(self, world: World, desk: Desk) -> None:
         await finish(world, desk, 10)
-        usage = world.engine.scaling.usage
+        usage = world.engine.autoscaling.usage
         assert [await usage.run_once() for _ in range(3)] == [1, 0, 0]
         await world.advance(OVERLAP.total_seconds() + 1)
         assert [await usage.run_once() for _ in range(2)] == [0, 0]
@@ -216,7 +216,7 @@ class TestExactlyOnce:
     async def test_several_that_count_at_once_count_it_once(self, world: World, desk: Desk) -> None:
         for _ in range(3):
             await finish(world, desk, 10)
-        assert sum(await asyncio.gather(*(world.engine.scaling.usage.run_once() for _ in range(4)))) == 3
+        assert sum(await asyncio.gather(*(world.engine.autoscaling.usage.run_once() for _ in range(4)))) == 3
         assert (await used(world)).busy_seconds == 30
 
     @pytest.mark.parametrize("boundary", Boundary)
@@ -226,10 +226,10 @@ class TestExactlyOnce:
         await finish(world, desk, 10)
         crashed = world.crash_on(TransactionStep.USAGE, boundary)
         with pytest.raises(Crash):
-            await world.engine.scaling.usage.run_once()
+            await world.engine.autoscaling.usage.run_once()
         assert crashed
         await world.restart()
-        await world.engine.scaling.usage.run_once()
+        await world.engine.autoscaling.usage.run_once()
         assert (await used(world)).busy_seconds == 10
 
     async def test_late_commit_is_counted_after_later_entries(
@@ -252,17 +252,17 @@ class TestExactlyOnce:
                     await world.engine.queue.settle.report_many(
                         [Report(verb=Verb.COMPLETE, dispatch_id=early.dispatch_id, lease_token=early.lease_token)]
                     )
-                    counted[0] = await world.engine.scaling.usage.run_once()
+                    counted[0] = await world.engine.autoscaling.usage.run_once()
 
             world.on_boundary(between)
             await world.complete(late)
             assert counted == [1]
-            assert await world.engine.scaling.usage.run_once() == 1
+            assert await world.engine.autoscaling.usage.run_once() == 1
             assert (await used(world)).busy_seconds == 20
 
     async def test_cursor_leaves_behind_what_is_old(self, world: World, desk: Desk) -> None:
         await finish(world, desk, 10)
-        await world.engine.scaling.usage.run_once()
+        await world.engine.autoscaling.usage.run_once()
 
         async def position() -> int:
             async with world.engine.databases.central.read() as tx:
@@ -278,12 +278,12 @@ class TestExactlyOnce:
         has_gaps = world.engine.databases.central.dialect == "postgresql"
         assert (await position() == 0) is has_gaps
         await world.advance(OVERLAP.total_seconds() + 1)
-        await world.engine.scaling.usage.run_once()
+        await world.engine.autoscaling.usage.run_once()
         assert await position() > 0
 
 
 async def test_counted_usage_is_exported_to_prometheus(world: World, desk: Desk) -> None:
-    usage = world.engine.scaling.usage
+    usage = world.engine.autoscaling.usage
     await usage.run_once()
     await add_machine(world, desk, key="booting", price_per_hour=3.6)
     await add_machine(world, desk, worker_id=desk.worker, price_per_hour=3.6, registered_at=world.clock.now)

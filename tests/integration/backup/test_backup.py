@@ -56,12 +56,15 @@ async def test_backup_contains_the_data_folder_without_process_files(settings: S
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(os.path.relpath(data / "socket"))
         folder, manifest = create_backup(settings, backups)
-    paths = {each.path for each in manifest.entries}
+    paths = {entry.path for entry in manifest.entries}
     assert paths >= {f"files/{each}" for each in (*kept, ".furnished", "link")}
     assert paths >= {"databases/central.db", "databases/shards/main.db", f"objects/{OBJECT}"}
-    names = {each.split("/", 1)[1] for each in paths}
+    names = {path.split("/", 1)[1] for path in paths}
     assert names & {*left, "socket", "tenants/.put-2", "previews/t/j.jpg"} == set()
-    assert files_in(folder).keys() == {"manifest.json", *(each.path for each in manifest.entries if each.link is None)}
+    assert files_in(folder).keys() == {
+        "manifest.json",
+        *(entry.path for entry in manifest.entries if entry.link is None),
+    }
 
 
 async def test_newest_complete_backup_of_a_folder_is_restored(settings: Settings, backups: Path) -> None:

@@ -233,13 +233,13 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     await world.engine.databases.upgrade()
     await site.take_clock(TEST_CLOCK)
     tenants = [await tenant_in(world, shard) for shard in SHARDS]
-    for each in tenants:
-        await before_all(each)
+    for tenant in tenants:
+        await before_all(tenant)
     await world.relay()
 
     await site.dump("central")
-    for each in tenants:
-        await after_central(each)
+    for tenant in tenants:
+        await after_central(tenant)
     stranger = await new_and_completed(world, "a")
     await world.relay()
     await site.dump("a")
@@ -249,9 +249,9 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     await site.dump("b")
     await site.copy_objects()
     # all of this is lost
-    for each in tenants:
-        await each.complete("running until the end")
-        await each.submit("after the backup")
+    for tenant in tenants:
+        await tenant.complete("running until the end")
+        await tenant.submit("after the backup")
     await world.engine.stop()
 
     await site.destroy()
@@ -262,11 +262,11 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     await site.take_clock()
 
     world = site.world()
-    for each in (*tenants, stranger):
-        each.desk.world = world
+    for tenant in (*tenants, stranger):
+        tenant.desk.world = world
     await world.engine.databases.require_current()
     found = await world.engine.operations.reconciler.run()
-    assert {each.kind for each in found.findings} == {
+    assert {finding.kind for finding in found.findings} == {
         FindingKind.MISSING_DISPATCH,
         FindingKind.JOB_BEHIND,
         FindingKind.DISPATCH_BEHIND,
@@ -276,20 +276,20 @@ async def test_data_lost_between_dumps_is_repaired_without_a_second_charge(site:
     assert (await world.engine.operations.reconciler.run()).is_clean
 
     # leases from the time of the central copy are still held; later ones are unknown
-    for each in tenants:
-        assert await world.complete(each.leases["running until the end"]) == "completed"
+    for tenant in tenants:
+        assert await world.complete(tenant.leases["running until the end"]) == "completed"
         with pytest.raises(LeaseLost):
-            await world.complete(each.leases["to be put back"])
+            await world.complete(tenant.leases["to be put back"])
     await drain(world)
     assert broken(await look(world), (*RULES, every_job_has_ended)) == []
     assert (await world.engine.operations.reconciler.run()).is_clean
-    for each in tenants:
-        ended = {name: await each.status(name) for name in each.jobs if name != "after the backup"}
+    for tenant in tenants:
+        ended = {name: await tenant.status(name) for name in tenant.jobs if name != "after the backup"}
         assert {name: status for name, status in ended.items() if status != "completed"} == UNPAID
-        assert await each.desk.balance() == 1000 - 10 * (len(ended) - len(UNPAID))
+        assert await tenant.desk.balance() == 1000 - 10 * (len(ended) - len(UNPAID))
         # completed jobs were not run again: their output is unchanged
-        done = ["done", "running", "to be leased and completed", *(["to be leased"] if each is later else [])]
-        assert [await each.output(name) for name in done] == [name.encode() for name in done]
+        done = ["done", "running", "to be leased and completed", *(["to be leased"] if tenant is later else [])]
+        assert [await tenant.output(name) for name in done] == [name.encode() for name in done]
     await world.engine.stop()
     with suppress(FileNotFoundError):
         shutil.rmtree(site.folder / "objects")

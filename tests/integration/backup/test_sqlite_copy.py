@@ -42,11 +42,11 @@ def test_write_during_the_first_copy_is_in_no_copy(tmp_path: Path, monkeypatch: 
         copies = {tmp_path / name: tmp_path / f"copy-{name}" for name in ("a.db", "b.db")}
         copy_databases(copies, on_copied=write)
         assert written > 2
-    assert [rows_in(each) for each in copies.values()] == [2000, 2000]
+    assert [rows_in(copy) for copy in copies.values()] == [2000, 2000]
     assert rows_in(tmp_path / "b.db") == 2000 + written
     # one private file each
     assert sorted(each.name for each in tmp_path.glob("copy-*")) == ["copy-a.db", "copy-b.db"]
-    assert {each.stat().st_mode & 0o777 for each in copies.values()} == {0o600}
+    assert {copy.stat().st_mode & 0o777 for copy in copies.values()} == {0o600}
 
 
 def test_sequential_writes_are_never_in_the_second_copy_alone(tmp_path: Path) -> None:
@@ -69,7 +69,7 @@ def test_sequential_writes_are_never_in_the_second_copy_alone(tmp_path: Path) ->
         for number in range(20):
             copies = {path: tmp_path / f"{path.stem}-{number}.copy" for path in paths}
             copy_databases(copies)
-            first, second = (rows_in(each) for each in copies.values())
+            first, second = (rows_in(copy) for copy in copies.values())
             assert first - second in (0, 1)
     finally:
         is_over.set()

@@ -48,7 +48,7 @@ async def test_uploaded_file_runs_through_a_private_workflow(site: Site, tmp_pat
     picture = tmp_path / "cat.png"
     picture.write_bytes(png("red"))
     slug = await own_workflow(site)
-    assert [each.slug for each in await site.client.workflows()] == [slug]
+    assert [workflow.slug for workflow in await site.client.workflows()] == [slug]
     file_id = await site.client.upload(picture)
     job = await site.client.submit(workflow_slug=slug, input_file_id=file_id, input_payload={"prompt": "a boat"})
     assert (job.status, job.input_file_id) == ("queued", file_id)
@@ -64,8 +64,8 @@ async def test_file_larger_than_a_piece_arrives_whole(site: Site, tmp_path: Path
 
 async def test_files_are_sent_once_and_the_first_failing_one_is_named(site: Site, tmp_path: Path) -> None:
     pictures = [tmp_path / f"{n}.png" for n in range(6)]
-    for each in pictures:
-        each.write_bytes(png())
+    for picture in pictures:
+        picture.write_bytes(png())
     sent: list[Path] = []
     ids = await site.client.upload_all([*pictures, pictures[0]], on_sent=sent.append)
     assert list(ids) == pictures
@@ -142,7 +142,7 @@ async def test_batch_is_submitted_listed_and_acted_on(site: Site) -> None:
     items = [{"input_payload": {"prompt": f"boat {n}"}} for n in range(3)]
     batch = await site.client.submit_batch(items, effect_id=site.effect_id, label="boats")
     assert (batch.total, batch.label) == (3, "boats")
-    listed = [each async for each in site.client.jobs(batch_id=batch.id, page=2)]
+    listed = [job async for job in site.client.jobs(batch_id=batch.id, page=2)]
     assert sorted(each.item_no for each in listed) == [0, 1, 2]
     assert (await site.client.pause("batch", batch.id)).message == "3 jobs paused."
     await site.client.resume("batch", batch.id)
@@ -170,10 +170,10 @@ async def test_batch_is_run_again_with_other_seeds(site: Site) -> None:
     again = (await site.client.rerun(batch.id, new_seeds=True)).data
     assert (again.total, again.label) == (2, "boats")
     assert again.id != batch.id
-    jobs = [each async for each in site.client.jobs(batch_id=again.id)]
+    jobs = [job async for job in site.client.jobs(batch_id=again.id)]
     async with (await site.api.engine.databases.shard_of(site.tenant_id)).read() as tx:
-        payloads = await store_jobs.payloads(tx, [each.id for each in jobs])
-    seeds = {each["values"]["{{SEED}}"] for each in payloads.values()}
+        payloads = await store_jobs.payloads(tx, [job.id for job in jobs])
+    seeds = {payload["values"]["{{SEED}}"] for payload in payloads.values()}
     assert len(seeds) == 2
     assert 7 not in seeds
 
@@ -195,7 +195,7 @@ async def test_events_are_followed_to_the_end_over_a_connection_that_breaks(site
         await proxy.cut()
         await complete(site.api, site.worker, leased)
         await proxy.restore()
-        heard += [each async for each in events]
+        heard += [event async for event in events]
     assert [(each.type, each.id) for each in heard] == [
         ("job:queued", 1),
         ("job:started", 2),
@@ -216,8 +216,8 @@ async def test_progress_events_arrive_during_the_run(site: Site) -> None:
 
 async def test_finished_job_has_no_more_events(site: Site) -> None:
     job = await run(site.api, site.user, site.worker, site.effect_id)
-    assert [each.type async for each in site.client.events(job["id"])][-1] == "job:completed"
-    assert [each async for each in site.client.events(job["id"], after=3)] == []
+    assert [event.type async for event in site.client.events(job["id"])][-1] == "job:completed"
+    assert [event async for event in site.client.events(job["id"], after=3)] == []
     with pytest.raises(NotFound):
         await anext(site.client.events("0195-nobody"))
 
@@ -269,9 +269,9 @@ async def test_log_is_followed_to_the_jobs_end_with_no_line_twice(site: Site) ->
         heard += [(await anext(lines)).line for _ in range(257)]
         await say(260, 261)
         await complete(site.api, site.worker, leased)
-        heard += [each.line async for each in lines]
+        heard += [line.line async for line in lines]
     assert heard == [f"line {n}" for n in range(261)]
-    assert [each.line async for each in site.client.logs(job["id"])] == heard
+    assert [log.line async for log in site.client.logs(job["id"])] == heard
 
 
 # Errors

@@ -23,7 +23,7 @@ async def test_job_is_found_by_the_beginning_of_its_id(site: Site) -> None:
     first = await site.submit()
     others = [await site.submit() for _ in range(3)]
     # the shortest unique prefix
-    length = next(n for n in range(4, 37) if not any(each["id"].startswith(first["id"][:n]) for each in others))
+    length = next(n for n in range(4, 37) if not any(other["id"].startswith(first["id"][:n]) for other in others))
     assert await find(site.client, first["id"][:length]) == Found("job", first["id"])
 
 

@@ -94,7 +94,7 @@ class TestRuns:
 
     async def test_concurrent_runs_each_get_their_own_result(self, comfy: ComfyClient) -> None:
         results = await asyncio.gather(*(comfy.run(invert(color)) for color in range(8)))
-        blues = [Image.open(io.BytesIO(await content(comfy, each))).getpixel((0, 0)) for each in results]
+        blues = [Image.open(io.BytesIO(await content(comfy, result))).getpixel((0, 0)) for result in results]
         assert blues == [(255, 255, 255 - color) for color in range(8)]
 
     async def test_file_prefixes_can_be_kept(self, simulator: Simulator) -> None:

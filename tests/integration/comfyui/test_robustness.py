@@ -71,7 +71,7 @@ class TestManyAtOnce:
         await asyncio.gather(*(comfy.run(invert(color)) for color in range(6)))
         listeners = [Listener() for _ in range(6)]
         await asyncio.gather(*(comfy.run(invert(color=10 + n), on_event=each) for n, each in enumerate(listeners)))
-        assert all("NodeStarted" in each.kinds for each in listeners)
+        assert all("NodeStarted" in listener.kinds for listener in listeners)
 
 
 class TestSubmitting:

@@ -61,7 +61,7 @@ async def test_every_submission_has_an_id_of_its_own(simulator: Simulator, comfy
     """The same id queued twice overwrites the first run's history; newer servers require a UUID in lower case."""
     ids = [(await comfy.run(invert(color))).prompt_id for color in range(3)]
     assert len(set(ids)) == 3
-    assert all(len(each) == 36 and each == each.lower() for each in ids)
+    assert all(len(id_) == 36 and id_ == id_.lower() for id_ in ids)
 
 
 async def test_status_500_may_have_queued_the_run(simulator: Simulator, comfy: ComfyClient) -> None:

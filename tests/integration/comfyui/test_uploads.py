@@ -58,7 +58,7 @@ class TestPlaceholders:
             Attachment(source=OTHER, name="b.png", node="2", input="source"),
         ]
         result = await comfy.run(two_words("__IMG__", "comfyrelay"), attachments=both)
-        assert [each[0] in files_on(simulator) for each in result.texts.values()] == [True, True]
+        assert [text[0] in files_on(simulator) for text in result.texts.values()] == [True, True]
         assert uploads(simulator) == 1 + 1
 
     async def test_unused_attachment_is_not_uploaded(self, simulator: Simulator, comfy: ComfyClient) -> None:

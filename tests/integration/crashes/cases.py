@@ -12,7 +12,7 @@ Case = tuple[Any, ...]
 
 def on_both(groups: Iterable[Sequence[Case]]) -> list[Any]:
     """All cases on SQLite, and the first of each group on PostgreSQL."""
-    return [each for group in groups for each in _parameters(group, sqlite=group, postgresql=group[:1])]
+    return [parameter for group in groups for parameter in _parameters(group, sqlite=group, postgresql=group[:1])]
 
 
 def sampled_on_both(groups: Sequence[Sequence[Case]], *, covering: int) -> list[Any]:

@@ -106,7 +106,7 @@ async def submit_with_reuse(world: World) -> Script:
         facts = await look(world)
         paths = [each.path async for each in world.engine.objects.list(f"tenants/{desk.user.tenant_id}/ai-jobs")]
         assert len(paths) == len(facts.jobs) == 2
-        assert [await world.engine.objects.get(each) for each in paths] == [b"abc"] * 2
+        assert [await world.engine.objects.get(path) for path in paths] == [b"abc"] * 2
 
     return Script(
         act=lambda: desk.submit(key="once", reuse=True),
@@ -136,8 +136,8 @@ async def run_out_of_memory(world: World) -> Script:
     desk = await world.desk()
     large = await world.worker(desk.fleet)
     devices = [{"server": "comfyui-1", "name": "RTX", "memory_total": 24 * 2**30}]
-    world.engine.fleet.slots.note(large, devices)
-    await world.engine.fleet.slots.write_noted()
+    world.engine.workers.slots.note(large, devices)
+    await world.engine.workers.slots.write_noted()
     _, leased = await desk.leased()
     return Script(
         act=partial(world.fail, leased, code="out_of_memory", gpu_bytes=8 * 2**30),
@@ -306,7 +306,9 @@ async def release(world: World) -> Script:
     desk = await world.desk()
     await desk.leased()
     return Script(
-        act=lambda: world.engine.fleet.workers.release(desk.worker, reason="drain"), ends=["completed"], balances=[990]
+        act=lambda: world.engine.workers.workers.release(desk.worker, reason="drain"),
+        ends=["completed"],
+        balances=[990],
     )
 
 
@@ -314,7 +316,7 @@ async def deregister(world: World) -> Script:
     desk = await world.desk()
     await desk.leased()
     return Script(
-        act=lambda: world.engine.fleet.workers.deregister(desk.worker),
+        act=lambda: world.engine.workers.workers.deregister(desk.worker),
         ends=["completed"],
         balances=[990],
         refusals=(NotFound,),
@@ -329,7 +331,7 @@ async def revoke(world: World) -> Script:
         assert (await world.dispatch(job)).status == "queued"
 
     return Script(
-        act=lambda: world.engine.fleet.workers.set_approved(desk.worker, is_approved=False),
+        act=lambda: world.engine.workers.workers.set_approved(desk.worker, is_approved=False),
         ends=["completed"],
         balances=[990],
         then=then,
@@ -346,7 +348,7 @@ async def recall(world: World) -> Script:
         assert (await world.engine.queue.heartbeats.beat(beat)).stop == "release"
 
     return Script(
-        act=lambda: world.engine.fleet.workers.recall_prefetched(desk.worker),
+        act=lambda: world.engine.workers.workers.recall_prefetched(desk.worker),
         ends=["completed", "completed"],
         balances=[980],
         then=then,
@@ -386,7 +388,7 @@ async def come_back_from_the_cloud(world: World) -> Script:
     burst = await burst_scenario(world)
     jobs = await burst.submit(max_wait_seconds=10)
     await run_burst(world)
-    await world.engine.fleet.workers.set_draining(burst.cloud, is_draining=True)
+    await world.engine.workers.workers.set_draining(burst.cloud, is_draining=True)
 
     async def it_is_here() -> None:
         assert await burst.providers(jobs) == ["self_hosted"]
@@ -411,7 +413,7 @@ async def fail_in_the_cloud(world: World) -> Script:
 
 
 async def run_burst(world: World) -> None:
-    await world.engine.scaling.bursting.run_once(Stage.PRODUCTION)
+    await world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION)
 
 
 async def run_reaper(world: World) -> None:
@@ -675,7 +677,7 @@ async def create_what_a_fleet_runs(world: World) -> Script:
         with suppress(Conflict):
             await world.engine.catalogue.effects.create(slug="new", workflow_slug="new", credits_cost=10)
         with suppress(Conflict):
-            await world.engine.fleet.fleets.create(slug="new", workflow_slugs=["new"])
+            await world.engine.workers.fleets.create(slug="new", workflow_slugs=["new"])
 
     async def then() -> None:
         async with world.engine.databases.central.read() as tx:
@@ -755,7 +757,7 @@ async def scale_a_fleet(world: World) -> Script:
     provider = MemoryProvider()
     id_ = f"{desk.fleet}.stray"
     provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, key="stray")
-    await world.engine.fleet.fleets.change(
+    await world.engine.workers.fleets.change(
         stage=Stage.PRODUCTION,
         slug=desk.fleet,
         changes={
@@ -766,19 +768,19 @@ async def scale_a_fleet(world: World) -> Script:
 
     async def act() -> None:
         engine = world.engine
-        engine.scaling.leadership.ttl_seconds = 600.0
+        engine.autoscaling.leadership.ttl_seconds = 600.0
         # the term of the dead leader is over
         await world.advance(601)
-        await engine.fleet.workers.record_seen([desk.worker])
-        assert await engine.scaling.leadership.claim() is not None
+        await engine.workers.workers.record_seen([desk.worker])
+        assert await engine.autoscaling.leadership.claim() is not None
         loop = ScalingLoop(engine, provider)
         await loop.observe_once()
         await loop.decide_once()
         await loop.idle()
 
     async def then() -> None:
-        [fleet] = await world.engine.scaling.snapshots.fleets()
-        present = await world.engine.scaling.machines.present(fleet)
+        [fleet] = await world.engine.autoscaling.snapshots.fleets()
+        present = await world.engine.autoscaling.machines.present(fleet)
         assert len({key for launch in provider.launches for key in launch}) == 1
         assert {each.provider_id for each in present} == set(provider.there)
         assert len(present) == 2
@@ -792,10 +794,10 @@ async def count_what_a_lease_cost(world: World) -> Script:
     await world.complete(leased)
 
     async def act() -> None:
-        await world.engine.scaling.usage.run_once()
+        await world.engine.autoscaling.usage.run_once()
 
     async def then() -> None:
-        [row] = await world.engine.scaling.usage.report(By.FLEET)
+        [row] = await world.engine.autoscaling.usage.report(By.FLEET)
         assert row.jobs == 1
 
     return Script(act=act, ends=["completed"], balances=[990], then=then)
@@ -804,7 +806,7 @@ async def count_what_a_lease_cost(world: World) -> Script:
 async def take_a_minute(world: World) -> Script:
     """A minute claimed by a dead process is lost; the next one is claimed again."""
     await world.desk()
-    return Script(act=lambda: world.engine.scaling.figures.claim_minute("cloudwatch"), ends=[], balances=[1000])
+    return Script(act=lambda: world.engine.autoscaling.figures.claim_minute("cloudwatch"), ends=[], balances=[1000])
 
 
 async def interrupted(world: World, step: TransactionStep, act: Callable[[], Awaitable[object]]) -> None:
@@ -949,7 +951,7 @@ async def test_crash_loses_doubles_and_leaves_nothing(
         facts = await check_quiet(world)
     else:
         facts = await check_mended(world)
-    assert sorted(each.status for each in facts.jobs) == sorted(script.ends)
+    assert sorted(job.status for job in facts.jobs) == sorted(script.ends)
     assert sorted(facts.wallets.values()) == sorted(script.balances)
 
 

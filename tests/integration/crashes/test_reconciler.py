@@ -119,7 +119,7 @@ async def first_of_two_updates_is_lost(world: World) -> Seeded:
     job = await desk.submit()
     await undelivered(world, lambda: world.lease(desk.worker))
     await execute(world.engine.databases.central, "DELETE FROM outbox")
-    await undelivered(world, lambda: world.engine.fleet.workers.release(desk.worker, reason="test"))
+    await undelivered(world, lambda: world.engine.workers.workers.release(desk.worker, reason="test"))
     return Seeded(desk=desk, about=job.id, ends=["completed"], balance=990)
 
 
@@ -322,14 +322,14 @@ async def test_disagreement_is_found_and_repaired(world: World, kind: FindingKin
     assert {each.kind for each in found} == {kind} | seeded.also
     assert {each.job_id for each in found} == {seeded.about}
     mending = await world.engine.operations.reconciler.run(repair=True)
-    assert {each.key for each in mending.findings} == {each.key for each in found}
+    assert {finding.key for finding in mending.findings} == {each.key for each in found}
     assert {each.key for each in mending.repaired} == {each.key for each in found}
     assert (await world.engine.operations.reconciler.run()).findings == []
     await drain(world)
     assert (await world.engine.operations.reconciler.run()).findings == []
     facts = await look(world)
     assert broken(facts, (balance_is_the_sum, every_job_has_ended)) == []
-    assert [each.status for each in facts.jobs] == list(seeded.ends)
+    assert [job.status for job in facts.jobs] == list(seeded.ends)
     assert await seeded.desk.balance() == seeded.balance
 
 
@@ -411,10 +411,10 @@ async def test_shard_that_is_not_configured_is_reported_and_left_alone(world: Wo
     before = await look(world)
     for repair in (False, True, False):
         report = await world.engine.operations.reconciler.run(repair=repair)
-        assert [each.kind for each in report.findings] == [FindingKind.UNKNOWN_SHARD]
+        assert [finding.kind for finding in report.findings] == [FindingKind.UNKNOWN_SHARD]
         assert report.repaired == []
     assert await look(world) == before
-    assert [each.status for each in before.jobs] == list(seeded.ends)
+    assert [job.status for job in before.jobs] == list(seeded.ends)
 
 
 async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
@@ -437,7 +437,7 @@ async def test_busy_system_is_clean_and_left_alone(world: World) -> None:
     await undelivered(world, lambda: world.engine.queue.control.set_priority(told_late.tenant_id, told_late.id, 3))
     await undelivered(world, lambda: world.leases(desk.worker, 10, providers=list(Provider)))
     before = await look(world)
-    assert {each.status for each in before.jobs} >= {
+    assert {job.status for job in before.jobs} >= {
         "queued",
         "processing",
         "completed",

@@ -240,7 +240,7 @@ class RandomWalk(RuleBasedStateMachine):
 
         async def work() -> frozenset[str]:
             found = await self.world.engine.queue.leasing.lease(request)
-            known = {each.lease_token for each in self.leases}
+            known = {lease.lease_token for lease in self.leases}
             self.leases += [each for each in found if each.lease_token not in known]
             return frozenset(each.lease_token for each in found)
 
@@ -329,8 +329,8 @@ class RandomWalk(RuleBasedStateMachine):
         work: dict[str, Callable[[], Awaitable[Any]]] = {
             "reap": self.world.engine.queue.reaper.run_once,
             "relay": self.world.relay,
-            "release": lambda: self.world.engine.fleet.workers.release(worker, reason="drain"),
-            "recall": lambda: self.world.engine.fleet.workers.recall_prefetched(worker),
+            "release": lambda: self.world.engine.workers.workers.release(worker, reason="drain"),
+            "recall": lambda: self.world.engine.workers.workers.recall_prefetched(worker),
             "credit": lambda: self.world.engine.accounts.ledger.credit(tenant, COST, reference=f"payment-{number}"),
             "restart": self.world.restart,
         }
@@ -381,7 +381,7 @@ class RandomWalk(RuleBasedStateMachine):
 
     async def check(self) -> None:
         facts = await check_always(self.world, self.seen)
-        held = [each.worker_id for each in facts.dispatches if each.worker_id is not None]
+        held = [dispatch.worker_id for dispatch in facts.dispatches if dispatch.worker_id is not None]
         for worker in self.workers:
             assert held.count(worker) <= CONCURRENCY + 1, f"{worker} holds {held.count(worker)} leases"
 
@@ -403,14 +403,14 @@ class RandomWalk(RuleBasedStateMachine):
         await drain(self.world)
         await self.check()
         facts = await check_quiet(self.world)
-        assert self.jobs.keys() <= {each.id for each in facts.jobs}, "an accepted job is gone"
+        assert self.jobs.keys() <= {job.id for job in facts.jobs}, "an accepted job is gone"
         for user in self.users:
             credited = sum(
-                each.amount
-                for each in facts.transactions
-                if each.type == "PAYMENT_CREDIT" and each.tenant_id == user.tenant_id
+                transaction.amount
+                for transaction in facts.transactions
+                if transaction.type == "PAYMENT_CREDIT" and transaction.tenant_id == user.tenant_id
             )
-            completed = sum(each.tenant_id == user.tenant_id and each.status == "completed" for each in facts.jobs)
+            completed = sum(job.tenant_id == user.tenant_id and job.status == "completed" for job in facts.jobs)
             assert facts.wallets[user.tenant_id] == credited - COST * completed
 
 

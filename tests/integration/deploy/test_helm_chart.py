@@ -129,10 +129,10 @@ def test_manifests_are_valid_by_the_published_schemas(version: str) -> None:
     values = {"migration": {"enabled": True}, "imagePullSecrets": [{"name": "registry"}]}
     documents = render({"modelsClaim": "models", "comfyuiResources": {"limits": {"memory": "32Gi"}}}, **values)
     kinds = set()
-    for each in documents:
-        if each["kind"] != "ScaledObject":
-            kubernetes_validate.validate(each, version, strict=True)
-            kinds.add(each["kind"])
+    for document in documents:
+        if document["kind"] != "ScaledObject":
+            kubernetes_validate.validate(document, version, strict=True)
+            kinds.add(document["kind"])
     assert kinds == {"Deployment", "Service", "PodDisruptionBudget", "ServiceAccount", "Role", "RoleBinding", "Job"}
 
 
@@ -161,7 +161,7 @@ def test_scaler_listens_on_the_port_of_its_service() -> None:
 def test_without_keda_the_number_of_workers_is_fixed() -> None:
     documents = render({"replicas": 3}, keda={"enabled": False})
     assert find(documents, "Deployment", WORKERS)["spec"]["replicas"] == 3
-    names = {each["metadata"]["name"] for each in documents}
+    names = {document["metadata"]["name"] for document in documents}
     assert names == {"comfyrelay-server", WORKERS}
 
 
@@ -195,13 +195,17 @@ def test_fleet_that_cannot_be_deployed_is_explained(fleet: dict[str, Any], text:
 @needs_helm
 def test_every_selector_matches_one_deployment() -> None:
     documents = render()
-    pods = [each["spec"]["template"]["metadata"]["labels"] for each in documents if each["kind"] == "Deployment"]
-    selectors = [
-        each["spec"]["selector"].get("matchLabels", each["spec"]["selector"])
-        for each in documents
-        if "selector" in each.get("spec", {})
+    pods = [
+        document["spec"]["template"]["metadata"]["labels"] for document in documents if document["kind"] == "Deployment"
     ]
-    assert [sum(each.items() <= labels.items() for labels in pods) for each in selectors] == [1] * len(selectors)
+    selectors = [
+        document["spec"]["selector"].get("matchLabels", document["spec"]["selector"])
+        for document in documents
+        if "selector" in document.get("spec", {})
+    ]
+    assert [sum(selector.items() <= labels.items() for labels in pods) for selector in selectors] == [1] * len(
+        selectors
+    )
 
 
 @needs_helm
@@ -270,7 +274,7 @@ async def test_startup_probe_of_comfyui_runs_inside_its_container() -> None:
     [python, *arguments] = comfyui["startupProbe"]["exec"]["command"]
     async with Simulator() as simulator:
         for url, code in ((simulator.url, 0), (f"http://127.0.0.1:{free_port()}", 1)):
-            command = [each.replace("http://127.0.0.1:8188", url) for each in arguments]
+            command = [argument.replace("http://127.0.0.1:8188", url) for argument in arguments]
             process = await asyncio.create_subprocess_exec(python, *command, stderr=asyncio.subprocess.DEVNULL)
             assert await process.wait() == code
 
@@ -309,7 +313,7 @@ def test_documentation_creates_every_secret() -> None:
         for each in container["env"]
         if "secretKeyRef" in each.get("valueFrom", {})
     ]
-    assert {each["name"] for each in references} == set(re.findall(r"create secret generic (\S+)", page))
-    required = {each["key"] for each in references if not each.get("optional")}
+    assert {reference["name"] for reference in references} == set(re.findall(r"create secret generic (\S+)", page))
+    required = {reference["key"] for reference in references if not reference.get("optional")}
     assert required <= set(re.findall(r"--from-literal=([a-z-]+)=", page))
-    assert {each["key"] for each in references if each["key"] not in page} == set()
+    assert {reference["key"] for reference in references if reference["key"] not in page} == set()

@@ -44,7 +44,7 @@ async def finished(desk: OpenDesk, batch_id: str) -> list[Job]:
 async def files_of(desk: OpenDesk, job: Job) -> list[Path]:
     about = await desk.client.about(job.id)
     assert about is not None
-    return [Path(each.path) for each in about.files]
+    return [Path(file.path) for file in about.files]
 
 
 def outputs(desk: OpenDesk, folder: str) -> list[str]:
@@ -59,7 +59,7 @@ async def test_folder_of_inputs_becomes_one_job_each_in_the_order_people_count(d
     pictures(desk, "a10.png", "a2.png", "notes.txt")
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": "mine", "label": "first"})
     jobs = await finished(desk, batch.id)
-    assert [(each.label, each.status) for each in jobs] == [("a2", "completed"), ("a10", "completed")]
+    assert [(job.label, job.status) for job in jobs] == [("a2", "completed"), ("a10", "completed")]
     assert outputs(desk, f"first {batch.id[-8:]}") == ["0001_a2.png", "0002_a10.png"]
 
 
@@ -83,12 +83,12 @@ async def test_all_files_of_a_run_are_copied_and_listed(desk: OpenDesk, tmp_path
     assert outputs(desk, folder) == names
     about = await desk.client.about(job.id)
     assert about is not None
-    assert [each.path for each in about.files] == [str(desk.desk.output_folder / folder / each) for each in names]
-    assert [each.is_output for each in about.files] == [True, False, False]
+    assert [file.path for file in about.files] == [str(desk.desk.output_folder / folder / name) for name in names]
+    assert [file.is_output for file in about.files] == [True, False, False]
     saved = await desk.client.download_outputs(job.id, tmp_path)
     assert [each.name for each in saved] == [f"job-{job.id[-8:]}{end}.png" for end in ("", "_2", "_3")]
     assert [each.read_bytes() for each in saved] == [
-        (desk.desk.output_folder / folder / each).read_bytes() for each in names
+        (desk.desk.output_folder / folder / name).read_bytes() for name in names
     ]
 
 
@@ -157,8 +157,8 @@ async def test_failed_output_copy_is_logged(desk: OpenDesk) -> None:
     wish = {"effect_slug": "invert-image", "input_subdir": "mine", "output_folder": "blocked"}
     [job] = await finished(desk, (await desk.client.add_batch(wish)).id)
     assert job.status == "completed"
-    lines = [each.line async for each in desk.client.logs(job.id)]
-    assert [each for each in lines if each.startswith("The output could not be copied to the output folder")]
+    lines = [log.line async for log in desk.client.logs(job.id)]
+    assert [line for line in lines if line.startswith("The output could not be copied to the output folder")]
 
 
 @pytest.mark.parametrize("more", [{"input_subdir": "mine"}, {"input_subdir": "mine", "tries": 2, "prompts": ["a"]}])
@@ -169,7 +169,7 @@ async def test_batch_that_is_sent_again_with_its_key_is_the_same_batch(desk: Ope
     wish = {**what, **(more if made is None else {"prompts": ["a"], "tries": 2}), "idempotency_key": "once"}
     first = await desk.client.add_batch(wish)
     assert (await desk.client.add_batch(wish)).id == first.id
-    assert len([each async for each in desk.client.jobs()]) == first.total == 2
+    assert len([job async for job in desk.client.jobs()]) == first.total == 2
     with pytest.raises(Conflict):
         await desk.client.add_batch({**wish, "label": "another"})
 
@@ -192,8 +192,8 @@ async def test_seed_of_a_preset_is_that_of_all_items(desk: OpenDesk) -> None:
     await desk.client.create_preset("the one", {"seed": 42})
     wish = {"workflow_slug": made.workflow.slug, "prompts": ["a", "b"], "preset": "the one"}
     batch = await desk.client.add_batch(wish)
-    jobs = [each async for each in desk.client.jobs(batch_id=batch.id)]
-    found = [await desk.client.about(each.id) for each in jobs]
+    jobs = [job async for job in desk.client.jobs(batch_id=batch.id)]
+    found = [await desk.client.about(job.id) for job in jobs]
     seeds = [{one.key: one.value for one in each.inputs}["seed"] for each in found if each is not None]
     assert seeds == [42, 42]
 
@@ -241,12 +241,12 @@ async def test_preset_applies_to_all_items_and_item_values_win(desk: OpenDesk) -
     [job] = await finished(desk, batch.id)
     about = await desk.client.about(job.id)
     assert about is not None
-    assert {each.key: each.value for each in about.inputs}["frames"] == 2
+    assert {input_.key: input_.value for input_ in about.inputs}["frames"] == 2
     batch = await desk.client.add_batch({**wish, "values": {"frames": 3}})
     [job] = await finished(desk, batch.id)
     about = await desk.client.about(job.id)
     assert about is not None
-    assert {each.key: each.value for each in about.inputs}["frames"] == 3
+    assert {input_.key: input_.value for input_ in about.inputs}["frames"] == 3
 
 
 async def test_unknown_preset_is_said_to_be(desk: OpenDesk) -> None:
@@ -269,7 +269,7 @@ async def test_reused_items_are_copied_into_the_batch_folder(desk: OpenDesk) -> 
     again = await desk.client.add_batch({**wish, "label": "again", "reuse": True})
     assert again.done == again.total == 2
     jobs = await finished(desk, again.id)
-    assert [each.reused_from for each in jobs] == [each.id for each in first]
+    assert [job.reused_from for job in jobs] == [each.id for each in first]
     assert outputs(desk, f"again {again.id[-8:]}") == ["0001_a.png", "0002_b.png"]
     [file] = await files_of(desk, jobs[0])
     [original] = await files_of(desk, first[0])

@@ -39,7 +39,7 @@ async def test_first_start_brings_examples_that_run_without_models(new_desk: Ope
     desk = new_desk
     assert desk.ready.is_new
     assert desk.ready.trying_out is TryingOut.EXAMPLES
-    effects = {each.slug: each.id for each in await desk.client.effects()}
+    effects = {effect.slug: effect.id for effect in await desk.client.effects()}
     assert set(effects) == {"invert-image", "image-to-clip", "invert-video", "text-to-image"}
     sample = desk.desk.input_folder / "examples" / "sample.png"
     image = await desk.client.upload(sample)
@@ -51,7 +51,7 @@ async def test_first_start_brings_examples_that_run_without_models(new_desk: Ope
         await desk.client.submit(effect_id=effects["invert-image"], input_file_id=image),
         await desk.client.submit(effect_id=effects["invert-video"], input_file_id=video),
     ]
-    assert [(await desk.ended(each.id)).status for each in jobs] == ["completed", "completed"]
+    assert [(await desk.ended(job.id)).status for job in jobs] == ["completed", "completed"]
 
 
 async def test_second_start_finds_everything_again(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_second_start_finds_everything_again(tmp_path: Path) -> None:
     second = make_desk(tmp_path)
     async with second.open() as (_, ready), Client(ready.url) as client:
         assert not ready.is_new
-        assert [each.slug for each in await client.workflows()] == [made.workflow.slug]
+        assert [workflow.slug for workflow in await client.workflows()] == [made.workflow.slug]
         assert len(await client.effects()) == 4
 
 
@@ -82,7 +82,7 @@ async def test_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
     again = await desk.client.add_graph(invert(), name="mine")
     other = await desk.client.add_graph(invert(), name="other")
     assert first.workflow.slug == again.workflow.slug == other.workflow.slug
-    assert [each.name for each in await desk.client.workflows()] == ["mine"]
+    assert [workflow.name for workflow in await desk.client.workflows()] == ["mine"]
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -276,7 +276,7 @@ async def test_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
 async def values_of(desk: OpenDesk, job_id: str) -> dict[str, object]:
     about = await desk.client.about(job_id)
     assert about is not None
-    return {each.key: each.value for each in about.inputs}
+    return {input_.key: input_.value for input_ in about.inputs}
 
 
 async def test_running_job_is_requeued_when_the_desk_closes(tmp_path: Path) -> None:

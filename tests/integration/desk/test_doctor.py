@@ -32,7 +32,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 async def found(findings: AsyncIterator[CheckResult] | None = None) -> dict[str, tuple[str, str]]:
-    return {each.about.split()[0]: (each.verdict, each.text) async for each in findings or examine()}
+    return {finding.about.split()[0]: (finding.verdict, finding.text) async for finding in findings or examine()}
 
 
 async def test_new_machine_passes_all_checks_and_is_not_changed(machine: Path) -> None:

@@ -47,7 +47,7 @@ async def test_repeatedly_interrupted_first_start_is_continued(world: World, tmp
     user, is_new = await create_initial_data(world.engine, settings)
     assert (user.email, is_new) == (LOCAL_EMAIL, False)
     found = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
-    assert [each.name for each in found.items] == list(PRESETS)
+    assert [item.name for item in found.items] == list(PRESETS)
     for each in EXAMPLES:
         assert (await world.engine.catalogue.effects.get(each.slug)).workflow_slug == each.slug
 
@@ -59,7 +59,7 @@ async def test_removed_preset_is_not_recreated(world: World, tmp_path: Path) -> 
     await world.engine.catalogue.presets.remove(user.tenant_id, first.id)
     await create_initial_data(world.engine, settings)
     left = await world.engine.catalogue.presets.page(user.tenant_id, before_id=None, limit=100)
-    assert first.name not in [each.name for each in left.items]
+    assert first.name not in [item.name for item in left.items]
 
 
 def test_sample_is_there_whole_or_not_at_all(tmp_path: Path) -> None:

@@ -25,7 +25,7 @@ async def made(desk: OpenDesk, *labels: str) -> dict[str, str]:
         job = await desk.client.submit(workflow_slug=slug, label=label)
         assert (await desk.ended(job.id)).status == "completed"
     items = (await call(desk, "GET", "/api/gallery")).json()["data"]["items"]
-    return {each["label"]: each["id"] for each in items}
+    return {item["label"]: item["id"] for item in items}
 
 
 async def test_copied_outputs_stay_in_the_folder_after_deletion(desk: OpenDesk) -> None:

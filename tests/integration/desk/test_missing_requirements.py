@@ -64,7 +64,7 @@ async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_
         both = (await desk.client.add_graph(graph, name="both")).workflow
         assert both.missing is not None
         assert both.missing.text == f"The worker is missing the node FancySampler and the model {RARE}."
-        assert [(each.kind, each.name) for each in both.missing.items] == [("node", "FancySampler"), ("model", RARE)]
+        assert [(item.kind, item.name) for item in both.missing.items] == [("node", "FancySampler"), ("model", RARE)]
 
         rare = await add(desk, with_model(RARE))
         with pytest.raises(MissingOnWorkers, match="Install what is missing, or add it anyway") as refused:

@@ -186,7 +186,7 @@ async def test_desktop_notification_is_sent_or_names_its_requirement() -> None:
 async def test_no_secret_of_a_url_is_shown_or_logged(url: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     [failure] = await Notifier([url]).notify(NOTIFICATION)
-    logged = [each.getMessage() for each in caplog.records]
+    logged = [record.getMessage() for record in caplog.records]
     for secret in SECRETS[url]:
         for shown in (failure.url, failure.why, repr(failure), without_secrets(url), *logged):
             assert secret not in shown
@@ -202,7 +202,7 @@ async def test_refused_notification_logs_no_secret(caplog: pytest.LogCaptureFixt
         assert len(refusing.heard) == 1
     assert "404" in failure.why
     # the receiver, in the same process, keeps its own log
-    logged = " ".join(each.getMessage() for each in caplog.records if not each.name.startswith("aiohttp"))
+    logged = " ".join(record.getMessage() for record in caplog.records if not record.name.startswith("aiohttp"))
     assert "/hook" not in logged
     assert "hunter22" not in logged
     assert "headersecret" not in logged

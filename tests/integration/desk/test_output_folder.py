@@ -53,10 +53,10 @@ async def test_output_is_stored_once_and_removed_from_comfyui(tmp_path: Path, co
             while len(pictures(tmp_path)) > 1 or await history_of(comfyui):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
         [names] = pictures(tmp_path).values()
-        kept = {each.relative_to(tmp_path / "desk").parts[0] for each in names}
+        kept = {name.relative_to(tmp_path / "desk").parts[0] for name in names}
         assert kept == {"objects", "outputs"}
         # the user may remove the name in the output folder: the page still has the output
-        next(each for each in names if "outputs" in each.parts).unlink()
+        next(name for name in names if "outputs" in name.parts).unlink()
         [saved] = await desk.client.download_outputs(job_id, tmp_path / "saved")
         assert saved.stat().st_size
 

@@ -52,12 +52,12 @@ async def test_running_batch_shows_its_estimated_duration(tmp_path: Path) -> Non
 
 async def test_jobs_that_belong_to_no_batch_can_be_listed_alone(desk: OpenDesk) -> None:
     batch = await desk.client.add_batch({**EXAMPLE, "tries": 3})
-    effects = {each.slug: each.id for each in await desk.client.effects()}
+    effects = {effect.slug: effect.id for effect in await desk.client.effects()}
     picture = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
     single = await desk.client.submit(effect_id=effects["invert-image"], input_file_id=picture)
-    assert [each.id async for each in desk.client.jobs(no_batch=True)] == [single.id]
-    assert len([each async for each in desk.client.jobs(batch_id=batch.id)]) == 3
-    assert len([each async for each in desk.client.jobs()]) == 4
+    assert [job.id async for job in desk.client.jobs(no_batch=True)] == [single.id]
+    assert len([job async for job in desk.client.jobs(batch_id=batch.id)]) == 3
+    assert len([job async for job in desk.client.jobs()]) == 4
 
 
 async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) -> None:

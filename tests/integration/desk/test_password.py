@@ -171,7 +171,7 @@ async def test_password_change_ends_existing_sessions(tmp_path: Path, monkeypatc
         cookies, by_link = dict(browser.cookies), dict(here.cookies)
         async with browser.stream("GET", "/api/events") as heard, asyncio.timeout(PATIENCE_SECONDS):
             lines = heard.aiter_lines()
-            await anext(each async for each in lines if each == ": still here")
+            await anext(line async for line in lines if line == ": still here")
             # read when it is needed
             set_password(tmp_path, "another one")
             async for _line in lines:

@@ -62,10 +62,10 @@ def test_property_that_cannot_take_the_value_is_ignored(prop: Property) -> None:
 
 async def test_new_desk_has_three_presets_and_a_second_start_leaves_them_alone(tmp_path: Path) -> None:
     async with make_desk(tmp_path, is_new=True).open() as (_, ready), Client(ready.url) as client:
-        assert [each.name for each in await client.presets()] == ["look-dev", "medium", "production"]
+        assert [preset.name for preset in await client.presets()] == ["look-dev", "medium", "production"]
         await client.remove_preset((await client.preset("medium")).id)
     async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
-        assert [each.name for each in await client.presets()] == ["look-dev", "production"]
+        assert [preset.name for preset in await client.presets()] == ["look-dev", "production"]
 
 
 async def test_batch_uses_matching_preset_keys_and_lists_ignored_ones(desk: OpenDesk) -> None:
@@ -76,7 +76,7 @@ async def test_batch_uses_matching_preset_keys_and_lists_ignored_ones(desk: Open
     assert (await desk.ended(job.id)).status == "completed"
     about = await desk.client.about(job.id)
     assert about is not None
-    assert {each.key: each.value for each in about.inputs}["frames"] == 33
+    assert {input_.key: input_.value for input_ in about.inputs}["frames"] == 33
 
 
 def test_explicit_value_wins_over_the_preset(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

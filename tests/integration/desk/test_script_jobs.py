@@ -88,13 +88,13 @@ async def about(desk: OpenDesk, job_id: str) -> AboutJob:
 
 
 async def log_of(desk: OpenDesk, job_id: str) -> list[str]:
-    return [each.line async for each in desk.client.logs(job_id)]
+    return [log.line async for log in desk.client.logs(job_id)]
 
 
 async def until_said(desk: OpenDesk, job_id: str, line: str) -> None:
     async with asyncio.timeout(30):
-        async for each in desk.client.logs(job_id, is_followed=True):
-            if each.line == line:
+        async for log in desk.client.logs(job_id, is_followed=True):
+            if log.line == line:
                 return
 
 
@@ -118,13 +118,13 @@ async def test_script_job_keeps_command_files_seed_exit_code_and_log(tmp_path: P
             *("--template-api", str(tmp_path / "templates" / "wan.json"), "--input-subdir", "cats"),
             *("--positive", prompt, "--negative", "dogs", "--tries", "3", "--randomize-seed"),
         ]
-        assert [each.path for each in told.files] == [str(work / "made 1.png"), str(work / "made 2.png")]
+        assert [file.path for file in told.files] == [str(work / "made 1.png"), str(work / "made 2.png")]
         assert (kept["exit_code"], kept["outputs"]) == (0, [str(work / "made 1.png"), str(work / "made 2.png")])
         [attempt] = told.attempts
         assert attempt.seed == 41
         assert all((attempt.about or {})[key] == kept[key] for key in ("argv", "exit_code", "outputs", "seed", "log"))
         lines = await log_of(desk, job_id)
-        assert [each for each in lines if each.startswith("$ ")]
+        assert [line for line in lines if line.startswith("$ ")]
         assert f"saved: {work / 'made 2.png'}" in lines
         assert f"saved: {work / 'made 2.png'}" in Path(kept["log"]).read_text("utf-8").splitlines()
         # files saved by the script belong to the user, and stay
@@ -150,7 +150,7 @@ async def test_shipped_script_runs_against_the_comfyui_of_the_desk(tmp_path: Pat
         found = await desk.ended(job_id)
         assert (found.status, found.error) == ("completed", None)
         told = await about(desk, job_id)
-        assert [each.seed for each in told.attempts] == [7]
+        assert [attempt.seed for attempt in told.attempts] == [7]
         assert await desk.client.download_outputs(job_id, tmp_path)
 
 
@@ -313,7 +313,7 @@ async def test_path_outside_the_allowed_folders_is_refused_on_submission(
     with pytest.raises(ComfyRelayError) as refused:
         await submit(desk_with_ways_out, **values)
     assert field in getattr(refused.value, "errors", {})
-    assert [each async for each in desk_with_ways_out.client.jobs()] == []
+    assert [job async for job in desk_with_ways_out.client.jobs()] == []
 
 
 async def test_prompts_and_presets_make_a_batch_of_scripts(tmp_path: Path) -> None:
@@ -358,12 +358,12 @@ async def test_configuration_and_the_command_can_be_seen_before_anything_runs(tm
             assert (await http.post(f"{url}/preview", json={**wish, **wrong})).status_code == 422
         foreign = {"Origin": "https://evil.example"}
         assert (await http.post(f"{url}/preview", json=wish, headers=foreign)).status_code == 403
-        assert [each async for each in desk.client.jobs()] == []
+        assert [job async for job in desk.client.jobs()] == []
 
 
 async def test_unconfigured_script_is_disabled_and_can_return(tmp_path: Path) -> None:
     async with open_desk(tmp_path, SAVES) as desk:
-        assert [each.slug for each in await desk.client.workflows()] == ["script"]
+        assert [workflow.slug for workflow in await desk.client.workflows()] == ["script"]
         assert (await desk.ended(await submit(desk))).status == "completed"
     plain = make_desk(tmp_path / "desk")
     async with plain.open() as (_worker, ready), Client(ready.url) as client, owner_http(ready.url) as http:

@@ -32,7 +32,7 @@ async def add(client: Client, *, count: int = 1) -> list[str]:
     """Add jobs of a user graph."""
     slug = (await client.add_graph(invert(), name="mine")).workflow.slug
     batch = await client.submit_batch([{} for _ in range(count)], workflow_slug=slug)
-    return [each.id async for each in client.jobs(batch_id=batch.id)]
+    return [job.id async for job in client.jobs(batch_id=batch.id)]
 
 
 async def add_example(desk: OpenDesk) -> str:
@@ -68,7 +68,7 @@ async def test_waiting_jobs_run_on_a_comfyui_started_after_the_desk(tmp_path: Pa
         assert text.endswith("The job runs as soon as ComfyUI is available.")
         assert (await desk.client.desk()).trying_out == "nothing"
         async with Simulator(port=port) as simulator:
-            assert [(await desk.ended(each)).status for each in [*jobs, example]] == ["completed"] * 13
+            assert [(await desk.ended(job)).status for job in [*jobs, example]] == ["completed"] * 13
             assert simulator.log.count("POST", "/prompt") == 13
 
 

@@ -23,7 +23,7 @@ from tests.support.world import SqliteBackend, World, open_world
 
 
 def prop(described: DescribedWorkflow, key: str) -> dict[str, Any]:
-    return next(each for each in described.properties if each["key"] == key)
+    return next(property_ for property_ in described.properties if property_["key"] == key)
 
 
 def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
@@ -40,8 +40,10 @@ def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
 def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None) -> Graph:
     """The graph as a worker runs it, with the defaults and these files."""
     values = {
-        each["placeholder"]: (files or {})[each["key"]] if each["type"] in ASSET_TYPES else each["default_value"]
-        for each in described.properties
+        property_["placeholder"]: (files or {})[property_["key"]]
+        if property_["type"] in ASSET_TYPES
+        else property_["default_value"]
+        for property_ in described.properties
     }
     return replace_placeholders(described.graph, values)
 
@@ -49,10 +51,10 @@ def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None)
 def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
     """The files that the graph itself names."""
     return {
-        each["key"]: graph[node_id]["inputs"][name]
-        for each in described.properties
-        if each["type"] in ASSET_TYPES
-        for node_id, name in places(described, each["key"])
+        property_["key"]: graph[node_id]["inputs"][name]
+        for property_ in described.properties
+        if property_["type"] in ASSET_TYPES
+        for node_id, name in places(described, property_["key"])
     }
 
 
@@ -108,18 +110,18 @@ async def test_through_the_engine(graph: Graph, world: World) -> None:
     worker = await world.worker(await world.fleet(workflow))
     payload = {}
     input_file_id = None
-    for each in described.properties:
-        if each.get("role") == "seed":
+    for property_ in described.properties:
+        if property_.get("role") == "seed":
             # without a given seed it would be another one
-            payload[each["key"]] = each["default_value"]
-        if each["type"] in ASSET_TYPES:
+            payload[property_["key"]] = property_["default_value"]
+        if property_["type"] in ASSET_TYPES:
             file_id = await world.engine.accounts.tenancy.add_file(
-                user, path=f"uploads/{each['key']}", mime_type=f"{each['type']}/x", size=1
+                user, path=f"uploads/{property_['key']}", mime_type=f"{property_['type']}/x", size=1
             )
-            if each["is_primary_input"]:
+            if property_["is_primary_input"]:
                 input_file_id = file_id
             else:
-                payload[each["key"]] = file_id
+                payload[property_["key"]] = file_id
     item = ItemRequest(input_payload=payload, input_file_id=input_file_id)
     await world.engine.jobs.submit.submit(
         JobRequest(

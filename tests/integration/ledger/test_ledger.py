@@ -23,7 +23,7 @@ async def shard_of(world: World, user: User) -> Database:
 async def holds(world: World, user: User, balance: int) -> bool:
     """Check that the wallet has this balance, and that its transactions add up to it."""
     transactions = await world.engine.accounts.ledger.transactions(user.tenant_id)
-    return await world.balance(user) == balance == sum(each.amount for each in transactions)
+    return await world.balance(user) == balance == sum(transaction.amount for transaction in transactions)
 
 
 async def reserve(world: World, user: User, job_id: str, amount: int) -> None:
@@ -178,7 +178,7 @@ async def test_two_reservations_never_both_spend_the_last_tokens(world: World) -
         answers = await asyncio.gather(
             *(reserve(world, user, f"job-{number}-{n}", 10) for n in range(2)), return_exceptions=True
         )
-        assert [type(each) for each in answers if each is not None] == [InsufficientTokens]
+        assert [type(answer) for answer in answers if answer is not None] == [InsufficientTokens]
         assert await holds(world, user, 0)
 
 
@@ -187,7 +187,7 @@ async def test_two_submissions_never_both_spend_the_last_tokens(world: World) ->
     for number in range(4):
         await world.engine.accounts.ledger.credit(desk.user.tenant_id, 10, reference=f"round {number}")
         answers = await asyncio.gather(desk.submit(), desk.submit(), return_exceptions=True)
-        assert [type(each) for each in answers if isinstance(each, Exception)] == [InsufficientTokens]
+        assert [type(answer) for answer in answers if isinstance(answer, Exception)] == [InsufficientTokens]
         assert await holds(world, desk.user, 0)
 
 
@@ -299,7 +299,7 @@ async def test_tenant_schema_refuses_a_job_that_makes_no_sense(world: World, cha
     jobs = [await desk.submit(), await desk.submit()]
     with pytest.raises(IntegrityError):
         await execute(await shard_of(world, desk.user), change)
-    assert [(await world.job(each)).status for each in jobs] == ["queued", "queued"]
+    assert [(await world.job(job)).status for job in jobs] == ["queued", "queued"]
 
 
 async def test_tenant_schema_refuses_an_unknown_state_of_a_video(world: World) -> None:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media import probe_process
-from comfyrelay.media.image_headers import Claim, claim_of
+from comfyrelay.media.image_headers import ImageHeader, read_image_header
 from comfyrelay.media.info import MediaRefused
 from comfyrelay.media.inspection import MediaInfo, ProbeLimits, Probes
 from comfyrelay.media.probe_process import ProbeProcess
@@ -167,11 +167,11 @@ def test_server_watches_a_process_that_cannot_limit_its_memory(monkeypatch: pyte
 def test_headers_are_read_as_pillow_reads_them(kind: str, options: dict[str, object]) -> None:
     file = io.BytesIO()
     Image.new("RGB", (300, 200), "red").save(file, kind, **options)
-    assert claim_of(file.getvalue()) == Claim(width=300, height=200)
+    assert read_image_header(file.getvalue()) == ImageHeader(width=300, height=200)
 
 
 def test_frames_of_a_moving_png_are_claimed() -> None:
-    assert claim_of(media_samples.image("PNG", frames=3)) == Claim(width=64, height=48, frames=3)
+    assert read_image_header(media_samples.image("PNG", frames=3)) == ImageHeader(width=64, height=48, frames=3)
 
 
 class Counted(bytes):
@@ -196,13 +196,13 @@ class Counted(bytes):
 def test_every_header_is_read_fast(head: bytes) -> None:
     """Headers are read on the event loop."""
     counted = Counted(head)
-    claim_of(counted)
+    read_image_header(counted)
     assert counted.reads < 10_000
 
 
 def test_fill_bytes_before_a_marker_are_passed_over() -> None:
     data = media_samples.image("JPEG")
-    assert claim_of(data[:2] + b"\xff" * 1000 + data[2:]) == claim_of(data) != None  # noqa: E711
+    assert read_image_header(data[:2] + b"\xff" * 1000 + data[2:]) == read_image_header(data) != None  # noqa: E711
 
 
 @pytest.mark.parametrize("blocks", [b"\x21\xfe" + b"\1a" * 300_000, b"\x21\xfe\0" * 300_000], ids=["blocks", "parts"])
@@ -219,7 +219,7 @@ async def test_gif_of_countless_small_blocks_is_refused_before_all_of_it_is_read
     st.binary(max_size=80),
 )
 def test_no_header_is_too_strange(start: bytes, rest: bytes) -> None:
-    claim_of(start + rest)
+    read_image_header(start + rest)
 
 
 def test_reader_of_gifs_agrees_with_pillow() -> None:

@@ -11,8 +11,8 @@ from PIL import Image
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media import posters, probe_process
-from comfyrelay.media.info import MediaRefused, Piece
-from comfyrelay.media.inspection import Drawn, ProbeLimits, Probes
+from comfyrelay.media.info import MediaRefused, Rendition
+from comfyrelay.media.inspection import Renditions, ProbeLimits, Probes
 from comfyrelay.media.probe_process import ProbeProcess
 from comfyrelay.storage.objects import ObjectStore
 from tests.support import media_samples
@@ -21,14 +21,14 @@ from tests.support.world import PATIENCE_SECONDS
 PATIENT = ProbeLimits(drawing_seconds=PATIENCE_SECONDS)
 
 
-def drawn(data: bytes, kind: str = "image") -> dict[str, Piece]:
+def drawn(data: bytes, kind: str = "image") -> dict[str, Rendition]:
     """In this process, where it can be inspected."""
-    pieces: list[Piece] = []
+    pieces: list[Rendition] = []
     posters.draw(io.BytesIO(data), kind, PATIENT, pieces.append)  # type: ignore[arg-type]
-    return {each.name: each for each in pieces}
+    return {piece.name: piece for piece in pieces}
 
 
-def picture(piece: Piece) -> Image.Image:
+def picture(piece: Rendition) -> Image.Image:
     assert piece.extension == "webp"
     return Image.open(io.BytesIO(piece.data), formats=["WEBP"])
 
@@ -57,7 +57,7 @@ def saved(image: Image.Image, kind: str, **more: object) -> bytes:
 async def test_images_and_videos_have_posters_and_videos_have_previews(store: ObjectStore) -> None:
     probes = Probes(PATIENT)
 
-    async def of(data: bytes, mime_type: str) -> Drawn | None:
+    async def of(data: bytes, mime_type: str) -> Renditions | None:
         await store.put("output", data)
         return await probes.draw(store, "output", mime_type=mime_type, size=len(data))
 
@@ -230,5 +230,5 @@ def test_process_that_draws_too_long_is_killed_and_the_next_file_has_another() -
 )
 def test_poster_that_is_no_image_is_refused(name: str, extension: str, data: bytes) -> None:
     with pytest.raises(MediaRefused):
-        probe_process._with_piece(Drawn(), name, extension, data)
-    assert probe_process._with_piece(Drawn(), "poster", "webp", b"RIFF1234WEBP").poster is not None
+        probe_process._with_piece(Renditions(), name, extension, data)
+    assert probe_process._with_piece(Renditions(), "poster", "webp", b"RIFF1234WEBP").poster is not None

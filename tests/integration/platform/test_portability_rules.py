@@ -36,10 +36,10 @@ def test_calls_missing_on_windows_are_detected(line: str) -> None:
 
 def test_nothing_outside_the_package_calls_what_windows_has_not() -> None:
     found = [
-        f"{path.relative_to(SOURCE)}, {each}"
+        f"{path.relative_to(SOURCE)}, {finding}"
         for path in sorted(SOURCE.rglob("*.py"))
         if path.relative_to(SOURCE).parts[0] != "system"
-        for each in findings(ast.parse(path.read_text("utf-8")))
+        for finding in findings(ast.parse(path.read_text("utf-8")))
     ]
     assert found == []
 

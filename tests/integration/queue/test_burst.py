@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.domain.autoscaling.burst import NOBODY_LEFT
+from comfyrelay.domain.autoscaling.burst import NO_CLOUD_WORKER
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json
 from comfyrelay.domain.queue.lifecycle import FAILED_IN_CLOUD
@@ -74,11 +74,11 @@ async def test_limit_of_the_hour_holds_until_the_hour_is_over(world: World) -> N
     leased = await burst.lease_in_cloud()
     await world.advance(60)
     await world.complete(leased)
-    await world.engine.fleet.workers.record_seen([burst.own, burst.cloud])
+    await world.engine.workers.workers.record_seen([burst.own, burst.cloud])
     # One was spent, one is reserved.
     assert await burst.look() == []
     await world.advance(3601)
-    await world.engine.fleet.workers.record_seen([burst.own, burst.cloud])
+    await world.engine.workers.workers.record_seen([burst.own, burst.cloud])
     # The reservation is still open; the spending was an hour ago.
     assert len(await burst.look()) == 1
     assert await burst.providers(jobs) == ["cloud", "cloud", "cloud"]
@@ -123,7 +123,7 @@ async def test_strictest_limit_of_effect_tenant_and_job_applies(world: World) ->
 
 async def test_job_without_a_cloud_worker_stays_with_a_reason(world: World) -> None:
     burst = await burst_scenario(world)
-    await world.engine.fleet.workers.set_draining(burst.cloud, is_draining=True)
+    await world.engine.workers.workers.set_draining(burst.cloud, is_draining=True)
     [job] = await burst.submit(max_wait_seconds=10)
     assert await burst.look() == []
     assert "no worker that speaks to Comfy Cloud has this workflow" in await burst.why(job)
@@ -133,10 +133,10 @@ async def test_cloud_job_without_a_cloud_worker_returns_for_good(world: World) -
     burst = await burst_scenario(world)
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
-    await world.engine.fleet.workers.set_draining(burst.cloud, is_draining=True)
-    assert [each.reason for each in await burst.look()] == [NOBODY_LEFT]
+    await world.engine.workers.workers.set_draining(burst.cloud, is_draining=True)
+    assert [each.reason for each in await burst.look()] == [NO_CLOUD_WORKER]
     assert await burst.providers([job]) == ["self_hosted"]
-    assert (await burst.why(job)).startswith(NOBODY_LEFT)
+    assert (await burst.why(job)).startswith(NO_CLOUD_WORKER)
     await cloud_worker(world, "fleet-3", name="another")
     assert await burst.look() == []
     async with world.engine.databases.central.read() as tx:
@@ -182,7 +182,7 @@ async def test_run_in_the_cloud_whose_worker_is_sent_away_counts_as_was_expected
     [job] = await burst.submit(max_wait_seconds=10)
     await burst.look()
     await burst.lease_in_cloud()
-    workers = world.engine.fleet.workers
+    workers = world.engine.workers.workers
     if how == "deregistered":
         await workers.deregister(burst.cloud)
     else:
@@ -239,7 +239,7 @@ async def test_cloud_job_has_a_wait_reason(world: World) -> None:
 
 async def test_machine_that_could_be_ordered_is_waited_for(world: World) -> None:
     burst = await burst_scenario(world)
-    await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
+    await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
     jobs = await burst.submit(1, max_wait_seconds=120)
     await make_machines(world)
     assert await burst.look() == []
@@ -252,7 +252,7 @@ async def test_machine_that_could_be_ordered_is_waited_for(world: World) -> None
 async def test_job_does_not_wait_for_a_machine_that_cannot_be_ordered(world: World, scaling: dict[str, float]) -> None:
     """One machine exists, but drains; a worker for the cloud does not count."""
     burst = await burst_scenario(world)
-    await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
+    await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
     jobs = await burst.submit(1, max_wait_seconds=120)
     await make_machines(world, scaling=scaling)
     await burst.look()
@@ -261,7 +261,7 @@ async def test_job_does_not_wait_for_a_machine_that_cannot_be_ordered(world: Wor
 
 async def test_expected_wait_for_a_slow_machine_includes_its_speed(world: World) -> None:
     burst = await burst_scenario(world)
-    await world.engine.fleet.workers.set_draining(burst.own, is_draining=True)
+    await world.engine.workers.workers.set_draining(burst.own, is_draining=True)
     # 100 s to boot, and 60 s of work at half the speed
     jobs = [*await burst.submit(1, max_wait_seconds=240), *await burst.submit(1, max_wait_seconds=200)]
     await make_machines(world, speed=0.5)
@@ -298,10 +298,10 @@ async def test_two_servers_never_both_spend_the_last_of_the_money(world: World) 
     ]
     engines = [world.engine, *others]
     try:
-        done = await asyncio.gather(*(each.scaling.bursting.run_once(Stage.PRODUCTION) for each in engines))
+        done = await asyncio.gather(*(engine.autoscaling.bursting.run_once(Stage.PRODUCTION) for engine in engines))
     finally:
-        for each in others:
-            await each.stop()
+        for other in others:
+            await other.stop()
     assert sum(len(each) for each in done) == 1
     assert (await burst.providers(jobs)).count("cloud") == 1
 
@@ -336,14 +336,16 @@ async def test_lease_and_a_burst_at_the_same_moment_never_both_get_a_job(world: 
     await world.complete(burst.running)
     jobs = await burst.submit(5, max_wait_seconds=0)
     await world.advance(1)
-    await world.engine.fleet.workers.register(
+    await world.engine.workers.workers.register(
         worker_id="many", fleet_slug="fleet-3", stage=Stage.PRODUCTION, max_concurrency=3
     )
-    got, moved = await asyncio.gather(world.leases("many", 3), world.engine.scaling.bursting.run_once(Stage.PRODUCTION))
+    got, moved = await asyncio.gather(
+        world.leases("many", 3), world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION)
+    )
     taken = {each.dispatch_id for each in got}
     assert not taken & {each.dispatch_id for each in moved}
-    for each in jobs:
-        dispatch = await world.dispatch(each)
+    for job in jobs:
+        dispatch = await world.dispatch(job)
         assert (dispatch.provider == "cloud") == (dispatch.id in {one.dispatch_id for one in moved})
         assert (dispatch.status == "leased") == (dispatch.id in taken)
 
@@ -376,21 +378,21 @@ async def test_job_of_a_cloud_only_workflow_never_returns(world: World) -> None:
     effect, user = await world.effect(workflow), await world.user()
     await world.fleet(workflow)
     job = await world.submit(user, effect)
-    assert await world.engine.scaling.bursting.run_once(Stage.PRODUCTION) == []
+    assert await world.engine.autoscaling.bursting.run_once(Stage.PRODUCTION) == []
     assert (await world.dispatch(job)).provider == "cloud"
     assert await execute(world.engine.databases.central, "SELECT * FROM bursts") == []
 
 
 async def test_burst_check_runs_only_if_bursting_is_possible(world: World) -> None:
     burst = await burst_scenario(world)
-    bursting, wakeup = world.engine.scaling.bursting, world.engine.outbox.recovery.burst_wakeup
+    bursting, wakeup = world.engine.autoscaling.bursting, world.engine.outbox.recovery.burst_wakeup
     await world.advance(1)
     [job] = await burst.submit(max_wait_seconds=1)
     await bursting.run_stages()
     assert await burst.providers([job]) == ["cloud"]
     # existing ones are still handled, although no other may move
     await world.engine.catalogue.workflows.change(burst.workflow.slug, {"is_active": False})
-    await world.engine.fleet.workers.deregister(burst.cloud, reason="gone")
+    await world.engine.workers.workers.deregister(burst.cloud, reason="gone")
     wakeup.notify()
     await bursting.run_stages()
     assert await burst.providers([job]) == ["self_hosted"]

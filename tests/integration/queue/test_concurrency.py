@@ -83,7 +83,7 @@ async def test_worker_polling_many_servers_never_exceeds_its_capacity(world: Wor
     request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
     async with servers(world) as engines:
         for _ in range(15):
-            found = await asyncio.gather(*(each.queue.leasing.lease(request) for each in engines))
+            found = await asyncio.gather(*(engine.queue.leasing.lease(request) for engine in engines))
             leased = [each for answer in found for each in answer]
             assert 1 <= len(leased) <= 2
             for each in leased:
@@ -95,9 +95,9 @@ async def test_complete_sent_to_many_servers_at_once_counts_once(world: World) -
     job, leased = await desk.leased()
     async with servers(world) as engines:
         answers = await asyncio.gather(
-            *(each.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT) for each in engines)
+            *(engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT) for engine in engines)
         )
-    assert {each.status for each in answers} == {"completed"}
+    assert {answer.status for answer in answers} == {"completed"}
     await world.relay()
     assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
     assert await world.audit(desk.worker) == ["register", "lease", "complete"]
@@ -115,9 +115,9 @@ async def test_complete_and_a_reaper_that_meet_leave_one_verdict(world: World) -
         )
         reaping = (engine.queue.reaper.run_once() for engine in engines[:4])
         answers = await asyncio.gather(*completing, *reaping, return_exceptions=True)
-    accepted = [isinstance(each, Exception) for each in answers[:SERVERS]].count(False)
-    reaped = sum(each for each in answers[SERVERS:] if isinstance(each, int))
+    accepted = [isinstance(answer, Exception) for answer in answers[:SERVERS]].count(False)
+    reaped = sum(answer for answer in answers[SERVERS:] if isinstance(answer, int))
     assert accepted + reaped == SERVERS
     await world.relay()
-    statuses = Counter([(await world.job(each)).status for each in jobs])
+    statuses = Counter([(await world.job(job)).status for job in jobs])
     assert statuses == Counter({"completed": accepted, "queued": reaped}) - Counter()

@@ -76,7 +76,7 @@ class TestExtension:
         await world.engine.queue.control.cancel(asked.dispatch.tenant_id, asked.dispatch.tenant_job_id)
         answers = await world.engine.queue.heartbeats.beat_many([heartbeat(each) for each in (kept, ended, asked)])
         assert isinstance(answers[1], LeaseLost)
-        assert [each.stop for each in answers if isinstance(each, HeartbeatResult)] == [None, "cancel"]
+        assert [answer.stop for answer in answers if isinstance(answer, HeartbeatResult)] == [None, "cancel"]
 
 
 class TestProgress:
@@ -95,7 +95,7 @@ class TestProgress:
         _, leased = await desk.leased()
         beats = [heartbeat(leased, progress={"step": 1}), heartbeat(leased, progress={"step": 2}), heartbeat(leased)]
         answers = await world.engine.queue.heartbeats.beat_many(beats)
-        assert all(isinstance(each, HeartbeatResult) for each in answers)
+        assert all(isinstance(answer, HeartbeatResult) for answer in answers)
         assert await progress(world) == {"step": 2}
 
     async def test_new_lease_begins_without_it(self, world: World, desk: Desk) -> None:

@@ -82,8 +82,8 @@ async def test_resume_runs_the_held_and_the_failed_items(world: World) -> None:
     assert await resume(desk, batch) == 4
     found = await state(desk, batch)
     assert (found.counts, found.held) == ({"queued": 4}, None)
-    for each in await world.leases(desk.worker, 10):
-        await world.complete(each)
+    for lease in await world.leases(desk.worker, 10):
+        await world.complete(lease)
     assert (await state(desk, batch)).counts == {"completed": 4}
 
 
@@ -141,7 +141,7 @@ async def test_concurrent_failures_hold_the_batch_once(world: World) -> None:
         ]
         events = await history.events_after(tx, [Position(each.tenant_id, each.id, 0) for each in paused])
     # one event for each held item, with the reason
-    told = [each.data["reason"] for each in events if each.type == "job:paused"]
+    told = [event.data["reason"] for event in events if event.type == "job:paused"]
     assert len(told) == 12
     assert all(each.startswith("On hold: one item failed") for each in told)
     assert await resume(desk, batch) == 20

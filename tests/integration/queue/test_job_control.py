@@ -82,13 +82,13 @@ class TestWaitingHeartbeat:
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
         assert ahead is not None
-        draining = world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+        draining = world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
         await self.woken_by(world, ahead, draining)
         assert await stop_request(world, ahead) == "release"
 
     async def test_revoking_the_worker_wakes_a_waiting_heartbeat(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
-        revoking = world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        revoking = world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
         await self.woken_by(world, leased, revoking)
         with pytest.raises(LeaseLost):
             await stop_request(world, leased)
@@ -204,7 +204,7 @@ async def test_lost_worker_after_a_cancel_request_means_cancelled(world: World) 
     desk = await world.desk()
     job, _ = await desk.leased()
     await cancel(world, job)
-    await world.engine.fleet.workers.deregister(desk.worker)
+    await world.engine.workers.workers.deregister(desk.worker)
     assert await status(world, job) == ("canceled", "canceled")
 
 
@@ -397,7 +397,7 @@ async def test_resumed_job_has_its_old_place(world: World) -> None:
     await pause(world, jobs[0])
     assert await queue_order(desk) == [jobs[1].id, jobs[2].id]
     assert (await resume(world, jobs[0])).status == "queued"
-    assert await queue_order(desk) == [each.id for each in jobs]
+    assert await queue_order(desk) == [job.id for job in jobs]
 
 
 async def test_job_that_was_interrupted_and_resumed_has_its_old_place(world: World) -> None:
@@ -408,7 +408,7 @@ async def test_job_that_was_interrupted_and_resumed_has_its_old_place(world: Wor
     await pause(world, jobs[0], PauseMode.NOW)
     await world.requeue(leased)
     await resume(world, jobs[0])
-    assert await queue_order(desk) == [each.id for each in jobs]
+    assert await queue_order(desk) == [job.id for job in jobs]
 
 
 async def test_resuming_a_leased_job_withdraws_the_pause(world: World) -> None:
@@ -502,7 +502,7 @@ async def test_move_keeps_the_order_of_other_users(world: World) -> None:
     mine, theirs = queue[::2], queue[1::2]
     await move(world, mine[2], MoveTo.TOP)
     order = await queue_order(desk)
-    assert [order.index(each.id) for each in theirs] == [1, 3, 5]
+    assert [order.index(their.id) for their in theirs] == [1, 3, 5]
     assert [order.index(each.id) for each in mine] == [2, 4, 0]
 
 

@@ -131,7 +131,7 @@ class TestEntitlement:
 
     async def test_worker_without_workflows_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[])
+        await world.engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[])
         assert await world.lease(desk.worker) is None
 
     async def test_job_of_a_disabled_workflow_is_not_leased(self, world: World, desk: Desk) -> None:
@@ -155,7 +155,7 @@ class TestEntitlement:
         workflow = await world.workflow()
         job = await world.submit(desk.user, await world.effect(workflow))
         assert await world.lease(desk.worker) is None
-        await world.engine.fleet.fleets.map_workflows(
+        await world.engine.workers.fleets.map_workflows(
             stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=[workflow.slug]
         )
         assert await job_id(world, desk.worker) == job.id
@@ -166,7 +166,7 @@ class TestEntitlement:
 
     async def test_unapproved_worker_is_refused(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
 
@@ -178,9 +178,9 @@ class TestEntitlement:
 
     async def test_draining_worker_gets_nothing(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+        await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
         assert await world.lease(desk.worker) is None
-        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
+        await world.engine.workers.workers.set_draining(desk.worker, is_draining=False)
         assert await world.lease(desk.worker) is not None
 
     async def test_paused_job_is_not_leased(self, world: World, desk: Desk) -> None:
@@ -209,7 +209,7 @@ class TestOrder:
     async def test_jobs_of_the_same_moment_keep_their_submission_order(self, world: World) -> None:
         desk = await world.desk(concurrency=3)
         jobs = [await desk.submit() for _ in range(3)]
-        assert job_ids(await world.leases(desk.worker, 3)) == [each.id for each in jobs]
+        assert job_ids(await world.leases(desk.worker, 3)) == [job.id for job in jobs]
 
     async def test_workflows_share_one_order(self, world: World) -> None:
         first, second = await world.workflow(), await world.workflow()
@@ -220,7 +220,7 @@ class TestOrder:
         for effect in (two, one, two):
             jobs.append(await world.submit(user, effect))
             await world.advance(1)
-        assert job_ids(await world.leases(worker, 3)) == [each.id for each in jobs]
+        assert job_ids(await world.leases(worker, 3)) == [job.id for job in jobs]
 
     async def test_requeued_job_keeps_its_place(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
@@ -291,7 +291,7 @@ class TestRequestId:
         other = await world.worker(desk.fleet)
         jobs = [await desk.submit(), await desk.submit()]
         found = [await job_id(world, each, request_id="r") for each in (desk.worker, other)]
-        assert found == [each.id for each in jobs]
+        assert found == [job.id for job in jobs]
 
     async def test_two_concurrent_polls_with_one_request_id_share_one_lease(self, world: World) -> None:
         desk = await world.desk(concurrency=4)
@@ -316,7 +316,7 @@ class TestRequestId:
         first = await world.lease(desk.worker, request_id="r")
         assert first is not None
         answers = await world.engine.queue.leasing.lease_many([request(desk.worker, request_id="r")] * 2)
-        assert [job_ids(each) for each in answers] == [[first.dispatch.tenant_job_id]] * 2
+        assert [job_ids(answer) for answer in answers] == [[first.dispatch.tenant_job_id]] * 2
 
 
 class TestCapacity:
@@ -343,20 +343,20 @@ class TestCapacity:
     async def test_two_requests_of_one_worker_do_not_fill_one_slot_twice(self, world: World, desk: Desk) -> None:
         await submit_many(world, desk.user, desk.effect, 2)
         answers = await world.engine.queue.leasing.lease_many([request(desk.worker), request(desk.worker)])
-        assert [len(job_ids(each)) for each in answers] == [1, 0]
+        assert [len(job_ids(answer)) for answer in answers] == [1, 0]
 
     async def test_workers_of_one_call_get_different_jobs(self, world: World, desk: Desk) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(5)]
         jobs = await submit_many(world, desk.user, desk.effect, 5)
-        answers = await world.engine.queue.leasing.lease_many([request(each) for each in workers])
-        assert [job_ids(each) for each in answers] == [[job.id] for job in jobs]
+        answers = await world.engine.queue.leasing.lease_many([request(worker) for worker in workers])
+        assert [job_ids(answer) for answer in answers] == [[job.id] for job in jobs]
 
     async def test_workers_of_different_fleets_in_one_call_all_get_a_job(self, world: World, desk: Desk) -> None:
         other = await world.workflow()
         workers = [desk.worker, await world.worker(await world.fleet(desk.workflow, other))]
         jobs = await submit_many(world, desk.user, desk.effect, 5)
-        answers = await world.engine.queue.leasing.lease_many([request(each) for each in workers])
-        assert [job_ids(each) for each in answers] == [[jobs[0].id], [jobs[1].id]]
+        answers = await world.engine.queue.leasing.lease_many([request(worker) for worker in workers])
+        assert [job_ids(answer) for answer in answers] == [[jobs[0].id], [jobs[1].id]]
 
 
 class TestPrefetch:
@@ -382,7 +382,7 @@ class TestPrefetch:
         await desk.submit()
         ahead = await world.lease(desk.worker, prefetch=1)
         assert ahead is not None
-        assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 1
+        assert await world.engine.workers.workers.recall_prefetched(desk.worker) == 1
         assert await stop_request(world, ahead) == "release"
         assert await stop_request(world, running) is None
 
@@ -400,7 +400,7 @@ class TestPrefetch:
 
     async def test_prefetch_is_recalled_from_a_draining_worker(self, world: World, desk: Desk) -> None:
         ahead = await self.held_for(world, desk, seconds=1)
-        await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+        await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
         assert await stop_request(world, ahead) == "release"
 
     async def test_recent_prefetch_is_not_recalled(self, world: World, desk: Desk) -> None:
@@ -414,7 +414,7 @@ class TestPrefetch:
         pair, until = (blocked, ahead.dispatch.workflow_hash), world.clock.now + timedelta(hours=1)
         block = Block(failure_count=3, blocked_until=until)
         await world.engine.databases.central.run(TransactionStep.WORKER, lambda tx: blocks.write(tx, pair, block))
-        await world.engine.fleet.workers.set_draining(draining, is_draining=True)
+        await world.engine.workers.workers.set_draining(draining, is_draining=True)
         await desk.submit()
         assert await world.lease(busy) is not None
         assert await self.recalled(world, blocked, draining, busy, elsewhere, desk.worker) == 0
@@ -442,7 +442,7 @@ class TestPrefetch:
         await world.engine.queue.heartbeats.beat(
             Heartbeat(dispatch_id=ahead.dispatch_id, lease_token=ahead.lease_token, progress={"step": 1})
         )
-        assert await world.engine.fleet.workers.recall_prefetched(desk.worker) == 0
+        assert await world.engine.workers.workers.recall_prefetched(desk.worker) == 0
         await world.advance(6)
         assert await self.recalled(world, await world.worker(desk.fleet)) == 0
         assert await stop_request(world, ahead) is None
@@ -466,7 +466,7 @@ class WarmDesk:
 
     async def submit_cold(self, count: int, *, priority: int = 0) -> list[str]:
         jobs = await submit_many(self.world, self.user, self.cold, count, priority=priority)
-        return [each.id for each in jobs]
+        return [job.id for job in jobs]
 
     async def submit_warm(self, *, priority: int = 0) -> str:
         await self.world.advance(1)

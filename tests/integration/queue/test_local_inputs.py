@@ -33,8 +33,8 @@ async def known(world: World, user: User) -> dict[str, str]:
 async def test_each_is_copied_and_known_by_its_name(world: World, user: User, tmp_path: Path) -> None:
     sources = pictures(tmp_path, 500)
     taken = await world.engine.jobs.uploads.copy_local_files(user, sources)
-    assert await known(world, user) == {taken[each]: each.name for each in sources}
-    assert sorted(await stored(world)) == sorted(each.name.encode() for each in sources)
+    assert await known(world, user) == {taken[source]: source.name for source in sources}
+    assert sorted(await stored(world)) == sorted(source.name.encode() for source in sources)
 
 
 async def test_oversized_input_is_refused_before_any_is_copied(world: World, user: User, tmp_path: Path) -> None:

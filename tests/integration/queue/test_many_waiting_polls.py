@@ -70,8 +70,8 @@ async def until(condition: Any) -> None:
 async def park(polls: Polls, workers: list[str], **values: Any) -> list[Waiting]:
     """Park polls that have found nothing, in this order."""
     before = polls.parked
-    requests = [LeaseRequest(worker_id=each, providers=["self_hosted"], **values) for each in workers]
-    waiting = [asyncio.create_task(polls.poll(each, wait_seconds=LONG)) for each in requests]
+    requests = [LeaseRequest(worker_id=worker, providers=["self_hosted"], **values) for worker in workers]
+    waiting = [asyncio.create_task(polls.poll(request, wait_seconds=LONG)) for request in requests]
     await until(lambda: polls.parked == before + len(workers) and not polls._new and not polls._due._event.is_set())
     await until(lambda: polls._watcher is not None)
     return waiting
@@ -109,7 +109,7 @@ class TestAmongMany:
         jobs = [await desk.submit() for _ in range(5)]
         async with asyncio.timeout(LONG):
             found = await asyncio.gather(*waiting[:5])
-        assert [each.dispatch.tenant_job_id for (each,) in found] == [each.id for each in jobs]
+        assert [each.dispatch.tenant_job_id for (each,) in found] == [job.id for job in jobs]
 
     async def test_only_polls_that_can_run_the_job_are_woken(self, world: World, desk: Desk, polls: Polls) -> None:
         other = await world.fleet(await world.workflow())
@@ -135,7 +135,7 @@ class TestAmongMany:
         await desk.leased()
         full, workers = desk.worker, await crowd(world, desk.fleet)
         waiting = await park(polls, [full, *workers])
-        await world.engine.fleet.workers.set_draining(workers[0], is_draining=True)
+        await world.engine.workers.workers.set_draining(workers[0], is_draining=True)
         await desk.submit()
         assert await first(waiting) is waiting[2]
 
@@ -205,7 +205,7 @@ class TestTick:
         waiting = await park(ticking, await crowd(world, desk.fleet))
         await world.submit(desk.user, await world.effect(added))
         slugs = [desk.workflow.slug, added.slug]
-        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=slugs)
+        await world.engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=desk.fleet, workflow_slugs=slugs)
         assert await first(waiting) is waiting[0]
 
     async def test_idle_tick_begins_no_transaction(self, world: World, desk: Desk, ticking: Polls) -> None:
@@ -281,7 +281,7 @@ async def test_look_sees_what_is_queued_of_every_stage_and_workflow(world: World
     ]
     await world.submit(user, effects[0], delay_seconds=60)
     seen = await world.engine.queue.demand.queued()
-    assert {each.id for each in seen} == {(await world.dispatch(each)).id for each in jobs}
+    assert {each.id for each in seen} == {(await world.dispatch(job)).id for job in jobs}
     assert {(each.stage, each.provider) for each in seen} == {
         ("production", "self_hosted"),
         ("production", "cloud"),
@@ -292,9 +292,9 @@ async def test_look_sees_what_is_queued_of_every_stage_and_workflow(world: World
 async def test_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(
     world: World, desk: Desk, polls: Polls
 ) -> None:
-    token = await world.engine.fleet.workers.rotate_token(desk.worker)
+    token = await world.engine.workers.workers.rotate_token(desk.worker)
     (waiting,) = await park(polls, [desk.worker], token_hash=hash_secret(token))
-    await world.engine.fleet.workers.rotate_token(desk.worker)
+    await world.engine.workers.workers.rotate_token(desk.worker)
     job = await desk.submit()
     with pytest.raises(Unauthorized):
         await waiting
@@ -303,9 +303,9 @@ async def test_poll_parked_with_a_token_that_was_rotated_since_gets_no_job(
 
 async def block(world: World, workers: list[str], workflow_hash: str) -> None:
     async def work(tx: Tx) -> None:
-        for each in workers:
+        for worker in workers:
             until = world.clock.now + timedelta(hours=1)
-            await blocks.write(tx, (each, workflow_hash), Block(failure_count=1, blocked_until=until))
+            await blocks.write(tx, (worker, workflow_hash), Block(failure_count=1, blocked_until=until))
 
     await world.engine.databases.central.run("test", work)
 

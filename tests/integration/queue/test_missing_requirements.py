@@ -55,7 +55,7 @@ async def a_desk(world: World, *capabilities: dict[str, Any], **workflow: Any) -
 
 
 async def worker(world: World, fleet: str, capabilities: dict[str, Any], *, name: str) -> str:
-    await world.engine.fleet.workers.register(worker_id=name, fleet_slug=fleet, capabilities=capabilities)
+    await world.engine.workers.workers.register(worker_id=name, fleet_slug=fleet, capabilities=capabilities)
     return name
 
 
@@ -63,7 +63,7 @@ async def change(world: World, name: str, capabilities: dict[str, Any]) -> None:
     async with world.engine.databases.central.read() as tx:
         found = await workers.get(tx, name)
     assert found is not None
-    await world.engine.fleet.workers.note_capabilities(found, capabilities)
+    await world.engine.workers.workers.note_capabilities(found, capabilities)
 
 
 async def why(world: World, job: JobRecord) -> Waiting:
@@ -117,7 +117,7 @@ async def test_only_workers_that_could_be_given_the_job_count(world: World) -> N
     other = await world.fleet(await world.workflow())
     await worker(world, other, ALL, name="elsewhere")
     await worker(world, desk.fleet, ALL, name="revoked")
-    await world.engine.fleet.workers.set_approved("revoked", is_approved=False)
+    await world.engine.workers.workers.set_approved("revoked", is_approved=False)
     error = await refusal(desk, shows_workers=True)
     assert [(each["name"], each["on"]) for each in error.missing] == [("SaveVideo", [])]
 
@@ -197,7 +197,7 @@ async def test_cloud_jobs_and_other_stages_ignore_missing_requirements(world: Wo
     cloud = await a_desk(world, NO_SAVER, provider=Provider.CLOUD)
     # the same graph, for its own ComfyUI, whose missing requirements are known
     own = await world.workflow()
-    await world.engine.fleet.fleets.map_workflows(
+    await world.engine.workers.fleets.map_workflows(
         stage=Stage.PRODUCTION, slug=cloud.fleet, workflow_slugs=[cloud.workflow.slug, own.slug], force=True
     )
     with pytest.raises(MissingOnWorkers):
@@ -246,7 +246,7 @@ async def test_list_of_missing_names_is_truncated(world: World) -> None:
     await worker(world, desk.fleet, NO_MODEL, name="later")
     async with world.engine.databases.central.read() as tx:
         rows = (await tx.execute(select(central.worker_missing_requirements))).all()
-    assert [len(each.node_types) for each in rows] == [MAX_NAMES_KEPT] * 3
+    assert [len(row.node_types) for row in rows] == [MAX_NAMES_KEPT] * 3
     missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
     assert len(missing.items) < 3 * MAX_NAMES_KEPT
@@ -299,7 +299,7 @@ async def test_worker_registering_during_a_submission_is_checked(world: World) -
     for number in range(5):
         graph = {**GRAPH, "9": {"class_type": f"Node{number}", "inputs": {}}}
         other = await world.workflow(graph=graph)
-        await world.engine.fleet.fleets.map_workflows(
+        await world.engine.workers.fleets.map_workflows(
             stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=[workflow.slug, other.slug], force=True
         )
         await asyncio.gather(
@@ -318,7 +318,7 @@ async def test_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(w
 
     async def add(tx: Tx) -> None:
         await tx.execute(central.workers.insert(), rows)
-        pairs = [{"worker_id": each["worker_id"], "workflow_id": desk.workflow.id} for each in rows]
+        pairs = [{"worker_id": row["worker_id"], "workflow_id": desk.workflow.id} for row in rows]
         await tx.execute(central.worker_workflows.insert(), pairs)
 
     await world.engine.databases.central.run("test", add)

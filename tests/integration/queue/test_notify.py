@@ -88,7 +88,7 @@ class TestParkedPolls:
 
     async def test_parked_polls_share_incoming_jobs(self, world: World, desk: Desk, polls: Polls) -> None:
         workers = [await world.worker(desk.fleet) for _ in range(8)]
-        waiting = [poll(polls, each) for each in workers]
+        waiting = [poll(polls, worker) for worker in workers]
         await parked(polls, 8)
         jobs = await submit_many(world, desk.user, desk.effect, 8)
         found = await asyncio.gather(*waiting)
@@ -131,7 +131,7 @@ class TestParkedPolls:
     async def test_revoked_worker_is_refused_at_the_next_check(self, world: World, desk: Desk, polls: Polls) -> None:
         waiting = poll(polls, desk.worker)
         await parked(polls)
-        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
         await desk.submit()
         with pytest.raises(Forbidden):
             await waiting

@@ -11,8 +11,8 @@ TEXT = "KSampler (4): there was not enough memory"
 
 
 async def has_gpu(world: World, worker: str, gib: float, *, name: str = "RTX") -> None:
-    world.engine.fleet.slots.note(worker, [{"server": "comfyui-1", "name": name, "memory_total": int(gib * GIB)}])
-    await world.engine.fleet.slots.write_noted()
+    world.engine.workers.slots.note(worker, [{"server": "comfyui-1", "name": name, "memory_total": int(gib * GIB)}])
+    await world.engine.workers.slots.write_noted()
 
 
 async def runs_out(world: World, worker: str, gib: float) -> str:
@@ -102,9 +102,9 @@ async def test_job_is_tried_again_if_no_larger_gpu_is_left(world: World, desk: D
     await runs_out(world, desk.worker, 8)
     if gone == "silent":
         await world.advance(world.engine.settings.worker_stale_seconds + 1)
-        await world.engine.fleet.workers.record_seen([desk.worker])
+        await world.engine.workers.workers.record_seen([desk.worker])
     elif gone == "draining":
-        await world.engine.fleet.workers.set_draining(large, is_draining=True)
+        await world.engine.workers.workers.set_draining(large, is_draining=True)
     else:
         leased = await world.lease(large)
         assert leased is not None
@@ -149,7 +149,7 @@ async def test_workflow_with_the_same_graph_and_no_larger_gpu_keeps_its_gpu(
     waiting = await world.engine.queue.wait_reasons.of_job(second.tenant_id, second.id)
     assert "larger" not in waiting.text
     assert waiting.reason is not Reason.MEMORY
-    assert [each.dispatch.tenant_job_id for each in await world.leases(small, 5)] == [second.id]
+    assert [lease.dispatch.tenant_job_id for lease in await world.leases(small, 5)] == [second.id]
     assert await world.lease(large) is not None
 
 
@@ -161,7 +161,7 @@ async def test_pinned_job_does_not_wait_for_a_larger_gpu(world: World, desk: Des
     again, other = await desk.submit(only_worker=desk.worker), await desk.submit()
     waiting = await world.engine.queue.wait_reasons.of_job(again.tenant_id, again.id)
     assert waiting.reason is not Reason.MEMORY
-    assert [each.dispatch.tenant_job_id for each in await world.leases(desk.worker, 5)] == [again.id]
+    assert [lease.dispatch.tenant_job_id for lease in await world.leases(desk.worker, 5)] == [again.id]
     assert (await world.dispatch(other)).status == "queued"
 
 
@@ -171,7 +171,7 @@ async def test_machine_that_is_starting_is_waited_for(world: World, desk: Desk) 
     await has_gpu(world, away, 24)
     await _sql(world, "UPDATE workers SET instance_type = 'g6e' WHERE worker_id = :worker", worker=away)
     await world.advance(world.engine.settings.worker_stale_seconds + 1)
-    await world.engine.fleet.workers.record_seen([desk.worker])
+    await world.engine.workers.workers.record_seen([desk.worker])
     order = (
         "INSERT INTO machines (key, fleet_id, instance_type, ordered_at) "
         "SELECT 'm-1', fleet_id, 'g6e', last_seen_at FROM workers WHERE worker_id = :worker"
@@ -209,12 +209,12 @@ async def test_learned_memory_limit_expires_after_a_week(world: World, desk: Des
     await desk.submit()
     await runs_out(world, desk.worker, 8)
     await world.advance(6 * 86_400)
-    await world.engine.fleet.workers.record_seen([desk.worker, large])
+    await world.engine.workers.workers.record_seen([desk.worker, large])
     await world.engine.catalogue.availability.delete_unused()
     assert await world.lease(desk.worker) is None
     await world.advance(2 * 86_400)
     await world.engine.catalogue.availability.delete_unused()
-    await world.engine.fleet.workers.record_seen([desk.worker, large])
+    await world.engine.workers.workers.record_seen([desk.worker, large])
     assert await world.lease(desk.worker) is not None
 
 

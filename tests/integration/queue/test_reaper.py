@@ -25,7 +25,7 @@ async def test_expired_lease_goes_back_to_the_queue_with_its_attempt_used(world:
     assert (dispatch.status, dispatch.attempts, dispatch.epoch) == ("queued", 1, 1)
     assert dispatch.last_error == "The worker stopped responding."
     assert (await world.job(job)).status == "queued"
-    assert [each.outcome for each in await world.attempts(job)] == ["expired"]
+    assert [attempt.outcome for attempt in await world.attempts(job)] == ["expired"]
     assert (await world.events(job))[-1] == "job:retrying"
 
 
@@ -51,7 +51,7 @@ class TestLate:
         assert await world.engine.queue.reaper.run_once() == 0
         assert await world.complete(leased) == "completed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_CONSUME": 0}
-        assert [each.outcome for each in await world.attempts(job)] == ["completed"]
+        assert [attempt.outcome for attempt in await world.attempts(job)] == ["completed"]
 
     async def test_heartbeat_revives_it(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
@@ -101,7 +101,7 @@ class TestLate:
             await world.submit(desk.user, desk.effect)
             assert await world.lease(worker) is not None
         if other == "draining":
-            await world.engine.fleet.workers.set_draining(worker, is_draining=True)
+            await world.engine.workers.workers.set_draining(worker, is_draining=True)
         await world.advance(900)
         providers = [Provider.CLOUD] if other == "cloud only" else [Provider.SELF_HOSTED]
         load = 1 if other == "busy by its own account" else 0

@@ -25,7 +25,7 @@ async def test_failing_update_blocks_neither_its_neighbours_nor_other_shards(
 
     async def spoil(tx: Tx) -> int:
         entry = (await tx.execute(select(central.outbox).order_by(central.outbox.c.id).limit(1))).one()
-        updates = [{**each, **spoilt} for each in entry.updates]
+        updates = [{**update, **spoilt} for update in entry.updates]
         await tx.execute(central.outbox.update().values(updates=updates).where(central.outbox.c.id == entry.id))
         return int(entry.id)
 

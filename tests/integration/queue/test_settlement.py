@@ -246,7 +246,7 @@ class TestFail:
             leased = found
         assert await world.fail(leased, fault=Fault.WORKER) == "failed"
         assert await world.transactions(job) == {"JOB_RESERVE": -10, "JOB_REFUND": 10}
-        assert [each.outcome for each in await world.attempts(job)] == ["failed"] * 3
+        assert [attempt.outcome for attempt in await world.attempts(job)] == ["failed"] * 3
 
     async def test_interruption_costs_no_attempt_and_blocks_no_worker(self, world: World, desk: Desk) -> None:
         _, leased = await desk.leased()
@@ -327,7 +327,7 @@ async def give_back(world: World, leased: LeasedDispatch) -> None:
 
 
 async def take_away(world: World, leased: LeasedDispatch) -> None:
-    await world.engine.fleet.workers.release(leased.dispatch.worker_id or "", reason="revoked")
+    await world.engine.workers.workers.release(leased.dispatch.worker_id or "", reason="revoked")
 
 
 async def take_away_and_lease_again(world: World, leased: LeasedDispatch) -> None:

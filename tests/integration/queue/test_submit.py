@@ -216,7 +216,7 @@ async def test_job_keeps_its_seed_across_repeats_and_attempts(world: World) -> N
     again = await world.engine.jobs.submit.retry(job.tenant_id, job.id)
     assert (await views.job(job.tenant_id, again.id)).seed == seed
     listed = await views.jobs(job.tenant_id, limit=10)
-    assert [each.seed for each in listed.items] == [seed, seed]
+    assert [item.seed for item in listed.items] == [seed, seed]
 
 
 async def test_retry_may_ask_for_another_seed(world: World) -> None:
@@ -487,8 +487,8 @@ async def test_active_job_limit_counts_each_user_separately(world: World) -> Non
 async def test_submissions_at_the_same_time_never_exceed_the_limit(world: World) -> None:
     desk = await world.desk()
     answers = await asyncio.gather(*(desk.submit() for _ in range(12)), return_exceptions=True)
-    assert sum(isinstance(each, JobRecord) for each in answers) == 5
-    assert sum(isinstance(each, TooManyActiveJobs) for each in answers) == 7
+    assert sum(isinstance(answer, JobRecord) for answer in answers) == 5
+    assert sum(isinstance(answer, TooManyActiveJobs) for answer in answers) == 7
     assert await desk.balance() == 950
 
 

@@ -52,17 +52,17 @@ async def test_worker_that_fell_silent_does_not_count(world: World) -> None:
     job = await desk.submit()
     await world.advance(world.engine.settings.worker_stale_seconds + 1)
     assert (await why(world, job)).reason is Reason.NO_WORKER
-    await world.engine.fleet.workers.record_seen([desk.worker])
+    await world.engine.workers.workers.record_seen([desk.worker])
     assert (await why(world, job)).reason is Reason.STARTING
 
 
 async def test_worker_that_drains_or_was_revoked_does_not_count(world: World) -> None:
     desk = await world.desk()
     job = await desk.submit()
-    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+    await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
     assert (await why(world, job)).reason is Reason.NO_WORKER
-    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
-    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+    await world.engine.workers.workers.set_draining(desk.worker, is_draining=False)
+    await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
     assert (await why(world, job)).reason is Reason.NO_WORKER
 
 
@@ -102,7 +102,7 @@ async def test_job_behind_others_knows_its_place_and_when_it_may_start(world: Wo
     for _ in range(3):
         await world.advance(1)
         jobs.append(await desk.submit())
-    waiting = [await why(world, each) for each in jobs]
+    waiting = [await why(world, job) for job in jobs]
     assert [each.reason for each in waiting] == [Reason.BUSY] * 3
     assert [each.position for each in waiting] == [1, 2, 3]
     assert [each.expected_start_seconds for each in waiting] == [30, 60, 90]
@@ -179,7 +179,7 @@ async def test_delayed_job_waits_for_its_time(world: World) -> None:
     assert waiting.until == world.clock.now + timedelta(seconds=600)
     assert waiting.text == "Starts at 12:10:00 UTC at the earliest, in 10 min."
     await world.advance(600)
-    await world.engine.fleet.workers.record_seen([desk.worker])
+    await world.engine.workers.workers.record_seen([desk.worker])
     assert (await why(world, job)).reason is Reason.STARTING
 
 

@@ -12,4 +12,4 @@ def test_first_script_is_at_most_200_kb_as_it_is_sent() -> None:
     names = re.findall(r'"/(assets/[^"]+\.js)"', (APP / "index.html").read_text("utf-8"))
 
     assert names
-    assert sum((APP / f"{each}.gz").stat().st_size for each in names) <= 200_000
+    assert sum((APP / f"{name}.gz").stat().st_size for name in names) <= 200_000

@@ -54,7 +54,7 @@ class Listener:
         found: list[Message] = []
 
         def is_there() -> bool:
-            found[:] = [each for each in self.messages if until(each)]
+            found[:] = [message for message in self.messages if until(message)]
             return bool(found)
 
         async with asyncio.timeout(PATIENCE_SECONDS), self._changed:
@@ -75,7 +75,7 @@ class Listener:
         return self.close_code
 
     def kinds(self) -> list[str]:
-        return [each["type"] for each in self.messages]
+        return [message["type"] for message in self.messages]
 
 
 @asynccontextmanager

@@ -73,12 +73,12 @@ async def replay(
             current[exchange["response"]["prompt_id"]] = response.json()["prompt_id"]
         if isinstance(exchange["response"], dict):
             assert normal(response.json(), ours) == normal(exchange["response"], theirs)
-    got = [[each["type"], normal(each["data"], ours)] for each in listener.messages]
+    got = [[message["type"], normal(message["data"], ours)] for message in listener.messages]
     wanted = [[each["type"], normal(each["data"], theirs)] for each in recorded["ws"]]
     if not in_order:
         # "status" is broadcast when the queue changes, and so comes between any others; the sort is stable
         for messages in (got, wanted):
-            messages.sort(key=lambda each: each[0] == "status")
+            messages.sort(key=lambda message: message[0] == "status")
     assert got == wanted
 
 

@@ -189,7 +189,7 @@ async def test_refusals(cloud: Cloud) -> None:
     cloud.simulator.misbehave(Refuse(status=402, error_type="PAYMENT_REQUIRED", times=1))
     cloud.simulator.misbehave(Refuse(status=503, times=1))
     answers = [await submit() for _ in range(5)]
-    assert [each.status_code for each in answers] == [429, 429, 402, 503, 200]
+    assert [answer.status_code for answer in answers] == [429, 429, 402, 503, 200]
     assert answers[0].headers["retry-after"] == "3"
     assert answers[0].json()["error"]["type"] == "QUEUE_LIMIT"
     assert answers[2].json()["error"]["type"] == "PAYMENT_REQUIRED"

@@ -249,8 +249,8 @@ async def test_editor_routes_are_answered(client: Client) -> None:
     assert await got("/settings/other") == [2]
     assert await got("/users") == {"storage": "server", "migrated": True}
     folders = await got("/experiment/models")
-    assert [each["name"] for each in folders] == await got("/models")
-    assert all(isinstance(place, str) for each in folders for place in each["folders"])
+    assert [folder["name"] for folder in folders] == await got("/models")
+    assert all(isinstance(place, str) for folder in folders for place in folder["folders"])
     [lora] = await got("/experiment/models/loras")
     assert lora == {"name": "simulator.safetensors", "pathIndex": 0, "modified": 0, "created": 0, "size": 0}
     assert (await client.http.get("/experiment/models/none")).status_code == 404

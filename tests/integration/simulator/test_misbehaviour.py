@@ -39,10 +39,10 @@ async def test_slow_node_reports_its_progress(client: Client) -> None:
     async with listening(client.simulator) as listener:
         prompt_id = await client.queue_prompt(invert_graph(), client_id=listener.client_id)
         await listener.wait_for_end(prompt_id)
-    steps = [each["data"] for each in listener.messages if each["type"] == "progress"]
+    steps = [message["data"] for message in listener.messages if message["type"] == "progress"]
     assert steps == [{"value": n, "max": 4, "prompt_id": prompt_id, "node": "2"} for n in (1, 2, 3, 4)]
-    states = [each["data"]["nodes"]["2"] for each in listener.messages if "2" in each["data"].get("nodes", ())]
-    assert [(each["value"], each["state"]) for each in states[:6]] == [
+    states = [message["data"]["nodes"]["2"] for message in listener.messages if "2" in message["data"].get("nodes", ())]
+    assert [(state["value"], state["state"]) for state in states[:6]] == [
         (0.0, "running"),
         (1, "running"),
         (2, "running"),

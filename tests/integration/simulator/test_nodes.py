@@ -50,7 +50,7 @@ async def test_invert_really_inverts(client: Client) -> None:
 
 async def test_empty_image_has_its_colour_and_size(client: Client) -> None:
     images = await images_of(client, {"1": empty(count=3), "9": save("1")})
-    assert [each.size for each in images] == [(8, 6)] * 3
+    assert [image.size for image in images] == [(8, 6)] * 3
     assert images[0].getpixel((0, 0)) == (0x10, 0x20, 0x30)
 
 
@@ -276,7 +276,7 @@ async def test_sound_is_carried_through(client: Client) -> None:
             assert len(list(video.decode(video=0))) == 10
         with opened(await client.download(item)) as video:
             frames = list(video.decode(audio=0))
-            seconds = sum(each.samples for each in frames) / frames[0].sample_rate
+            seconds = sum(frame.samples for frame in frames) / frames[0].sample_rate
             assert 0.9 < seconds < 1.2
             assert frames[0].layout.name == "mono"
 
@@ -289,7 +289,7 @@ def _write_clip_with_sound(path: Path) -> None:
         file.setsampwidth(2)
         file.setframerate(rate)
         samples = (int(9000 * math.sin(2 * math.pi * 440 * n / rate)) for n in range(rate))
-        file.writeframes(b"".join(struct.pack("<h", each) for each in samples))
+        file.writeframes(b"".join(struct.pack("<h", sample) for sample in samples))
     tone.seek(0)
     with av.open(str(path), "w") as container, av.open(tone, "r") as source:
         stream: Any = container.add_stream("libx264", rate=10)
@@ -401,8 +401,8 @@ async def test_sampler_shows_its_steps_where_previews_are_on(
             body = {"prompt": graph, "prompt_id": prompt_id, "client_id": listener.client_id, "extra_data": extra}
             assert (await client.http.post("/prompt", json=body)).is_success
             await listener.wait_for_end(prompt_id)
-    steps = [each["data"] for each in listener.messages if each["type"] == "progress"]
-    assert [(each["value"], each["max"], each["node"]) for each in steps] == [(1, 3, "4"), (2, 3, "4"), (3, 3, "4")]
+    steps = [message["data"] for message in listener.messages if message["type"] == "progress"]
+    assert [(step["value"], step["max"], step["node"]) for step in steps] == [(1, 3, "4"), (2, 3, "4"), (3, 3, "4")]
     frames = [parse_frame(each) for each in listener.frames]
     assert bool(frames) is is_shown
     for frame in frames:

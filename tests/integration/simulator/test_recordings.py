@@ -27,7 +27,7 @@ async def test_nodes_run_in_the_recorded_order(client: Client) -> None:
     await client.run(recording("image_invert")["http"][0]["request"]["prompt"])
     async with listening(client.simulator) as listener:
         await replay(recording("image_to_video"), client, listener)
-    nodes = [each["data"]["node"] for each in listener.messages if each["type"] == "executing"]
+    nodes = [message["data"]["node"] for message in listener.messages if message["type"] == "executing"]
     assert nodes == ["2", "3", "6", "4", "5", None]
 
 

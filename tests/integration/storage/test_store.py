@@ -182,7 +182,7 @@ async def test_no_path_leads_out_of_the_store(store: ObjectStore, path: str) -> 
 async def test_reader_never_sees_a_part(store: ObjectStore) -> None:
     contents = [bytes([number]) * 1_000_000 for number in range(8)]
     await store.put("a", contents[0])
-    seen = await asyncio.gather(*(store.get("a") for _ in range(8)), *(store.put("a", each) for each in contents))
+    seen = await asyncio.gather(*(store.get("a") for _ in range(8)), *(store.put("a", content) for content in contents))
     assert all(each in contents for each in seen if each is not None)
     assert await store.get("a") in contents
 

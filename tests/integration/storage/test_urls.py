@@ -97,7 +97,7 @@ async def test_every_part_of_a_url_is_signed(store: ObjectStore, http: httpx.Asy
         fields = parse_qsl(parts.query)
         others = [[*fields[:at], (key, _other(value)), *fields[at + 1 :]] for at, (key, value) in enumerate(fields)]
         others += [[*fields[:at], *fields[at + 1 :]] for at in range(len(fields))]
-        changed = [urlunsplit(parts._replace(query=urlencode(each))) for each in others]
+        changed = [urlunsplit(parts._replace(query=urlencode(other))) for other in others]
         changed.append(url.replace("tenants/7/ai-jobs/1/%C3%BC%20output.png", "tenants/8/secret"))
         changed.append(urlunsplit(parts._replace(query="")))
         for each in changed:

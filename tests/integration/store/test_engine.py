@@ -31,7 +31,7 @@ async def test_worker_that_polls_is_known_to_be_there(world: World) -> None:
     leased = await world.lease(desk.worker)
     assert leased is not None
     await world.requeue(leased)
-    await world.engine.fleet.workers.record_seen(world.engine.queue.leasing.take_pollers())
+    await world.engine.workers.workers.record_seen(world.engine.queue.leasing.take_pollers())
     assert (await world.engine.queue.wait_reasons.of_job(job.tenant_id, job.id)).reason is Reason.STARTING
 
 

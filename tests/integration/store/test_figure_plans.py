@@ -145,7 +145,7 @@ async def test_sqlite_goes_through_indexes(file: Database, name: str) -> None:
 
 async def test_ends_are_found_among_the_newest_entries_alone(central: asyncpg.Connection) -> None:
     nodes = await explain(central, figures.ended_query(SINCE, floor=ROWS - 600), run=True)
-    read = sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each)
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if "Relation Name" in node)
     # an entry, a lease and a dispatch for each finished job
     assert 0 < read <= 3 * 600
 

@@ -194,6 +194,6 @@ async def test_page_on_postgresql_reads_few_rows(shard: asyncpg.Connection, want
     nodes = await explain(shard, gallery.list_query("t0", wanted, limit=20), run=True)
     assert index in indexes(nodes)
     # there are no batches here
-    assert not scans_everything([each for each in nodes if each.get("Relation Name") != "batches"])
-    read = sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "outputs")
+    assert not scans_everything([node for node in nodes if node.get("Relation Name") != "batches"])
+    read = sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name") == "outputs")
     assert 0 < read <= 40

@@ -137,7 +137,7 @@ class TestShards:
     async def test_tenants_are_placed_in_the_emptiest_shard(self, world: World) -> None:
         await world.user(shard="a")
         users = [await world.user() for _ in range(5)]
-        found = [await shard_of(world, each.tenant_id) for each in users]
+        found = [await shard_of(world, user.tenant_id) for user in users]
         assert found == ["b", "a", "b", "a", "b"]
 
     async def test_rows_of_a_tenant_are_only_in_its_shard(self, world: World) -> None:

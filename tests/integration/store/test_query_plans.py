@@ -157,11 +157,11 @@ def _nodes(node: dict[str, Any]) -> Iterator[dict[str, Any]]:
 
 
 def indexes(nodes: list[dict[str, Any]]) -> set[str]:
-    return {each["Index Name"] for each in nodes if "Index Name" in each}
+    return {node["Index Name"] for node in nodes if "Index Name" in node}
 
 
 def scans_everything(nodes: list[dict[str, Any]]) -> bool:
-    return any(each["Node Type"] == "Seq Scan" and "Relation Name" in each for each in nodes)
+    return any(node["Node Type"] == "Seq Scan" and "Relation Name" in node for node in nodes)
 
 
 class Recorder:
@@ -199,7 +199,7 @@ async def test_lease_goes_through_the_hot_index_once_per_workflow(
     nodes = await explain(central, pick(workflow_ids=workflow_ids))
     assert "ix_ai_job_dispatches_queued" in indexes(nodes)
     assert not scans_everything(nodes)
-    scan = next(each for each in nodes if each.get("Index Name") == "ix_ai_job_dispatches_queued")
+    scan = next(node for node in nodes if node.get("Index Name") == "ix_ai_job_dispatches_queued")
     assert "workflow_id" in scan["Index Cond"]
     # In index order: nothing below the limit is sorted, so the scan stops at the last row it needs.
     assert scan["Node Type"] in {"Index Scan", "Index Only Scan"}
@@ -208,7 +208,7 @@ async def test_lease_goes_through_the_hot_index_once_per_workflow(
 async def test_lease_reads_few_rows(central: asyncpg.Connection) -> None:
     nodes = await explain(central, pick(workflow_ids=list(range(1, 21))), run=True)
     read = sum(
-        each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
+        node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name") == "ai_job_dispatches"
     )
     # For each workflow the wanted number plus the slack, then the locked ones.
     assert 0 < read <= 20 * (4 + 16) + 4
@@ -232,7 +232,7 @@ async def test_demand_reads_only_the_first_queued_job_of_each_kind(
     assert indexes(nodes) == {"ix_ai_job_dispatches_queued", "ix_ai_job_dispatches_only_worker"}
     assert not scans_everything(nodes)
     read = sum(
-        each["Actual Rows"] * each["Actual Loops"] for each in nodes if each.get("Relation Name") == "ai_job_dispatches"
+        node["Actual Rows"] * node["Actual Loops"] for node in nodes if node.get("Relation Name") == "ai_job_dispatches"
     )
     # For each workflow with jobs: one row to find it, and the wanted number.
     assert 0 < read <= 20 * (1 + 8)
@@ -261,7 +261,7 @@ async def test_submission_reads_no_worker_if_no_requirement_is_missing(central: 
         nodes = await explain(central, query, run=True)
     finally:
         await transaction.rollback()
-    names = {each.get("Relation Name") for each in nodes if each["Actual Loops"]}
+    names = {node.get("Relation Name") for node in nodes if node["Actual Loops"]}
     assert "workflow_requirements" in names
     assert names.isdisjoint({"workers", "worker_workflows"})
 
@@ -419,7 +419,7 @@ async def test_autoscaling_queries_use_indexes(scaling: asyncpg.Connection, what
     nodes = await explain(scaling, query, run=True)
     assert indexes(nodes) == wanted
     assert not scans_everything(nodes)
-    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= most
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if "Relation Name" in node) <= most
 
 
 async def test_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) -> None:
@@ -427,31 +427,31 @@ async def test_tenant_s_newest_jobs_come_in_order(tenant: asyncpg.Connection) ->
         nodes = await explain(tenant, query)
         assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
         assert not scans_everything(nodes)
-        assert "Sort" not in {each["Node Type"] for each in nodes}
+        assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_single_jobs_are_separated_from_batch_items_in_the_index(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", no_batch=True))
-    [scan] = [each for each in nodes if "Index Name" in each]
+    [scan] = [node for node in nodes if "Index Name" in node]
     assert scan["Index Name"] == "ix_ai_jobs_tenant_newest"
     assert "batch_id IS NULL" in scan["Index Cond"]
-    assert "Sort" not in {each["Node Type"] for each in nodes}
+    assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_items_of_a_batch_come_in_order(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", batch_id="b", after_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_batch"}
-    assert "Sort" not in {each["Node Type"] for each in nodes}
+    assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_search_is_ordered_and_looks_up_matching_batches_once(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", search="boats"), run=True)
     # in order; the start of the newest is found separately, and once
-    [listed] = [each for each in nodes if each.get("Alias") == "ai_jobs"]
+    [listed] = [node for node in nodes if node.get("Alias") == "ai_jobs"]
     assert (listed["Node Type"], listed["Index Name"]) == ("Index Scan", "ix_ai_jobs_tenant_newest")
-    [newest] = [each for each in nodes if each.get("Alias") == "newest"]
+    [newest] = [node for node in nodes if node.get("Alias") == "newest"]
     assert newest["Actual Loops"] <= 1
-    [looked] = [each for each in nodes if each.get("Relation Name") == "batches"]
+    [looked] = [node for node in nodes if node.get("Relation Name") == "batches"]
     assert looked["Actual Loops"] <= 1
 
 
@@ -462,7 +462,7 @@ async def test_tenant_changes_are_found_by_the_read_position(tenant: asyncpg.Con
     nodes = await explain(tenant, query, run=True)
     assert indexes(nodes) == {"ix_changes_tenant_id_txid"}
     assert not scans_everything(nodes)
-    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= 3 * 3
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if "Relation Name" in node) <= 3 * 3
 
 
 @pytest.mark.parametrize("oldest_first", [False, True])
@@ -476,7 +476,7 @@ async def test_units_of_a_queue_come_in_the_order_of_their_ids(tenant: asyncpg.C
             nodes = await explain(tenant, query, run=True)
             assert indexes(nodes) <= known
             assert not scans_everything(nodes)
-            assert "Sort" not in {each["Node Type"] for each in nodes}
+            assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_active_jobs_use_their_own_index(tenant: asyncpg.Connection) -> None:
@@ -488,10 +488,10 @@ async def test_active_jobs_use_their_own_index(tenant: asyncpg.Connection) -> No
 async def test_oldest_jobs_come_in_order_too(tenant: asyncpg.Connection) -> None:
     nodes = await explain(tenant, jobs.list_query("t7", oldest_first=True, after_id="0000050000"))
     assert indexes(nodes) == {"ix_ai_jobs_tenant_newest"}
-    assert "Sort" not in {each["Node Type"] for each in nodes}
+    assert "Sort" not in {node["Node Type"] for node in nodes}
 
 
 async def test_waiting_jobs_of_a_tenant_are_read_from_the_waiting_index(scaling: asyncpg.Connection) -> None:
     nodes = await explain(scaling, units.in_line_query("t7"), run=True)
     assert not scans_everything(nodes)
-    assert sum(each["Actual Rows"] * each["Actual Loops"] for each in nodes if "Relation Name" in each) <= 200
+    assert sum(node["Actual Rows"] * node["Actual Loops"] for node in nodes if "Relation Name" in node) <= 200

@@ -84,7 +84,7 @@ async def test_outputs_that_are_named_are_found_by_their_ids(shard: Database) ->
     query = cast("Select[Any]", gallery._by_ids("sqlite"))
     steps = await _plan_of(shard, query)
     assert "SEARCH outputs USING INDEX sqlite_autoindex_outputs_1 (id=?)" in steps
-    assert not [each for each in steps if "tenant_id" in each]
+    assert not [step for step in steps if "tenant_id" in step]
 
 
 async def _plan_of(shard: Database, query: Select[Any]) -> list[str]:

@@ -44,7 +44,7 @@ def _starts() -> list[tuple[Schema, str]]:
     for schema in Schema:
         revisions = migrate.revisions(schema)
         chosen = {revisions[0], *revisions[-2:], *full_only(*revisions)}
-        found += [(schema, each) for each in revisions if each in chosen]
+        found += [(schema, revision) for revision in revisions if revision in chosen]
     return found
 
 

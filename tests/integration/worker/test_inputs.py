@@ -83,8 +83,8 @@ async def test_assets_are_kept_and_the_users_files_are_not(bench: Bench) -> None
         # a repetition, as a precaution
         bench.inputs.clean(lease)
         assert bench.files == []
-    assert [each.path for each in bench.storage.requests].count("/lut.png") == 1
-    assert [each.path for each in bench.storage.requests].count("/photo.jpg") == 2
+    assert [request.path for request in bench.storage.requests].count("/lut.png") == 1
+    assert [request.path for request in bench.storage.requests].count("/photo.jpg") == 2
 
 
 async def test_cleanup_leaves_foreign_files(bench: Bench) -> None:
@@ -144,7 +144,7 @@ async def test_several_come_at_once_but_not_all(bench: Bench) -> None:
     bench.storage.files |= dict.fromkeys(names, b"x")
     lease = make_lease(assets=tuple(map(make_asset, names)), urls=bench.storage.urls(*names))
     attachments = await bench.inputs.fetch(lease, refresh=no_refresh)
-    assert [each.placeholder for each in attachments] == [f"__{name}__" for name in names]
+    assert [attachment.placeholder for attachment in attachments] == [f"__{name}__" for name in names]
     assert bench.storage.most_at_once == AT_ONCE
 
 
@@ -224,8 +224,8 @@ async def test_job_without_files(bench: Bench) -> None:
 
 def test_each_worker_has_a_folder_for_its_assets_on_a_server() -> None:
     workers = ["/a/gpu-1", "/b/gpu-1", "/a/gpu-2", "/a/gpu.2", "/a/gpü", "/a/gpö", f"/a/{'x' * 200}"]
-    folders = [asset_folder(Path(each)) for each in workers]
+    folders = [asset_folder(Path(worker)) for worker in workers]
     assert len(set(folders)) == len(workers)
-    for each in folders:
-        Attachment(source=b"", placeholder="x", folder=each).check()
+    for folder in folders:
+        Attachment(source=b"", placeholder="x", folder=folder).check()
     assert folders[0].startswith("assets-gpu-1-")

@@ -27,7 +27,7 @@ def made(*files: str, texts: dict[str, tuple[str, ...]] | None = None) -> RunRes
         prompt_id="p",
         files=tuple(
             OutputFile(node_id=node, filename=name, type="temp" if name.startswith("temp-") else "output")
-            for node, _, name in (each.partition("/") for each in files)
+            for node, _, name in (file.partition("/") for file in files)
         ),
         texts=texts or {},
     )

@@ -115,7 +115,7 @@ class TestRestarts:
         with capture_logs() as logs:
             restarts.restart_unless_back(client)
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while not any(each["event"] == "worker.restart_failed" for each in logs):  # noqa: ASYNC110
+                while not any(log["event"] == "worker.restart_failed" for log in logs):  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
         assert client.is_restarting
         assert client.has_gpu_fault

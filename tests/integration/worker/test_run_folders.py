@@ -145,7 +145,7 @@ def test_failed_removal_is_logged(base: Path) -> None:
     write(base / "output" / "comfyrelay" / "p1")
     with capture_logs() as logs:
         remove(base, result())
-    assert [each["event"] for each in logs] == ["comfy_folders.not_removed"]
+    assert [log["event"] for log in logs] == ["comfy_folders.not_removed"]
 
 
 def test_nothing_is_removed_without_known_folders(base: Path) -> None:

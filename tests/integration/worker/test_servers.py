@@ -46,7 +46,7 @@ async def test_addresses_of_one_gpu_share_its_memory() -> None:
     async def gpus(*names: str) -> list[str | None]:
         urls = [f"http://127.0.0.1:{port}" for port in (1, 2, 3)]
         servers = Servers(WorkerSettings(comfyui_base_url=urls, comfyui_gpus=list(names)), on_change=lambda: None)
-        found = [each.gpu for each in servers.pool.stats().clients.values()]
+        found = [client.gpu for client in servers.pool.stats().clients.values()]
         await servers.close()
         return found
 
@@ -60,8 +60,8 @@ async def test_addresses_of_one_gpu_share_its_memory() -> None:
 async def test_larger_gpu_gets_the_job_that_ran_out_of_memory(tmp_path: Path) -> None:
     async with AsyncExitStack() as stack:
         options = [SimulatedGpuOptions(folder=tmp_path / str(gib), memory_bytes=gib * GIB) for gib in (8, 24, 8)]
-        simulators = [await stack.enter_async_context(Simulator(gpu=each)) for each in options]
-        servers = await stack.enter_async_context(open_servers(*(each.url for each in simulators), online=3))
+        simulators = [await stack.enter_async_context(Simulator(gpu=option)) for option in options]
+        servers = await stack.enter_async_context(open_servers(*(simulator.url for simulator in simulators), online=3))
         for _ in range(3):
             ran, lease = RunHistory(), make_lease(ran_out_bytes=8 * GIB)
             await servers.run(lease, invert(), (), history=ran, on_event=lambda _: None, on_move=lambda: None)
@@ -87,7 +87,7 @@ async def test_newest_warm_workflows_of_each_server_are_reported() -> None:
             stuck = first.misbehave(Stuck(class_type="ImageInvert"))
             held_up = asyncio.create_task(run(invert(), lambda _: accepted.set()))
             await accepted.wait()
-            many = [await run(each) for each in workflows(MAX_WARM + 5)]
+            many = [await run(workflow) for workflow in workflows(MAX_WARM + 5)]
             stuck.end()
             alone = await held_up
         told = servers.warm_hashes()

@@ -122,7 +122,7 @@ class TestDownloads:
         refresh = Refreshed(then=lambda: urls.append("new"))
         size = await transfers.download(lambda: storage.url(urls[-1]), tmp_path / "a", refresh=refresh)
         assert (size, refresh.count) == (5, 1)
-        assert [each.path for each in storage.requests] == ["/old", "/new"]
+        assert [request.path for request in storage.requests] == ["/old", "/new"]
 
     async def test_lost_lease_stops_the_download(self, storage: Storage, transfers: Transfers, tmp_path: Path) -> None:
         async def lost() -> None:

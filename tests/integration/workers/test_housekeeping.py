@@ -17,16 +17,16 @@ HOUR = 3600.0
 
 
 async def names(world: World) -> set[str]:
-    return {each.worker.worker_id for each in (await world.engine.fleet.views.workers(limit=100)).items}
+    return {item.worker.worker_id for item in (await world.engine.workers.views.workers(limit=100)).items}
 
 
 async def test_worker_that_was_silent_for_two_hours_is_removed(world: World) -> None:
     desk = await world.desk()
     await world.advance(2 * HOUR - 1)
     fresh = await world.worker(desk.fleet)
-    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 0
+    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
     await world.advance(2)
-    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 1
+    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 1
     assert await names(world) == {fresh}
     assert await world.audit(desk.worker) == ["register", "stale"]
 
@@ -35,12 +35,12 @@ async def test_stale_worker_with_a_lease_stays_until_the_lease_is_reaped(world: 
     desk = await world.desk()
     job, _ = await desk.leased()
     await world.advance(3 * HOUR)
-    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 0
+    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
     assert (await world.job(job)).status == "processing"
     assert await world.engine.queue.reaper.run_once() == 1
     await world.settled()
     assert (await world.job(job)).status == "queued"
-    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 1
+    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 1
     # it expired like any lease: the attempt counts
     dispatch = await world.dispatch(job)
     assert (dispatch.status, dispatch.attempts) == ("queued", 1)
@@ -51,9 +51,9 @@ async def test_desk_workers_and_revoked_workers_stay(world: World) -> None:
     fleet = await world.fleet(await world.workflow())
     await world.worker(fleet, name="own")
     revoked = await world.worker(fleet)
-    await world.engine.fleet.workers.set_approved(revoked, is_approved=False)
+    await world.engine.workers.workers.set_approved(revoked, is_approved=False)
     await world.advance(3 * HOUR)
-    assert await world.engine.fleet.workers.remove_stale(2 * HOUR) == 0
+    assert await world.engine.workers.workers.remove_stale(2 * HOUR) == 0
     assert await names(world) == {"own", revoked}
 
 
@@ -64,7 +64,7 @@ async def test_worker_that_leases_a_job_concurrently_is_not_removed(world: World
     await desk.submit()
     request = LeaseRequest(worker_id=desk.worker, providers=["self_hosted"])
     removed, leased = await asyncio.gather(
-        world.engine.fleet.workers.remove_stale(2 * HOUR),
+        world.engine.workers.workers.remove_stale(2 * HOUR),
         world.engine.queue.leasing.lease(request),
         return_exceptions=True,
     )
@@ -85,7 +85,7 @@ async def test_worker_with_an_uncommitted_lease_is_not_removed(
 
         async def between(step: str, boundary: Boundary) -> None:
             if step == TransactionStep.LEASE and boundary is Boundary.BEFORE_COMMIT and not removed:
-                removed.append(await world.engine.fleet.workers.remove_stale(2 * HOUR))
+                removed.append(await world.engine.workers.workers.remove_stale(2 * HOUR))
 
         world.on_boundary(between)
         assert await world.lease(desk.worker) is not None
@@ -101,12 +101,12 @@ async def narrow(backend: SqliteBackend | PostgresBackend, tmp_path: Path) -> As
 
 async def test_all_fleets_together_have_no_more_workers_than_is_wanted(narrow: World) -> None:
     first, second = [await narrow.fleet(await narrow.workflow()) for _ in range(2)]
-    register = narrow.engine.fleet.workers.register
+    register = narrow.engine.workers.workers.register
     results = await asyncio.gather(
         *(register(worker_id=f"w{n}", fleet_slug=(first, second)[n % 2], key="k" * 16) for n in range(5)),
         return_exceptions=True,
     )
-    refused = [each for each in results if isinstance(each, Forbidden)]
+    refused = [result for result in results if isinstance(result, Forbidden)]
     assert len(refused) == 3
     assert refused[0].detail == "All fleets together are full: they have 2 workers (max_workers)."
     # a registered worker may register again

@@ -200,7 +200,7 @@ def test_unreadable_certificate_is_reported_at_startup(tmp_path: Path) -> None:
 
 async def test_secret_still_opens_where_documents_do(small: Api) -> None:
     await small.worker("gpu-1")
-    assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == ["gpu-1"]
+    assert [item.worker.worker_id for item in (await small.engine.workers.views.workers(limit=9)).items] == ["gpu-1"]
 
 
 class TestWorker:
@@ -221,7 +221,9 @@ class TestWorker:
             metadata.arm(IDENTITY, as_ec2_writes_it(aws().sign(fresh(small))))
             async with self.joining(small, tmp_path, metadata, fleet_identity="aws") as registration:
                 assert await registration.register({"max_concurrency": 1})
-        assert [each.worker.worker_id for each in (await small.engine.fleet.views.workers(limit=9)).items] == [INSTANCE]
+        assert [item.worker.worker_id for item in (await small.engine.workers.views.workers(limit=9)).items] == [
+            INSTANCE
+        ]
 
     async def test_missing_document_error_says_what_to_do(self, small: Api, tmp_path: Path) -> None:
         async with (

@@ -24,7 +24,7 @@ async def desk(world: World) -> Desk:
 class TestRegister:
     async def test_worker_is_assigned_its_fleet_s_workflows(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("b"), await world.workflow("a"))
-        registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
+        registered = await world.engine.workers.workers.register(worker_id="w", fleet_slug=fleet, max_concurrency=2)
         worker = registered.worker
         assert registered.workflows == ["a", "b"]
         assert (worker.worker_id, worker.max_concurrency, worker.stage) == ("w", 2, "production")
@@ -35,7 +35,7 @@ class TestRegister:
     async def test_worker_may_narrow_its_workflows_but_not_widen_them(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.workflow("c")
-        registered = await world.engine.fleet.workers.register(
+        registered = await world.engine.workers.workers.register(
             worker_id="w", fleet_slug=fleet, workflow_slugs=["b", "c"]
         )
         assert registered.workflows == ["b"]
@@ -43,8 +43,8 @@ class TestRegister:
     async def test_narrowed_worker_stays_narrowed_when_the_fleet_changes(self, world: World) -> None:
         a, b = await world.workflow("a"), await world.workflow("b")
         fleet = await world.fleet(a)
-        await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["a"])
-        await world.engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["a", "b"])
+        await world.engine.workers.workers.register(worker_id="w", fleet_slug=fleet, workflow_slugs=["a"])
+        await world.engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["a", "b"])
         async with world.engine.databases.central.read() as tx:
             assert await workers.workflows_of(tx, ["w"]) == [a.id]
         user = await world.user()
@@ -54,7 +54,7 @@ class TestRegister:
     async def test_disabled_workflow_is_not_assigned(self, world: World) -> None:
         fleet = await world.fleet(await world.workflow("a"), await world.workflow("b"))
         await world.engine.catalogue.workflows.set_active("b", is_active=False)
-        registered = await world.engine.fleet.workers.register(worker_id="w", fleet_slug=fleet)
+        registered = await world.engine.workers.workers.register(worker_id="w", fleet_slug=fleet)
         assert registered.workflows == ["a"]
 
     async def test_only_the_worker_of_a_desk_is_assigned_scripts(self, world: World) -> None:
@@ -63,13 +63,13 @@ class TestRegister:
         fleet = await world.fleet(graph, script)
         for name, expected in {"own": ["a", "b"], "another": ["a"]}.items():
             assert (
-                await engine.fleet.workers.try_to_register(worker_id=name, fleet_slug=fleet, stage=Stage.PRODUCTION)
+                await engine.workers.workers.try_to_register(worker_id=name, fleet_slug=fleet, stage=Stage.PRODUCTION)
                 == expected
             )
-            registered = await engine.fleet.workers.register(worker_id=name, fleet_slug=fleet)
+            registered = await engine.workers.workers.register(worker_id=name, fleet_slug=fleet)
             assert registered.workflows == expected
         # nor when the fleet changes
-        await engine.fleet.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
+        await engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=fleet, workflow_slugs=["b", "a"])
         async with engine.databases.central.read() as tx:
             assert await workers.workflows_of(tx, ["another"]) == [graph.id]
             assert sorted(await workers.workflows_of(tx, ["own"])) == [graph.id, script.id]
@@ -82,12 +82,12 @@ class TestRegister:
             await world.worker(desk.fleet, name=desk.worker)
 
     async def test_worker_registers_again_with_its_key_and_keeps_its_leases(self, world: World, desk: Desk) -> None:
-        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
+        register = partial(world.engine.workers.workers.register, worker_id="w", fleet_slug=desk.fleet)
         first = await register(key="its own key", token_hash="first", protocol=1)
         await desk.submit()
         leased = await world.lease("w")
         assert leased is not None
-        await world.engine.fleet.workers.set_draining("w", is_draining=True)
+        await world.engine.workers.workers.set_draining("w", is_draining=True)
         await world.advance(30)
         again = await register(key="its own key", token_hash="second", protocol=2, version="9")
         assert (first.leases, again.leases, again.workflows) == (0, 1, first.workflows)
@@ -100,7 +100,7 @@ class TestRegister:
     async def test_worker_without_its_key_is_refused_until_the_old_one_is_stale(
         self, world: World, desk: Desk, key: str | None
     ) -> None:
-        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet)
+        register = partial(world.engine.workers.workers.register, worker_id="w", fleet_slug=desk.fleet)
         await register(key="its own key")
         with pytest.raises(Conflict):
             await register(key=key)
@@ -109,23 +109,25 @@ class TestRegister:
 
     async def test_worker_registered_without_a_key_accepts_no_key(self, world: World, desk: Desk) -> None:
         with pytest.raises(Conflict):
-            await world.engine.fleet.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
+            await world.engine.workers.workers.register(worker_id=desk.worker, fleet_slug=desk.fleet, key="any key")
 
     async def test_revoked_worker_cannot_register_with_its_key(self, world: World, desk: Desk) -> None:
-        register = partial(world.engine.fleet.workers.register, worker_id="w", fleet_slug=desk.fleet, key="its own key")
+        register = partial(
+            world.engine.workers.workers.register, worker_id="w", fleet_slug=desk.fleet, key="its own key"
+        )
         await register()
-        await world.engine.fleet.workers.set_approved("w", is_approved=False)
+        await world.engine.workers.workers.set_approved("w", is_approved=False)
         with pytest.raises(Forbidden):
             await register()
 
     async def test_known_worker_registers_again_in_a_full_fleet(self, world: World) -> None:
         workflow = await world.workflow()
-        await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
+        await world.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         for _ in range(2):
-            await world.engine.fleet.workers.register(worker_id="w", fleet_slug="small", key="its own key")
+            await world.engine.workers.workers.register(worker_id="w", fleet_slug="small", key="its own key")
 
     async def test_deregistered_worker_may_register_again(self, world: World, desk: Desk) -> None:
-        await world.engine.fleet.workers.deregister(desk.worker)
+        await world.engine.workers.workers.deregister(desk.worker)
         assert await world.worker(desk.fleet, name=desk.worker) == desk.worker
 
     async def test_unknown_fleet_is_not_found(self, world: World) -> None:
@@ -146,7 +148,7 @@ class TestRegister:
 
     async def test_narrowing_that_leaves_nothing_is_refused(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
-            await world.engine.fleet.workers.register(worker_id="w", fleet_slug=desk.fleet, workflow_slugs=["other"])
+            await world.engine.workers.workers.register(worker_id="w", fleet_slug=desk.fleet, workflow_slugs=["other"])
 
     async def test_worker_runs_at_least_one_job(self, world: World, desk: Desk) -> None:
         with pytest.raises(InvalidInput):
@@ -154,19 +156,19 @@ class TestRegister:
 
     async def test_full_fleet_accepts_no_worker_until_one_deregisters(self, world: World) -> None:
         workflow = await world.workflow()
-        await world.engine.fleet.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
+        await world.engine.workers.fleets.create(slug="small", max_workers=1, workflow_slugs=[workflow.slug])
         first = await world.worker("small")
         with pytest.raises(Forbidden):
             await world.worker("small")
-        await world.engine.fleet.workers.deregister(first)
+        await world.engine.workers.workers.deregister(first)
         await world.worker("small")
 
     async def test_concurrent_registrations_do_not_exceed_the_limit(self, world: World) -> None:
         workflow = await world.workflow()
-        await world.engine.fleet.fleets.create(slug="small", max_workers=2, workflow_slugs=[workflow.slug])
+        await world.engine.workers.fleets.create(slug="small", max_workers=2, workflow_slugs=[workflow.slug])
         answers = await asyncio.gather(*(world.worker("small") for _ in range(5)), return_exceptions=True)
-        assert sum(isinstance(each, str) for each in answers) == 2
-        assert sum(isinstance(each, Forbidden) for each in answers) == 3
+        assert sum(isinstance(answer, str) for answer in answers) == 2
+        assert sum(isinstance(answer, Forbidden) for answer in answers) == 3
 
 
 class TestLeaving:
@@ -174,7 +176,7 @@ class TestLeaving:
         desk = await world.desk(concurrency=2)
         jobs = await submit_many(world, desk.user, desk.effect, 2)
         leased = await world.leases(desk.worker, 2)
-        assert await world.engine.fleet.workers.deregister(desk.worker, reason="asg_termination") == 2
+        assert await world.engine.workers.workers.deregister(desk.worker, reason="asg_termination") == 2
         for job in jobs:
             dispatch = await world.dispatch(job)
             assert (dispatch.status, dispatch.attempts) == ("queued", 0)
@@ -184,13 +186,13 @@ class TestLeaving:
             await world.complete(leased[0])
 
     async def test_deregistered_worker_gets_no_job(self, world: World, desk: Desk) -> None:
-        await world.engine.fleet.workers.deregister(desk.worker)
+        await world.engine.workers.workers.deregister(desk.worker)
         with pytest.raises(Forbidden):
             await world.lease(desk.worker)
 
     async def test_unknown_worker_cannot_leave(self, world: World) -> None:
         with pytest.raises(NotFound):
-            await world.engine.fleet.workers.deregister("nobody")
+            await world.engine.workers.workers.deregister("nobody")
 
     async def test_worker_deregistering_during_a_lease_keeps_no_job(self, world: World, desk: Desk) -> None:
         job = await desk.submit()
@@ -198,7 +200,7 @@ class TestLeaving:
 
         async def leave(step: str, boundary: Boundary) -> None:
             if step == TransactionStep.LEASE and boundary is Boundary.BEFORE_COMMIT:
-                leaving.append(asyncio.create_task(world.engine.fleet.workers.deregister(desk.worker)))
+                leaving.append(asyncio.create_task(world.engine.workers.workers.deregister(desk.worker)))
                 if world.backend == "postgresql":
                     await somebody_waits_for_a_lock()
 
@@ -216,7 +218,7 @@ class TestLeaving:
 class TestRevoke:
     async def test_leases_of_a_revoked_worker_are_requeued_without_penalty(self, world: World, desk: Desk) -> None:
         job, leased = await desk.leased()
-        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
         dispatch = await world.dispatch(job)
         assert (dispatch.status, dispatch.attempts, dispatch.last_error) == ("queued", 0, "Requeued: revoked")
         with pytest.raises(LeaseLost):
@@ -224,20 +226,20 @@ class TestRevoke:
 
     async def test_approved_worker_is_served_again(self, world: World, desk: Desk) -> None:
         await desk.submit()
-        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
-        await world.engine.fleet.workers.set_approved(desk.worker, is_approved=True)
+        await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
+        await world.engine.workers.workers.set_approved(desk.worker, is_approved=True)
         assert await world.lease(desk.worker) is not None
 
     @pytest.mark.parametrize("change", ["set_approved", "set_draining"])
     async def test_unknown_worker_cannot_be_changed(self, world: World, change: str) -> None:
         argument = {"set_approved": "is_approved", "set_draining": "is_draining"}[change]
         with pytest.raises(NotFound):
-            await getattr(world.engine.fleet.workers, change)("nobody", **{argument: True})
+            await getattr(world.engine.workers.workers, change)("nobody", **{argument: True})
 
 
 async def test_draining_worker_finishes_its_jobs(world: World, desk: Desk) -> None:
     _, leased = await desk.leased()
-    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
+    await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
     assert await world.complete(leased) == "completed"
 
 
@@ -245,7 +247,7 @@ async def test_being_seen_is_noted_for_many_workers_at_once(world: World, desk: 
     other, silent = await world.worker(desk.fleet), await world.worker(desk.fleet)
     before = world.clock.now
     await world.advance(10)
-    await world.engine.fleet.workers.record_seen([desk.worker, other])
+    await world.engine.workers.workers.record_seen([desk.worker, other])
     async with world.engine.databases.central.read() as tx:
         found = [await workers.get(tx, each) for each in (desk.worker, other, silent)]
     assert [each.last_seen_at if each else None for each in found] == [world.clock.now, world.clock.now, before]
@@ -255,11 +257,11 @@ async def test_audit_log_lists_the_worker_lifecycle_in_order(world: World, desk:
     _, first = await desk.leased()
     await world.complete(first)
     await desk.leased()
-    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=True)
-    await world.engine.fleet.workers.set_draining(desk.worker, is_draining=False)
-    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=False)
-    await world.engine.fleet.workers.set_approved(desk.worker, is_approved=True)
-    await world.engine.fleet.workers.deregister(desk.worker)
+    await world.engine.workers.workers.set_draining(desk.worker, is_draining=True)
+    await world.engine.workers.workers.set_draining(desk.worker, is_draining=False)
+    await world.engine.workers.workers.set_approved(desk.worker, is_approved=False)
+    await world.engine.workers.workers.set_approved(desk.worker, is_approved=True)
+    await world.engine.workers.workers.deregister(desk.worker)
     assert await world.audit(desk.worker) == [
         "register",
         "lease",

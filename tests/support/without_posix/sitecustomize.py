@@ -73,7 +73,7 @@ def play_files() -> None:
     shutil._use_fd_functions = shutil._USE_CP_SENDFILE = False  # type: ignore[attr-defined]
 
     def refuse_open(*paths: Any) -> None:
-        wanted = {os.path.realpath(each) for each in paths}
+        wanted = {os.path.realpath(path) for path in paths}
         for each in Path("/proc/self/fd").iterdir():
             with suppress(FileNotFoundError):
                 if (found := str(each.readlink())) in wanted:
@@ -134,9 +134,9 @@ def import_as_windows() -> None:
     before, sys.platform = sys.platform, "win32"
     try:
         folder = Path(importlib.util.find_spec("comfyrelay.system").origin).parent  # type: ignore[union-attr, arg-type]
-        for each in pkgutil.walk_packages([str(folder)], "comfyrelay.system."):
-            if not each.name.endswith(".launcher"):
-                importlib.import_module(each.name)
+        for walk_package in pkgutil.walk_packages([str(folder)], "comfyrelay.system."):
+            if not walk_package.name.endswith(".launcher"):
+                importlib.import_module(walk_package.name)
     finally:
         sys.platform = before
 

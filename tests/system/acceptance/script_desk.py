@@ -102,8 +102,8 @@ class ScriptDesk(OpenDesk):
 
     async def assert_run_order(self, jobs: Iterable[str]) -> None:
         """Release jobs that ComfyUI holds (`HELD`) one by one, and check that each is the running one."""
-        for each in jobs:
-            await self.until_running(each)
+        for job in jobs:
+            await self.until_running(job)
             self.simulator.behave()
             self.simulator.misbehave(HELD)
         self.simulator.behave()
@@ -117,13 +117,13 @@ class ScriptDesk(OpenDesk):
 
     async def until_said(self, job_id: str, words: str) -> None:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            async for each in self.client.logs(job_id, is_followed=True):
-                if words in each.line:
+            async for log in self.client.logs(job_id, is_followed=True):
+                if words in log.line:
                     return
         raise AssertionError(f"It ended without saying {words!r}.")
 
     async def log(self, job_id: str) -> list[str]:
-        return [each.line async for each in self.client.logs(job_id)]
+        return [log.line async for log in self.client.logs(job_id)]
 
     async def about(self, job_id: str) -> AboutJob:
         found = await self.client.about(job_id)
@@ -152,9 +152,9 @@ class ScriptDesk(OpenDesk):
         self.simulator.behave()
         await self._all("cancel")
         async with asyncio.timeout(PATIENCE_SECONDS):
-            async for each in self.client.jobs():
-                if not each.has_ended:
-                    await self.ended(each.id)
+            async for job in self.client.jobs():
+                if not job.has_ended:
+                    await self.ended(job.id)
         await self._all("delete")
 
     async def _all(self, action: str) -> None:

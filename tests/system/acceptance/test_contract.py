@@ -34,7 +34,7 @@ async def test_command_is_shown_before_it_runs(desk: ScriptDesk) -> None:
     """The exact command is shown, and showing it runs nothing."""
     wish = {"template": "clip.json", "input_subdir": "cats", "positive": "it's a cat"}
     shown = (await desk.http.post("/api/desk/script/preview", json=wish)).json()["data"]
-    assert [each async for each in desk.client.jobs()] == []
+    assert [job async for job in desk.client.jobs()] == []
     job_id = await desk.script(positive="it's a cat", extra_args="")
     await desk.ended(job_id)
     assert (await desk.last_attempt(job_id))["argv"] == shown["argv"]
@@ -60,7 +60,7 @@ async def test_arguments_are_checked_before_a_job_is_accepted(desk: ScriptDesk) 
     with pytest.raises(ComfyRelayError) as places:
         await desk.script(input_subdir="../x", extra_args="--rm")
     assert {*getattr(places.value, "errors", {})} == {"input_subdir", "extra_args"}
-    assert [each async for each in desk.client.jobs()] == []
+    assert [job async for job in desk.client.jobs()] == []
 
 
 async def test_existing_script_runs_unchanged(desk: ScriptDesk) -> None:

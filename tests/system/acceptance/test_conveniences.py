@@ -52,7 +52,7 @@ async def test_folders_and_prompts_are_combined_into_jobs(desk: ScriptDesk) -> N
         seen.append(tuple(argv[argv.index(each) + 1] for each in ("--input-subdir", "--positive")))
     assert seen == [("cats", "by day"), ("cats", "by night"), ("dogs", "by day"), ("dogs", "by night")]
     batch = await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": ["cats", "dogs"]})
-    assert [(await desk.ended(each)).label for each in await desk.items(batch.id)] == ["cat", "dog"]
+    assert [(await desk.ended(item)).label for item in await desk.items(batch.id)] == ["cat", "dog"]
 
 
 async def test_job_can_have_its_own_output_folder(desk: ScriptDesk) -> None:
@@ -69,14 +69,14 @@ async def test_generated_files_are_linked_directly(desk: ScriptDesk, page: PageD
     await desk.ended(job_id)
     files = (await desk.about(job_id)).files
     assert len(files) == 2
-    for each in files:
-        assert (await desk.http.get(each.url or "")).content == Path(each.path).read_bytes()
+    for file in files:
+        assert (await desk.http.get(file.url or "")).content == Path(file.path).read_bytes()
     await page.open_job(job_id)
-    for each in files:
-        link = page.page.get_by_role("link", name=each.name)
-        await expect(link).to_have_attribute("download", each.name)
+    for file in files:
+        link = page.page.get_by_role("link", name=file.name)
+        await expect(link).to_have_attribute("download", file.name)
         answer = await page.page.request.get(str(await link.get_attribute("href")))
-        assert await answer.body() == Path(each.path).read_bytes()
+        assert await answer.body() == Path(file.path).read_bytes()
     await expect(page.page.get_by_text(f"in {Path(files[0].path).parent}", exact=True)).to_be_visible()
 
 

@@ -65,8 +65,8 @@ async def test_seed_is_fixed_incremented_or_random(desk: ScriptDesk) -> None:
         wish = {"workflow_slug": seeded.workflow.slug, "tries": 3, "seeds": {"mode": mode, "start": 7}}
         batch = await desk.client.add_batch(wish)
         jobs = await desk.items(batch.id)
-        assert [(await desk.ended(each)).status for each in jobs] == ["completed"] * 3
-        return [(await desk.about(each)).attempts[0].seed for each in jobs]
+        assert [(await desk.ended(job)).status for job in jobs] == ["completed"] * 3
+        return [(await desk.about(job)).attempts[0].seed for job in jobs]
 
     assert await seeds("fixed") == [7, 7, 7]
     assert await seeds("increment") == [7, 8, 9]
@@ -146,7 +146,7 @@ async def test_job_is_enqueued(desk: ScriptDesk) -> None:
     await desk.until_fetched(await desk.graph("fetched"))
     waiting = [await desk.graph(f"job {number}") for number in range(3)]
     places = [(await desk.client.job(each)).waiting for each in waiting]
-    assert [each and each.position for each in places] == [1, 2, 3]
+    assert [place and place.position for place in places] == [1, 2, 3]
 
 
 async def test_cancelled_waiting_job_never_runs(desk: ScriptDesk) -> None:
@@ -269,8 +269,8 @@ async def test_videos_saved_by_a_script_are_found_and_shown(desk: ScriptDesk, pa
     job_id = await desk.script(tries=2, randomize_seed=True)
     await desk.ended(job_id)
     outputs = [Path(each) for each in (await desk.last_attempt(job_id))["outputs"]]
-    assert [each.suffix for each in outputs] == [".mp4", ".mp4"]
-    assert all(each.is_file() and each.is_relative_to(desk.comfyui / "output") for each in outputs)
+    assert [output.suffix for output in outputs] == [".mp4", ".mp4"]
+    assert all(output.is_file() and output.is_relative_to(desk.comfyui / "output") for output in outputs)
     await page.open_job(job_id)
     await expect(page.page.get_by_role("list", name="Outputs").get_by_role("button")).to_have_count(2)
     await expect(page.page.locator("main video").first).to_have_js_property("videoWidth", 64)

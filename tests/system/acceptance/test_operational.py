@@ -47,7 +47,7 @@ async def test_jobs_run_one_at_a_time_by_default(desk: ScriptDesk) -> None:
         desk.simulator.behave()
         desk.simulator.misbehave(HELD)
     desk.simulator.behave()
-    assert [(await desk.ended(each)).status for each in jobs] == ["completed"] * 3
+    assert [(await desk.ended(job)).status for job in jobs] == ["completed"] * 3
 
 
 async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ async def test_setting_allows_parallel_jobs(tmp_path: Path) -> None:
                 await script_desk.until_running(job_id)
             for each in (one, other):
                 each.behave()
-            assert [(await script_desk.ended(each)).status for each in jobs] == ["completed", "completed"]
+            assert [(await script_desk.ended(job)).status for job in jobs] == ["completed", "completed"]
 
 
 async def test_oldest_job_runs_first(desk: ScriptDesk) -> None:
@@ -158,7 +158,7 @@ async def test_waiting_job_keeps_its_inputs_and_values(desk: ScriptDesk) -> None
     async with _changed(desk, "invert-image", {"2": {"class_type": "ImageInvert", "inputs": {"image": ["2", 0]}}}):
         desk.simulator.behave()
         assert (await desk.ended(clip)).status == "completed"
-        assert {each.key: each.value for each in (await desk.about(clip)).inputs}["frames"] == 2
+        assert {input_.key: input_.value for input_ in (await desk.about(clip)).inputs}["frames"] == 2
         assert (await desk.ended(inverted)).status == "completed"
         [saved] = await desk.client.download_outputs(inverted, picture.parent)
         # red, inverted; blue would be yellow
@@ -170,7 +170,7 @@ async def test_repeated_request_creates_one_job(desk: ScriptDesk) -> None:
     wish: dict[str, Any] = {**await desk.new_graph(), "idempotency_key": "once"}
     first, again = await desk.client.submit(**wish), await desk.client.submit(**wish)
     assert first.id == again.id
-    assert len([each async for each in desk.client.jobs()]) == 1
+    assert len([job async for job in desk.client.jobs()]) == 1
 
 
 # Installation

@@ -25,7 +25,7 @@ async def test_job_records_its_parameters_state_and_times(desk: ScriptDesk) -> N
     job = await desk.client.submit(workflow_slug="script", input_payload=wish, priority=3, label="kept")
     found = await desk.ended(job.id)
     assert (found.id, found.status, found.priority, found.label) == (job.id, "completed", 3, "kept")
-    inputs = {each.key: each.value for each in (await desk.about(job.id)).inputs}
+    inputs = {input_.key: input_.value for input_ in (await desk.about(job.id)).inputs}
     assert inputs == wish
     assert moment(found.created_at) <= moment(found.started_at) <= moment(found.completed_at)
 
@@ -63,8 +63,8 @@ async def test_event_records_its_job_time_kind_and_text(desk: ScriptDesk) -> Non
     """Events are numbered per job, so that a client can catch up."""
     job_id = await desk.graph()
     await desk.ended(job_id)
-    seen = [each async for each in desk.client.events(job_id) if each.id is not None]
+    seen = [event async for event in desk.client.events(job_id) if event.id is not None]
     assert [(each.id, each.type) for each in seen] == [(1, "job:queued"), (2, "job:started"), (3, "job:completed")]
     assert all(moment(each.data["at"]) for each in seen)
-    missed = [each async for each in desk.client.events(job_id, after=2) if each.id is not None]
+    missed = [event async for event in desk.client.events(job_id, after=2) if event.id is not None]
     assert [each.type for each in missed] == ["job:completed"]

@@ -23,11 +23,11 @@ WAYS_OUT = ("..", "../..", "cats/../..", "/etc", "~/x", "link", "..\\..", "C:\\W
 async def links_that_escape(desk: ScriptDesk) -> AsyncIterator[None]:
     """Links in the input and template folders that lead out of them."""
     links = [desk.desk.input_folder / "link", desk.comfyui.parent / "templates" / "link.json"]
-    for each in links:
-        each.symlink_to("/etc")
+    for link in links:
+        link.symlink_to("/etc")
     yield
-    for each in links:
-        each.unlink()
+    for link in links:
+        link.unlink()
 
 
 # Paths
@@ -42,7 +42,7 @@ async def test_input_folder_cannot_lead_outside(desk: ScriptDesk, path: str) -> 
     with pytest.raises(ComfyRelayError) as refused:
         await desk.client.add_batch({"effect_slug": "invert-image", "input_subdir": path})
     assert "input_subdir" in getattr(refused.value, "errors", {})
-    assert [each async for each in desk.client.jobs()] == []
+    assert [job async for job in desk.client.jobs()] == []
 
 
 @pytest.mark.parametrize("path", [*WAYS_OUT, "../comfyui/input/cats/cat.png", "link.json"])
@@ -129,7 +129,7 @@ async def test_pages_of_other_sites_cannot_reach_the_desk(desk: ScriptDesk, head
     body = {"workflow_slug": "script", "input_payload": {"positive": "a cat"}, "idempotency_key": "evil"}
     assert (await desk.http.post("/api/ai-jobs", json=body, headers=headers)).status_code == 403
     assert (await desk.http.get("/api/desk/script", headers=headers)).status_code == 403
-    assert [each async for each in desk.client.jobs()] == []
+    assert [job async for job in desk.client.jobs()] == []
 
 
 # Records

@@ -82,7 +82,7 @@ async def test_command_prints_or_sends_metrics(
     async with sqlite_backend.databases(["main"]) as (central, shards, _):
         settings = Settings(data_dir=tmp_path, database_url=central, shards=shards)
         async with Engine(settings) as engine:
-            await engine.fleet.fleets.create(slug="home")
+            await engine.workers.fleets.create(slug="home")
         env = {
             **os.environ,
             "COMFYRELAY_DATA_DIR": str(tmp_path),
@@ -91,7 +91,7 @@ async def test_command_prints_or_sends_metrics(
             "COMFYRELAY_CLOUDWATCH_NAMESPACE": "Command",
         }
         printed = await commands.run("fleet", "publish-metrics", "--dry-run", env=env)
-        assert {each["MetricName"] for each in json.loads(printed.out)} == NAMES - {"JobProcessingP50"}
+        assert {load["MetricName"] for load in json.loads(printed.out)} == NAMES - {"JobProcessingP50"}
         assert metrics_client.list_metrics(Namespace="Command")["Metrics"] == []
         sent = await commands.run("fleet", "publish-metrics", "--once", env=env)
         assert (sent.code, sent.err) == (0, "7 metrics sent.\n")

@@ -52,7 +52,7 @@ async def test_status_and_decisions_list_machines_and_reasons(fleets: Fleets, en
 async def test_decisions_list_the_replicas_requested_from_a_cluster(fleets: Fleets, env: Mapping[str, str]) -> None:
     await fleets.change(machines={"provider": "kubernetes"})
     await fleets.submit()
-    await ReplicaDecisions(fleets.world.engine.scaling, None).desired_replicas(Stage.PRODUCTION, fleets.fleet)
+    await ReplicaDecisions(fleets.world.engine.autoscaling, None).desired_replicas(Stage.PRODUCTION, fleets.fleet)
     listed = await commands.run("fleet", "decisions", fleets.fleet, env=env)
     assert "requested 1" in listed.out
 
@@ -75,13 +75,13 @@ async def test_fleets_are_paused_and_resumed_one_by_one_or_together(fleets: Flee
 
 
 async def test_run_scales_until_it_is_stopped_and_releases_leadership(fleets: Fleets, env: Mapping[str, str]) -> None:
-    await fleets.world.engine.scaling.leadership.resign()
+    await fleets.world.engine.autoscaling.leadership.resign()
     await fleets.change(machines={"provider": "static"})
     await fleets.submit()
     running = await commands.start("fleet", "run", env=env)
     async with asyncio.timeout(PATIENCE_SECONDS):
         assert b"Autoscaling fleets" in await running.err.readline()
-        views = fleets.world.engine.scaling.views
+        views = fleets.world.engine.autoscaling.views
         # a separate process: only its writes can be observed
         while not (await views.decisions(Stage.PRODUCTION, fleets.fleet, limit=1)).items:  # noqa: ASYNC110
             await asyncio.sleep(0.05)
@@ -91,7 +91,7 @@ async def test_run_scales_until_it_is_stopped_and_releases_leadership(fleets: Fl
     [decision] = await fleets.decisions()
     assert "only reports" in decision.reason
     # its clock differs from the test's
-    left = await fleets.world.engine.scaling.leadership.current()
+    left = await fleets.world.engine.autoscaling.leadership.current()
     assert left is not None
     assert left.expires_at <= utc_now()
 

@@ -87,7 +87,7 @@ class WholeFleet:
 
     def order(self, worker_id: str) -> dict[str, Any]:
         orders: list[dict[str, Any]] = [json.loads(each.read_text()) for each in self.folder.glob("*/order.json")]
-        return next(each for each in orders if each["id"] == worker_id)
+        return next(order for order in orders if order["id"] == worker_id)
 
     def kill_machine(self, worker_id: str) -> None:
         """Kill the machine with all its processes, without notice."""
@@ -164,8 +164,8 @@ async def whole_fleet(
             for name in ("leader-1", "leader-2")
         ]
         try:
-            for each in fleet.leaders:
-                await each.start()
+            for leader in fleet.leaders:
+                await leader.start()
             yield fleet
         finally:
             for row in await connection.fetch("SELECT * FROM machines"):
@@ -174,9 +174,9 @@ async def whole_fleet(
                 "SELECT created_at, reason, outcome FROM autoscaling_decisions ORDER BY id"
             ):
                 sys.stdout.write(f"{row['created_at']} {row['reason']} {row['outcome']}\n")
-            for each in fleet.leaders:
-                await each.kill()
-                sys.stdout.write(f"--- {each.name}\n{each.text()[-4000:]}\n")
+            for leader in fleet.leaders:
+                await leader.kill()
+                sys.stdout.write(f"--- {leader.name}\n{leader.text()[-4000:]}\n")
             for pid in fleet.processes():
                 kill_all(pid)
             for log in fleet.folder.glob("*/*.log"):

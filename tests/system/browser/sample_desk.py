@@ -55,7 +55,7 @@ class Filling:
             made = cls(http, "")
             made.comfyui = (await made.call("GET", "/api/desk"))["comfyui"][0]
             effects = (await made.call("GET", "/api/effects"))["items"]
-            made.effects = {each["slug"]: each["id"] for each in effects}
+            made.effects = {effect["slug"]: effect["id"] for effect in effects}
             yield made
 
     async def call(self, method: str, path: str, body: Any = None) -> Any:

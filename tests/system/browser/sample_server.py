@@ -70,7 +70,7 @@ async def _work(system: System, effects: Mapping[str, int]) -> dict[str, str]:
     for number, label in enumerate(labels):
         slug = EFFECTS[number % len(EFFECTS)][0]
         jobs.append(await system.submit(effects[slug], picture(number, 960, 640), label=label))
-    await asyncio.gather(*(system.until(each, "completed") for each in jobs))
+    await asyncio.gather(*(system.until(job, "completed") for job in jobs))
     for simulator in system.simulators:
         simulator.misbehave(Fail(class_type="ImageInvert", message=ERROR))
     failed = await system.submit(effects["paper-cut"], picture(11, 960, 640), label="Glassblower")

@@ -109,14 +109,14 @@ class Camera:
     async def take(self, context: BrowserContext, pages: Mapping[str, str], kind: str) -> None:
         """Screenshot each page into this folder."""
         for name, path in pages.items():
-            if self.words and not any(each in name for each in self.words):
+            if self.words and not any(word in name for word in self.words):
                 continue
             page = await context.new_page()
             heard = hearing(page)
             await page.goto(path)
             await settled(page, heard)
             await self.shoot(page, f"{name}-{kind}")
-            self.complaints.extend(f"{name}, {kind}: {each}" for each in heard.complaints)
+            self.complaints.extend(f"{name}, {kind}: {complaint}" for complaint in heard.complaints)
             await page.close()
 
     async def shoot(self, page: Page, name: str) -> None:

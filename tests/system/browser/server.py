@@ -60,8 +60,8 @@ async def start_workers(system: System) -> None:
 def started_by(command: str, system: System, name: str = "first") -> Service:
     """Run the command that the page shows, on a machine whose ComfyUI uses another port."""
     words = shlex.split(command)
-    variables = dict(each.split("=", 1) for each in words if "=" in each)
-    assert [each for each in words if "=" not in each] == ["comfyrelay", "worker"]
+    variables = dict(word.split("=", 1) for word in words if "=" in word)
+    assert [word for word in words if "=" not in word] == ["comfyrelay", "worker"]
     own = {
         "COMFYUI_BASE_URL": system.simulator.url,
         "COMFYRELAY_WORKER_DATA_DIR": str(system.folder / f"{name}-data"),

@@ -269,8 +269,8 @@ async def test_invalid_workflow_and_missing_nodes_are_explained(admin: tuple[Pag
     for name, content, mime, words in cases:
         await drop(page, name, content, mime)
         dialog = page.get_by_role("dialog")
-        for each in words:
-            await expect(dialog).to_contain_text(each)
+        for word in words:
+            await expect(dialog).to_contain_text(word)
         await dialog.get_by_role("button", name="Close").last.click()
         await expect(dialog).to_have_count(0)
 
@@ -551,7 +551,7 @@ async def test_console_is_closed_to_other_users(chromium: Browser, site: Site) -
             await expect(page.get_by_role("heading", name="Page not found")).to_be_visible()
         await page.get_by_role("link", name="Go to the studio").click()
         await page.wait_for_url(re.compile("/studio$"))
-        assert [each for each in heard.addresses if "/api/admin" in each] == []
+        assert [address for address in heard.addresses if "/api/admin" in address] == []
         for path in ("workflows", "effects", "tenants", "webhooks/deliveries", "reconcile/findings", "settings"):
             assert (await page.request.get(f"/api/admin/{path}")).status == 403
 
@@ -567,7 +567,7 @@ async def test_page_is_accessible_and_shows_markup_as_text(
     assert heard.complaints == []
     # pictures come from the storage
     own = (url_of(site.system), site.system.files.url)
-    assert [each for each in heard.addresses if not each.startswith((*own, "blob:"))] == []
+    assert [address for address in heard.addresses if not address.startswith((*own, "blob:"))] == []
 
 
 @pytest.mark.parametrize("name", PAGES)

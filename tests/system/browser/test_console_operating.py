@@ -317,7 +317,7 @@ async def waiting_of(system: System, jobs: list[str]) -> int:
     """The dispatch that waits, once workers have leased the others."""
     async with asyncio.timeout(PATIENCE_SECONDS):
         while True:
-            found = [await system.lease_of(each) for each in jobs]
+            found = [await system.lease_of(job) for job in jobs]
             waiting: list[int] = [each["id"] for each in found if each["status"] == "queued"]
             if len(waiting) == 1:
                 return waiting[0]
@@ -439,7 +439,7 @@ async def test_console_is_closed_to_other_users(chromium: Browser, server: Serve
         await page.goto(path)
         await expect(page.get_by_text("Page not found")).to_be_visible()
         await settled(page, heard)
-        assert [each for each in heard.addresses if "/api/admin/" in each] == []
+        assert [address for address in heard.addresses if "/api/admin/" in address] == []
         assert "gpu-1" not in await page.locator("main").inner_text()
 
 

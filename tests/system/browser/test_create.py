@@ -164,7 +164,7 @@ async def test_folder_is_chosen_and_the_search_is_in_the_url(driver: PageDriver,
     await driver.page.get_by_label("Choose folder", exact=True).first.set_input_files(folder)
     removes = driver.page.get_by_role("button", name=re.compile("^Remove .*png"))
     await expect(removes).to_have_count(3)
-    names = [await each.get_attribute("aria-label") for each in await removes.all()]
+    names = [await remove.get_attribute("aria-label") for remove in await removes.all()]
     assert names == ["Remove a2.png", "Remove a10.png", "Remove b.png"]
     await driver.page.get_by_role("searchbox").fill("clip")
     await expect(driver.page).to_have_url(re.compile("q=clip"))

@@ -124,7 +124,7 @@ async def opened(context: BrowserContext, path: str) -> tuple[Page, Heard]:
 
 def unexpected(heard: Heard) -> list[str]:
     """Complaints, except about the missing file that the kit shows."""
-    return [each for each in heard.complaints if "/files/gone" not in each]
+    return [complaint for complaint in heard.complaints if "/files/gone" not in complaint]
 
 
 async def violations(page: Page, axe: str, *, rules: Sequence[str] = ()) -> str:
@@ -357,10 +357,10 @@ async def test_response_forbids_inline_scripts(route: str, desk: Desk, contexts:
 async def test_app_files_are_cached_and_api_responses_are_not(desk: Desk, contexts: Contexts) -> None:
     page, heard = await opened(contexts[DESKTOP], "/queue")
     context = contexts[DESKTOP]
-    assets = {each for each in heard.addresses if "/assets/" in each}
+    assets = {address for address in heard.addresses if "/assets/" in address}
     assert assets
-    for each in assets:
-        headers = (await context.request.get(each)).headers
+    for asset in assets:
+        headers = (await context.request.get(asset)).headers
         assert "immutable" in headers["cache-control"]
         assert headers["x-content-type-options"] == "nosniff"
     for path in ("/api/me", "/api/ai-jobs", "/api/queue", "/api/gallery"):

@@ -51,7 +51,7 @@ async def made(driver: PageDriver, *labels: str, effect: str = "Invert an image"
     """Run a batch, wait for its outputs and return its id."""
     effects = {each["name"]: each["id"] for each in (await driver.call("GET", "/api/effects?limit=50"))["items"]}
     file_id = await driver.upload()
-    items = [{"input_file_id": file_id, "label": each} for each in labels]
+    items = [{"input_file_id": file_id, "label": label} for label in labels]
     body = {"effect_id": effects[effect], "label": f"batch {uuid4()}", "items": items}
     batch = str((await driver.call("POST", "/api/batches", body))["id"])
     page = driver.page
@@ -68,8 +68,8 @@ async def listed(driver: PageDriver, batch: str, **query: Any) -> list[Any]:
 
 
 async def select(page: Page, *names: str) -> None:
-    for each in names:
-        await page.get_by_role("checkbox", name=f"Select {each}", exact=True).click()
+    for name in names:
+        await page.get_by_role("checkbox", name=f"Select {name}", exact=True).click()
 
 
 @pytest.mark.journey
@@ -252,7 +252,7 @@ async def test_zip_contains_the_selection(driver: PageDriver) -> None:
     with zipfile.ZipFile(io.BytesIO(path.read_bytes())) as archive:
         names = sorted(each.rpartition("/")[2] for each in archive.namelist())
         assert archive.testzip() is None
-    assert [each[:5] for each in names] == ["zip a", "zip c"]
+    assert [name[:5] for name in names] == ["zip a", "zip c"]
 
 
 async def test_collection_is_created_filled_renamed_and_deleted(driver: PageDriver) -> None:

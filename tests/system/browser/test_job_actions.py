@@ -71,7 +71,7 @@ async def test_partly_cancelled_batch_resumes_in_order(shared: PageDriver) -> No
     await shared.open_queue()
     await expect(shared.unit("lakes")).to_have_attribute("data-status", "canceled")
     await shared.behave()
-    [second] = [each for each in await items(shared, batch_id) if each["label"] == "two"]
+    [second] = [item for item in await items(shared, batch_id) if item["label"] == "two"]
     again = await shared.call("POST", f"/api/ai-jobs/{second['id']}/retry")
     await shared.ended(again["id"])
     await expect(shared.unit("lakes")).to_contain_text("1 of 4 done")
@@ -81,7 +81,7 @@ async def test_partly_cancelled_batch_resumes_in_order(shared: PageDriver) -> No
     await expect(shared.page.get_by_text("3 jobs retried.", exact=True).first).to_be_visible()
     await expect(shared.unit("lakes")).to_have_attribute("data-status", "completed")
     # newest first
-    retried = [each["label"] for each in await items(shared, batch_id) if each["retry_of"]]
+    retried = [item["label"] for item in await items(shared, batch_id) if item["retry_of"]]
     assert retried == ["four", "three", "one", "two"]
 
 
@@ -103,7 +103,7 @@ async def test_prefetched_job_cannot_be_moved(shared: PageDriver) -> None:
     (before,) = await shared.submit("before")
     await shared.until_running(before)
     batch_id = await shared.submit_batch("lakes", ["running", "fetched"])
-    running, fetched = sorted(await items(shared, batch_id), key=lambda each: int(each["item_no"]))
+    running, fetched = sorted(await items(shared, batch_id), key=lambda item: int(item["item_no"]))
     # the job whose inputs arrive first starts first; the other is prefetched
     await shared.call("POST", f"/api/ai-jobs/{fetched['id']}/pause", {})
     await shared.call("POST", f"/api/ai-jobs/{before}/cancel")

@@ -165,7 +165,7 @@ async def test_bulk_action_applies_to_all_counted_matches(queue: PageDriver) -> 
     await expect(unit(queue, "lake one")).to_have_attribute("data-status", "canceled")
     await expect(unit(queue, "lake two")).to_have_attribute("data-status", "canceled")
     jobs = (await queue.call("GET", "/api/ai-jobs"))["items"]
-    assert {each["label"] for each in jobs if each["status"] == "canceled"} == {"lake one", "lake two"}
+    assert {job["label"] for job in jobs if job["status"] == "canceled"} == {"lake one", "lake two"}
 
 
 async def test_finished_jobs_are_cleared(queue: PageDriver) -> None:

@@ -69,4 +69,4 @@ async def test_setup_of_an_empty_server_leads_to_a_finished_job(
             assert heard.complaints == []
             others = heard.elsewhere(url_of(system))
             assert others
-            assert all(each.startswith(system.files.url) for each in others)
+            assert all(other.startswith(system.files.url) for other in others)

@@ -82,7 +82,7 @@ async def test_unknown_url_is_a_page_of_the_app(chromium: Browser, shared_server
         assert answer is not None
         assert answer.status == 404
         await expect(page.get_by_text("Page not found")).to_be_visible()
-        assert [each for each in heard.complaints if "status of 404" not in each] == []
+        assert [complaint for complaint in heard.complaints if "status of 404" not in complaint] == []
 
 
 async def test_signing_out_ends_the_session(chromium: Browser, shared_server: System) -> None:
@@ -198,5 +198,5 @@ async def test_signed_out_page_is_clean(path: str, chromium: Browser, shared_ser
         await is_accessible(page, heard, axe)
         assert not await page.evaluate(_WIDER)
         # an invalid link and a missing session give these errors
-        assert [each for each in heard.complaints if "status of 40" not in each] == []
+        assert [complaint for complaint in heard.complaints if "status of 40" not in complaint] == []
         assert heard.elsewhere(url_of(shared_server)) == []

@@ -46,7 +46,7 @@ def desk(tmp_path: Path, simulator: Simulator, built_app: None) -> Desk:
 
 async def add(filling: Filling, *labels: str) -> list[str]:
     file_id = await filling.upload("sample.png", picture(1, 64, 64))
-    return [await filling.submit("invert-image", each, input_file_id=file_id) for each in labels]
+    return [await filling.submit("invert-image", label, input_file_id=file_id) for label in labels]
 
 
 async def open_queue(context: BrowserContext, shown: Sequence[str]) -> Page:
@@ -61,8 +61,8 @@ async def open_queue(context: BrowserContext, shown: Sequence[str]) -> Page:
 async def shows(page: Page, labels: Sequence[str], gone: Sequence[str] = ()) -> None:
     """Each of these labels appears once."""
     main = page.get_by_role("main")
-    for each in labels:
-        await expect(main.get_by_text(each, exact=True)).to_have_count(1)
+    for label in labels:
+        await expect(main.get_by_text(label, exact=True)).to_have_count(1)
     for each in gone:
         await expect(main.get_by_text(each, exact=True)).to_have_count(0)
 
@@ -90,12 +90,12 @@ async def test_changes_are_shown_in_both_tabs(desk: Desk, chromium: Browser) -> 
         [_running, first] = await add(filling, "runs", "first")
         tabs = [await open_queue(context, ["first"]) for _ in range(2)]
         await add(filling, "second", "third")
-        for each in tabs:
-            await shows(each, ["first", "second", "third"])
+        for tab in tabs:
+            await shows(tab, ["first", "second", "third"])
         await delete(filling, first)
-        for each in tabs:
-            await shows(each, ["second", "third"], gone=["first"])
-            await expect(each).to_have_title("(3) Queue · ComfyRelay")
+        for tab in tabs:
+            await shows(tab, ["second", "third"], gone=["first"])
+            await expect(tab).to_have_title("(3) Queue · ComfyRelay")
 
 
 async def test_tabs_share_one_stream_that_survives_its_tab(desk: Desk, chromium: Browser) -> None:

@@ -398,8 +398,8 @@ class TestCreating:
         await expect(user.state.get_by_text(f"{COST} tokens refunded.")).to_be_visible()
         for simulator in user.system.simulators:
             simulator.behave()
-        for each in jobs[:-1]:
-            await user.ended(each)
+        for job in jobs[:-1]:
+            await user.ended(job)
 
     async def test_job_out_of_memory_says_what_to_do(self, user: User) -> None:
         for simulator in user.system.simulators:
@@ -448,7 +448,7 @@ class TestCreating:
             await expect(user.page.get_by_role("button", name="Start for 7 tokens")).to_be_disabled()
             await user.credit(4)
             await expect(user.page.get_by_role("button", name=re.compile("Drop an image here"))).to_be_enabled()
-            assert [each for each in user.heard.addresses if each.endswith("/uploads")] == []
+            assert [address for address in user.heard.addresses if address.endswith("/uploads")] == []
 
     async def test_rerun_needs_enough_tokens(self, chromium: Browser, system: System) -> None:
         async with signed_in(chromium, system, tokens=COST) as user:
@@ -622,7 +622,7 @@ async def test_tenant_sees_no_data_of_another(chromium: Browser, system: System,
             text = await other.page.locator("body").inner_text()
             pictures = await other.page.locator("body :is(img, video)").count()
             # their own search text may be echoed
-            assert [each for each in secrets if each in text and each not in path] == [], path
+            assert [secret for secret in secrets if secret in text and secret not in path] == [], path
             assert pictures == 0, path
         await other.page.goto(f"/studio/videos/{job_id}")
         await expect(other.page.get_by_role("heading", name="Video not found")).to_be_visible()
@@ -665,7 +665,7 @@ async def assert_isolated(other: User, user: User, job_id: str, output: dict[str
         assert (await other.context.request.get(path)).status == 404, path
     as_input = f"/api/ai-jobs/{job_id}/outputs/1/as-input"
     assert (await other.context.request.post(as_input, headers={"Origin": url_of(other.system)})).status == 404
-    shown = {each.partition("?")[0] for each in other.heard.addresses}
+    shown = {address.partition("?")[0] for address in other.heard.addresses}
     assert output["url"].partition("?")[0] not in shown
 
 
@@ -732,7 +732,7 @@ async def opened(user: User, path: str) -> None:
 
 def unexpected(user: User) -> list[str]:
     """Complaints, except about pages that return 404."""
-    return [each for each in user.heard.complaints if "status of 404" not in each]
+    return [complaint for complaint in user.heard.complaints if "status of 404" not in complaint]
 
 
 @pytest.mark.parametrize("route", PAGES)

@@ -26,7 +26,7 @@ class Balancer:
     """Pass each connection to the next server that accepts it."""
 
     def __init__(self, targets: Sequence[str]) -> None:
-        self._targets = itertools.cycle([urlsplit(each) for each in targets])
+        self._targets = itertools.cycle([urlsplit(target) for target in targets])
         self._count = len(targets)
         self.served: set[int] = set()
 

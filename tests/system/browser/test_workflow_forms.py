@@ -55,7 +55,7 @@ async def test_prompt_lines_and_attempts_multiply_and_name_their_jobs(shared: Pa
     await expect(shared.plan).to_contain_text("2 prompts × 2 variations = 4 images")
     await shared.add("Add 4 jobs", count=4)
     jobs = (await shared.call("GET", "/api/ai-jobs"))["items"]
-    assert {each["label"] for each in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}
+    assert {job["label"] for job in jobs} == {f"{words} · try {n}" for words in ("a lake", "a hill") for n in (1, 2)}
 
 
 async def test_preset_keeps_all_digits_of_a_seed(shared: PageDriver) -> None:

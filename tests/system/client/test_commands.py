@@ -51,7 +51,7 @@ async def test_jobs_can_be_filtered_searched_and_limited(site: Site) -> None:
     batch = await site.batch(2)
 
     async def listed(*words: str) -> list[str]:
-        return [each["id"] for each in json.loads((await site.command("jobs", "--json", *words)).out)]
+        return [load["id"] for load in json.loads((await site.command("jobs", "--json", *words)).out)]
 
     assert await listed("--status", "failed") == [broken["id"]]
     assert await listed("--search", "OUT OF MEM") == [broken["id"]]
@@ -68,7 +68,7 @@ async def test_status_filter_accepts_page_and_api_names(site: Site) -> None:
     broken, waiting = await failed(site), await site.submit()
 
     async def listed(status: str) -> list[str]:
-        return [each["id"] for each in json.loads((await site.command("jobs", "--json", "--status", status)).out)]
+        return [load["id"] for load in json.loads((await site.command("jobs", "--json", "--status", status)).out)]
 
     assert await listed("waiting") == await listed("pending") == await listed("queued") == [waiting["id"]]
     assert await listed("done") == await listed("succeeded") == await listed("COMPLETED")
@@ -114,7 +114,7 @@ async def test_workflows_are_listed_by_name(site: Site) -> None:
     made = await site.client.create_workflow(invert(), name="Portrait, soft", output_extension="png")
     ran = await site.command("workflows")
     assert (ran.code, made.slug in ran.out, "Portrait, soft" in ran.out) == (0, True, True)
-    assert [each["slug"] for each in json.loads((await site.command("workflows", "--json")).out)] == [made.slug]
+    assert [load["slug"] for load in json.loads((await site.command("workflows", "--json")).out)] == [made.slug]
     for words in (["rename", "nothing", "Other"], ["remove", "nothing"]):
         ran = await site.command("workflows", *words)
         assert (ran.code, "There are: Portrait, soft." in ran.err) == (2, True), ran.err
@@ -135,7 +135,7 @@ async def test_shell_completes_workflows_presets_and_ids(site: Site) -> None:
     async def completed(line: str, **env: str) -> list[str]:
         words = line.split(" ")
         shell = {"_COMFYRELAY_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": str(len(words) - 1)}
-        return [each for each in (await site.command(**{**shell, **env})).out.splitlines() if each]
+        return [splitline for splitline in (await site.command(**{**shell, **env})).out.splitlines() if splitline]
 
     assert await completed("comfyrelay workflows remove ") == [spaced.slug, made.name]
     assert "portrait" in await completed("comfyrelay run por")
@@ -159,7 +159,7 @@ async def test_job_is_shown_with_its_error_or_its_output(site: Site) -> None:
     assert f"clip-{done['id'][-8:]}.png" in ran.out
     shown = json.loads((await site.command("show", done["id"], "--json")).out)
     # whole and on its own line, so that a terminal makes it clickable
-    [link] = [each for each in ran.out.splitlines() if each.startswith("http")]
+    [link] = [splitline for splitline in ran.out.splitlines() if splitline.startswith("http")]
     assert link.startswith(shown["outputs"][0]["url"].partition("?")[0])
     assert len(link) == len(shown["outputs"][0]["url"])
     assert (shown["id"], shown["status"]) == (done["id"], "completed")
@@ -236,7 +236,7 @@ async def test_several_jobs_are_paused_resumed_and_cancelled_at_once(site: Site)
     assert (await site.command("resume", one["id"])).code == 0
     assert await status_of(site, one) == "queued"
     ran = await site.command("cancel", one["id"], "--json")
-    assert [each["status"] for each in json.loads(ran.out)] == ["canceled"]
+    assert [load["status"] for load in json.loads(ran.out)] == ["canceled"]
 
 
 async def test_immediate_pause_interrupts_the_running_job(site: Site) -> None:
@@ -299,7 +299,7 @@ async def test_adjacent_jobs_move_down_together(site: Site) -> None:
     jobs = [await site.submit() for _ in range(4)]
     moved = await site.command("move", jobs[0]["id"], jobs[1]["id"], "--to", "down")
     assert moved.out.count("Moved.") == 2
-    waiting = [(await site.client.job(each["id"])).waiting for each in jobs]
+    waiting = [(await site.client.job(job["id"])).waiting for job in jobs]
     assert [each and each.position for each in waiting] == [2, 3, 1, 4]
 
 
@@ -307,7 +307,7 @@ async def test_jobs_moved_to_the_top_keep_the_given_order(site: Site) -> None:
     jobs = [await site.submit() for _ in range(4)]
     assert (await site.command("move", jobs[2]["id"], jobs[3]["id"], "--to", "top")).code == 0
     assert (await site.command("move", jobs[0]["id"], "--to", "down")).code == 0
-    waiting = [(await site.client.job(each["id"])).waiting for each in jobs]
+    waiting = [(await site.client.job(job["id"])).waiting for job in jobs]
     assert [each and each.position for each in waiting] == [4, 3, 1, 2]
 
 
@@ -445,7 +445,7 @@ async def test_top_updates_in_a_terminal_until_it_is_closed(site: Site, leave: b
 @pytest.mark.skipif(sys.platform == "win32", reason="there are no pseudo-terminals on Windows")
 async def test_top_keys_pause_resume_cancel_retry_and_move(site: Site) -> None:
     batches = [await site.batch(2, label=label) for label in ("first", "second")]
-    [oldest, newest] = [each["id"][-8:].encode() for each in batches]
+    [oldest, newest] = [batch["id"][-8:].encode() for batch in batches]
     async with top_in_a_terminal(site) as (screen, press, process):
         await screen.readuntil(oldest)
         # the newest is selected at first; j or the arrow key selects the next

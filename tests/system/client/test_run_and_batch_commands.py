@@ -23,10 +23,10 @@ def written(folder: Path, graph: Any, name: str = "graph.json") -> str:
 async def graphs_of(site: Site, count: int) -> list[Any]:
     """The graphs that a worker gets for the newest workflow's jobs, in order."""
     [workflow] = await site.client.workflows()
-    await site.api.engine.fleet.fleets.create(slug="own", workflow_slugs=[workflow.slug])
+    await site.api.engine.workers.fleets.create(slug="own", workflow_slugs=[workflow.slug])
     worker = await site.api.worker("gpu-own", fleet="own", max_concurrency=count)
     polls = [{"worker_id": "gpu-own", "request_id": str(number)} for number in range(count)]
-    return [(await worker.post("/api/worker/poll", each))["job"]["input_payload"]["workflow"] for each in polls]
+    return [(await worker.post("/api/worker/poll", poll))["job"]["input_payload"]["workflow"] for poll in polls]
 
 
 async def test_batch_of_a_graph_works_as_on_a_desk(site: Site, tmp_path: Path) -> None:
@@ -52,9 +52,9 @@ async def test_batch_of_a_graph_works_as_on_a_desk(site: Site, tmp_path: Path) -
     assert "No fleet runs it yet" in ran.err
     batch = json.loads(ran.out)
     assert (batch["total"], batch["label"]) == (4, "x")
-    jobs = [each async for each in site.client.jobs(batch_id=batch["id"])]
-    assert {each.max_wait_seconds for each in jobs} == {300}
-    assert sorted(each.label or "" for each in jobs) == [
+    jobs = [job async for job in site.client.jobs(batch_id=batch["id"])]
+    assert {job.max_wait_seconds for job in jobs} == {300}
+    assert sorted(job.label or "" for job in jobs) == [
         "a hill · try 1",
         "a hill · try 2",
         "a lake · try 1",
@@ -76,8 +76,8 @@ async def test_each_file_of_a_folder_is_an_item(site: Site, tmp_path: Path) -> N
     graph = written(tmp_path, invert_file("cat.png"))
     ran = await site.command("batch", "add", graph, "--input", str(tmp_path / "in"), "--json")
     assert ran.code == 0, ran.err
-    jobs = [each async for each in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
-    assert sorted((each.label, each.input_file_id is not None) for each in jobs) == [("a", True), ("b", True)]
+    jobs = [job async for job in site.client.jobs(batch_id=json.loads(ran.out)["id"])]
+    assert sorted((job.label, job.input_file_id is not None) for job in jobs) == [("a", True), ("b", True)]
     ran = await site.command("batch", "add", graph)
     assert (ran.code, "name one with --input" in ran.err) == (2, True)
 
@@ -119,7 +119,7 @@ async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> 
     other = {**PROMPT_GRAPH, "5": {**PROMPT_GRAPH["5"], "inputs": {**PROMPT_GRAPH["5"]["inputs"], "steps": 7}}}
     replaced = await site.client.replace_workflow(slug, other)
     assert replaced.message.startswith("Replaced.")
-    assert 7 in [each.default_value for each in replaced.data.properties]
+    assert 7 in [property_.default_value for property_ in replaced.data.properties]
     assert [(each.slug, each.name) for each in await site.client.workflows()] == [(slug, "second")]
     job = await site.client.submit(workflow_slug=slug)
     with pytest.raises(Conflict, match="have not ended"):
@@ -138,7 +138,7 @@ async def test_reusable_batch_is_answered_by_a_completed_job(site: Site, tmp_pat
     words = ("batch", "add", graph, "--prompt", "a hill", "--seed", "5", "--seed-mode", "fixed", "--json")
     first = json.loads((await site.command(*words)).out)
     [workflow] = await site.client.workflows()
-    await site.api.engine.fleet.fleets.create(slug="own", workflow_slugs=[workflow.slug])
+    await site.api.engine.workers.fleets.create(slug="own", workflow_slugs=[workflow.slug])
     worker = await site.api.worker("gpu-own", fleet="own")
     await complete(site.api, worker, await lease(worker, "gpu-own"))
     ran = await site.command(*words, "--reuse")

@@ -97,8 +97,8 @@ async def test_restored_backup_of_a_busy_desk_continues_its_work(tmp_path: Path)
             after = await outputs(desk, batch_id, tmp_path / "after")
             assert after.keys() == before.keys()
             made_at = datetime.fromisoformat(json.loads((backup / "manifest.json").read_text())["made_at"])
-            jobs = [each async for each in desk.client.jobs(batch_id=batch_id)]
-            old = [each.id for each in jobs if each.completed_at is not None and each.completed_at < made_at]
+            jobs = [job async for job in desk.client.jobs(batch_id=batch_id)]
+            old = [job.id for job in jobs if job.completed_at is not None and job.completed_at < made_at]
             assert len(old) >= 2
             assert [after[each] for each in old] == [before[each] for each in old]
         assert (await command("reconcile", data_dir=data)).code == 0

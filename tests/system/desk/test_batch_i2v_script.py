@@ -95,7 +95,7 @@ def saved(lines: list[str]) -> list[Path]:
 async def test_each_attempt_at_an_input_has_its_own_seed(folder: Path, simulator: Simulator) -> None:
     code, lines = await run(folder, simulator, "--tries", "2", "--seed", "7")
     assert code == 0
-    assert [each["2"]["inputs"]["seed"] for each in await graphs(simulator)] == [7, 8, 9, 10]
+    assert [graph["2"]["inputs"]["seed"] for graph in await graphs(simulator)] == [7, 8, 9, 10]
     names = [each.name for each in saved(lines)]
     assert [re.sub(r"_.*_", " ", name) for name in names] == [f"000{n} seed{n + 6}.png" for n in (1, 2, 3, 4)]
     assert all(each.parent == folder / "work" / "output" and each.stat().st_size for each in saved(lines))
@@ -105,7 +105,7 @@ async def test_each_attempt_at_an_input_has_its_own_seed(folder: Path, simulator
 async def test_template_seed_is_incremented_unless_another_is_given(folder: Path, simulator: Simulator) -> None:
     await run(folder, simulator)
     await run(folder, simulator, "--randomize-seed")
-    seeds = [each["2"]["inputs"]["seed"] for each in await graphs(simulator)]
+    seeds = [graph["2"]["inputs"]["seed"] for graph in await graphs(simulator)]
     assert seeds[:2] == [40, 41]
     assert len(set(seeds)) == 4
 

@@ -97,7 +97,7 @@ async def test_run_uses_a_new_seed_unless_it_is_given_or_reproduced(desk: OpenDe
         made: dict[str, Any] = json.loads(out)
         about = await desk.client.about(made["id"])
         assert about is not None
-        assert [each.seed for each in about.attempts] == [made["seed"]]
+        assert [attempt.seed for attempt in about.attempts] == [made["seed"]]
         return made
 
     one, other = [await run(tmp_path / "noisy.json") for _ in range(2)]
@@ -109,7 +109,7 @@ async def test_run_uses_a_new_seed_unless_it_is_given_or_reproduced(desk: OpenDe
     for more, is_same in (((), True), (("--tries", "2"), False)):
         code, out, err = await command(desk.ready.url, "batch", "add", picture, *more, "--json")
         assert code == 0, err
-        seeds = {each.seed async for each in desk.client.jobs(batch_id=json.loads(out)["id"])}
+        seeds = {job.seed async for job in desk.client.jobs(batch_id=json.loads(out)["id"])}
         assert (one["seed"] in seeds) is is_same
     _, out, _ = await command(desk.ready.url, "jobs")
     assert f"noisy · seed {other['seed']}" in out
@@ -124,7 +124,7 @@ async def test_shared_sampler_steps_are_set_by_name_and_move_the_boundary(desk: 
     [job] = [each async for each in desk.client.jobs(batch_id=json.loads(out)["id"])]
     about = await desk.client.about(job.id)
     assert about is not None
-    values = {each.label: each.value for each in about.inputs}
+    values = {input_.label: input_.value for input_ in about.inputs}
     assert (values["Steps"], values["Switch to low-noise sampler at step"]) == (8, 4)
     code, _, err = await command(desk.ready.url, *words, "steps=1.5")
     assert (code, "steps: This must be a whole number." in err) == (2, True)
@@ -139,7 +139,7 @@ async def test_value_is_set_by_an_unambiguous_key_suffix(desk: OpenDesk, tmp_pat
     assert code == 0, err
     about = await desk.client.about(json.loads(out)["id"])
     assert about is not None
-    assert "ddim" in [each.value for each in about.inputs]
+    assert "ddim" in [input_.value for input_ in about.inputs]
     name = (await desk.client.workflows())[0].slug
     for what in (str(tmp_path / "portrait.json"), name, "text-to-image"):
         code, _, err = await command(desk.ready.url, "run", what, "--out", str(tmp_path), "--set", "promt=a hill")
@@ -204,7 +204,7 @@ async def test_run_prints_text_and_saves_all_other_outputs(desk: OpenDesk, tmp_p
     code, out, _ = await command(desk.ready.url, *given)
     assert code == 0
     *pictures, text = map(Path, json.loads(out)["saved"])
-    assert [each.read_bytes()[:4] for each in pictures] == [b"\x89PNG"] * 3
+    assert [picture.read_bytes()[:4] for picture in pictures] == [b"\x89PNG"] * 3
     assert text.read_text() == "a caption"
 
 
@@ -227,7 +227,7 @@ async def test_run_saves_every_file_and_show_prints_its_path(desk: OpenDesk, tmp
     code, out, _ = await command(desk.ready.url, "show", ran["id"])
     paths = [line.rpartition("  ")[0] for line in out.splitlines() if line.startswith(str(desk.desk.output_folder))]
     assert len(paths) == 3
-    assert all(Path(each).is_file() for each in paths)
+    assert all(Path(path).is_file() for path in paths)
 
 
 async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> None:
@@ -235,7 +235,7 @@ async def test_run_prints_a_script_command_before_it_runs(tmp_path: Path) -> Non
         given = ("--set", "positive=it's so", "--set", "input_subdir=cats", "--set", "extra_args=--seed 7")
         code, out, err = await command(desk.ready.url, "run", "script", *given, "--out", str(tmp_path / "made"))
         assert code == 0
-        [line] = [each for each in err.splitlines() if each.startswith("$ ")]
+        [line] = [splitline for splitline in err.splitlines() if splitline.startswith("$ ")]
         [job] = [each async for each in desk.client.jobs()]
         about = await desk.client.about(job.id)
         assert about is not None
@@ -302,7 +302,7 @@ async def test_graph_with_two_inputs_runs_with_both(
         desk.ready.url, "run", str(tmp_path / "two.json"), *words, "--out", str(tmp_path / "made"), "--json"
     )
     assert (code, err) == (0, "")
-    assert sorted(colour_of(each) for each in json.loads(out)["saved"]) == ["blue", "red"]
+    assert sorted(colour_of(load) for load in json.loads(out)["saved"]) == ["blue", "red"]
 
 
 async def test_second_input_is_part_of_every_batch_item(desk: OpenDesk, tmp_path: Path) -> None:
@@ -344,7 +344,7 @@ async def test_file_error_names_the_file_as_typed(desk: OpenDesk, tmp_path: Path
         assert err.startswith("Error: ")
         assert said in err
         assert "name one with --input" not in err
-    assert [each async for each in desk.client.jobs()] == []
+    assert [job async for job in desk.client.jobs()] == []
 
 
 async def test_rerun_of_an_image_to_image_output_asks_for_its_input(desk: OpenDesk, tmp_path: Path) -> None:
@@ -377,7 +377,7 @@ async def test_refused_run_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: P
         ("run", "three.json", "--set", "no.such=1"),
         ("run", "three.json", "--input", red),
     ):
-        given = [str(tmp_path / each) if each.endswith(".json") else each for each in words]
+        given = [str(tmp_path / word) if word.endswith(".json") else word for word in words]
         code, _, err = await command(desk.ready.url, *given)
         assert code == 2, err
         assert await desk.client.workflows() == []
@@ -409,7 +409,7 @@ async def test_desk_started_for_a_job_prints_only_the_outputs(tmp_path: Path) ->
         running = await start("", "run", str(tmp_path / "three.json"), "--out", str(tmp_path / "made"), **env)
         ran = await running.ended()
     assert ran.code == 0, ran.err
-    assert [Path(each).suffix for each in ran.out.splitlines()] == [".png"] * 3
+    assert [Path(splitline).suffix for splitline in ran.out.splitlines()] == [".png"] * 3
 
 
 async def test_ambiguous_workflow_name_is_refused_with_the_slugs(desk: OpenDesk, tmp_path: Path) -> None:
@@ -433,7 +433,7 @@ async def test_unwritable_folder_is_reported_before_submission(desk: OpenDesk, t
     ):
         code, _, err = await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
         assert (code, said in err) == (2, True)
-    assert [each async for each in desk.client.jobs()] == []
+    assert [job async for job in desk.client.jobs()] == []
 
 
 async def test_failed_save_names_the_job_and_the_kept_file(tmp_path: Path, fast_reconnect: None) -> None:

@@ -57,7 +57,7 @@ class DeskProcess:
     async def until_in_step(self, batch_id: str, *, of: int) -> None:
         """Wait until an item runs in a node with this many steps."""
         async with asyncio.timeout(60):
-            while not any((each.progress or {}).get("steps") == of for each in await self.jobs(batch_id)):  # noqa: ASYNC110
+            while not any((job.progress or {}).get("steps") == of for job in await self.jobs(batch_id)):  # noqa: ASYNC110
                 await asyncio.sleep(0.05)
 
     async def jobs(self, batch_id: str) -> list[Job]:
@@ -106,7 +106,7 @@ async def test_every_item_of_a_killed_desk_ends_once_and_in_order(tmp_path: Path
             assert await desk.all_ended(batch_id) == {"completed": items}
             jobs = await desk.jobs(batch_id)
             assert len(jobs) == items
-            began = [str(each.started_at) for each in jobs]
+            began = [str(job.started_at) for job in jobs]
             # start times have a resolution of 0.1 s, so two neighbours may seem swapped
             places = sorted(range(items), key=began.__getitem__)
             assert all(abs(place - number) <= 1 for number, place in enumerate(places)), places

@@ -45,9 +45,9 @@ async def test_interrupted_items_run_again_and_none_is_lost(tmp_path: Path, item
                 await desk.start()
             assert await desk.all_ended(batch_id) == {"completed": items}
             jobs = await desk.jobs(batch_id)
-            assert [each.item_no for each in jobs] == list(range(items))
+            assert [job.item_no for job in jobs] == list(range(items))
             # one ran at each kill
-            attempts = [attempt for each in jobs for attempt in await attempts_of(desk, each.id)]
+            attempts = [attempt for job in jobs for attempt in await attempts_of(desk, job.id)]
             killed_runs = [each.error for each in attempts if each.outcome == "failed"]
             # the previous one may not have been stored
             assert kills <= len(killed_runs) <= 2 * kills
@@ -67,20 +67,20 @@ async def test_interrupted_jobs_are_requeued_before_comfyui_returns(
             batch_id = await submit_items(desk, 3)
             await desk.until_in_step(batch_id, of=6000)
             # one runs, and another is prefetched
-            assert [each.status for each in await desk.jobs(batch_id)].count("processing") == 2
+            assert [job.status for job in await desk.jobs(batch_id)].count("processing") == 2
             await desk.service.kill()
             await simulator.stop()
             endless.end()
             await desk.start()
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while {each.status for each in await desk.jobs(batch_id)} != {"queued"}:  # noqa: ASYNC110
+                while {job.status for job in await desk.jobs(batch_id)} != {"queued"}:  # noqa: ASYNC110
                     await asyncio.sleep(0.05)
             jobs = await desk.jobs(batch_id)
-            assert [each.progress for each in jobs] == [None] * 3
-            assert [each.attempts for each in jobs] == [1, 0, 0]
-            waiting = [(await desk.client.job(each.id)).waiting for each in jobs]
+            assert [job.progress for job in jobs] == [None] * 3
+            assert [job.attempts for job in jobs] == [1, 0, 0]
+            waiting = [(await desk.client.job(job.id)).waiting for job in jobs]
             assert all(each is not None and "ComfyUI" in each.text for each in waiting), waiting
             await simulator.start()
             assert await desk.all_ended(batch_id) == {"completed": 3}
-            assert [each.attempts for each in await desk.jobs(batch_id)] == [2, 1, 1]
+            assert [job.attempts for job in await desk.jobs(batch_id)] == [2, 1, 1]
             await desk.agrees()

@@ -65,8 +65,8 @@ async def killed_during_script(desk: DeskProcess, simulator: Simulator, *, is_kn
     payload = {"positive": "a cat in the rain", "input_subdir": "examples"}
     job = await desk.client.submit(workflow_slug="script", input_payload=payload)
     async with asyncio.timeout(60):
-        async for each in desk.client.logs(job.id, is_followed=True):
-            if each.line.startswith("queued "):
+        async for log in desk.client.logs(job.id, is_followed=True):
+            if log.line.startswith("queued "):
                 break
         [prompt_id] = await prompts_in(simulator)
         while is_known and prompt_id not in held_by(desk).read_text():  # noqa: ASYNC110
@@ -130,8 +130,8 @@ async def test_prefetched_script_job_costs_no_attempt(tmp_path: Path) -> None:
             ]
             folder = desk.folder / "data" / "worker" / "desk" / "held"
             async with asyncio.timeout(60):
-                async for each in desk.client.logs(first, is_followed=True):
-                    if each.line.startswith("queued "):
+                async for log in desk.client.logs(first, is_followed=True):
+                    if log.line.startswith("queued "):
                         break
                 while len(list(folder.glob("*.json"))) < 2:  # noqa: ASYNC110  (files send no signal)
                     await asyncio.sleep(0.05)

@@ -48,7 +48,7 @@ async def test_delete_names_its_files_and_removes_them(desk: OpenDesk, tmp_path:
 async def test_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
     slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
     batch = await desk.client.submit_batch([{}, {}], workflow_slug=slug, label="two")
-    for each in [each.id async for each in desk.client.jobs(batch_id=batch.id)]:
+    for each in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
         await desk.ended(each)
     code, out, err = await command(desk.ready.url, "delete", batch.id)
     # the question is not confirmed

@@ -27,7 +27,7 @@ async def test_commands_find_the_secret_and_open_prints_a_link(desk: OpenDesk, t
     env = {**os.environ, "COMFYRELAY_URL": desk.ready.url, "BROWSER": browser_in(tmp_path), "COLUMNS": "200"}
     ran = await commands.run("open", env=env)
     assert (ran.code, ran.err) == (0, "")
-    [link] = [each for each in ran.out.splitlines() if each.startswith(desk.ready.url)]
+    [link] = [splitline for splitline in ran.out.splitlines() if splitline.startswith(desk.ready.url)]
     # other users can see the arguments of a process
     assert "link=" not in (tmp_path / "started").read_text()
     assert link in (tmp_path / "page").read_text()
@@ -53,7 +53,7 @@ async def test_up_opens_the_page_if_asked(tmp_path: Path) -> None:
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
             shown = (await up.out.readuntil(b"Press Ctrl-C to stop.")).decode()
-        [link] = [each.split()[1] for each in shown.splitlines() if each.split()[:1] == ["page"]]
+        [link] = [splitline.split()[1] for splitline in shown.splitlines() if splitline.split()[:1] == ["page"]]
         assert "no browser" not in shown
         assert "link=" not in (tmp_path / "started").read_text()
         assert link in (tmp_path / "page").read_text()

@@ -68,17 +68,17 @@ async def test_process_count_follows_the_queue_and_is_shown(
             assert now.worker.max_concurrency == 2
             assert await asyncio.to_thread(on_gpu, metrics) == 2
             await asyncio.gather(adding, return_exceptions=True)
-            async for each in desk.client.jobs():
-                assert (await desk.ended(each.id)).status == "completed"
+            async for job in desk.client.jobs():
+                assert (await desk.ended(job.id)).status == "completed"
             assert (await desk.ended(jobs[0].id)).status == "completed"
             [slot] = await seen(desk, lambda slots: len(slots) == 1)
             assert slot.on_gpu == 1
             assert await asyncio.to_thread(on_gpu, metrics) == 1
         assert install.living == []
-    changes = [each["change"] for each in logs if each["event"] == "worker.packing" and each["change"] != "nothing"]
+    changes = [log["change"] for log in logs if log["event"] == "worker.packing" and log["change"] != "nothing"]
     assert changes == ["add", "remove"]
     # its own starts and stops cause no warning
-    assert [each for each in logs if each["log_level"] in ("warning", "error")] == []
+    assert [log for log in logs if log["log_level"] in ("warning", "error")] == []
 
 
 async def keep_adding(desk: OpenDesk, workflow: str) -> None:

@@ -71,7 +71,7 @@ async def test_taken_port_is_reported_before_anything_starts(home: Path) -> None
         process = await asyncio.create_subprocess_exec(*up, stderr=asyncio.subprocess.PIPE)
         _, err = await process.communicate()
     lines = err.decode().splitlines()
-    imported = [each.rpartition("|")[2].strip() for each in lines if each.startswith("import time:")]
+    imported = [line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")]
     assert "comfyrelay.cli.main" in imported
     # the slow imports
     assert not {"comfyrelay.desk.desk", "sqlalchemy", "fastapi"} & set(imported)

@@ -21,8 +21,8 @@ ERROR = "the tensors do not fit"
 
 def page_says(*sentences: str) -> None:
     """Check that the guide contains these sentences."""
-    for each in sentences:
-        assert each in TEXT
+    for sentence in sentences:
+        assert sentence in TEXT
 
 
 def button(where: Page | Locator, name: str) -> Locator:

@@ -48,10 +48,10 @@ class Terminal:
         self._processes.append(process)
 
     async def close(self) -> None:
-        for each in self._processes:
+        for process in self._processes:
             with contextlib.suppress(ProcessLookupError):
-                os.killpg(each.pid, signal.SIGTERM)
-        await asyncio.gather(*(each.wait() for each in self._processes))
+                os.killpg(process.pid, signal.SIGTERM)
+        await asyncio.gather(*(process.wait() for process in self._processes))
 
 
 async def printed(log: Path) -> str:

@@ -157,4 +157,4 @@ async def test_server_worker_and_simulator_run_a_job_and_stop_on_ctrl_c(tmp_path
             await end(worker, CTRL_C, logs["worker"])
         await end(server, CTRL_C, logs["server"])
         await end(simulator, CTRL_C, logs["simulator"])
-    assert not any("Traceback" in each.read_text() for each in logs.values())
+    assert not any("Traceback" in log.read_text() for log in logs.values())

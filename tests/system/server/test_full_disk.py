@@ -45,7 +45,7 @@ async def test_full_disk_is_503_until_space_is_free_and_logs_no_secret(tmp_path:
         answers = [await rotate() for _ in range(40)]
         problem = problem_of(answers[-1], 503)
         assert "its disk is full" in problem["detail"]
-        assert {each.status_code for each in answers} <= {200, 503}
+        assert {answer.status_code for answer in answers} <= {200, 503}
         assert "disk is full" in problem_of(await server.http.get("/readyz"), 503)["errors"]["main"]
         resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (hard, hard))
         assert (await rotate()).is_success

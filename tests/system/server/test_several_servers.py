@@ -62,7 +62,7 @@ async def site(real_postgres_backend: PostgresBackend, tmp_path: Path) -> AsyncI
             secret = (await engine.accounts.sign_in.issue(user, name="test")).secret
             await engine.catalogue.workflows.create(slug="clip", graph=GRAPH, properties=[PROMPT])
             effect = await engine.catalogue.effects.create(slug="clip", workflow_slug="clip", credits_cost=1)
-            await engine.fleet.fleets.create(slug="home", max_workers=1000, workflow_slugs=["clip"])
+            await engine.workers.fleets.create(slug="home", max_workers=1000, workflow_slugs=["clip"])
             yield Site(engine, settings, user, {"Authorization": f"Bearer {secret}"}, effect.id)
 
 

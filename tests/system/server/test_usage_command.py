@@ -26,8 +26,8 @@ async def test_command_prints_the_usage(sqlite_backend: SqliteBackend, tmp_path:
         async with Engine(Settings(data_dir=tmp_path, database_url=central, shards=shards)) as engine:
             await engine.catalogue.workflows.create(slug="clip", graph={"1": {"class_type": "A", "inputs": {}}})
             effect = await engine.catalogue.effects.create(slug="clip", workflow_slug="clip", credits_cost=0)
-            await engine.fleet.fleets.create(slug="home", workflow_slugs=["clip"], machines=PRICED)
-            registered = await engine.fleet.workers.register(
+            await engine.workers.fleets.create(slug="home", workflow_slugs=["clip"], machines=PRICED)
+            registered = await engine.workers.workers.register(
                 worker_id="gpu-1", fleet_slug="home", instance_type="g5.xlarge"
             )
             assert registered.workflows == ["clip"]
@@ -37,7 +37,7 @@ async def test_command_prints_the_usage(sqlite_backend: SqliteBackend, tmp_path:
             )
             [leased] = await engine.queue.leasing.lease(LeaseRequest(worker_id="gpu-1", providers=["self_hosted"]))
             await engine.queue.settle.complete(leased.dispatch_id, leased.lease_token, output=OUTPUT)
-            assert await engine.scaling.usage.run_once() == 1
+            assert await engine.autoscaling.usage.run_once() == 1
         printed = await commands.run("fleet", "costs", "--json", env=env)
         [row] = json.loads(printed.out)
         assert (row["name"], row["jobs"]) == ("home", 1)

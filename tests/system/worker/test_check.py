@@ -57,7 +57,7 @@ async def test_check_with_warnings_succeeds(system: System) -> None:
     graph["2"]["class_type"] = "NoSuchNode"
     await system.effect("rare", graph, properties=[])
     code, text = await system.checked("--json", comfyui_folders=system.folder)
-    found = {each["about"]: (each["verdict"], each["text"]) for each in json.loads(text)}
+    found = {load["about"]: (load["verdict"], load["text"]) for load in json.loads(text)}
     assert code == 0, text
     assert found["workflow rare"][0] == "lacking"
     assert "Missing: NoSuchNode" in found["workflow rare"][1]

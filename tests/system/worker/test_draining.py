@@ -237,7 +237,11 @@ class AutoScalingApi:
 
     @property
     def completed(self) -> list[dict[str, str]]:
-        return [each for each in self.received_calls if each["Action"] == "CompleteLifecycleAction"]
+        return [
+            received_call
+            for received_call in self.received_calls
+            if received_call["Action"] == "CompleteLifecycleAction"
+        ]
 
 
 @pytest.fixture

@@ -62,26 +62,26 @@ async def test_job_that_fails_on_one_worker_succeeds_on_another(system: System) 
 async def test_job_that_fails_on_one_gpu_succeeds_on_the_next(system: System) -> None:
     effect = await system.plain_effect()
     # blocked before the failing node, until the job's worker is known and the other is healthy
-    stuck = [each.misbehave(Stuck(class_type="EmptyImage")) for each in system.simulators]
-    for each in system.simulators:
-        each.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
+    stuck = [simulator.misbehave(Stuck(class_type="EmptyImage")) for simulator in system.simulators]
+    for simulator in system.simulators:
+        simulator.misbehave(Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", message="no torch"))
     await system.started()
     job = await system.plain(effect)
     async with asyncio.timeout(PATIENCE_SECONDS):
-        while not (given := [each.log.prompts_queued for each in system.simulators]).count(1):  # noqa: ASYNC110
+        while not (given := [simulator.log.prompts_queued for simulator in system.simulators]).count(1):  # noqa: ASYNC110
             await asyncio.sleep(0.01)
     first = given.index(1)
     system.simulators[1 - first].behave()
     stuck[first].end()
     await system.completed(job)
-    assert [each.log.prompts_queued for each in system.simulators] == [1, 1]
+    assert [simulator.log.prompts_queued for simulator in system.simulators] == [1, 1]
     assert (await system.job(job))["attempts"] == 1
 
 
 @pytest.mark.parametrize("simulators", [2])
 async def test_job_moved_to_another_gpu_waits_there_and_restarts(system: System) -> None:
     effect = await system.plain_effect()
-    stuck = [each.misbehave(Stuck(class_type="ImageInvert")) for each in system.simulators]
+    stuck = [simulator.misbehave(Stuck(class_type="ImageInvert")) for simulator in system.simulators]
     worker = await system.started(prefetch=0)
     jobs = [await system.plain(effect) for _ in range(2)]
     await worker.until_said("worker.job_runs", count=2)
@@ -93,10 +93,10 @@ async def test_job_moved_to_another_gpu_waits_there_and_restarts(system: System)
     await system.until_phase(moved, "waiting")
     assert "began_at" not in (await system.job(moved))["progress"]
     stuck[1].end()
-    for each in jobs:
-        await system.completed(each)
+    for job in jobs:
+        await system.completed(job)
     lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{moved}/logs"))["items"]]
-    assert [each for each in lines if each.startswith("Running on")] == [
+    assert [line for line in lines if line.startswith("Running on")] == [
         "Running on comfyui-1.",
         "Running on comfyui-2.",
     ]
@@ -125,7 +125,7 @@ async def test_job_too_large_for_the_gpu_fails_with_advice_and_no_charge(system:
     assert "GiB of the GPU to itself" in found["error"]
     assert "Use fewer pixels or frames" in found["error"]
     lines = [each["line"] for each in (await system.user("GET", f"/ai-jobs/{job}/logs"))["items"]]
-    assert any("it runs again, alone on its GPU." in each for each in lines)
+    assert any("it runs again, alone on its GPU." in line for line in lines)
 
 
 async def test_gpu_in_a_bad_state_gets_no_jobs_until_comfyui_restarts(system: System) -> None:

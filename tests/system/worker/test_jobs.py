@@ -90,8 +90,8 @@ async def test_waiting_jobs_run_in_order(system: System) -> None:
     effect = await system.plain_effect()
     jobs = [await system.plain(effect) for _ in range(5)]
     await system.started()
-    pictures = await asyncio.gather(*(system.completed(each) for each in jobs))
-    assert len({colour_of(each) for each in pictures}) == 5
+    pictures = await asyncio.gather(*(system.completed(job) for job in jobs))
+    assert len({colour_of(picture) for picture in pictures}) == 5
 
 
 async def test_prefetched_job_moves_to_an_idle_worker(system: System) -> None:
@@ -218,8 +218,8 @@ async def test_worker_can_serve_both_providers(system: System) -> None:
             comfy_providers="self_hosted,cloud", comfy_cloud_api_key="the-key", comfy_cloud_base_url=cloud.url
         )
         jobs = [await system.image(here), await system.image(there)]
-        for each in jobs:
-            await system.completed(each)
+        for job in jobs:
+            await system.completed(job)
         assert (system.simulator.log.prompts_queued, cloud.log.prompts_queued) == (1, 1)
 
 
@@ -247,8 +247,8 @@ async def test_next_input_is_fetched_while_a_job_runs(system: System) -> None:
     await system.files.until_asked("GET /files/tenants/", 2)
     assert system.simulator.log.prompts_queued == 1
     stuck.end()
-    for each in jobs:
-        await system.completed(each)
+    for job in jobs:
+        await system.completed(job)
 
 
 async def test_worker_claims_only_jobs_of_its_workflows(system: System) -> None:

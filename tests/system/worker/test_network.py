@@ -170,7 +170,7 @@ async def test_expired_urls_are_requested_again(system: System, prefix: bytes) -
     system.files.hold(prefix)
     await system.started()
     await system.files.until_held()
-    held = next(each for each in reversed(system.files.requests) if each.encode().startswith(prefix))
+    held = next(request for request in reversed(system.files.requests) if request.encode().startswith(prefix))
     async with asyncio.timeout(PATIENCE_SECONDS):
         # the server reports when its URLs have expired
         while (await _status(system, held)) != 403:  # noqa: ASYNC110

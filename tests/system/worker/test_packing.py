@@ -102,7 +102,7 @@ async def test_processes_are_added_while_jobs_wait(tmp_path: Path) -> None:
             assert len(gpus.gpus()[0].processes) == 3
             assert packer.decided[KEY].processes == 3
             assert "trying 3 processes" in (packer.decided[KEY].changed or "")
-    changes = [each for each in logs if each["event"] == "worker.packing" and each["change"] == "add"]
+    changes = [log for log in logs if log["event"] == "worker.packing" and log["change"] == "add"]
     assert len(changes) == 2
     assert "another process needs 5.0 GiB of 19.0 GiB free: trying 2 processes." in changes[0]["why"]
 
@@ -214,7 +214,7 @@ async def test_process_with_a_pinned_workflow_is_kept(tmp_path: Path) -> None:
         newest = gpus.gpus()[0].processes[-1]
         enqueue, pool.enqueue = pool.enqueue, _refuse  # type: ignore[method-assign]
         await asyncio.gather(*pool.jobs.values())
-        others = [each for each in pool.stats().clients if each != newest]
+        others = [client for client in pool.stats().clients if client != newest]
         await (await enqueue(picture(0), keep_loaded=True, exclude_clients=others))
         await until_reason(packer, lambda reason: reason == "1 process: no jobs are waiting.")
         assert gpus.gpus()[0].processes == (newest,)

@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.domain.autoscaling.capacity import Load, arriving
 from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.autoscaling.limits import pause_left
-from comfyrelay.domain.autoscaling.observation import QueuedWork, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.observation import QueuedWork, ObservedFleet, ObservedMachine
 from comfyrelay.domain.autoscaling.plan import Launch
 from comfyrelay.domain.autoscaling.schedules import at_least
 from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, Schedule
@@ -335,7 +335,7 @@ def test_paused_fleet_does_nothing_with_a_reason() -> None:
 
 
 @pytest.mark.parametrize("seen", [fleet(is_dry_run=True), fleet(can_launch=False)])
-def test_report_states_the_planned_action(seen: SeenFleet) -> None:
+def test_report_states_the_planned_action(seen: ObservedFleet) -> None:
     found = plan([waiting(9)], seen)
     assert found.is_report
     assert launched(found) > 0
@@ -457,7 +457,7 @@ class TestUnknownPrices:
         assert launched(plan([], seen)) == 2
 
     @pytest.mark.parametrize("machines", [(), (ready(),)])
-    def test_zero_budget_launches_no_machine(self, machines: tuple[SeenMachine, ...]) -> None:
+    def test_zero_budget_launches_no_machine(self, machines: tuple[ObservedMachine, ...]) -> None:
         found = plan([], fleet(*machines, min_machines=8, cost_per_hour=0.0))
         assert found.is_nothing
         assert "the limit is 0 an hour" in found.reason

@@ -163,7 +163,7 @@ def test_refusals_are_no_launches() -> None:
 def test_type_that_was_refused_lately_is_not_tried(row: MachineRecord, left: list[str], all_refused: bool) -> None:
     types = [InstanceType(name="a"), InstanceType(name="b")]
     found = available_types(types, [row], NOW)
-    assert ([each.name for each in found.types], found.all_refused) == (left, all_refused)
+    assert ([type_.name for type_ in found.types], found.all_refused) == (left, all_refused)
 
 
 def test_fleet_without_types_waits_after_a_refusal() -> None:

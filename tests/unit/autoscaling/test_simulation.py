@@ -59,7 +59,7 @@ def test_every_request_is_served_and_the_fleet_returns_to_none(
     setting = SPOT if is_spot else WorldSettings()
     simulation = Simulation(arriving, scaling_of(policy, setting), setting, seed=seed)
     outcome = simulation.run()
-    assert all(each >= 0 for each in outcome.waits)
+    assert all(wait >= 0 for wait in outcome.waits)
     assert outcome.most_machines <= setting.max_machines
     assert outcome.busy_ended == 0
     work = sum(each.duration_seconds for each in arriving)
@@ -229,15 +229,15 @@ def test_plot_is_an_svg_with_a_mark_for_each() -> None:
     found.append(lower_bound(arriving, WorldSettings()))
     svg = ElementTree.fromstring(trade_off(found, "30 <requests>", "boot 180 s"))
     texts = [each for each in svg.findall("{http://www.w3.org/2000/svg}text") if each.get("x")]
-    assert {"30 <requests>", "boot 180 s", "dashed: what our policies offer"} <= {each.text for each in texts}
-    labels = [each for each in texts if any((each.text or "").startswith(f"{one.policy}:") for one in found)]
+    assert {"30 <requests>", "boot 180 s", "dashed: what our policies offer"} <= {text.text for text in texts}
+    labels = [text for text in texts if any((text.text or "").startswith(f"{one.policy}:") for one in found)]
     assert len(labels) == 4
-    for each in labels:
-        left, top = float(each.get("x", 0)), float(each.get("y", 0))
+    for label in labels:
+        left, top = float(label.get("x", 0)), float(label.get("y", 0))
         assert left >= LEFT
-        assert left + LETTER * len(each.text or "") <= WIDTH - RIGHT + 0.1
+        assert left + LETTER * len(label.text or "") <= WIDTH - RIGHT + 0.1
         assert TOP <= top <= HEIGHT - BOTTOM
-    assert len({(each.get("x"), each.get("y")) for each in labels}) == 4
+    assert len({(label.get("x"), label.get("y")) for label in labels}) == 4
     assert len(svg.findall("{http://www.w3.org/2000/svg}circle")) == 4
     assert "30 <requests>" in (svg.findtext("{http://www.w3.org/2000/svg}title") or "")
 

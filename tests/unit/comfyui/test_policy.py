@@ -150,8 +150,8 @@ class TestClasses:
 
     def test_list_is_written_as_names_are_compared(self) -> None:
         words = [each for patterns in DANGERS.values() for each in patterns.split()]
-        assert all(set(each.strip("*")) <= set(string.ascii_lowercase + string.digits) for each in words)
-        assert [each for each in words if len(each.strip("*")) < 3] == []
+        assert all(set(word.strip("*")) <= set(string.ascii_lowercase + string.digits) for word in words)
+        assert [word for word in words if len(word.strip("*")) < 3] == []
         assert len(words) == len(set(words))
 
     def test_administrator_denies_more_and_allows_what_is_on_the_list(self) -> None:
@@ -181,7 +181,7 @@ class TestClasses:
         for name in ("secret.png", "x.png [output]", "/etc/passwd"):
             foreign = node("LoadImage", image=name)
             policy_says = (refusal(foreign, policy, info=INFO), refusal(foreign, policy, info=INFO, is_effect=True))
-            assert all("which is not a file of this job" in str(each) for each in policy_says)
+            assert all("which is not a file of this job" in str(policy_say) for policy_say in policy_says)
 
     def test_nodes_and_links_of_an_effect_are_its_administrators(self) -> None:
         policy = GraphPolicy(denied=["PreviewAny"], is_shared=True)

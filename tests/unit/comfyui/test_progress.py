@@ -115,7 +115,7 @@ def test_other_frames_are_ignored(frame: bytes) -> None:
 
 
 def entry(*messages: tuple[str, dict[str, Any]], status: str = "success") -> dict[str, Any]:
-    return {"status": {"status_str": status, "messages": [list(each) for each in messages]}}
+    return {"status": {"status_str": status, "messages": [list(message) for message in messages]}}
 
 
 def test_messages_decide_the_outcome_over_a_stale_status() -> None:

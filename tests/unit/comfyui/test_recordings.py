@@ -28,7 +28,7 @@ def events_of(name: str) -> tuple[RunProgress, list[str], dict[str, Any]]:
     for message in recording(name)["ws"]:
         if message["data"].get("prompt_id") == prompt_id:
             progress.handle_message(message["type"], message["data"])
-    entry = next(each["response"][prompt_id] for each in exchanges if prompt_id in (each["response"] or {}))
+    entry = next(exchange["response"][prompt_id] for exchange in exchanges if prompt_id in (exchange["response"] or {}))
     return progress, [type(event).__name__ for event in events], entry
 
 

@@ -67,7 +67,9 @@ def test_dependencies_of_an_image_are_pinned_by_hash(dockerfile: Path) -> None:
 
 
 def test_copied_files_exist_and_are_in_the_build_context(dockerfile: Path) -> None:
-    kept = [each[1:] for each in (ROOT / ".dockerignore").read_text().splitlines() if each.startswith("!")]
+    kept = [
+        splitline[1:] for splitline in (ROOT / ".dockerignore").read_text().splitlines() if splitline.startswith("!")
+    ]
     copied = [each for each in of_kind(dockerfile, "COPY") if not each.startswith("--from")]
     sources = [word for each in copied for word in each.split()[:-1]]
     defaults = dict(each.split("=", maxsplit=1) for each in of_kind(dockerfile, "ARG") if "=" in each)

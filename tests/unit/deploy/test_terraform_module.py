@@ -116,7 +116,7 @@ def test_variables_and_outputs_are_typed_and_documented() -> None:
             assert inputs[name] == f"`{variable['default']}`", name
     blocks = read_blocks("output")
     assert outputs.keys() == blocks.keys()
-    assert all("description" in each for each in blocks.values())
+    assert all("description" in block for block in blocks.values())
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ def refusal(**values: Any) -> InvalidInput:
 
 
 def seeds_of(items: list[PlannedItem]) -> list[int | None]:
-    return [each.seed for each in items]
+    return [item.seed for item in items]
 
 
 class TestProduct:
@@ -38,17 +38,17 @@ class TestProduct:
         self, inputs: list[str], prompts: list[str], negatives: list[str], tries: int
     ) -> None:
         items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries)
-        found = [(each.input, each.payload.get("prompt"), each.payload.get("negative_prompt")) for each in items]
+        found = [(item.input, item.payload.get("prompt"), item.payload.get("negative_prompt")) for item in items]
         lists: list[list[Any]] = [inputs, prompts, negatives]
         combinations = itertools.product(*(each or [None] for each in lists))
-        assert found == [each for each in combinations for _ in range(tries)]
+        assert found == [combination for combination in combinations for _ in range(tries)]
 
     def test_empty_request_is_one_item_with_the_defaults(self) -> None:
         assert expand() == [PlannedItem(input=None)]
 
     def test_all_items_have_the_common_values_and_a_prompt_of_the_list_goes_first(self) -> None:
         items = expand(prompts=["a", "b"], base={"steps": 4, "prompt": "x", "seed": 9})
-        assert [each.payload for each in items] == [
+        assert [item.payload for item in items] == [
             {"steps": 4, "prompt": "a", "seed": 9},
             {"steps": 4, "prompt": "b", "seed": 9},
         ]
@@ -92,7 +92,7 @@ class TestPairwise:
         inputs, prompts = zip(*pairs, strict=True)
         items = expand(inputs=inputs, prompts=prompts, negatives=negatives, tries=tries, mode=Mode.PAIRWISE)
         assert len(items) == len(pairs) * (len(negatives) or 1) * tries
-        assert [(each.input, each.payload["prompt"]) for each in items[:: (len(negatives) or 1) * tries]] == pairs
+        assert [(item.input, item.payload["prompt"]) for item in items[:: (len(negatives) or 1) * tries]] == pairs
 
     @pytest.mark.parametrize(("inputs", "prompts"), [(["a"], []), (["a"], ["b", "c"]), ([], ["a"])])
     def test_lists_of_different_lengths_are_refused_with_both_counts(
@@ -113,8 +113,8 @@ class TestSeeds:
     @given(plans, st.integers(1, 50))
     def test_each_item_has_a_valid_seed_that_matches_its_payload(self, plan: SeedPlan, tries: int) -> None:
         items = expand(tries=tries, seeds=plan, rng=random.Random(1))
-        assert all(each.seed is not None and 0 <= each.seed <= plan.largest for each in items)
-        assert [each.payload["seed"] for each in items] == seeds_of(items)
+        assert all(item.seed is not None and 0 <= item.seed <= plan.largest for item in items)
+        assert [item.payload["seed"] for item in items] == seeds_of(items)
 
     def test_fixed_is_the_same_for_all(self) -> None:
         plan = SeedPlan(mode=SeedMode.FIXED, start=LARGEST_SEED)
@@ -151,7 +151,7 @@ class TestSeeds:
 class TestLabels:
     def test_label_names_input_prompt_and_attempt(self) -> None:
         items = expand(inputs=[Path("in/red fox.png")], prompts=["walks\n on"], tries=2)
-        assert [each.label for each in items] == ["red fox · walks on · try 1", "red fox · walks on · try 2"]
+        assert [item.label for item in items] == ["red fox · walks on · try 1", "red fox · walks on · try 2"]
 
     def test_long_prompt_is_cut_between_words(self) -> None:
         (item,) = expand(prompts=["word " * 100])

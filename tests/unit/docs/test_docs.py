@@ -49,14 +49,14 @@ def commands() -> Iterator[tuple[str, list[str]]]:
     pending: list[tuple[str, Any]] = [("comfyrelay", typer.main.get_command(app))]
     while pending:
         name, command = pending.pop()
-        yield name, [word for each in command.params for word in each.opts]
+        yield name, [word for param in command.params for word in param.opts]
         pending.extend((f"{name} {word}", each) for word, each in getattr(command, "commands", {}).items())
 
 
 def anchors(page: Path) -> set[str]:
     """The anchors of a page's headings, as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", _FENCED.sub("", read(page)), re.M)
-    return {re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in headings}
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def links() -> list[tuple[Path, str]]:
@@ -64,11 +64,11 @@ def links() -> list[tuple[Path, str]]:
     return [(page, link) for page, link in found if "://" not in link]
 
 
-@pytest.mark.parametrize(("name", "options"), [pytest.param(*each, id=each[0]) for each in commands()])
+@pytest.mark.parametrize(("name", "options"), [pytest.param(*command, id=command[0]) for command in commands()])
 def test_every_command_and_option_is_documented(name: str, options: list[str]) -> None:
     text = read(REFERENCE / "cli.md")
     about = text if name == "comfyrelay" else section(text, f"## {name}")
-    assert [each for each in options if f"`{each}`" not in about] == []
+    assert [option for option in options if f"`{option}`" not in about] == []
 
 
 def shown_default(settings: type[BaseModel], name: str) -> str:
@@ -143,8 +143,8 @@ def test_every_table_is_documented(heading: str, table: str) -> None:
 
 def test_documented_constraints_exist() -> None:
     tables = [*central.metadata.tables.values(), *tenant.metadata.tables.values()]
-    ddl = "\n".join(str(CreateTable(each)) for each in tables)
-    known = {*re.findall(r"CONSTRAINT (\w+)", ddl), *(str(index.name) for each in tables for index in each.indexes)}
+    ddl = "\n".join(str(CreateTable(table)) for table in tables)
+    known = {*re.findall(r"CONSTRAINT (\w+)", ddl), *(str(index.name) for table in tables for index in table.indexes)}
     documented = set(re.findall(r"`((?:uq|ck|fk|ix)_\w+)`", read(REFERENCE / "schema.md")))
     assert documented - known == set()
 
@@ -167,7 +167,7 @@ def threats() -> list[str]:
     return [row for row in rows if not row.endswith("| test |") and set(row) - set("|-")]
 
 
-@pytest.mark.parametrize("row", [pytest.param(each, id=each[2:50]) for each in threats()])
+@pytest.mark.parametrize("row", [pytest.param(threat, id=threat[2:50]) for threat in threats()])
 def test_every_threat_names_its_tests(row: str) -> None:
     named = re.findall(r"`(tests/[\w/]+\.py)`((?: \(`\w+`(?:, `\w+`)*\))?)", row.rpartition(" | ")[2])
     assert named
@@ -219,7 +219,7 @@ def test_places_named_in_the_architecture_exist() -> None:
     assert places
     roots = (ROOT / "src" / "comfyrelay", ROOT)
     # `http/` and the like are folders of the package that the row names
-    assert [each for each in places if "/" in each[:-1] and not any((root / each).exists() for root in roots)] == []
+    assert [place for place in places if "/" in place[:-1] and not any((root / place).exists() for root in roots)] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -14,7 +14,7 @@ def at(seconds: float) -> datetime:
 
 
 def done(*ends: float) -> list[CompletedItem]:
-    return [CompletedItem(at(each - 100), at(each)) for each in ends]
+    return [CompletedItem(at(end - 100), at(end)) for end in ends]
 
 
 def test_estimate_uses_the_time_between_completions() -> None:

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.autoscaling.burst import (
-    NOBODY_LEFT,
+    NO_CLOUD_WORKER,
     BurstRunner,
-    BurstSnapshot,
-    Money,
+    BurstInput,
+    BurstBudget,
     WaitingJob,
     accepted_wait,
     decide_bursts,
 )
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Provider
 from comfyrelay.errors import Fault
@@ -28,7 +28,7 @@ AMOUNTS = st.sampled_from([0, 1, 600, 6_000, 200_000])
 RUNNERS = st.builds(
     BurstRunner,
     machine=st.builds(
-        SeenMachine,
+        ObservedMachine,
         id=st.just("one"),
         state=st.sampled_from(MachineState),
         slots=st.integers(1, 3),
@@ -53,7 +53,7 @@ JOBS = st.builds(
 )
 CLOUDS = st.sampled_from([1, 20]).map(
     lambda slots: BurstRunner(
-        machine=SeenMachine(id="cloud", state=MachineState.READY, slots=slots), workflows=frozenset({1, 2, 3})
+        machine=ObservedMachine(id="cloud", state=MachineState.READY, slots=slots), workflows=frozenset({1, 2, 3})
     )
 )
 
@@ -63,16 +63,16 @@ def numbered(first: int) -> st.SearchStrategy[list[WaitingJob]]:
     return jobs.map(lambda found: [replace(each, id=first + number) for number, each in enumerate(found)])
 
 
-def snapshots() -> st.SearchStrategy[BurstSnapshot]:
+def snapshots() -> st.SearchStrategy[BurstInput]:
     of_workflows = st.dictionaries(WORKFLOWS, AMOUNTS, max_size=3)
     return st.builds(
-        BurstSnapshot,
+        BurstInput,
         here=st.lists(RUNNERS, max_size=3),
         cloud=st.lists(CLOUDS, min_size=1, max_size=2) | st.lists(RUNNERS, max_size=3),
         queue=numbered(1),
         cloud_queue=numbered(100),
         money=st.builds(
-            Money,
+            BurstBudget,
             limit_micros=st.none() | AMOUNTS,
             spent_micros=st.sampled_from([0, 0, 600]),
             workflow_limit_micros=of_workflows,
@@ -81,14 +81,14 @@ def snapshots() -> st.SearchStrategy[BurstSnapshot]:
     )
 
 
-def went(snapshot: BurstSnapshot) -> list[WaitingJob]:
+def went(snapshot: BurstInput) -> list[WaitingJob]:
     """Return the jobs of the queue that go to the cloud."""
-    ids = {each.dispatch_id for each in decide_bursts(snapshot).moves if each.to is Provider.CLOUD}
+    ids = {move.dispatch_id for move in decide_bursts(snapshot).moves if move.to is Provider.CLOUD}
     return [each for each in snapshot.queue if each.id in ids]
 
 
 @given(snapshots())
-def test_no_limit_of_money_is_ever_passed(snapshot: BurstSnapshot) -> None:
+def test_no_limit_of_money_is_ever_passed(snapshot: BurstInput) -> None:
     money, gone = snapshot.money, went(snapshot)
     costs = sum(each.expected_cost_micros for each in gone)
     if gone and money.limit_micros is not None:
@@ -100,13 +100,13 @@ def test_no_limit_of_money_is_ever_passed(snapshot: BurstSnapshot) -> None:
 
 
 @given(snapshots())
-def test_nothing_bursts_without_a_limit_and_a_price(snapshot: BurstSnapshot) -> None:
-    assert went(replace(snapshot, money=Money())) == []
+def test_nothing_bursts_without_a_limit_and_a_price(snapshot: BurstInput) -> None:
+    assert went(replace(snapshot, money=BurstBudget())) == []
     assert all(each.cloud_micros_per_second is not None for each in went(snapshot))
 
 
 @given(snapshots())
-def test_only_what_may_and_accepts_no_longer_wait_bursts_and_once(snapshot: BurstSnapshot) -> None:
+def test_only_what_may_and_accepts_no_longer_wait_bursts_and_once(snapshot: BurstInput) -> None:
     for job in went(snapshot):
         assert job.may_burst
         assert not job.has_burst
@@ -114,29 +114,29 @@ def test_only_what_may_and_accepts_no_longer_wait_bursts_and_once(snapshot: Burs
 
 
 @given(snapshots())
-def test_same_snapshot_gives_the_same_plan(snapshot: BurstSnapshot) -> None:
+def test_same_snapshot_gives_the_same_plan(snapshot: BurstInput) -> None:
     assert decide_bursts(snapshot) == decide_bursts(replace(snapshot))
 
 
 @given(snapshots())
-def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstSnapshot) -> None:
+def test_each_dispatch_moves_at_most_once_and_says_why(snapshot: BurstInput) -> None:
     plan = decide_bursts(snapshot)
-    ids = [each.dispatch_id for each in plan.moves]
+    ids = [move.dispatch_id for move in plan.moves]
     assert len(ids) == len(set(ids))
     assert not set(ids) & plan.stays.keys()
-    assert all(each.reason.endswith(".") for each in plan.moves)
+    assert all(move.reason.endswith(".") for move in plan.moves)
 
 
 @given(snapshots())
-def test_first_job_with_an_idle_machine_does_not_burst(snapshot: BurstSnapshot) -> None:
-    idle = BurstRunner(machine=SeenMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
+def test_first_job_with_an_idle_machine_does_not_burst(snapshot: BurstInput) -> None:
+    idle = BurstRunner(machine=ObservedMachine(id="idle", state=MachineState.READY), workflows=frozenset({1, 2, 3}))
     first = [replace(each, waited_seconds=0.0) for each in snapshot.queue[:1]]
     waiting = replace(snapshot, here=[idle], queue=first, cloud_queue=[])
     assert went(waiting) == []
 
 
 @given(snapshots(), SECONDS)
-def test_longer_accepted_wait_never_causes_a_burst(snapshot: BurstSnapshot, more: float) -> None:
+def test_longer_accepted_wait_never_causes_a_burst(snapshot: BurstInput, more: float) -> None:
     """For the first of a queue: the others depend on the jobs before them."""
     one = replace(snapshot, queue=snapshot.queue[:1], cloud_queue=[])
     patient = [
@@ -147,23 +147,23 @@ def test_longer_accepted_wait_never_causes_a_burst(snapshot: BurstSnapshot, more
 
 
 @given(snapshots())
-def test_only_burst_jobs_without_a_cloud_worker_return(snapshot: BurstSnapshot) -> None:
+def test_only_burst_jobs_without_a_cloud_worker_return(snapshot: BurstInput) -> None:
     able = {
         workflow
         for each in snapshot.cloud
         if each.machine.state is not MachineState.DRAINING
         for workflow in each.workflows
     }
-    back = {each.dispatch_id for each in decide_bursts(snapshot).moves if each.to is Provider.SELF_HOSTED}
+    back = {move.dispatch_id for move in decide_bursts(snapshot).moves if move.to is Provider.SELF_HOSTED}
     assert back == {each.id for each in snapshot.cloud_queue if each.has_burst and each.workflow not in able}
 
 
 def busy(*, seconds: float, workflows: Sequence[int] = (1,)) -> BurstRunner:
-    machine = SeenMachine(id="ours", state=MachineState.BUSY, leases=1, busy_seconds_left=seconds)
+    machine = ObservedMachine(id="ours", state=MachineState.BUSY, leases=1, busy_seconds_left=seconds)
     return BurstRunner(machine=machine, workflows=frozenset(workflows))
 
 
-CLOUD = BurstRunner(machine=SeenMachine(id="cloud", state=MachineState.READY, slots=2), workflows=frozenset({1}))
+CLOUD = BurstRunner(machine=ObservedMachine(id="cloud", state=MachineState.READY, slots=2), workflows=frozenset({1}))
 
 
 def job(id_: int = 1, **values: object) -> WaitingJob:
@@ -172,9 +172,9 @@ def job(id_: int = 1, **values: object) -> WaitingJob:
 
 
 def plan_of(*jobs: WaitingJob, here: Sequence[BurstRunner] = (), limit: int | None = 1_000_000) -> list[str]:
-    snapshot = BurstSnapshot(here=here, cloud=[CLOUD], queue=jobs, money=Money(limit_micros=limit))
+    snapshot = BurstInput(here=here, cloud=[CLOUD], queue=jobs, money=BurstBudget(limit_micros=limit))
     plan = decide_bursts(snapshot)
-    return [*(each.reason for each in plan.moves), *plan.stays.values()]
+    return [*(move.reason for move in plan.moves), *plan.stays.values()]
 
 
 def test_reason_states_expected_and_accepted_wait() -> None:
@@ -202,19 +202,19 @@ def test_time_already_waited_counts() -> None:
 def test_bursting_job_frees_its_place_for_the_next() -> None:
     queue = [job(number, seconds=200.0) for number in range(1, 6)]
     plan = decide_bursts(
-        BurstSnapshot(here=[busy(seconds=0)], cloud=[CLOUD], queue=queue, money=Money(limit_micros=10**9))
+        BurstInput(here=[busy(seconds=0)], cloud=[CLOUD], queue=queue, money=BurstBudget(limit_micros=10**9))
     )
     # Here 0 s and 200 s are accepted; the third would wait for 400 s, and so would each behind it.
-    assert [each.dispatch_id for each in plan.moves] == [3, 4, 5]
+    assert [move.dispatch_id for move in plan.moves] == [3, 4, 5]
 
 
 def test_job_stays_when_the_cloud_is_not_sooner() -> None:
     full = BurstRunner(
-        machine=SeenMachine(id="cloud", state=MachineState.BUSY, leases=1, busy_seconds_left=2000),
+        machine=ObservedMachine(id="cloud", state=MachineState.BUSY, leases=1, busy_seconds_left=2000),
         workflows=frozenset({1}),
     )
-    snapshot = BurstSnapshot(
-        here=[busy(seconds=1000)], cloud=[full], queue=[job()], money=Money(limit_micros=1_000_000)
+    snapshot = BurstInput(
+        here=[busy(seconds=1000)], cloud=[full], queue=[job()], money=BurstBudget(limit_micros=1_000_000)
     )
     plan = decide_bursts(snapshot)
     assert (plan.moves, list(plan.stays.values())) == (
@@ -237,8 +237,8 @@ def test_job_that_stays_says_why(limit: int | None, text: str) -> None:
 
 def test_burst_job_returns_and_cloud_only_job_stays() -> None:
     burst, own = job(1, has_burst=True), job(2)
-    plan = decide_bursts(BurstSnapshot(here=[], cloud=[], queue=[], cloud_queue=[burst, own]))
-    assert [(each.dispatch_id, each.to, each.reason) for each in plan.moves] == [(1, Provider.SELF_HOSTED, NOBODY_LEFT)]
+    plan = decide_bursts(BurstInput(here=[], cloud=[], queue=[], cloud_queue=[burst, own]))
+    assert [(move.dispatch_id, move.to, move.reason) for move in plan.moves] == [(1, Provider.SELF_HOSTED, NO_CLOUD_WORKER)]
 
 
 def test_strictest_wait_that_is_set_counts() -> None:

@@ -106,7 +106,7 @@ def test_move_keeps_everybody_elses_place(queue: tuple[list[Place], list[Place],
     own, others, moving = queue
     every = sorted([*own, *others], key=lambda each: each.rank)
     after = order_after(every, move(own, moving, to))
-    assert [after.index(each.id) for each in others] == [every.index(each) for each in others]
+    assert [after.index(other.id) for other in others] == [every.index(other) for other in others]
 
 
 @given(queues(), st.sampled_from(MoveTo))

@@ -69,7 +69,7 @@ class World:
             away=frozenset(self.away),
             starting=len(self.starting),
             waiting=self.waiting,
-            running=sum(each is not None for each in self.processes.values()),
+            running=sum(process is not None for process in self.processes.values()),
             workflows=frozenset(name for name, _ in self.mix) if self.waiting else frozenset(),
             memory_bytes=self.memory_bytes,
             free_bytes=self.memory_bytes - len(self.processes) * self.copy_bytes,
@@ -101,7 +101,7 @@ class World:
     def find(self) -> None:
         """All crashed processes are back."""
         found = {**self.processes, **dict.fromkeys(self.away)}
-        self.processes = dict(sorted(found.items(), key=lambda each: int(each[0][1:])))
+        self.processes = dict(sorted(found.items(), key=lambda item: int(item[0][1:])))
         self.away = set()
 
     def _start(self) -> None:
@@ -148,11 +148,11 @@ class World:
 
     @property
     def changes(self) -> list[PackingChange]:
-        return [each.change for each in self.decisions if each.change is not PackingChange.NOTHING]
+        return [decision.change for decision in self.decisions if decision.change is not PackingChange.NOTHING]
 
     @property
     def told(self) -> str:
-        return " ".join(each.reason for each in self.decisions)
+        return " ".join(decision.reason for decision in self.decisions)
 
 
 def shared(thread: float, gpu: float) -> Callable[[int], float]:
@@ -186,7 +186,7 @@ def test_gpu_that_one_process_fills_keeps_one() -> None:
     world = World(seconds=shared(0.0, 1.0))
     assert world.run(200) == 1
     assert world.changes == [PackingChange.ADD, PackingChange.REMOVE]
-    assert any("below the required 10%: back to 1." in each.reason for each in world.decisions)
+    assert any("below the required 10%: back to 1." in decision.reason for decision in world.decisions)
 
 
 def test_several_processes_are_tried_together_if_one_gains_too_little() -> None:
@@ -219,7 +219,10 @@ def test_processes_that_no_longer_fit_are_removed() -> None:
     assert world.run(600) > 2
     world.copy_bytes, world.decisions = 30 * GIB, []
     assert world.run(20) == 2
-    assert "GPU memory is low" in next(each for each in world.decisions if each.change is PackingChange.REMOVE).reason
+    assert (
+        "GPU memory is low"
+        in next(decision for decision in world.decisions if decision.change is PackingChange.REMOVE).reason
+    )
     world.copy_bytes = 70 * GIB
     assert world.run(300) == 1
 
@@ -421,7 +424,7 @@ def test_turn_in_which_work_ran_out_does_not_count() -> None:
     assert world.packing.trial is not None
     world.waiting = 1000
     world.run(30)
-    assert any("2 processes complete" in each.reason and "kept" in each.reason for each in world.decisions)
+    assert any("2 processes complete" in decision.reason and "kept" in decision.reason for decision in world.decisions)
 
 
 def test_lost_process_ends_its_trial_and_is_retried_later() -> None:
@@ -514,7 +517,7 @@ def test_count_settles_while_the_work_stays_the_same(world: World) -> None:
     world.run(100, by=long_looks(world))
     assert len(world.changes) == settled
     # up, and at most once back
-    assert "".join("+" if each is PackingChange.ADD else "-" for each in world.changes).count("-+") == 0
+    assert "".join("+" if change is PackingChange.ADD else "-" for change in world.changes).count("-+") == 0
     assert len(world.processes) * world.copy_bytes <= world.memory_bytes or len(world.processes) == 1
 
 
@@ -556,7 +559,7 @@ def test_more_resources_never_reduce_the_count(seen: GpuObservation, packing: Pa
 @given(world=worlds, looks=st.integers(1, 60))
 def test_every_decision_says_why(world: World, looks: int) -> None:
     world.run(looks)
-    assert all(each.reason.endswith(".") and len(each.reason) > 10 for each in world.decisions)
+    assert all(decision.reason.endswith(".") and len(decision.reason) > 10 for decision in world.decisions)
 
 
 # Events at a look: a process crashes, all are back, the next start fails, one is abandoned.
@@ -573,14 +576,14 @@ def test_count_fits_settles_and_returns_to_one_after_any_events(
 ) -> None:
     """The check for memory is where a process is added."""
     world.mix, world.start_looks = mix, start_looks
-    for each in happenings:
-        if each == "lose" and len(world.processes) > 1:
+    for happening in happenings:
+        if happening == "lose" and len(world.processes) > 1:
             world.lose(pick.choice(list(world.processes)))
-        elif each == "find":
+        elif happening == "find":
             world.find()
-        elif each == "fail":
+        elif happening == "fail":
             world.failure = "It broke."
-        elif each == "gone" and world.away:
+        elif happening == "gone" and world.away:
             world.away.pop()
         world.look(long_looks(world))
     world.find()

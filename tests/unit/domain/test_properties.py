@@ -73,7 +73,7 @@ def test_null_means_not_sent() -> None:
 def test_only_what_the_user_sent_is_marked_as_the_users() -> None:
     mine, fixed = prop(key="mine"), prop(key="fixed", default_value="x", user_configurable=False)
     values = resolve([mine, fixed], overrides={}, user_input={"mine": "y"})
-    assert {each.property.key: each.from_user for each in values} == {"mine": True, "fixed": False}
+    assert {value.property.key: value.from_user for value in values} == {"mine": True, "fixed": False}
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ BORDER = prop("number", key="border", default_value=10, is_whole=True, minimum=0
 def border(**sent: Any) -> Any:
     overrides = sent.pop("overrides", {})
     values = resolve([STEPS, BORDER], overrides=overrides, user_input=sent)
-    return {each.property.key: each.value for each in values}["border"]
+    return {value.property.key: value.value for value in values}["border"]
 
 
 class TestLinkedValues:
@@ -275,7 +275,7 @@ class TestSeedsToDraw:
             st.none() | st.integers(-3, 3),
             st.booleans(),
         ),
-        unique_by=lambda each: each.key,
+        unique_by=lambda build: build.key,
     ),
     st.dictionaries(
         st.sampled_from([*Role, "a", "b"]).map(str), st.none() | st.integers() | st.floats() | st.text() | st.booleans()
@@ -283,7 +283,7 @@ class TestSeedsToDraw:
 )
 def test_preset_sets_valid_values_and_lists_unused_keys(properties: list[Property], preset: dict[str, Any]) -> None:
     applied = apply_preset(preset, properties)
-    by_key = {each.key: each for each in properties}
+    by_key = {property_.key: property_ for property_ in properties}
     assert all(problem_with(by_key[key], value) is None for key, value in applied.values.items())
     assert all({key, by_key[key].role} & preset.keys() for key in applied.values)
     used = {name for key in applied.values for name in (key, by_key[key].role)}

@@ -56,7 +56,7 @@ def routed(claims: Sequence[Claim], rows: Sequence[Candidate], policy: WarmPolic
 
 
 def ids(routing: Routing, key: int = 0) -> list[int]:
-    return [each.dispatch.id for each in routing.grants if each.claim.key == key]
+    return [grant.dispatch.id for grant in routing.grants if grant.claim.key == key]
 
 
 class TestOrder:
@@ -85,7 +85,7 @@ class TestPrefetch:
 
     def test_grant_beyond_the_free_slots_is_a_prefetch(self) -> None:
         routing = routed([claim(limit=5, free=1, prefetch=2)], candidates("aaaaa"))
-        assert [each.is_prefetch for each in routing.grants] == [False, True, True]
+        assert [grant.is_prefetch for grant in routing.grants] == [False, True, True]
 
 
 class TestWarmPreference:

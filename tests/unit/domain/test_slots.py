@@ -77,7 +77,7 @@ def test_older_worker_has_as_many_slots_as_jobs_at_once(comfyui: Any) -> None:
 
 @pytest.mark.parametrize("state", [WorkerState.OFFLINE, WorkerState.DRAINING, WorkerState.REVOKED, WorkerState.IDLE])
 def test_slots_without_a_job_are_what_their_worker_is(state: WorkerState) -> None:
-    assert [each.state for each in slots(state=state)] == [state, state]
+    assert [slot.state for slot in slots(state=state)] == [state, state]
 
 
 def test_job_on_an_unknown_server_has_no_slot() -> None:

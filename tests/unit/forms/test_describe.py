@@ -40,11 +40,11 @@ with_and_without = pytest.mark.parametrize(
 
 
 def prop(described: DescribedWorkflow, key: str) -> dict[str, Any]:
-    return next(each for each in described.properties if each["key"] == key)
+    return next(property_ for property_ in described.properties if property_["key"] == key)
 
 
 def keys(described: DescribedWorkflow) -> list[str]:
-    return [each["key"] for each in described.properties]
+    return [property_["key"] for property_ in described.properties]
 
 
 def changed(graph: Graph, node_id: str, **inputs: Any) -> Graph:
@@ -67,8 +67,10 @@ def places(described: DescribedWorkflow, key: str) -> set[tuple[str, str]]:
 def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None) -> Graph:
     """The graph as a worker runs it, with the defaults and these files."""
     values = {
-        each["placeholder"]: (files or {})[each["key"]] if each["type"] in ASSET_TYPES else each["default_value"]
-        for each in described.properties
+        property_["placeholder"]: (files or {})[property_["key"]]
+        if property_["type"] in ASSET_TYPES
+        else property_["default_value"]
+        for property_ in described.properties
     }
     return replace_placeholders(described.graph, values)
 
@@ -76,10 +78,10 @@ def filled(described: DescribedWorkflow, files: Mapping[str, str] | None = None)
 def files_of(graph: Graph, described: DescribedWorkflow) -> dict[str, str]:
     """The files that the graph itself names."""
     return {
-        each["key"]: graph[node_id]["inputs"][name]
-        for each in described.properties
-        if each["type"] in ASSET_TYPES
-        for node_id, name in places(described, each["key"])
+        property_["key"]: graph[node_id]["inputs"][name]
+        for property_ in described.properties
+        if property_["type"] in ASSET_TYPES
+        for node_id, name in places(described, property_["key"])
     }
 
 
@@ -240,8 +242,8 @@ class TestRoles:
             *("prompt", "negative_prompt", "seed"),
             *("primitive_int_seed", "ksampler_advanced_noise_seed"),
         ]
-        seeds = [Property.from_json(each) for each in described.properties]
-        assert [each.default_value for each in seeds if each.is_seed] == [SDXL["3"]["inputs"]["seed"], 7, 0]
+        seeds = [Property.from_json(property_) for property_ in described.properties]
+        assert [seed.default_value for seed in seeds if seed.is_seed] == [SDXL["3"]["inputs"]["seed"], 7, 0]
 
     def test_prompt_is_found_through_nodes_that_change_both_sides(self) -> None:
         graph = changed(SDXL, "3", positive=["20", 0], negative=["20", 1])
@@ -304,7 +306,7 @@ class TestRoles:
         graph = changed(graph, "98", end_image=["1", 0])
         described = describe_graph(graph, OBJECT_INFO)
         assert places(described, "image") == {("97", "image")}
-        assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
+        assert [property_["key"] for property_ in described.properties if property_["is_primary_input"]] == ["image"]
         assert prop(described, "last_frame_image")["required"] is True
 
     def test_image_that_only_helps_is_not_the_primary_input(self) -> None:
@@ -319,7 +321,7 @@ class TestRoles:
     def test_first_frame_goes_before_a_video(self) -> None:
         graph = {**WAN, "1": node("VHS_LoadVideo", video="moves.mp4")}
         described = describe_graph(changed(graph, "98", frames=["1", 0]), OBJECT_INFO)
-        assert [each["key"] for each in described.properties if each["is_primary_input"]] == ["image"]
+        assert [property_["key"] for property_ in described.properties if property_["is_primary_input"]] == ["image"]
         assert described.roles["video"] == "video"
 
     def test_same_file_in_two_nodes_is_sent_once(self) -> None:
@@ -378,7 +380,7 @@ class TestTypes:
     )
     def test_file_is_an_input_of_its_kind_and_has_no_default(self, loader: dict[str, Any], kind: str) -> None:
         described = describe_graph({"1": loader, "2": node("SaveImage", images=["1", 0])}, OBJECT_INFO)
-        (found,) = (each for each in described.properties if each["type"] in ASSET_TYPES)
+        (found,) = (property_ for property_ in described.properties if property_["type"] in ASSET_TYPES)
         assert (found["key"], found["type"], found["default_value"], found["required"]) == (kind, kind, None, True)
         assert found["is_primary_input"] is True
         assert described.roles[kind] == kind

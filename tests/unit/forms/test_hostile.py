@@ -51,7 +51,7 @@ def linked(count: int, each: int, class_type: str, name: str, **values: Any) -> 
 
 def test_name_of_many_digits_is_a_name() -> None:
     described = describe_graph({"1": node_of("SaveImage", {"1" * 300_000 + "a": 5})})
-    assert [each["default_value"] for each in described.properties] == [5]
+    assert [property_["default_value"] for property_ in described.properties] == [5]
 
 
 def test_text_of_many_brackets_is_a_text() -> None:
@@ -75,13 +75,13 @@ def test_last_of_2000_savers_is_the_result() -> None:
 def test_seeds_may_come_by_many_ways() -> None:
     graph = linked(1000, 8, "Draw", "seed") | {"999": node("Draw", seed=7)}
     described = describe_graph(graph)
-    assert [each["default_value"] for each in described.properties] == [7]
+    assert [property_["default_value"] for property_ in described.properties] == [7]
 
 
 def test_file_with_many_paths_is_one_property() -> None:
     graph = linked(1500, 25, "LoadImage", "image", image="a.png")
     described = describe_graph(graph)
-    assert [each["type"] for each in described.properties] == ["image"]
+    assert [property_["type"] for property_ in described.properties] == ["image"]
 
 
 def test_node_with_5000_outputs_is_visited_once() -> None:

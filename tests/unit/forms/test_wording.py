@@ -25,15 +25,15 @@ TEMPLATES = dict(templates())
 
 
 def properties_of(described: DescribedWorkflow) -> list[Property]:
-    return [Property.from_json(each) for each in described.properties]
+    return [Property.from_json(property_) for property_ in described.properties]
 
 
 def labels(described: DescribedWorkflow) -> list[str]:
-    return [each["label"] for each in described.properties]
+    return [property_["label"] for property_ in described.properties]
 
 
 def first(described: DescribedWorkflow) -> list[str]:
-    return [each["label"] for each in described.properties if "role" in each]
+    return [property_["label"] for property_ in described.properties if "role" in property_]
 
 
 def changed(graph: Graph, node_id: str, **inputs: Any) -> Graph:
@@ -72,7 +72,11 @@ class TestOrder:
             assert roles == sorted(roles, key=order.index)
 
     def test_rest_comes_by_node_in_the_order_of_the_graph(self) -> None:
-        groups = [each["group"] for each in describe_graph(WAN_22, OBJECT_INFO).properties if "role" not in each]
+        groups = [
+            property_["group"]
+            for property_ in describe_graph(WAN_22, OBJECT_INFO).properties
+            if "role" not in property_
+        ]
         found = list(dict.fromkeys(groups))
         assert found.index("Model sampling SD3 (high noise)") < found.index("High-noise sampler")
         assert found.index("High-noise sampler") < found.index("Low-noise sampler") < found.index("Create video")
@@ -107,7 +111,7 @@ class TestWords:
         }
         described = describe_graph(graph, info)
         assert {"CFG, Polish", "CFG, draft sampler", "Switch to Polish at step"} <= set(labels(described))
-        assert {"Polish", "KSampler (Advanced) - DRAFT"} <= {each["group"] for each in described.properties}
+        assert {"Polish", "KSampler (Advanced) - DRAFT"} <= {property_["group"] for property_ in described.properties}
 
     def test_ambiguous_value_has_the_title_of_its_node(self) -> None:
         graph = {
@@ -156,7 +160,7 @@ class TestWords:
 
 
 def _groups(described: DescribedWorkflow) -> list[str]:
-    return [each["group"] for each in described.properties]
+    return [property_["group"] for property_ in described.properties]
 
 
 class TestChains:
@@ -207,7 +211,7 @@ class TestChains:
 
     def test_border_with_an_explicit_value_is_kept(self) -> None:
         described = describe_graph(WAN_22, OBJECT_INFO)
-        (border,) = (each["key"] for each in described.properties if "scaled_from" in each)
+        (border,) = (property_["key"] for property_ in described.properties if "scaled_from" in property_)
         assert run_with(described, {"steps": 8, border: 7})["57"]["inputs"]["end_at_step"] == 7
 
     @given(st.integers(1, 10_000), st.integers(1, 200), st.integers(0, 200))

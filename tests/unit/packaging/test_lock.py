@@ -25,11 +25,11 @@ def _asked_for(*extras: str, groups: tuple[str, ...]) -> set[str]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     optional, grouped = project["project"]["optional-dependencies"], project["dependency-groups"]
     texts = [*project["project"]["dependencies"]]
-    for each in extras:
-        texts += optional[each]
-    for each in groups:
-        texts += grouped[each]
-    return {str(canonicalize_name(Requirement(each).name)) for each in texts} - {"comfyrelay"}
+    for extra in extras:
+        texts += optional[extra]
+    for group in groups:
+        texts += grouped[group]
+    return {str(canonicalize_name(Requirement(text).name)) for text in texts} - {"comfyrelay"}
 
 
 @pytest.mark.parametrize("name", LOCKS)

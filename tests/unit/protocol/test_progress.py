@@ -23,7 +23,7 @@ TOLD = {
 
 
 def test_progress_report_round_trips() -> None:
-    assert set(TOLD) == {each.name for each in fields(Progress)}
+    assert set(TOLD) == {field.name for field in fields(Progress)}
     progress = Progress.from_report(TOLD)
     assert progress.began_at == datetime(2030, 1, 1, tzinfo=UTC)
     assert progress.to_report() == TOLD

@@ -52,7 +52,7 @@ ANSWERS: dict[str, dict[str, Any]] = {
 
 
 def models(kind: type[BaseModel]) -> list[type[BaseModel]]:
-    found = {each for module in MODULES for each in vars(module).values() if isinstance(each, type)}
+    found = {var for module in MODULES for var in vars(module).values() if isinstance(var, type)}
     return sorted(
         (each for each in found if issubclass(each, kind) and each is not kind), key=lambda each: each.__name__
     )
@@ -130,7 +130,7 @@ NEEDED: dict[str, Any] = {
 
 @pytest.mark.parametrize(
     "model",
-    [each for each in vars(worker).values() if isinstance(each, type) and each.__module__ == worker.__name__],
+    [var for var in vars(worker).values() if isinstance(var, type) and var.__module__ == worker.__name__],
 )
 def test_absent_and_null_fields_mean_the_default(model: type[BaseModel]) -> None:
     needed = {name: NEEDED[name] for name, field in model.model_fields.items() if field.is_required()}
@@ -202,7 +202,7 @@ def test_job_with_an_unknown_status_leaves_the_page_readable() -> None:
     job = {**optional, "id": "j", "status": "queued", "item_no": 0, "priority": 0, "attempts": 0, "max_attempts": 3}
     job |= {"reserved_tokens": 0, "cost_micros": 0, "outputs": [], "created_at": "2026-01-01T00:00:00Z"}
     page = base.Page[jobs.Job].model_validate({"items": [job, {**job, "status": "archived"}]})
-    assert [each.status for each in page.items] == [JobStatus.QUEUED, "archived"]
+    assert [item.status for item in page.items] == [JobStatus.QUEUED, "archived"]
     assert isinstance(page.items[0].status, JobStatus)
     assert not page.items[1].has_ended
 
@@ -345,11 +345,11 @@ def test_handler_parameters_match_the_request_fields(
 
 def test_no_number_in_a_request_of_an_administrator_is_a_truth_or_a_text() -> None:
     checked: list[str] = []
-    for model in (each for module in ADMIN_MODULES for each in vars(module).values()):
+    for model in (var for module in ADMIN_MODULES for var in vars(module).values()):
         if not (isinstance(model, type) and issubclass(model, base.Request)):
             continue
         for name, field in model.model_fields.items():
-            if not any(each in (int, float) for each in _leaves(field.annotation)) or "Scalar" in str(field):
+            if not any(leave in (int, float) for leave in _leaves(field.annotation)) or "Scalar" in str(field):
                 continue
             for value in (True, "1"):
                 with pytest.raises(ValidationError) as refused:

@@ -24,5 +24,5 @@ def test_every_body_has_an_example_that_is_accepted(route: str) -> None:
     assert issubclass(model, BaseModel)
     examples = model.model_json_schema().get("examples", [])
     assert examples
-    for each in examples:
-        model.model_validate_json(json.dumps(each))
+    for example in examples:
+        model.model_validate_json(json.dumps(example))

@@ -225,7 +225,7 @@ async def test_prices_are_those_of_the_most_expensive_zone(
     history = account.client("ec2").describe_spot_price_history(InstanceTypes=["g4dn.xlarge"])["SpotPriceHistory"]
     highest = max(float(each["SpotPrice"]) for each in history if each["AvailabilityZone"] in zones)
 
-    found = {each.name: each for each in await provider.prices(fleet)}
+    found = {price.name: price for price in await provider.prices(fleet)}
 
     assert found["g4dn.xlarge"].price_per_hour == highest
     assert found["g5.xlarge"].speed == 2.0

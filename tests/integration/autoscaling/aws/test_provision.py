@@ -33,7 +33,7 @@ CHANGES: dict[str, Any] = {
 
 
 def done(changes: list[tuple[Action, str]]) -> list[tuple[Action, str]]:
-    return [each for each in changes if each[0] is not Action.KEEP]
+    return [change for change in changes if change[0] is not Action.KEEP]
 
 
 async def test_second_run_changes_nothing(account: Account) -> None:
@@ -59,7 +59,7 @@ async def test_plan_changes_nothing(account: Account) -> None:
 
     await planned(account.fleet(**EVERYTHING))
 
-    assert {each for each in account.proxy.calls if not each.startswith(("Describe", "Get"))} == set()
+    assert {call for call in account.proxy.calls if not call.startswith(("Describe", "Get"))} == set()
     assert account.group("asg-production-video") is None
 
 
@@ -99,7 +99,7 @@ async def test_order_of_instance_types_is_part_of_the_group(account: Account) ->
 
     assert (Action.CHANGE, "Auto Scaling group asg-production-video") in changed
     overrides = account.group("asg-production-video")["MixedInstancesPolicy"]["LaunchTemplate"]["Overrides"]
-    assert [each["InstanceType"] for each in overrides] == ["g5.xlarge", "g4dn.xlarge"]
+    assert [override["InstanceType"] for override in overrides] == ["g5.xlarge", "g4dn.xlarge"]
 
 
 async def test_secret_is_stored_encrypted_and_updated(account: Account) -> None:
@@ -195,9 +195,11 @@ async def test_all_missing_options_are_reported_at_once(account: Account) -> Non
 def test_invalid_options_are_refused_by_name(options: dict[str, object]) -> None:
     with pytest.raises(InvalidInput) as caught:
         read_options(options, {})
-    assert [each.split(".")[:2] for each in caught.value.errors] == [["options", next(iter(options))]]
+    assert [error.split(".")[:2] for error in caught.value.errors] == [["options", next(iter(options))]]
     # no regular expression in the message
-    assert not any("pattern" in each or "Value error" in each or "^" in each for each in caught.value.errors.values())
+    assert not any(
+        "pattern" in error or "Value error" in error or "^" in error for error in caught.value.errors.values()
+    )
 
 
 def test_flags_override_saved_options() -> None:
@@ -270,9 +272,9 @@ async def test_permissions_cover_every_call(account: Account) -> None:
     aws = Aws()
     await apply(await Provisioner(aws, budgets=aws).plan_removal(Names("video", "production")))
     policies = permissions(Names("video", "production"), namespace="Relay")
-    operator = {each.partition(":")[2] for each in actions(policies["operator"])}
+    operator = {action.partition(":")[2] for action in actions(policies["operator"])}
     # two permissions cover all calls of the Budgets API
-    made = {each for each in account.proxy.calls if "Budget" not in each and "Notification" not in each}
+    made = {call for call in account.proxy.calls if "Budget" not in call and "Notification" not in call}
     assert made <= operator
 
     await provisioned(fleet)
@@ -283,16 +285,18 @@ async def test_permissions_cover_every_call(account: Account) -> None:
     await provider.end(fleet, [each.id for each in await provider.observe(fleet)])
     # the server sends metrics, not the provider
     sent = {"PutMetricData"}
-    assert set(account.proxy.calls) | sent == {each.partition(":")[2] for each in actions(policies["control_plane"])}
+    assert set(account.proxy.calls) | sent == {
+        action.partition(":")[2] for action in actions(policies["control_plane"])
+    }
     assert len(json.dumps(policies["operator"])) < 6144
 
 
 def test_permissions_are_restricted_to_the_fleet() -> None:
     policies = permissions(Names("video", "staging"), namespace="Relay")
     by_action = {
-        action: (each["Resource"], each.get("Condition", {}).get("StringEquals"))
-        for each in policies["operator"]["Statement"]
-        for action in each["Action"]
+        action: (policy["Resource"], policy.get("Condition", {}).get("StringEquals"))
+        for policy in policies["operator"]["Statement"]
+        for action in policy["Action"]
     }
     unrestricted = {action for action, found in by_action.items() if found == ("*", None)}
     assert {each for each in unrestricted if ":Describe" not in each and ":Get" not in each} == {"ec2:RunInstances"}
@@ -301,6 +305,6 @@ def test_permissions_are_restricted_to_the_fleet() -> None:
     assert by_action["ec2:DeleteLaunchTemplate"][1] == {"aws:ResourceTag/Name": "asg-staging-video"}
     assert by_action["iam:PassRole"][1] == {"iam:PassedToService": "ec2.amazonaws.com"}
     [metrics] = [
-        each for each in policies["control_plane"]["Statement"] if "cloudwatch:PutMetricData" in each["Action"]
+        policy for policy in policies["control_plane"]["Statement"] if "cloudwatch:PutMetricData" in policy["Action"]
     ]
     assert metrics["Condition"] == {"StringEquals": {"cloudwatch:namespace": "Relay"}}

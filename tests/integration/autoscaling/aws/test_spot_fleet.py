@@ -41,8 +41,8 @@ class TestSpotGroup:
         templates = account.client("ec2").describe_launch_templates()["LaunchTemplates"]
 
         names = {"production-stills", "production-video", "staging-video"}
-        assert {each["AutoScalingGroupName"] for each in groups} == {f"asg-{each}" for each in names}
-        assert {each["LaunchTemplateName"] for each in templates} == {f"lt-{each}" for each in names}
+        assert {each["AutoScalingGroupName"] for each in groups} == {f"asg-{name}" for name in names}
+        assert {template["LaunchTemplateName"] for template in templates} == {f"lt-{name}" for name in names}
         for each in groups:
             used = each["MixedInstancesPolicy"]["LaunchTemplate"]["LaunchTemplateSpecification"]
             assert used["LaunchTemplateName"] == f"lt-{each['AutoScalingGroupName'].removeprefix('asg-')}"
@@ -57,7 +57,7 @@ class TestSpotGroup:
         policy = group["MixedInstancesPolicy"]
         assert policy["InstancesDistribution"]["SpotAllocationStrategy"] == "capacity-optimized-prioritized"
         overrides = policy["LaunchTemplate"]["Overrides"]
-        assert [each["InstanceType"] for each in overrides] == ["g4dn.xlarge", "g5.xlarge"]
+        assert [override["InstanceType"] for override in overrides] == ["g4dn.xlarge", "g5.xlarge"]
 
     def test_instances_at_risk_are_replaced_early(self, group: Any) -> None:
         assert group["CapacityRebalance"] is True
@@ -84,7 +84,7 @@ class TestCloudWatchFallback:
 
     def test_step_scaling_starts_the_first_instance(self, account: Account, fleet: ProviderFleet) -> None:
         policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
-        [step] = [each for each in policies if each["PolicyType"] == "StepScaling"]
+        [step] = [policy for policy in policies if policy["PolicyType"] == "StepScaling"]
         assert step["StepAdjustments"] == [{"MetricIntervalLowerBound": 0.0, "ScalingAdjustment": 1}]
         [alarm] = account.client("cloudwatch").describe_alarms()["MetricAlarms"]
         depth, workers, shown = alarm["Metrics"]
@@ -102,7 +102,7 @@ class TestCloudWatchFallback:
         self, account: Account, fleet: ProviderFleet
     ) -> None:
         policies = account.client("autoscaling").describe_policies(AutoScalingGroupName=GROUP)["ScalingPolicies"]
-        [tracking] = [each for each in policies if each["PolicyType"] == "TargetTrackingScaling"]
+        [tracking] = [policy for policy in policies if policy["PolicyType"] == "TargetTrackingScaling"]
         tracks = tracking["TargetTrackingConfiguration"]
         assert tracks["CustomizedMetricSpecification"]["MetricName"] == "BacklogPerInstance"
         assert (tracks["TargetValue"], tracks["DisableScaleIn"]) == (2.0, True)
@@ -151,7 +151,7 @@ class ScaledFleet:
     async def pass_time(self, seconds: float) -> None:
         """Advance the clock while workers keep sending heartbeats."""
         await self.world.advance(seconds)
-        await self.world.engine.fleet.workers.record_seen(self.instances())
+        await self.world.engine.workers.workers.record_seen(self.instances())
 
     def desired(self) -> int:
         desired: int = self.account.group(self.group)["DesiredCapacity"]
@@ -163,10 +163,10 @@ class ScaledFleet:
     async def boot(self) -> list[str]:
         """Register a worker for each instance, under the id of the instance."""
         self.account.proxy.let_boot(self.group)
-        for each in self.instances():
-            if each not in self._workers:
-                await self.world.worker(self.slug, name=each)
-                self._workers.add(each)
+        for instance in self.instances():
+            if instance not in self._workers:
+                await self.world.worker(self.slug, name=instance)
+                self._workers.add(instance)
         return self.instances()
 
 
@@ -187,7 +187,7 @@ async def scaled(
         slug = await world.fleet(workflow)
         fleet = account.fleet(slug)
         await provisioned(fleet)
-        await world.engine.fleet.fleets.change(
+        await world.engine.workers.fleets.change(
             stage=Stage.PRODUCTION,
             slug=slug,
             changes={"machines": machines_to_json(fleet.spec), "scaling": {"policy": str(request.param)}},
@@ -212,8 +212,8 @@ class TestLifecycle:
         await scaled.round()
         [instance] = await scaled.boot()
         await scaled.round()
-        [machine] = await scaled.world.engine.scaling.machines.present(
-            next(each for each in await scaled.world.engine.scaling.snapshots.fleets() if each.slug == scaled.slug)
+        [machine] = await scaled.world.engine.autoscaling.machines.present(
+            next(each for each in await scaled.world.engine.autoscaling.snapshots.fleets() if each.slug == scaled.slug)
         )
         assert machine.provider_id == machine.worker_id == instance
         assert machine.registered_at is not None
@@ -254,7 +254,7 @@ class TestLifecycle:
         leased = await scaled.world.lease(old)
         assert leased is not None
         assert await scaled.world.requeue(leased) == "queued"
-        await scaled.world.engine.fleet.workers.deregister(old)
+        await scaled.world.engine.workers.workers.deregister(old)
         # EC2 reclaims the instance, and the group starts another one
         scaled.account.client("ec2").terminate_instances(InstanceIds=[old])
         await scaled.round()
@@ -274,7 +274,7 @@ class TestLifecycle:
         [old] = await scaled.boot()
         await scaled.round()
         assert await scaled.world.lease(old) is not None
-        await scaled.world.engine.fleet.workers.set_draining(old, is_draining=True)
+        await scaled.world.engine.workers.workers.set_draining(old, is_draining=True)
         await scaled.submit()
         await scaled.round()
         assert (scaled.desired(), old in scaled.instances()) == (2, True)
@@ -284,8 +284,8 @@ class TestLifecycle:
         await scaled.submit()
         await scaled.round()
         assert scaled.desired() == 0
-        found = await scaled.world.engine.scaling.views.decisions(Stage.PRODUCTION, scaled.slug, limit=10)
-        assert any("InsufficientInstanceCapacity" in str(each.outcome) for each in found.items)
+        found = await scaled.world.engine.autoscaling.views.decisions(Stage.PRODUCTION, scaled.slug, limit=10)
+        assert any("InsufficientInstanceCapacity" in str(item.outcome) for item in found.items)
         scaled.account.proxy.find_capacity(scaled.group)
         await scaled.pass_time(120)
         await scaled.round()

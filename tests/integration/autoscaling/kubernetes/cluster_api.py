@@ -55,7 +55,7 @@ class Cluster:
     async def _list(self, request: web.Request) -> web.Response:
         self._check(request)
         wanted = dict(each.split("=") for each in request.query["labelSelector"].split(","))
-        found = [each for each in self.pods.values() if wanted.items() <= each["metadata"]["labels"].items()]
+        found = [pod for pod in self.pods.values() if wanted.items() <= pod["metadata"]["labels"].items()]
         return web.json_response({"kind": "PodList", "items": found})
 
     async def _patch(self, request: web.Request) -> web.Response:

@@ -38,7 +38,7 @@ class FakePods:
 
     def add(self, *names: str, age_seconds: float = 30.0, is_terminating: bool = False) -> None:
         created = self._world.clock.now - timedelta(seconds=age_seconds)
-        self.pods += [Pod(name=each, created_at=created, is_terminating=is_terminating) for each in names]
+        self.pods += [Pod(name=name, created_at=created, is_terminating=is_terminating) for name in names]
 
     async def list(self, _labels: object) -> list[Pod]:
         return self.pods
@@ -49,7 +49,7 @@ class ClusterFleet:
         self.world = world
         self.effect = effect
         self.cluster = FakePods(world)
-        scaling = world.engine.scaling
+        scaling = world.engine.autoscaling
         self.inside = ReplicaDecisions(scaling, self.cluster)  # type: ignore[arg-type]
         self.outside = ReplicaDecisions(scaling, None)
 
@@ -60,11 +60,11 @@ class ClusterFleet:
         return (await self.inside.desired_replicas(Stage.PRODUCTION, FLEET)).count
 
     async def scale(self, **scaling: Any) -> None:
-        await self.world.engine.fleet.fleets.change(stage=Stage.PRODUCTION, slug=FLEET, changes={"scaling": scaling})
+        await self.world.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=FLEET, changes={"scaling": scaling})
 
 
 async def make_fleet(engine: Engine, workflow_slug: str) -> None:
-    await engine.fleet.fleets.create(
+    await engine.workers.fleets.create(
         slug=FLEET, machines={"provider": "kubernetes"}, scaling={"max_machines": 5}, workflow_slugs=[workflow_slug]
     )
 
@@ -109,7 +109,7 @@ async def test_pods_cost_as_much_as_the_first_type_and_the_cost_limit_applies(
     fleet: ClusterFleet, is_worker: bool
 ) -> None:
     machines = {"provider": "kubernetes", "instance_types": [{"name": "l4", "price_per_hour": 1.0, "speed": 2.0}]}
-    await fleet.world.engine.fleet.fleets.change(
+    await fleet.world.engine.workers.fleets.change(
         stage=Stage.PRODUCTION, slug=FLEET, changes={"machines": machines, "scaling": {"cost_per_hour": 2.0}}
     )
     await fleet.enqueue(100)
@@ -120,7 +120,7 @@ async def test_pods_cost_as_much_as_the_first_type_and_the_cost_limit_applies(
             await fleet.world.worker(FLEET, name=f"pod-{number}")
     desired = await fleet.inside.desired_replicas(Stage.PRODUCTION, FLEET)
     assert desired.count == 2
-    assert [(each.price_per_hour, each.speed) for each in desired.machines] == 2 * [(1.0, 2.0)]
+    assert [(machine.price_per_hour, machine.speed) for machine in desired.machines] == 2 * [(1.0, 2.0)]
 
 
 async def test_idle_pod_is_dropped_and_busy_pod_stays(fleet: ClusterFleet) -> None:
@@ -133,10 +133,10 @@ async def test_idle_pod_is_dropped_and_busy_pod_stays(fleet: ClusterFleet) -> No
     assert await fleet.count() == 2
     await world.advance(600)
     for name in ("busy", "idle"):
-        await world.engine.fleet.workers.record_seen([name])
+        await world.engine.workers.workers.record_seen([name])
     desired = await fleet.inside.desired_replicas(Stage.PRODUCTION, FLEET)
     assert desired.count == 1
-    assert {each.id: each.state for each in desired.machines} == {
+    assert {machine.id: machine.state for machine in desired.machines} == {
         "busy": MachineState.BUSY,
         "idle": MachineState.READY,
     }
@@ -148,7 +148,7 @@ async def test_last_pod_is_dropped_after_fifteen_idle_minutes(fleet: ClusterFlee
     await world.worker(FLEET, name="last")
     for minutes, count in ((14, 1), (2, 0)):
         await world.advance(60 * minutes)
-        await world.engine.fleet.workers.record_seen(["last"])
+        await world.engine.workers.workers.record_seen(["last"])
         assert await fleet.count() == count
 
 
@@ -178,7 +178,7 @@ async def test_paused_or_dry_run_fleet_keeps_its_pods(fleet: ClusterFleet, scali
 
 async def test_each_changed_decision_is_recorded_once(fleet: ClusterFleet) -> None:
     async def recorded() -> list[ScalingDecision]:
-        views = fleet.world.engine.scaling.views
+        views = fleet.world.engine.autoscaling.views
         return list((await views.decisions(Stage.PRODUCTION, FLEET, limit=10)).items)
 
     await fleet.enqueue(1)
@@ -196,7 +196,7 @@ async def test_each_changed_decision_is_recorded_once(fleet: ClusterFleet) -> No
 
 
 async def test_autoscaling_loop_records_no_decision_for_a_fleet_in_a_cluster(fleet: ClusterFleet) -> None:
-    scaling = fleet.world.engine.scaling
+    scaling = fleet.world.engine.autoscaling
     await fleet.enqueue(1)
     await scaling.leadership.claim()
     await ScalingLoop(fleet.world.engine, NoProviders()).decide_once()
@@ -226,8 +226,8 @@ async def test_wait_reason_names_the_starting_pod_or_the_limit(
 
 
 async def test_fleet_of_another_provider_is_refused(world: World) -> None:
-    await world.engine.fleet.fleets.create(slug=FLEET, machines={"provider": "aws"})
-    decisions = ReplicaDecisions(world.engine.scaling, None)
+    await world.engine.workers.fleets.create(slug=FLEET, machines={"provider": "aws"})
+    decisions = ReplicaDecisions(world.engine.autoscaling, None)
     with pytest.raises(InvalidInput, match="uses the provider aws"):
         await decisions.desired_replicas(Stage.PRODUCTION, FLEET)
     with pytest.raises(NotFound, match="staging fleet"):

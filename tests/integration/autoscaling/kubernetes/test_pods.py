@@ -16,7 +16,7 @@ from comfyrelay.autoscaling.kubernetes.deletion_cost import (
 from comfyrelay.autoscaling.kubernetes.desired import DesiredReplicas
 from comfyrelay.autoscaling.kubernetes.pods import Pods, connect_to_cluster
 from comfyrelay.autoscaling.kubernetes.scaler import serve_scaler
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.wakeup import Wakeup
 from tests.integration.autoscaling.kubernetes.cluster_api import ADDRESS, NAMESPACE, Cluster
@@ -42,7 +42,7 @@ async def pods(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
 
 
 class Machines:
-    def __init__(self, *machines: SeenMachine) -> None:
+    def __init__(self, *machines: ObservedMachine) -> None:
         self.machines = machines
 
     async def desired_replicas(self, stage: Stage, slug: str) -> DesiredReplicas:
@@ -50,19 +50,19 @@ class Machines:
         return DesiredReplicas(count=len(self.machines), reason="", machines=self.machines)
 
 
-def busy(name: str) -> SeenMachine:
-    return SeenMachine(id=name, state=MachineState.BUSY, leases=1)
+def busy(name: str) -> ObservedMachine:
+    return ObservedMachine(id=name, state=MachineState.BUSY, leases=1)
 
 
-def idle(name: str, seconds: float) -> SeenMachine:
-    return SeenMachine(id=name, state=MachineState.READY, idle_seconds=seconds)
+def idle(name: str, seconds: float) -> ObservedMachine:
+    return ObservedMachine(id=name, state=MachineState.READY, idle_seconds=seconds)
 
 
 def test_longest_idle_pod_costs_least_and_busy_pods_most() -> None:
-    machines = [busy("a"), idle("b", 10), idle("c", 900), SeenMachine(id="d", state=MachineState.BOOTING)]
+    machines = [busy("a"), idle("b", 10), idle("c", 900), ObservedMachine(id="d", state=MachineState.BOOTING)]
     costs = deletion_costs(machines, datetime.now(UTC))
     # a starting pod has no cost, which counts as 0
-    assert sorted([*costs, "d"], key=lambda each: costs.get(each, 0)) == ["c", "b", "d", "a"]
+    assert sorted([*costs, "d"], key=lambda cost: costs.get(cost, 0)) == ["c", "b", "d", "a"]
 
 
 @pytest.mark.parametrize("years", [0, 20, 60, 500])
@@ -95,7 +95,7 @@ async def test_other_fleets_and_terminating_pods_are_not_annotated(cluster: Clus
     cluster.add("ending", fleet="gpus")["deletionTimestamp"] = "2026-01-01T00:00:00Z"
     costs = DeletionCosts(pods)
     costs.track(FLEET)
-    await costs.run_once(Machines(*(busy(each) for each in cluster.pods)).desired_replicas)
+    await costs.run_once(Machines(*(busy(pod) for pod in cluster.pods)).desired_replicas)
     assert cluster.patches == []
 
 

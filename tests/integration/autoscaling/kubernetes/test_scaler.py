@@ -10,7 +10,7 @@ import pytest
 
 from comfyrelay.autoscaling.kubernetes.desired import DesiredReplicas
 from comfyrelay.autoscaling.kubernetes.scaler import METRIC, metric_value, serve_scaler
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
 from comfyrelay.wakeup import Wakeup
@@ -24,7 +24,7 @@ LONG_SECONDS = 10 * PATIENCE_SECONDS
 class FakeDecisions:
     def __init__(self) -> None:
         self.count = 0
-        self.machines: list[SeenMachine] = []
+        self.machines: list[ObservedMachine] = []
         self.error: Exception | None = None
         self.wakeup = Wakeup()
         self._read = asyncio.Event()
@@ -86,13 +86,13 @@ async def test_wakeup_activates_the_fleet_at_once(keda: Keda, decisions: FakeDec
 async def test_wakeup_reaches_every_stream(keda: Keda, decisions: FakeDecisions) -> None:
     async with asyncio.timeout(PATIENCE_SECONDS):
         streams = [keda.stream(fleet=FLEET) for _ in range(3)]
-        for each in streams:
-            assert not (await each.read()).result
+        for stream in streams:
+            assert not (await stream.read()).result
         decisions.count = 1
         decisions.wakeup.notify()
-        for each in streams:
-            assert (await each.read()).result
-            each.cancel()
+        for stream in streams:
+            assert (await stream.read()).result
+            stream.cancel()
 
 
 async def test_stream_sends_only_changes(keda: Keda, decisions: FakeDecisions) -> None:
@@ -164,7 +164,7 @@ async def test_address_in_use_is_refused(decisions: FakeDecisions) -> None:
 
 async def test_draining_machines_are_not_counted(keda: Keda, decisions: FakeDecisions) -> None:
     decisions.count = 1
-    decisions.machines = [SeenMachine(id=str(each), state=MachineState.DRAINING) for each in range(5)]
+    decisions.machines = [ObservedMachine(id=str(each), state=MachineState.DRAINING) for each in range(5)]
     assert await keda.metric(fleet=FLEET) == (METRIC, 1, 1.0)
 
 

@@ -58,7 +58,9 @@ class Rental:
 
     async def _list(self, request: web.Request) -> web.Response:
         label = request.query["label"]
-        return web.json_response([self._shown(each) for each in self.instances.values() if each["label"] == label])
+        return web.json_response(
+            [self._shown(instance) for instance in self.instances.values() if instance["label"] == label]
+        )
 
     async def _rent(self, request: web.Request) -> web.Response:
         if self.full is not None:

@@ -65,7 +65,7 @@ class RentedSite(ThrottledSite):
 
     async def existing(self, fleet: ProviderFleet) -> int:
         label = f"comfyrelay/{fleet.stage}/{fleet.slug}"
-        return sum(each["label"] == label for each in self.rental.instances.values())
+        return sum(instance["label"] == label for instance in self.rental.instances.values())
 
     async def boot(self, fleet: ProviderFleet) -> None:
         self.rental.boots = True
@@ -110,7 +110,7 @@ async def test_rented_machines_get_the_worker_environment_and_the_current_price(
         "FLEET_SECRET": SECRET,
         "WORKER_ID": found.worker_id,
     }
-    assert [each.price_per_hour for each in await provider.prices(fleet)] == [0.3, 1.5]
+    assert [price.price_per_hour for price in await provider.prices(fleet)] == [0.3, 1.5]
 
 
 async def test_rental_quota_is_reported_as_a_quota(site: RentedSite) -> None:
@@ -306,7 +306,7 @@ async def test_example_of_plain_processes_starts_one_worker_for_each_comfyui(
         notes = [tmp_path / "workers" / STAGE / FLEET / key / "pid" for key in "ab"]
 
         async def are_noted() -> bool:
-            return all(each.exists() for each in notes)
+            return all(note.exists() for note in notes)
 
         await until(are_noted)
         [ended] = [each.id for each in found if each.key == "a"]

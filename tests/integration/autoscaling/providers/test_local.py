@@ -313,9 +313,9 @@ async def test_killing_one_process_of_a_machine_stops_all(site: LocalSite, which
         [pid] = site.processes(fleet)
         first = psutil.Process(pid)
         # the supervising processes are between it and these
-        leaves = [each for each in first.children(recursive=True) if not each.children()]
-        [worker] = [each for each in leaves if "signal.pause" in each.cmdline()[-1]]
-        [comfyui] = [each for each in leaves if each != worker]
+        leaves = [child for child in first.children(recursive=True) if not child.children()]
+        [worker] = [leave for leave in leaves if "signal.pause" in leave.cmdline()[-1]]
+        [comfyui] = [leave for leave in leaves if leave != worker]
         everybody = [first, *first.children(recursive=True)]
 
         [first, worker, comfyui][which].kill()

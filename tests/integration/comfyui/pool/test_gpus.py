@@ -225,7 +225,7 @@ async def test_idle_server_unloads_its_models_for_a_job_that_needs_the_memory(tm
         await pool.run(picture(2), preferred_clients=["b"])
         assert [simulator.log.count("POST", "/free") for simulator in simulators] == [1, 0]
         # its models are unloaded, so it is no longer preferred
-        assert [len(each.warm_hashes) for each in pool.stats().clients.values()] == [0, 1]
+        assert [len(client.warm_hashes) for client in pool.stats().clients.values()] == [0, 1]
 
 
 async def test_large_job_is_not_starved_by_small_ones(tmp_path: Path) -> None:
@@ -386,8 +386,8 @@ async def test_server_removed_while_memory_is_freed_fails_no_job(bucket: Bucket,
 async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
     memory, servers = GpuMemory(), [Server(id=each) for each in "ab"]
     memory.note("w", 10, is_exact=True)
-    for each in servers:
-        each.comfyui = Telling(free_bytes=0)
+    for server in servers:
+        server.comfyui = Telling(free_bytes=0)
     await memory.measure_gpu(servers[0], servers)
     assert memory.usable("gpu") == 0
     assert memory.has_memory_for(Bucket("w"), servers[0], servers)
@@ -412,10 +412,10 @@ def test_jobs_that_share_a_gpu_never_exceed_its_memory(
     for workflow in alone:
         memory.ran_out(workflow)
     for number, workflow in enumerate(coming):
-        free = next((each for each in servers if not each.buckets), None)
+        free = next((server for server in servers if not server.buckets), None)
         if free is not None and memory.has_memory_for(Bucket(workflow), free, servers):
             free.buckets.append(Bucket(workflow))
-        running = [bucket.workflow_hash for each in servers for bucket in each.buckets]
+        running = [bucket.workflow_hash for server in servers for bucket in server.buckets]
         known = all(each in needs and each not in alone for each in running)
         assert len(running) <= 1 or (known and sum(needs[each] for each in running) <= 100)
         if number < len(going):
@@ -444,7 +444,7 @@ async def test_server_that_does_not_answer_while_it_loads_is_not_another_program
     servers = [Server(id=name, comfyui=each) for name, each in zip("ab", says, strict=True)]
 
     async def look() -> int | None:
-        memory.note_foreign("gpu", await asyncio.gather(*(memory.measure(each, servers) for each in servers)))
+        memory.note_foreign("gpu", await asyncio.gather(*(memory.measure(server, servers) for server in servers)))
         return memory.usable("gpu")
 
     assert await look() == 87

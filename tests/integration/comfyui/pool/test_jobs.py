@@ -191,7 +191,7 @@ async def test_job_events_come_in_order_and_end_with_the_job(pool: WorkflowPool,
     assert kinds[-2:] == ["job:output", "job:completed"]
     assert {"job:progress", "job:preview"} <= set(kinds)
     steps = [each for each in told if isinstance(each, JobProgress) and each.maximum]
-    assert [(each.node_id, each.class_type, each.value, each.maximum) for each in steps] == [
+    assert [(step.node_id, step.class_type, step.value, step.maximum) for step in steps] == [
         ("2", "ImageInvert", 1.0, 2.0),
         ("2", "ImageInvert", 2.0, 2.0),
     ]

@@ -31,7 +31,7 @@ BROKEN = Fail(class_type="ImageInvert", exception_type="ModuleNotFoundError", me
 
 
 def prompts(*simulators: Simulator) -> list[int]:
-    return [each.log.count("POST", "/prompt") for each in simulators]
+    return [simulator.log.count("POST", "/prompt") for simulator in simulators]
 
 
 async def test_job_is_tried_once_per_server_even_without_blocks() -> None:
@@ -85,7 +85,7 @@ async def test_node_that_raises_on_two_servers_is_the_job_fault(
             await pool.run(invert(), max_attempts=max_attempts, one_attempt_per_server=True, retry_delay=3600)
         assert caught.value.fault is Fault.JOB
         assert sum(prompts(*simulators)) == runs
-        assert all(not each.blocks for each in pool.stats().clients.values())
+        assert all(not client.blocks for client in pool.stats().clients.values())
 
 
 async def test_server_is_blocked_for_a_node_error_unique_to_it() -> None:

@@ -55,7 +55,7 @@ async def test_pinned_workflow_keeps_its_server_while_another_can_have_the_rest(
         assert (pool.stats().running, pool.stats().queued) == (1, 1)
         stuck.end()
         await asyncio.gather(*others)
-        assert {each.client_id for each in others} == {"b"}
+        assert {other.client_id for other in others} == {"b"}
         assert [simulator.log.models_loaded for simulator in simulators] == [1, 1]
 
 
@@ -68,7 +68,7 @@ async def test_job_gets_the_pinned_server_when_the_other_is_removed(tmp_path: Pa
         assert (await until(events, JobStarted)).client_id == "b"
         await pool.remove_server("b")
         await asyncio.gather(*jobs)
-        assert {each.client_id for each in jobs} == {"a"}
+        assert {job.client_id for job in jobs} == {"a"}
 
 
 async def test_pin_ends_with_the_next_job_of_its_server_without_one(tmp_path: Path) -> None:
@@ -102,7 +102,7 @@ async def test_identical_graphs_run_once_and_are_then_served_from_the_cache(tmp_
         before = sum(simulator.log.nodes_executed for simulator in simulators)
         jobs = [await pool.enqueue(picture(1), cache_key="one") for _ in range(6)]
         await asyncio.gather(*jobs)
-        assert len({each.client_id for each in jobs}) == 1
+        assert len({job.client_id for job in jobs}) == 1
         # nodes that depend on the seed run once, and the saver for each of the others
         assert sum(simulator.log.nodes_executed for simulator in simulators) - before == 3 + 5
         # later as well
@@ -135,7 +135,7 @@ async def test_uncached_result_is_not_waited_for(tmp_path: Path, monkeypatch: py
             await pool.run(picture(3), cache_key="three", preferred_clients=["a"])
         jobs = [await pool.enqueue(picture(4), cache_key="four") for _ in range(4)]
         await asyncio.gather(*jobs)
-        assert len({each.client_id for each in jobs}) == 1
+        assert len({job.client_id for job in jobs}) == 1
 
 
 async def test_different_graphs_run_side_by_side_as_before(tmp_path: Path) -> None:

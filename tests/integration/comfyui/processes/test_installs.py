@@ -108,7 +108,7 @@ def test_every_kind_of_install_is_found_and_named(
 def test_several_are_all_found_each_once(places: SystemFolders) -> None:
     named = {make(places)[0] for make in (manual, portable, pinokio, desktop)}
     (places.home / "comfyui").symlink_to(places.home / "ComfyUI")
-    assert {each.named for each in find_installs(places)} == named
+    assert {install.named for install in find_installs(places)} == named
 
 
 def test_desktop_app_uses_the_model_folder_of_its_user(places: SystemFolders) -> None:

@@ -26,11 +26,11 @@ async def environment(account: Account, tmp_path: Path) -> Mapping[str, str]:
     }
     async with Engine(Settings(data_dir=tmp_path)) as engine:
         await engine.databases.upgrade()
-        await engine.fleet.fleets.create(
+        await engine.workers.fleets.create(
             slug="video", stage=Stage.STAGING, machines=machines, scaling={"max_machines": 4}
         )
-        await engine.fleet.fleets.create(slug="bare", stage=Stage.STAGING, machines={"provider": "aws"})
-        await engine.fleet.fleets.create(slug="attic", stage=Stage.STAGING, machines={"provider": "local"})
+        await engine.workers.fleets.create(slug="bare", stage=Stage.STAGING, machines={"provider": "aws"})
+        await engine.workers.fleets.create(slug="attic", stage=Stage.STAGING, machines={"provider": "local"})
     account.proxy.calls.clear()
     return {
         **{name: value for name, value in os.environ.items() if name.startswith(("AWS_", "PATH"))},
@@ -151,7 +151,7 @@ async def test_alarms_use_the_namespace_of_the_metrics(account: Account, environ
     assert done.code == 0, done.err
     [alarm] = account.client("cloudwatch").describe_alarms()["MetricAlarms"]
     metrics = [each["MetricStat"]["Metric"] for each in alarm["Metrics"] if "MetricStat" in each]
-    assert {each["Namespace"] for each in metrics} == {"Studio"}
+    assert {metric["Namespace"] for metric in metrics} == {"Studio"}
 
 
 async def test_missing_credentials_name_the_variables(environment: Mapping[str, str], tmp_path: Path) -> None:

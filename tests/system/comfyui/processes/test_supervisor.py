@@ -219,7 +219,7 @@ async def test_restart_pauses_grow_until_a_process_stays_up(install: FakeInstall
         async with open_watched(install, folder, timings=timings) as watched:
 
             def pauses() -> list[float]:
-                return [each["retry_seconds"] for each in logs if each["event"] == "comfyui.exited"]
+                return [log["retry_seconds"] for log in logs if log["event"] == "comfyui.exited"]
 
             await watched.until(lambda: len(pauses()) >= 5)
             assert pauses()[:5] == [0.01, 0.02, 0.04, 0.05, 0.05]

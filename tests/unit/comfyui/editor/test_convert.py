@@ -345,8 +345,8 @@ def test_long_reroute_chain_is_followed_once() -> None:
     links += [(count + at, count - 1, 0, count + at, 0) for at in range(count)]
     steps = Sources(read_workflow(workflow([empty(), *chain, *ends], links)), DEFINITIONS)
     root = Scope(read_workflow(workflow([empty(), *chain, *ends], links)).root)
-    for each in ends:
-        found = root.sheet.nodes[str(each["id"])]
+    for end in ends:
+        found = root.sheet.nodes[str(end["id"])]
         assert steps.source(root, found, steps.inputs(found)[0]) == NodeOutput("1", 0)
     assert len(steps._ends) == 2 * count - 2
 

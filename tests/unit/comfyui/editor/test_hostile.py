@@ -110,7 +110,7 @@ def test_link_from_an_output_before_the_first_leads_from_nowhere(slot: int, mode
     graph = as_graph(value, DEFINITIONS)
     savers = [each for each in graph.values() if each["class_type"] == "SaveImage"]
     assert len(savers) == (3 if mode else 5)
-    assert all("images" not in each["inputs"] for each in savers)
+    assert all("images" not in saver["inputs"] for saver in savers)
 
 
 def prompt_of(text: str) -> str:

@@ -31,7 +31,7 @@ def test_uncompared_templates_name_their_missing_nodes() -> None:
         assert not definitions().keys() & set(missing), name
 
 
-@pytest.mark.parametrize(("name", "workflow"), [pytest.param(*each, id=each[0]) for each in templates()])
+@pytest.mark.parametrize(("name", "workflow"), [pytest.param(*template, id=template[0]) for template in templates()])
 def test_template_is_converted_as_the_editor_does_it(name: str, workflow: dict[str, Any]) -> None:
     expected = RECORDED["exports"][name]
     if isinstance(expected, list):

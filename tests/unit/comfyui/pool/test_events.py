@@ -48,7 +48,7 @@ async def rest(stream: EventStream[Any]) -> list[PoolEvent]:
 
 
 def test_every_event_can_be_subscribed_to_by_its_type() -> None:
-    classes = {each for each in vars(event_module).values() if isinstance(each, type) and issubclass(each, PoolEvent)}
+    classes = {var for var in vars(event_module).values() if isinstance(var, type) and issubclass(var, PoolEvent)}
     assert set(EVENT_CLASSES.values()) == classes - {PoolJobEvent}
     assert set(EVENT_CLASSES) == {
         *("*", "pool:ready", "client:state", "client:blocked_workflow", "client:unblocked_workflow"),

@@ -68,7 +68,7 @@ servers = st.lists(
         foreign_runs=st.integers(0, 3),
         last_used=st.integers(0, 100),
     ),
-    unique_by=lambda each: each.id,
+    unique_by=lambda build: build.id,
 )
 ids = st.frozensets(st.sampled_from("abcdefgh"))
 
@@ -82,8 +82,8 @@ def test_choice_fits_and_nothing_that_fits_is_better(
     def should_skip(client_id: str, _workflow_hash: str) -> bool:
         return client_id in skipped
 
-    fitting = [each for each in candidates if fits(bucket, each.id, should_skip)]
-    assert {each.id for each in fitting} == {each.id for each in candidates} - excluded - skipped
+    fitting = [candidate for candidate in candidates if fits(bucket, candidate.id, should_skip)]
+    assert {each.id for each in fitting} == {candidate.id for candidate in candidates} - excluded - skipped
     chosen = choose(bucket, candidates, should_skip)
     if chosen is None:
         assert not fitting

@@ -186,8 +186,8 @@ class TestLog:
             log.write(b"%07d\n" % number * 10)
         files = sorted(tmp_path.iterdir())
         rotated = [f"comfyui.log.{number}" for number in range(1, ROTATED_FILES + 1)]
-        assert [each.name for each in files] == ["comfyui.log", *rotated]
-        assert all(each.stat().st_size <= 100 for each in files)
+        assert [file.name for file in files] == ["comfyui.log", *rotated]
+        assert all(file.stat().st_size <= 100 for file in files)
         assert files[0].read_bytes().startswith(b"0000049")
 
     def test_full_disk_costs_lines_of_the_file_only(self, tmp_path: Path) -> None:
