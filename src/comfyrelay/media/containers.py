@@ -1,4 +1,4 @@
-"""Check that a video or sound is readable, and measure it."""
+"""Check that a video or audio file is readable, and measure it."""
 
 from typing import BinaryIO, Literal
 
@@ -28,10 +28,10 @@ def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
     return av.open(
         file,
         mode="r",
-        # two safeguards: some formats open files without asking `io_open`
+        # The protocol list is a second safeguard: some formats open files without asking `io_open`.
         container_options={"format_whitelist": FORMATS[kind], "protocol_whitelist": "none"},
         options={"max_pixels": str(limits.max_pixels)},
-        # tags in another encoding do not make a file unreadable
+        # Tags in another encoding do not make a file unreadable.
         metadata_errors="replace",
         timeout=limits.timeout_seconds,
     )
@@ -39,17 +39,17 @@ def open_container(file: BinaryIO, kind: Literal["audio", "video"], limits: Prob
 
 def video_stream(container: InputContainer, limits: ProbeLimits) -> VideoStream:
     """Choose the video stream before decoding anything."""
-    # the cover of a song is a video stream, too
-    streams = [each for each in container.streams.video if not each.disposition & Disposition.attached_pic]
+    # The cover of a song is a video stream, too.
+    streams = [stream for stream in container.streams.video if not stream.disposition & Disposition.attached_pic]
     if not streams:
         raise MediaRefused("unreadable")
     check_pixels(streams[0].width, streams[0].height, limits)
-    # one thread: a few frames do not justify one per core
+    # A few frames do not justify one thread per core.
     streams[0].codec_context.thread_count = 1
     return streams[0]
 
 
-def turned(image: Image, degrees: int) -> Image:
+def rotated(image: Image, degrees: int) -> Image:
     """Apply the rotation that the camera recorded."""
     return image.rotate(degrees, expand=True) if degrees % 360 else image
 

@@ -4,23 +4,25 @@ import re
 import struct
 from dataclasses import dataclass
 
-# How far to search for size and frame count: no program writes more before them.
+# No program writes more chunks before the size and the frame count.
 MAX_PARTS = 1000
 _PNG = b"\x89PNG\r\n\x1a\n"
-# JPEG markers that hold the size: this range except three.
 _JPEG_MARKER = re.compile(rb"\xff++([^\xff])", re.S)
+# These markers hold the size.
 _JPEG_SIZES = frozenset(range(0xC0, 0xD0)) - {0xC4, 0xC8, 0xCC}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Claim:
+class ImageHeader:
+    """The size and frame count that a file claims to have."""
+
     width: int
     height: int
     frames: int = 1
 
 
-def claim_of(head: bytes) -> Claim | None:
-    """Return the claims of a PNG, JPEG, GIF, WebP or BMP; `None` for other formats, or if they come too late."""
+def read_image_header(head: bytes) -> ImageHeader | None:
+    """Read the header of a PNG, JPEG, GIF, WebP or BMP. Returns `None` for other formats, or if `head` is too short."""
     try:
         if head.startswith(_PNG):
             return _png(head)
@@ -30,16 +32,16 @@ def claim_of(head: bytes) -> Claim | None:
             return _webp(head)
         if head[:4] == b"GIF8":
             width, height = struct.unpack_from("<HH", head, 6)
-            return Claim(width=width, height=height)
+            return ImageHeader(width=width, height=height)
         if head[:2] == b"BM":
             return _bmp(head)
     except struct.error:
-        # truncated
+        # The file is truncated.
         pass
     return None
 
 
-def _png(head: bytes) -> Claim:
+def _png(head: bytes) -> ImageHeader:
     width, height = struct.unpack_from(">II", head, 16)
     frames, at = 1, len(_PNG)
     for _ in range(MAX_PARTS):
@@ -48,40 +50,40 @@ def _png(head: bytes) -> Claim:
         if head[at + 4 : at + 8] == b"acTL":
             (frames,) = struct.unpack_from(">I", head, at + 8)
         at += 12 + int.from_bytes(head[at : at + 4])
-    return Claim(width=width, height=height, frames=frames)
+    return ImageHeader(width=width, height=height, frames=frames)
 
 
-def _jpeg(head: bytes) -> Claim | None:
+def _jpeg(head: bytes) -> ImageHeader | None:
     at = 2
     for _ in range(MAX_PARTS):
-        # markers may be padded with 0xFF
-        found = _JPEG_MARKER.match(head, at)
-        if found is None:
+        # Markers may be padded with 0xFF.
+        marker = _JPEG_MARKER.match(head, at)
+        if marker is None:
             return None
-        if found[1][0] in _JPEG_SIZES:
-            height, width = struct.unpack_from(">HH", head, found.end() + 3)
-            return Claim(width=width, height=height)
-        at = found.end() + int.from_bytes(head[found.end() : found.end() + 2])
+        if marker[1][0] in _JPEG_SIZES:
+            height, width = struct.unpack_from(">HH", head, marker.end() + 3)
+            return ImageHeader(width=width, height=height)
+        at = marker.end() + int.from_bytes(head[marker.end() : marker.end() + 2])
     return None
 
 
-def _webp(head: bytes) -> Claim | None:
+def _webp(head: bytes) -> ImageHeader | None:
     match head[12:16]:
         case b"VP8X":
             low_width, high_width, low_height, high_height = struct.unpack_from("<HBHB", head, 24)
-            return Claim(width=(low_width | high_width << 16) + 1, height=(low_height | high_height << 16) + 1)
+            return ImageHeader(width=(low_width | high_width << 16) + 1, height=(low_height | high_height << 16) + 1)
         case b"VP8L":
             (bits,) = struct.unpack_from("<I", head, 21)
-            return Claim(width=(bits & 0x3FFF) + 1, height=(bits >> 14 & 0x3FFF) + 1)
+            return ImageHeader(width=(bits & 0x3FFF) + 1, height=(bits >> 14 & 0x3FFF) + 1)
         case b"VP8 ":
             width, height = struct.unpack_from("<HH", head, 26)
-            return Claim(width=width & 0x3FFF, height=height & 0x3FFF)
+            return ImageHeader(width=width & 0x3FFF, height=height & 0x3FFF)
         case _:
             return None
 
 
-def _bmp(head: bytes) -> Claim:
+def _bmp(head: bytes) -> ImageHeader:
     (header_bytes,) = struct.unpack_from("<I", head, 14)
     width, height = struct.unpack_from("<HH" if header_bytes == 12 else "<ii", head, 18)
-    # the height of a top-down BMP is negative
-    return Claim(width=abs(width), height=abs(height))
+    # The height of a top-down BMP is negative.
+    return ImageHeader(width=abs(width), height=abs(height))

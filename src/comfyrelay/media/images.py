@@ -9,7 +9,7 @@ from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, check_fr
 
 # Pure image formats only: Pillow would pass EPS to Ghostscript, for example.
 FORMATS = ("AVIF", "BMP", "GIF", "JPEG", "PNG", "TIFF", "WEBP")
-# Encoders fill GIF blocks (255 bytes) except the last of each part; this many may be smaller.
+# Encoders fill GIF blocks (255 bytes) except the last of each part. This many may be smaller.
 SMALL_BLOCKS, USUAL_BLOCK_BYTES = 100_000, 100
 # EXIF orientations with swapped sides.
 _ON_ITS_SIDE = (5, 6, 7, 8)
@@ -17,8 +17,8 @@ _EXTENSION, _FRAME = b"\x21", b"\x2c"
 
 
 def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
-    """Read the image. Raises Pillow's errors or `MediaRefused`."""
-    # before Pillow, which is slow with many blocks
+    """Decode the image. Raises Pillow's errors or `MediaRefused`."""
+    # Pillow is slow with many GIF blocks, so count them before it reads the file.
     frames = _frames_of_gif(file, limits) if file.read(4) == b"GIF8" else None
     file.seek(0)
     with Image.open(file, formats=FORMATS) as image:
@@ -26,17 +26,17 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
         frames = frames or _frames(image, limits)
         check_frames(frames, limits)
         width, height = image.size
-        # PNG's own check would decode everything, which is not needed
+        # The override for PNG would decode the whole image.
         if Image.Image.getexif(image).get(ExifTags.Base.Orientation, 1) in _ON_ITS_SIDE:
             width, height = height, width
         info = MediaInfo(kind="image", width=width, height=height, frames=frames)
-        has_check_sums = image.format == "PNG"
+        has_checksums = image.format == "PNG"
         image.verify()
-    if not has_check_sums:
-        # these formats must be decoded to detect truncation
+    if not has_checksums:
+        # These formats must be decoded to detect truncation.
         file.seek(0)
         with Image.open(file, formats=FORMATS) as image:
-            # at an eighth of the size JPEG still reads every byte
+            # At an eighth of the size, the JPEG decoder still reads every byte.
             image.draft(None, (image.width // 8, image.height // 8))
             image.load()
     return info
@@ -45,7 +45,7 @@ def read_image(file: BinaryIO, limits: ProbeLimits) -> MediaInfo:
 def _frames(image: Image.Image, limits: ProbeLimits) -> int:
     if not isinstance(image, TiffImagePlugin.TiffImageFile):
         return getattr(image, "n_frames", 1)
-    # TIFF pages are a linked list that may be endless
+    # TIFF pages are a linked list that may be endless.
     for number in range(limits.max_frames + 1):
         try:
             image.seek(number)
@@ -60,8 +60,8 @@ def _frames_of_gif(file: BinaryIO, limits: ProbeLimits) -> int:
     file.seek(10)
     _skip_colours(file, file.read(1), after=2)
     frames = 0
-    while frames <= limits.max_frames and (what := file.read(1)) in (_EXTENSION, _FRAME):
-        if what == _FRAME:
+    while frames <= limits.max_frames and (block_type := file.read(1)) in (_EXTENSION, _FRAME):
+        if block_type == _FRAME:
             frames += 1
             _skip_colours(file, file.read(9)[8:], after=1)
         else:

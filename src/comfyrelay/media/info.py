@@ -5,8 +5,8 @@ from typing import Literal
 
 from comfyrelay.media_types import MediaKind
 
-# Why a file is refused: it is not such media, or reading it would exceed a limit.
-Why = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes"]
+# A file is refused if it is not such media, or if reading it would exceed a limit.
+RefusalReason = Literal["unreadable", "pixels", "frames", "blocks", "memory", "time", "bytes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -19,18 +19,18 @@ class ProbeLimits:
 
     max_bytes: int = 512 * 1024 * 1024
     max_pixels: int = 100_000_000
-    # for animated images; of a video only the first frame is decoded
+    # Applies to animated images. Of a video only the first frame is decoded.
     max_frames: int = 10_000
     max_memory_bytes: int = 2 * 1024**3
     timeout_seconds: float = 20
-    # for poster and preview together
+    # Covers the poster and the preview together.
     drawing_seconds: float = 5
 
 
 class MediaRefused(Exception):
     """The file is not read any further."""
 
-    def __init__(self, why: Why, *, size: tuple[int, int] | None = None) -> None:
+    def __init__(self, why: RefusalReason, *, size: tuple[int, int] | None = None) -> None:
         super().__init__(why)
         self.why = why
         self.size = size
@@ -49,7 +49,7 @@ def check_frames(frames: int, limits: ProbeLimits) -> None:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class MediaInfo:
-    """What is known about an object; empty for kind `file`."""
+    """Properties of a media file. All but `kind` are `None` for kind `file`."""
 
     kind: MediaKind
     width: int | None = None
@@ -59,8 +59,8 @@ class MediaInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Piece:
-    """A poster or a preview: the bytes of a small file."""
+class Rendition:
+    """A small file that shows a larger one: its poster or its preview."""
 
     name: Literal["poster", "preview"]
     extension: str
@@ -68,8 +68,8 @@ class Piece:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Drawn:
-    """Poster and preview of a file, as far as they could be made."""
+class Renditions:
+    """The poster and the preview of a file. One that could not be made is `None`."""
 
-    poster: Piece | None = None
-    preview: Piece | None = None
+    poster: Rendition | None = None
+    preview: Rendition | None = None

@@ -8,17 +8,25 @@ from functools import partial
 from comfyrelay.errors import InvalidInput, StorageUnavailable
 from comfyrelay.extras import require
 from comfyrelay.media import probe_process
-from comfyrelay.media.image_headers import claim_of
-from comfyrelay.media.info import Drawn, MediaInfo, MediaRefused, ProbeLimits, Why, check_frames, check_pixels
+from comfyrelay.media.image_headers import read_image_header
+from comfyrelay.media.info import (
+    MediaInfo,
+    MediaRefused,
+    ProbeLimits,
+    RefusalReason,
+    Renditions,
+    check_frames,
+    check_pixels,
+)
 from comfyrelay.media_types import MediaKind, media_kind
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.storage.paths import no_object
 
-__all__ = ["Drawn", "MediaInfo", "ProbeLimits", "Probes"]
+__all__ = ["MediaInfo", "ProbeLimits", "Probes", "Renditions"]
 
-# First read: it contains the header of nearly every file.
+# The first read contains the header of nearly every file.
 HEAD_BYTES = 1024 * 1024
-LATE = "The object could not be read in time."
+LATE = "Storage did not return the object in time. Try again."
 
 
 class Probes:
@@ -26,7 +34,7 @@ class Probes:
 
     def __init__(self, limits: ProbeLimits | None = None, *, processes: int = 2) -> None:
         self._limits = limits or ProbeLimits()
-        # Its own threads: probes wait for reads, which need the common threads.
+        # Probes wait for reads, which need the default executor, so they must not occupy it.
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="comfyrelay-probe")
 
     async def probe(
@@ -54,37 +62,37 @@ class Probes:
             return MediaInfo(kind=kind)
         require("media")
         try:
-            return await self._probe(kind, _Reading(store, path, size=size, head=head, limits=self._limits))
+            return await self._probe(kind, _RangeReader(store, path, size=size, head=head, limits=self._limits))
         except MediaRefused as error:
-            raise InvalidInput(f"The {subject} {self._words(error, kind)}.") from None
+            raise InvalidInput(f"The {subject} {self._explain(error, kind)}.") from None
 
     async def draw(
         self, store: ObjectStore, path: str, *, mime_type: str, size: int, head: bytes = b""
-    ) -> Drawn | None:
-        """Make poster and preview of an object that was probed, if possible."""
+    ) -> Renditions | None:
+        """Draw the poster and the preview of an object that was probed. Returns `None` for other kinds of media."""
         kind = media_kind(mime_type)
         if kind not in ("image", "video"):
             return None
         require("media")
-        reading = _Reading(store, path, size=size, head=head, limits=self._limits)
-        await reading.begin()
-        work = partial(probe_process.draw, kind, size=size, limits=self._limits, read=reading.read)
+        reader = _RangeReader(store, path, size=size, head=head, limits=self._limits)
+        await reader.read_head()
+        work = partial(probe_process.draw, kind, size=size, limits=self._limits, read=reader.read)
         try:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
         except MediaRefused as error:
-            raise InvalidInput(f"No poster was made: the file {self._words(error, kind)}.") from None
+            raise InvalidInput(f"No poster was made: the file {self._explain(error, kind)}.") from None
 
-    async def _probe(self, kind: MediaKind, reading: "_Reading") -> MediaInfo:
-        head = await reading.begin()
-        if kind == "image" and (claim := claim_of(head)) is not None:
-            check_pixels(claim.width, claim.height, self._limits)
-            check_frames(claim.frames, self._limits)
-        work = partial(probe_process.probe, kind, size=reading.size, limits=self._limits, read=reading.read)
+    async def _probe(self, kind: MediaKind, reader: "_RangeReader") -> MediaInfo:
+        head = await reader.read_head()
+        if kind == "image" and (header := read_image_header(head)) is not None:
+            check_pixels(header.width, header.height, self._limits)
+            check_frames(header.frames, self._limits)
+        work = partial(probe_process.probe, kind, size=reader.size, limits=self._limits, read=reader.read)
         return await asyncio.get_running_loop().run_in_executor(self._threads, work)
 
-    def _words(self, error: MediaRefused, kind: MediaKind) -> str:
+    def _explain(self, error: MediaRefused, kind: MediaKind) -> str:
         limits, (width, height) = self._limits, error.size or (0, 0)
-        words: dict[Why, str] = {
+        explanations: dict[RefusalReason, str] = {
             "pixels": f"is too large: it has {width} × {height} pixels, and at most {limits.max_pixels:,} are allowed",
             "frames": f"is too long: an image may have {limits.max_frames:,} frames at most",
             "blocks": "is made of too many small blocks to be read: save it again with another program",
@@ -93,10 +101,10 @@ class Probes:
             "bytes": f"is too large to be read: more than {limits.max_bytes:,} bytes would be needed",
             "unreadable": "is not readable audio" if kind == "audio" else f"is not a readable {kind}",
         }
-        return words[error.why]
+        return explanations[error.why]
 
 
-class _Reading:
+class _RangeReader:
     """Reads ranges of an object for a probe process, within limits of size and time."""
 
     def __init__(self, store: ObjectStore, path: str, *, size: int, head: bytes, limits: ProbeLimits) -> None:
@@ -108,8 +116,8 @@ class _Reading:
         self._loop = asyncio.get_running_loop()
         self._head = head
 
-    async def begin(self) -> bytes:
-        """Read and keep the first bytes."""
+    async def read_head(self) -> bytes:
+        """Read the first bytes and keep them for `read`."""
         length = self._take(min(self.size, HEAD_BYTES))
         if len(self._head) >= length:
             return self._head
@@ -120,7 +128,7 @@ class _Reading:
         return self._head
 
     def read(self, start: int, length: int) -> bytes:
-        """Read a range, called from a thread."""
+        """Read a range. Call it in a thread."""
         if start + length <= len(self._head):
             return self._head[start : start + length]
         begun = time.monotonic()

@@ -12,22 +12,21 @@ from av.video.frame import VideoFrame
 from av.video.stream import VideoStream
 from PIL import Image, ImageOps, ImageStat
 
-from comfyrelay.media.containers import open_container, turned, video_stream
+from comfyrelay.media.containers import open_container, rotated, video_stream
 from comfyrelay.media.images import FORMATS
-from comfyrelay.media.info import MediaRefused, Piece, ProbeLimits, check_pixels
+from comfyrelay.media.info import MediaRefused, ProbeLimits, Rendition, check_pixels
 from comfyrelay.media_types import MediaKind
 
 POSTER_SIDE, POSTER_BYTES = 480, 60_000
-# Sizes and qualities, tried until the poster is small enough.
-TRIES: Final = ((POSTER_SIDE, 80), (POSTER_SIDE, 60), (POSTER_SIDE, 30), (POSTER_SIDE // 2, 30))
+# Sides and qualities to try until the poster is small enough.
+POSTER_FORMATS: Final = ((POSTER_SIDE, 80), (POSTER_SIDE, 60), (POSTER_SIDE, 30), (POSTER_SIDE // 2, 30))
 PREVIEW_SIDE, PREVIEW_SECONDS, PREVIEW_RATE = 360, 3.0, 24
-# Many videos start black: how long to search for a poster frame, and the average brightness (0 to 255) that ends the
-# search.
+# Many videos start black, so the poster is the first frame of this average brightness (0 to 255) within this time.
 POSTER_SECONDS, BRIGHT = 1.0, 24.0
-# Browsers' default for frames without a duration.
+# Browsers show a frame without a duration this long.
 UNTIMED_SECONDS = 0.1
-# The first available encoder, its options and container. An MP4 reserves space for its index at the start, so that
-# browsers can play before the end of the download.
+# Encoders in order of preference, with their options, container and its options. An MP4 reserves space for its index
+# at the start, so that browsers can play before the end of the download.
 ENCODERS: tuple[tuple[str, dict[str, str], str, dict[str, str]], ...] = (
     ("libx264", {"preset": "veryfast", "crf": "30"}, "mp4", {"moov_size": "8192"}),
     ("libopenh264", {"b": "400000"}, "mp4", {"moov_size": "8192"}),
@@ -35,82 +34,81 @@ ENCODERS: tuple[tuple[str, dict[str, str], str, dict[str, str]], ...] = (
 )
 TICKS = 1000
 
-# Called with each piece when it is ready, so that it survives a timeout of the next.
-Give = Callable[[Piece], None]
+# Called with each rendition as soon as it is ready, so that it survives a timeout of the next one.
+OnRendition = Callable[[Rendition], None]
+# Seconds since the first frame, and the image.
 Frames = Iterator[tuple[float, Image.Image]]
 
 
-def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: Give) -> None:
-    """Raises the libraries' errors or `MediaRefused`."""
-    # the rest of the time is for pieces already begun
+def draw(file: BinaryIO, kind: MediaKind, limits: ProbeLimits, give: OnRendition) -> None:
+    """Draw the poster and the preview. Raises the libraries' errors or `MediaRefused`."""
+    # The other half of the time is for renditions that are already begun.
     until = time.monotonic() + limits.drawing_seconds / 2
     if kind == "image":
         _draw_image(file, limits, give, until)
     elif kind == "video":
         with open_container(file, "video", limits) as container:
             stream = video_stream(container, limits)
-            _draw_frames(_of_video(container.decode(stream)), give, until)
+            _draw_frames(_video_frames(container.decode(stream)), give, until)
 
 
-def _draw_image(file: BinaryIO, limits: ProbeLimits, give: Give, until: float) -> None:
+def _draw_image(file: BinaryIO, limits: ProbeLimits, give: OnRendition, until: float) -> None:
     with Image.open(file, formats=FORMATS) as image:
         check_pixels(image.width, image.height, limits)
-        # TIFF pages are not an animation
-        moves = image.format != "TIFF" and getattr(image, "is_animated", False)
-        if moves:
-            _draw_frames(_of_image(image), give, until)
+        # TIFF pages are not an animation.
+        if image.format != "TIFF" and getattr(image, "is_animated", False):
+            _draw_frames(_image_frames(image), give, until)
             return
-        # lets JPEG decode at a smaller size
+        # The draft lets JPEG decode at a smaller size.
         image.draft(None, (POSTER_SIDE * 2, POSTER_SIDE * 2))
         _give_poster(ImageOps.exif_transpose(_small(image)), give)
 
 
-def _draw_frames(frames: Frames, give: Give, until: float) -> None:
-    """Return the first frame of the first second that is not dark, or the brightest, and add all frames to the
-    preview."""
+def _draw_frames(frames: Frames, give: OnRendition, until: float) -> None:
+    """Encode the preview, with the first bright frame of the first second as poster, or else the brightest."""
     best: tuple[float, Image.Image] | None = None
-    is_given = False
-    film: _Film | None = None
+    has_poster = False
+    preview: _PreviewEncoder | None = None
     for at, image in frames:
-        if not is_given:
-            light = ImageStat.Stat(image.convert("L")).mean[0]
-            if best is None or light > best[0]:
-                best = (light, image)
+        if not has_poster:
+            brightness = ImageStat.Stat(image.convert("L")).mean[0]
+            if best is None or brightness > best[0]:
+                best = (brightness, image)
             if best[0] >= BRIGHT or at >= POSTER_SECONDS:
                 _give_poster(best[1], give)
-                is_given = True
-        film = film or _Film(image.size)
-        film.add(at, image)
+                has_poster = True
+        preview = preview or _PreviewEncoder(image.size)
+        preview.add(at, image)
         if time.monotonic() > until:
             break
-    if best is None or film is None:
+    if best is None or preview is None:
         raise MediaRefused("unreadable")
-    if not is_given:
+    if not has_poster:
         _give_poster(best[1], give)
-    if film.frames > 1:
-        give(film.end())
+    if preview.frames > 1:
+        give(preview.finish())
 
 
-def _of_video(decoded: Iterator[object]) -> Frames:
+def _video_frames(decoded: Iterator[object]) -> Frames:
     """Yield a limited number of small, rotated frames per second."""
-    began, due = None, 0.0
+    began_at, due = None, 0.0
     for frame in decoded:
         if not isinstance(frame, VideoFrame):
             continue
-        time_ = frame.time or 0.0
-        began = time_ if began is None else began
-        at = time_ - began
+        shown_at = frame.time or 0.0
+        began_at = shown_at if began_at is None else began_at
+        at = shown_at - began_at
         if at >= PREVIEW_SECONDS:
             return
         if at < due:
             continue
-        due = _next(at)
-        width, height = _fitting((frame.width, frame.height), POSTER_SIDE)
+        due = _next_due(at)
+        width, height = _fit((frame.width, frame.height), POSTER_SIDE)
         image = frame.reformat(width=width, height=height, format="rgb24").to_image()  # type: ignore[no-untyped-call]
-        yield at, turned(image, frame.rotation)
+        yield at, rotated(image, frame.rotation)
 
 
-def _of_image(image: Image.Image) -> Frames:
+def _image_frames(image: Image.Image) -> Frames:
     at, due, number = 0.0, 0.0, 0
     while at < PREVIEW_SECONDS:
         try:
@@ -119,61 +117,63 @@ def _of_image(image: Image.Image) -> Frames:
             return
         image.load()
         if at >= due:
-            due = _next(at)
+            due = _next_due(at)
             yield at, _small(image)
         at += (image.info.get("duration") or 0) / 1000 or UNTIMED_SECONDS
         number += 1
 
 
-def _next(at: float) -> float:
-    # timestamps are rounded, so accept a frame that is slightly early
+def _next_due(at: float) -> float:
+    # Timestamps are rounded, so accept a frame that is slightly early.
     return at + 1 / PREVIEW_RATE - 0.005
 
 
 def _small(image: Image.Image) -> Image.Image:
-    """A copy that fits, in a colour mode that every format supports."""
+    """Return a copy of poster size, in a colour mode that every format supports."""
     if image.mode.startswith(("I", "F")):
-        # 16 bits per sample; only the upper 8 are visible
+        # Only the upper 8 of the 16 bits per sample are visible.
         image = image.convert("F").point(lambda value: value * (1 / 256)).convert("L")
-    is_clear = image.has_transparency_data
-    found = image.convert("RGBA" if is_clear else "RGB")
-    found.thumbnail((POSTER_SIDE, POSTER_SIDE), Image.Resampling.LANCZOS)
-    exif = image.getexif()
-    if exif:
-        found.getexif().update(exif)
-    return found
+    small = image.convert("RGBA" if image.has_transparency_data else "RGB")
+    small.thumbnail((POSTER_SIDE, POSTER_SIDE), Image.Resampling.LANCZOS)
+    if exif := image.getexif():
+        small.getexif().update(exif)
+    return small
 
 
-def _give_poster(image: Image.Image, give: Give) -> None:
-    for side, quality in TRIES:
-        made = io.BytesIO()
+def _give_poster(image: Image.Image, give: OnRendition) -> None:
+    for side, quality in POSTER_FORMATS:
+        file = io.BytesIO()
         image.thumbnail((side, side))
-        image.save(made, "WEBP", quality=quality, method=4, exif=b"")
-        if made.tell() <= POSTER_BYTES:
-            give(Piece(name="poster", extension="webp", data=made.getvalue()))
+        image.save(file, "WEBP", quality=quality, method=4, exif=b"")
+        if file.tell() <= POSTER_BYTES:
+            give(Rendition(name="poster", extension="webp", data=file.getvalue()))
             return
 
 
-def _fitting(size: tuple[int, int], side: int) -> tuple[int, int]:
+def _fit(size: tuple[int, int], side: int) -> tuple[int, int]:
     """Scale to fit, with even sides for the encoders."""
     scale = min(1.0, side / max(size))
-    width, height = (max(2, round(each * scale / 2) * 2) for each in size)
+    width, height = (max(2, round(length * scale / 2) * 2) for length in size)
     return width, height
 
 
-class _Film:
+class _PreviewEncoder:
     def __init__(self, size: tuple[int, int]) -> None:
         self.frames = 0
-        self._size = _fitting(size, PREVIEW_SIDE)
-        name, options, self._extension, wrapping = next(each for each in ENCODERS if each[0] in av.codecs_available)
+        self._size = _fit(size, PREVIEW_SIDE)
+        codec, options, self._extension, container_options = next(
+            encoder for encoder in ENCODERS if encoder[0] in av.codecs_available
+        )
         self._file = io.BytesIO()
-        self._container: OutputContainer = av.open(self._file, "w", format=self._extension, container_options=wrapping)
-        stream = self._container.add_stream(name, rate=PREVIEW_RATE, options=options)
+        self._container: OutputContainer = av.open(
+            self._file, "w", format=self._extension, container_options=container_options
+        )
+        stream = self._container.add_stream(codec, rate=PREVIEW_RATE, options=options)
         assert isinstance(stream, VideoStream)
         stream.width, stream.height = self._size
         stream.pix_fmt = "yuv420p"
         stream.codec_context.time_base = Fraction(1, TICKS)
-        # a thread per core needs more memory than the frames
+        # One thread per core would need more memory than the frames.
         stream.codec_context.thread_count = 1
         self._stream = stream
 
@@ -186,7 +186,7 @@ class _Film:
         self._container.mux(self._stream.encode(frame))
         self.frames += 1
 
-    def end(self) -> Piece:
+    def finish(self) -> Rendition:
         self._container.mux(self._stream.encode(None))
         self._container.close()
-        return Piece(name="preview", extension=self._extension, data=self._file.getvalue())
+        return Rendition(name="preview", extension=self._extension, data=self._file.getvalue())

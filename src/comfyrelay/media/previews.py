@@ -1,6 +1,6 @@
-"""Previews of running jobs: small images that the holder of their URL may replace, and that are not kept."""
+"""Previews of running jobs: small temporary images that the holder of their URL may replace."""
 
-from comfyrelay.media.image_headers import claim_of
+from comfyrelay.media.image_headers import read_image_header
 
 PREVIEWS = "previews"
 TYPE = "image/jpeg"
@@ -20,5 +20,5 @@ def is_preview(data: bytes) -> bool:
     """Whether the data starts like a JPEG of a reasonable size."""
     if len(data) > MAX_BYTES or not data.startswith(b"\xff\xd8\xff"):
         return False
-    claim = claim_of(data)
-    return claim is not None and 0 < claim.width * claim.height <= MAX_PIXELS
+    header = read_image_header(data)
+    return header is not None and 0 < header.width * header.height <= MAX_PIXELS

@@ -1,21 +1,21 @@
 """A process that reads media within limits and may be killed.
 
-A request is a line of JSON on standard input. The answer on standard output contains range requests for the file, each
-answered with a length and that many bytes, and then the result. For a drawing, each piece is sent as a line and that
-many bytes before the result.
+A request is a line of JSON on standard input. This process answers on standard output, one line of JSON per message. It
+requests ranges of the file, which arrive on standard input as a length and that many bytes, and then sends the result.
+Renditions are sent before the result, each as a line and the bytes of the file.
 """
 
 import io
 import json
 import os
 import sys
+from collections.abc import Callable
 from typing import Any, BinaryIO
 
 from comfyrelay.media.containers import read_container
 from comfyrelay.media.images import read_image
-from comfyrelay.media.info import MediaInfo, MediaRefused, Piece, ProbeLimits
+from comfyrelay.media.info import MediaRefused, ProbeLimits, Rendition
 from comfyrelay.media.posters import draw
-from comfyrelay.media.ranged_file import RangedFile
 from comfyrelay.system import processes, signals
 
 # One read of this size contains the header of nearly every file.
@@ -24,58 +24,87 @@ LENGTH_BYTES = 8
 
 
 def main() -> None:
-    # Ctrl-C is meant for the server, which may still need this process
+    # Ctrl-C is meant for the server, which may still need this process.
     signals.ignore_ctrl_c()
-    asking = sys.stdin.buffer
-    answering = os.fdopen(os.dup(1), "wb")
-    # keep library output away from the answers
+    requests = sys.stdin.buffer
+    answers = os.fdopen(os.dup(1), "wb")
+    # Library output must not mix with the answers.
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-    # no core dumps, no files
     processes.forbid_files()
     own_bytes = processes.own_memory()
-    _send(answering, {"ready": True})
-    for line in asking:
+    _send(answers, {"ready": True})
+    for line in requests:
         job = json.loads(line)
         limits = ProbeLimits(**job["limits"])
         processes.limit_memory(own_bytes + limits.max_memory_bytes)
-        # exit if the server is killed
+        # The time limit ends this process if the server was killed.
         processes.limit_time(limits.drawing_seconds if job["draws"] else limits.timeout_seconds)
-        _send(answering, _answer(job, limits, asking, answering))
+        _send(answers, _answer(job, limits, requests, answers))
 
 
-def _answer(job: dict[str, Any], limits: ProbeLimits, asking: BinaryIO, answering: BinaryIO) -> dict[str, Any]:
+def _answer(job: dict[str, Any], limits: ProbeLimits, requests: BinaryIO, answers: BinaryIO) -> dict[str, Any]:
     def fetch(start: int, length: int) -> bytes:
-        _send(answering, {"read": [start, length]})
-        return asking.read(int.from_bytes(asking.read(LENGTH_BYTES)))
+        _send(answers, {"read": [start, length]})
+        return requests.read(int.from_bytes(requests.read(LENGTH_BYTES)))
 
-    def give(piece: Piece) -> None:
-        _send(answering, {"piece": [piece.name, piece.extension, len(piece.data)]})
-        answering.write(piece.data)
+    def give(rendition: Rendition) -> None:
+        _send(answers, {"piece": [rendition.name, rendition.extension, len(rendition.data)]})
+        answers.write(rendition.data)
 
+    kind = job["kind"]
     try:
-        with io.BufferedReader(RangedFile(fetch, size=job["size"]), BLOCK_BYTES) as file:
+        with io.BufferedReader(_RangedFile(fetch, size=job["size"]), BLOCK_BYTES) as file:
             if job["draws"]:
-                draw(file, job["kind"], limits, give)
+                draw(file, kind, limits, give)
                 return {"done": True}
-            info = _read(file, job["kind"], limits)
+            info = read_image(file, limits) if kind == "image" else read_container(file, kind, limits)
     except MediaRefused as error:
         return {"refused": error.why, "size": error.size}
     except MemoryError:
         return {"refused": "memory"}
     except Exception:
-        # both libraries raise almost any exception for a broken file
+        # Both libraries raise almost any exception for a broken file.
         return {"refused": "unreadable"}
-    found = (info.width, info.height, info.duration_seconds, info.frames)
-    return {"found": found}
+    return {"found": (info.width, info.height, info.duration_seconds, info.frames)}
 
 
-def _read(file: BinaryIO, kind: Any, limits: ProbeLimits) -> MediaInfo:
-    return read_image(file, limits) if kind == "image" else read_container(file, kind, limits)
+def _send(answers: BinaryIO, message: dict[str, Any]) -> None:
+    answers.write(json.dumps(message).encode() + b"\n")
+    answers.flush()
 
 
-def _send(answering: BinaryIO, message: dict[str, Any]) -> None:
-    answering.write(json.dumps(message).encode() + b"\n")
-    answering.flush()
+class _RangedFile(io.RawIOBase):
+    """A seekable file that fetches ranges on demand."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], *, size: int) -> None:
+        self._fetch = fetch
+        self._size = size
+        self._position = 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        base = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: self._size}[whence]
+        if base + offset < 0:
+            raise OSError("The position is before the first byte.")
+        self._position = base + offset
+        return self._position
+
+    def readinto(self, buffer: memoryview) -> int:  # type: ignore[override]  # BufferedReader passes nothing else.
+        wanted = min(len(buffer), self._size - self._position)
+        if wanted <= 0:
+            return 0
+        data = self._fetch(self._position, wanted)
+        buffer[: len(data)] = data
+        self._position += len(data)
+        return len(data)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Manage probe processes: start them on demand, and kill them at a timeout.
 
-Their answers are not trusted: a file that takes over such a process must not gain anything.
+Their answers are not trusted, because a malicious file may take over such a process.
 """
 
 import json
@@ -9,38 +9,39 @@ import subprocess
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from typing import IO, Any, Final, get_args
 
 from comfyrelay.errors import StorageUnavailable
-from comfyrelay.media.info import Drawn, MediaInfo, MediaRefused, Piece, ProbeLimits, Why
+from comfyrelay.media.info import MediaInfo, MediaRefused, ProbeLimits, RefusalReason, Rendition, Renditions
 from comfyrelay.media_types import MediaKind
 from comfyrelay.system.processes import LIMITS_MEMORY, memory_of
 
-# Length prefix of requested bytes.
+# Requested bytes follow a length of this size.
 LENGTH_BYTES = 8
 LONGEST_LINE = 4096
 LARGEST_READ = 64 * 1024 * 1024
-# Maximum size of a poster or preview, and time for its transfer.
-LARGEST_PIECE = 4 * 1024 * 1024
-PIECE_SECONDS = 5.0
-# File signatures of posters and previews, with offsets.
-MARKS: Final = {
+LARGEST_RENDITION = 4 * 1024 * 1024
+# How long the transfer of a rendition may take.
+RENDITION_SECONDS = 5.0
+# File signatures with their offsets.
+SIGNATURES: Final = {
     ("poster", "webp"): (8, b"WEBP"),
     ("preview", "mp4"): (4, b"ftyp"),
     ("preview", "webm"): (0, b"\x1aE\xdf\xa3"),
 }
-# Start timeout; only a busy machine takes this long.
+# Only a busy machine takes this long to start a process.
 START_SECONDS = 120.0
 # How often memory is checked if the system cannot limit it.
-LOOK_SECONDS = 0.05
-# Environment that Python and its libraries need to start; no secrets.
+MEMORY_CHECK_SECONDS = 0.05
+# Python and its libraries need these variables to start. None holds a secret.
 ENVIRONMENT: Final = (
     *("PATH", "HOME", "LANG", "LC_ALL", "SYSTEMROOT", "TEMP", "TMP", "LD_LIBRARY_PATH", "DYLD_LIBRARY_PATH"),
     *("PYTHONPATH", "PYTHONHOME", "PYTHONUSERBASE", "VIRTUAL_ENV"),
-    # on Windows, needed to find user packages
+    # Windows needs these to find user packages.
     *("APPDATA", "USERPROFILE"),
 )
 
@@ -51,22 +52,21 @@ class ProbeProcess:
     """A probe process. Its calls block: use it in a thread."""
 
     def __init__(self) -> None:
-        # whether it answered and can be reused
+        # An idle process has answered and can be reused.
         self.is_idle = False
         self._process = subprocess.Popen(
-            # not the current folder, which may be untrusted
+            # With -P Python imports nothing from the current folder, which may be untrusted.
             [sys.executable, "-P", "-m", "comfyrelay.media.probe_child"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={name: os.environ[name] for name in ENVIRONMENT if name in os.environ},
         )
-        # its initial memory
-        self._own_bytes = 0
+        self._initial_bytes = 0
         try:
             self._receive(START_SECONDS)
             if not LIMITS_MEMORY:
-                self._own_bytes = memory_of(self.pid)
+                self._initial_bytes = memory_of(self.pid)
         except MediaRefused:
             self.kill()
             raise StorageUnavailable("Media cannot be checked now: the process for it did not start.") from None
@@ -77,72 +77,71 @@ class ProbeProcess:
 
     def probe(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
         """Return what the file is, or raise `MediaRefused`."""
-        self._ask(kind, size, limits, draws=False)
+        self._request(kind, size, limits, draws=False)
         for message in self._answers(limits.timeout_seconds, limits, read):
             match message:
                 case {"found": [width, height, duration_seconds, frames]}:
                     self.is_idle = True
                     return MediaInfo(
                         kind=kind,
-                        width=_whole(width),
-                        height=_whole(height),
+                        width=_count(width),
+                        height=_count(height),
                         duration_seconds=float(duration_seconds) if isinstance(duration_seconds, int | float) else None,
-                        frames=_whole(frames),
+                        frames=_count(frames),
                     )
                 case _:
                     break
         raise MediaRefused("unreadable")
 
-    def draw(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:
-        """Return poster and preview, as far as they were ready in time."""
-        self._ask(kind, size, limits, draws=True)
-        drawn = Drawn()
+    def draw(self, kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Renditions:
+        """Return the renditions that were ready in time, or raise `MediaRefused` if there is no poster."""
+        self._request(kind, size, limits, draws=True)
+        renditions = Renditions()
         try:
             for message in self._answers(limits.drawing_seconds, limits, read):
                 match message:
-                    case {"piece": [name, extension, int(length)]} if 0 < length <= LARGEST_PIECE:
-                        drawn = _with_piece(drawn, name, extension, self._bytes(length, limits))
+                    case {"piece": [name, extension, int(length)]} if 0 < length <= LARGEST_RENDITION:
+                        renditions = _with_rendition(renditions, name, extension, self._receive_bytes(length, limits))
                     case {"done": True}:
                         self.is_idle = True
-                        return drawn
+                        return renditions
                     case _:
                         break
             raise MediaRefused("unreadable")
         except MediaRefused:
-            if drawn.poster is None:
+            if renditions.poster is None:
                 raise
-            return drawn
+            return renditions
 
-    def _ask(self, kind: MediaKind, size: int, limits: ProbeLimits, *, draws: bool) -> None:
+    def _request(self, kind: MediaKind, size: int, limits: ProbeLimits, *, draws: bool) -> None:
         self.is_idle = False
         job = {"kind": kind, "size": size, "limits": asdict(limits), "draws": draws}
         self._send(json.dumps(job).encode() + b"\n")
 
     def _answers(self, seconds: float, limits: ProbeLimits, read: Read) -> Iterator[Any]:
-        """Return its answer, serving its range requests. Raises `MediaRefused` on refusal or timeout."""
-        left = seconds
+        """Yield its answers and serve its range requests. Raises `MediaRefused` on refusal or timeout."""
+        seconds_left = seconds
         while True:
-            begun = time.monotonic()
-            message = self._receive(left, more_bytes=limits.max_memory_bytes)
-            # the time that storage takes is not counted
-            left -= time.monotonic() - begun
+            began_at = time.monotonic()
+            message = self._receive(seconds_left, more_bytes=limits.max_memory_bytes)
+            # The time that storage takes is not counted.
+            seconds_left -= time.monotonic() - began_at
             match message:
                 case {"read": [int(start), int(length)]} if start >= 0 and 0 < length <= LARGEST_READ:
                     data = read(start, length)
                     self._send(len(data).to_bytes(LENGTH_BYTES) + data)
-                case {"refused": why} if why in get_args(Why):
-                    # it may not have released all memory
+                case {"refused": why} if why in get_args(RefusalReason):
+                    # After this refusal the process may not have released all memory.
                     self.is_idle = why != "memory"
                     raise MediaRefused(why, size=_size(message.get("size")))
                 case _:
                     yield message
 
     def kill(self) -> None:
-        """Kill it."""
         self._process.kill()
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
-            # drop unsent data
+            # Closing flushes unsent data, which fails.
             with suppress(OSError):
                 _opened(pipe).close()
 
@@ -151,11 +150,11 @@ class ProbeProcess:
         try:
             return json.loads(line)
         except ValueError:
-            # it crashed: libraries may abort when out of memory
+            # Without a line the process has crashed: libraries may abort when out of memory.
             raise MediaRefused("unreadable" if line else "memory") from None
 
-    def _bytes(self, length: int, limits: ProbeLimits) -> bytes:
-        data = self._watched(lambda out: out.read(length), PIECE_SECONDS, limits.max_memory_bytes)
+    def _receive_bytes(self, length: int, limits: ProbeLimits) -> bytes:
+        data = self._watched(lambda out: out.read(length), RENDITION_SECONDS, limits.max_memory_bytes)
         if len(data) != length:
             raise MediaRefused("unreadable")
         return data
@@ -163,100 +162,86 @@ class ProbeProcess:
     def _watched(self, take: Callable[[IO[bytes]], bytes], seconds: float, more_bytes: int | None) -> bytes:
         """Read its output within the limits of time and memory."""
         has_answered = threading.Event()
-        ended_for: list[Why] = []
+        reasons: list[RefusalReason] = []
         until = time.monotonic() + seconds
 
         def watch() -> None:
             while not has_answered.wait(_pause(until)):
                 if time.monotonic() >= until:
-                    ended_for.append("time")
+                    reasons.append("time")
                 elif self._is_too_large(more_bytes):
-                    ended_for.append("memory")
-                if ended_for:
+                    reasons.append("memory")
+                if reasons:
                     self._process.kill()
                     return
 
-        watching = threading.Thread(target=watch, daemon=True)
-        watching.start()
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
         try:
-            taken = take(_opened(self._process.stdout))
+            output = take(_opened(self._process.stdout))
         finally:
             has_answered.set()
-            watching.join()
-        if not ended_for and self._is_too_large(more_bytes):
-            ended_for.append("memory")
-        if ended_for:
-            raise MediaRefused(ended_for[0])
-        return taken
+            watcher.join()
+        if not reasons and self._is_too_large(more_bytes):
+            reasons.append("memory")
+        if reasons:
+            raise MediaRefused(reasons[0])
+        return output
 
     def _is_too_large(self, more_bytes: int | None) -> bool:
-        """Memory is not checked if the process limits itself."""
-        return not LIMITS_MEMORY and more_bytes is not None and memory_of(self.pid) > self._own_bytes + more_bytes
+        """Whether it uses too much memory. Not checked if the process limits itself."""
+        return not LIMITS_MEMORY and more_bytes is not None and memory_of(self.pid) > self._initial_bytes + more_bytes
 
     def _send(self, data: bytes) -> None:
-        # a dead process is noticed when its answer is read
+        # A dead process is noticed when its answer is read.
         with suppress(OSError):
             _opened(self._process.stdin).write(data)
             _opened(self._process.stdin).flush()
 
 
-class _Idle:
-    """Idle processes for reuse: starting one takes longer than most files."""
-
-    def __init__(self) -> None:
-        self._waiting: list[ProbeProcess] = []
-        self._lock = threading.Lock()
-
-    def take(self) -> ProbeProcess:
-        with self._lock:
-            found = self._waiting.pop() if self._waiting else None
-        return found or ProbeProcess()
-
-    def give_back(self, process: ProbeProcess) -> None:
-        with self._lock:
-            self._waiting.append(process)
-
-
-_IDLE = _Idle()
+# Processes are reused: starting one takes longer than reading most files. A deque is thread-safe.
+_idle: deque[ProbeProcess] = deque()
 
 
 def probe(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> MediaInfo:
     """Probe a file in a separate process."""
-    with _taken() as process:
+    with _process() as process:
         return process.probe(kind, size=size, limits=limits, read=read)
 
 
-def draw(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Drawn:
-    """Draw poster and preview in a separate process."""
-    with _taken() as process:
+def draw(kind: MediaKind, *, size: int, limits: ProbeLimits, read: Read) -> Renditions:
+    """Draw the poster and the preview in a separate process."""
+    with _process() as process:
         return process.draw(kind, size=size, limits=limits, read=read)
 
 
 @contextmanager
-def _taken() -> Iterator[ProbeProcess]:
-    process = _IDLE.take()
+def _process() -> Iterator[ProbeProcess]:
+    try:
+        process = _idle.pop()
+    except IndexError:
+        process = ProbeProcess()
     try:
         yield process
     finally:
         if process.is_idle:
-            _IDLE.give_back(process)
+            _idle.append(process)
         else:
             process.kill()
 
 
-def _with_piece(drawn: Drawn, name: Any, extension: Any, data: bytes) -> Drawn:
-    """Check that a piece starts with the signature of its type."""
-    at, mark = MARKS.get((name, extension), (0, b""))
-    if not mark or data[at : at + len(mark)] != mark:
+def _with_rendition(renditions: Renditions, name: Any, extension: Any, data: bytes) -> Renditions:
+    """Add a rendition, after checking that it starts with the signature of its type."""
+    at, signature = SIGNATURES.get((name, extension), (0, b""))
+    if not signature or data[at : at + len(signature)] != signature:
         raise MediaRefused("unreadable")
-    piece = Piece(name=name, extension=extension, data=data)
-    return replace(drawn, poster=piece) if name == "poster" else replace(drawn, preview=piece)
+    return replace(renditions, **{name: Rendition(name=name, extension=extension, data=data)})
 
 
 def _pause(until: float) -> float:
-    """Seconds until the next memory check; the whole timeout if the process limits itself."""
-    left = max(0.0, until - time.monotonic())
-    return left if LIMITS_MEMORY else min(left, LOOK_SECONDS)
+    """Return the seconds until the next memory check, or the whole timeout if the process limits itself."""
+    seconds_left = max(0.0, until - time.monotonic())
+    return seconds_left if LIMITS_MEMORY else min(seconds_left, MEMORY_CHECK_SECONDS)
 
 
 def _opened(pipe: IO[bytes] | None) -> IO[bytes]:
@@ -264,7 +249,7 @@ def _opened(pipe: IO[bytes] | None) -> IO[bytes]:
     return pipe
 
 
-def _whole(value: Any) -> int | None:
+def _count(value: Any) -> int | None:
     return value if isinstance(value, int) and 0 <= value < 2**63 else None
 
 

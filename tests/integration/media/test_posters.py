@@ -12,7 +12,7 @@ from PIL import Image
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media import posters, probe_process
 from comfyrelay.media.info import MediaRefused, Rendition
-from comfyrelay.media.inspection import Renditions, ProbeLimits, Probes
+from comfyrelay.media.inspection import ProbeLimits, Probes, Renditions
 from comfyrelay.media.probe_process import ProbeProcess
 from comfyrelay.storage.objects import ObjectStore
 from tests.support import media_samples
@@ -98,7 +98,7 @@ def test_poster_fits_into_480_points_and_is_not_made_larger(size: tuple[int, int
 
 def test_poster_of_the_busiest_picture_is_small(monkeypatch: pytest.MonkeyPatch) -> None:
     noise = saved(Image.effect_noise((900, 900), 200), "PNG")
-    monkeypatch.setattr(posters, "TRIES", ((480, 100),))
+    monkeypatch.setattr(posters, "POSTER_FORMATS", ((480, 100),))
     assert drawn(noise) == {}
     monkeypatch.undo()
     assert len(drawn(noise)["poster"].data) <= posters.POSTER_BYTES
@@ -230,5 +230,5 @@ def test_process_that_draws_too_long_is_killed_and_the_next_file_has_another() -
 )
 def test_poster_that_is_no_image_is_refused(name: str, extension: str, data: bytes) -> None:
     with pytest.raises(MediaRefused):
-        probe_process._with_piece(Renditions(), name, extension, data)
-    assert probe_process._with_piece(Renditions(), "poster", "webp", b"RIFF1234WEBP").poster is not None
+        probe_process._with_rendition(Renditions(), name, extension, data)
+    assert probe_process._with_rendition(Renditions(), "poster", "webp", b"RIFF1234WEBP").poster is not None

@@ -13,20 +13,20 @@ from comfyrelay.domain.image_shapes import InputWarning, Shape, shape_warnings
 from comfyrelay.domain.payloads import StoredFile
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.media.image_headers import claim_of
+from comfyrelay.media.image_headers import read_image_header
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.requirements import Missing
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
-from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 from comfyrelay.services.jobs.views.estimate import EstimateRequest
 from comfyrelay.storage.local import LocalObjects
 
-router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"])
 # Most warnings to list.
 MAX_NAMED = 60
 MAX_LOOKED_AT = 200
@@ -34,7 +34,7 @@ MAX_LOOKED_AT = 200
 HEAD_BYTES = 64 * 1024
 
 
-@router.post("/batches/estimate", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.post("/batches/estimate", responses=error_responses(401, 403, 404, 409, 422, 503))
 @large_body(authenticate_user)
 async def estimate(
     body: wire.NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser
@@ -65,7 +65,7 @@ async def estimate(
             fastest_seconds=expected.fastest if expected else None,
             slowest_seconds=expected.slowest if expected else None,
             missing=None if missing is None else Missing.of(missing, items=missing.to_json()),
-            odd=await _odd(plan, context, user),
+            warnings=await _warnings(plan, context, user),
             remark=plan.preset.remark,
         )
     )
@@ -76,7 +76,7 @@ def _unstored(file: Path) -> StoredFile:
     return StoredFile(id=str(file), disk="", path=str(file), mime_type=mime_type, name=file.name)
 
 
-async def _odd(plan: BatchPlan, context: Context, user: User) -> list[InputWarning]:
+async def _warnings(plan: BatchPlan, context: Context, user: User) -> list[InputWarning]:
     if plan.is_script or not plan.inputs:
         return []
     looked_at = plan.inputs[:MAX_LOOKED_AT]
@@ -100,7 +100,7 @@ def _shapes(places: Mapping[Path, str]) -> Sequence[Shape]:
     for place, name in places.items():
         try:
             with place.open("rb") as file:
-                claim = claim_of(file.read(HEAD_BYTES))
+                claim = read_image_header(file.read(HEAD_BYTES))
         except OSError:
             # copying it will report the error
             continue

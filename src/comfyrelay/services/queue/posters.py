@@ -12,7 +12,7 @@ import structlog
 from comfyrelay.domain.ids import poster_path, preview_path
 from comfyrelay.domain.queue.updates import MediaFacts
 from comfyrelay.errors import InvalidInput, NotFound
-from comfyrelay.media.inspection import Drawn, MediaInfo, Probes
+from comfyrelay.media.inspection import MediaInfo, Probes, Renditions
 from comfyrelay.media_types import media_kind
 from comfyrelay.storage.objects import ObjectStore
 
@@ -59,7 +59,7 @@ class Posters:
         drawn = await self._probes.draw(self._objects, path, mime_type=mime_type, size=size, head=head)
         return found if drawn is None else await self._store(found, path, drawn)
 
-    async def _store(self, found: MediaFacts, path: str, drawn: Drawn) -> MediaFacts:
+    async def _store(self, found: MediaFacts, path: str, drawn: Renditions) -> MediaFacts:
         poster, preview = drawn.poster, drawn.preview
         async with asyncio.TaskGroup() as group:
             if poster is not None:
