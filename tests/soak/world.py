@@ -162,7 +162,7 @@ class World:
     async def holder_of(self, path: str) -> str | None:
         """The worker that has the lease for an output's job."""
         job_id = path.partition("/ai-jobs/")[2].partition("/")[0]
-        d = central.ai_job_dispatches
+        d = central.queue.ai_job_dispatches
         try:
             async with self.engine.databases.central.read() as tx:
                 found: str | None = await tx.scalar(select(d.c.worker_id).where(d.c.tenant_job_id == job_id))
@@ -172,7 +172,7 @@ class World:
 
     async def until_another_holds(self, dispatch_id: int, lease_token: str) -> None:
         """Wait until a dispatch has a different lease."""
-        d = central.ai_job_dispatches
+        d = central.queue.ai_job_dispatches
         query = select(d.c.lease_token).where(d.c.id == dispatch_id, d.c.lease_token != lease_token)
         while True:
             with suppress(DatabaseUnavailable):

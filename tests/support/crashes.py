@@ -59,14 +59,14 @@ async def drain(world: World) -> None:
 async def _employ_janitor(world: World) -> None:
     """Add a worker that may run every workflow."""
     async with world.engine.databases.central.read() as tx:
-        slugs = list((await tx.scalars(select(central.workflows.c.slug))).all())
+        slugs = list((await tx.scalars(select(central.catalogue.workflows.c.slug))).all())
     if slugs:
         await world.engine.workers.fleets.create(slug=JANITOR, workflow_slugs=slugs)
         await world.worker(JANITOR, concurrency=100, name=JANITOR)
 
 
 async def _jobs_in(world: World, *statuses: DispatchStatus) -> list[tuple[str, str]]:
-    d = central.ai_job_dispatches
+    d = central.queue.ai_job_dispatches
     async with world.engine.databases.central.read() as tx:
         found = await tx.execute(select(d.c.tenant_id, d.c.tenant_job_id).where(d.c.status.in_(statuses)))
         return [(row.tenant_id, row.tenant_job_id) for row in found]

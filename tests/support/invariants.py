@@ -520,15 +520,17 @@ async def look_at(databases: Databases) -> Facts:
 
 async def _look_at_central(database: Database, facts: Facts) -> None:
     async with database.read() as tx:
-        facts.dispatches = [DispatchFact(**each) for each in await _rows(tx, central.ai_job_dispatches, DispatchFact)]
-        facts.bursts = [BurstFact(**each) for each in await _rows(tx, central.bursts, BurstFact)]
-        facts.leases = [LeaseFact(**each) for each in await _rows(tx, central.dispatch_leases, LeaseFact)]
-        entries = await tx.execute(select(central.outbox.c.updates))
+        facts.dispatches = [
+            DispatchFact(**each) for each in await _rows(tx, central.queue.ai_job_dispatches, DispatchFact)
+        ]
+        facts.bursts = [BurstFact(**each) for each in await _rows(tx, central.autoscaling.bursts, BurstFact)]
+        facts.leases = [LeaseFact(**each) for each in await _rows(tx, central.queue.dispatch_leases, LeaseFact)]
+        entries = await tx.execute(select(central.queue.outbox.c.updates))
         facts.entries = [JobUpdate.from_json(update) for row in entries for update in row.updates]
         assigned: dict[str, set[int]] = defaultdict(set)
-        for row in await tx.execute(select(central.worker_workflows)):
+        for row in await tx.execute(select(central.workers.worker_workflows)):
             assigned[row.worker_id].add(row.workflow_id)
-        workers = await tx.execute(select(central.workers.c.worker_id, central.workers.c.stage))
+        workers = await tx.execute(select(central.workers.workers.c.worker_id, central.workers.workers.c.stage))
         facts.entitled = {row.worker_id: (row.stage, frozenset(assigned[row.worker_id])) for row in workers}
 
 

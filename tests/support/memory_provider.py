@@ -11,9 +11,9 @@ from comfyrelay.autoscaling.providers.base import (
     LaunchRefused,
     LaunchResult,
     MachineOrder,
-    Observed,
-    ObservedState,
     ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
 )
 from comfyrelay.domain.autoscaling.machines import MachineRecord, ScalingDecision
 from comfyrelay.domain.autoscaling.spec import InstanceType
@@ -21,7 +21,7 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.catalogue import EffectRecord
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.store.central.autoscaling import machines
-from comfyrelay.store.central.tables import workers
+from comfyrelay.store.central.tables.workers import workers
 from tests.support.world import World
 
 MACHINES: dict[str, Any] = {"provider": "command", "options": {"boot_seconds": 100}}
@@ -35,7 +35,7 @@ class MemoryProvider:
     """Launches one machine per key. `before` and `after` are called around each launch."""
 
     can_launch: bool = True
-    there: dict[str, Observed] = field(default_factory=dict)
+    there: dict[str, ProviderMachine] = field(default_factory=dict)
     launches: list[list[str]] = field(default_factory=list)
     totals: list[int] = field(default_factory=list)
     ends: list[list[str]] = field(default_factory=list)
@@ -47,7 +47,7 @@ class MemoryProvider:
     def get(self, _name: str, /) -> "MemoryProvider":
         return self
 
-    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
+    async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
         if self.fails is not None:
             raise self.fails
         return [each for each in self.there.values() if each.id.startswith(f"{fleet.slug}.")]
@@ -64,7 +64,10 @@ class MemoryProvider:
         for each in made:
             id_ = f"{fleet.slug}.{each.key}"
             self.there.setdefault(
-                id_, Observed(id=id_, state=ObservedState.RUNNING, key=each.key, instance_type=each.instance_type)
+                id_,
+                ProviderMachine(
+                    id=id_, state=ProviderMachineState.RUNNING, key=each.key, instance_type=each.instance_type
+                ),
             )
         await self.after(orders)
         found = [each for each in self.there.values() if each.key in {order.key for order in made}]
@@ -152,7 +155,7 @@ class Fleets:
         await self.world.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=self.fleet, changes=changes)
 
 
-async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **spec: Any) -> Fleets:
+async def open_fleets(world: World, *, autoscaling: dict[str, Any] | None = None, **spec: Any) -> Fleets:
     workflow = await world.workflow()
     effect = await world.effect(workflow, cost=0)
     slug = await world.fleet(workflow)
@@ -166,7 +169,7 @@ async def open_fleets(world: World, *, scaling: dict[str, Any] | None = None, **
         user=await world.user(),
     )
     # one machine per two minutes of work; policies have their own tests
-    await found.change(machines={**MACHINES, **spec}, scaling={"policy": "cheap", **(scaling or {})})
+    await found.change(machines={**MACHINES, **spec}, autoscaling={"policy": "cheap", **(autoscaling or {})})
     await lead(world)
     return found
 

@@ -22,7 +22,8 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.domain.records.jobs import JobRecord, VideoRecord
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.engine import Engine, Hooks
+from comfyrelay.services.engine import Engine
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.queue.graph_building import LeasedDispatch
@@ -461,7 +462,7 @@ class World:
                 for update in entry.updates
             ]
 
-    async def count(self, table: Any = central.ai_job_dispatches) -> int:
+    async def count(self, table: Any = central.queue.ai_job_dispatches) -> int:
         async with self.engine.databases.central.read() as tx:
             return len((await tx.execute(table.select())).all())
 

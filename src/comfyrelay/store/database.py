@@ -39,7 +39,7 @@ DRIVERS = {"sqlite": "aiosqlite", "postgresql": "asyncpg"}
 BUSY_TIMEOUT_SECONDS = 30
 CONNECT_TIMEOUT_SECONDS = 5
 ATTEMPTS = 5
-BACKOFF = Backoff(first_seconds=0.008, longest_seconds=0.1, jitter=0.5)
+BACKOFF = Backoff(first_seconds=0.008, max_seconds=0.1, jitter=0.5)
 
 # Deadlocks and serialization failures: the transaction was rolled back and can be run again.
 _RUN_AGAIN = {"40P01", "40001", "55P03"}

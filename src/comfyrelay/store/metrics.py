@@ -8,8 +8,9 @@ from sqlalchemy.sql.expression import ColumnElement
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central import tables as central
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import workflow_blocks, workflows
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import workflow_blocks
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.store.types import relay_now, sql_literal
@@ -91,7 +92,7 @@ async def suspects(tx: Tx, *, blocked_workers: int) -> int:
 
 async def entry_ages(tx: Tx) -> dict[str, float]:
     """Return the age of the oldest outbox entry by shard."""
-    box = central.outbox
+    box = central.queue.outbox
     query = select(box.c.shard, func.min(box.c.created_at).label("oldest"), relay_now().label("now"))
     found = await tx.execute(query.group_by(box.c.shard))
     return {row.shard: max(0.0, (row.now - row.oldest).total_seconds()) for row in found}

@@ -45,14 +45,14 @@ async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[Outbo
 
 @cache
 def _post(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(central.outbox, "shard", "updates"))
+    r = rows_table(dialect, columns_of(central.queue.outbox, "shard", "updates"))
     rows = select(r.c.shard, r.c.updates, relay_now())
-    query = insert(central.outbox).from_select(["shard", "updates", "created_at"], rows)
-    return query.returning(central.outbox.c.id, central.outbox.c.shard)
+    query = insert(central.queue.outbox).from_select(["shard", "updates", "created_at"], rows)
+    return query.returning(central.queue.outbox.c.id, central.queue.outbox.c.shard)
 
 
 async def entries(tx: Tx, shard: str, *, limit: int) -> list[OutboxEntry]:
-    box = central.outbox
+    box = central.queue.outbox
     query = select(box.c.id, box.c.shard, box.c.updates).where(box.c.shard == shard).order_by(box.c.id).limit(limit)
     return [_entry(row) for row in await tx.execute(query)]
 
@@ -68,7 +68,7 @@ async def entry_ids(tx: Tx, shard: str, *, limit: int, after_id: int = 0, older_
 
 @cache
 def _entry_ids(_dialect: str) -> Executable:
-    box = central.outbox
+    box = central.queue.outbox
     return _older(select(box.c.id), box).where(box.c.shard == bindparam("shard", type_=Text()))
 
 
@@ -81,7 +81,7 @@ def _older(query: Select[Any], box: Table) -> Select[Any]:
 
 async def entries_by_ids(tx: Tx, ids: Sequence[int]) -> list[OutboxEntry]:
     """Return the entries that still exist, in order."""
-    box = central.outbox
+    box = central.queue.outbox
     query = select(box.c.id, box.c.shard, box.c.updates).where(box.c.id.in_(ids)).order_by(box.c.id)
     return [_entry(row) for row in await tx.execute(query)]
 
@@ -117,7 +117,7 @@ async def remove_entries(tx: Tx, ids: Iterable[int]) -> None:
 @cache
 def _remove_entries(dialect: str) -> Executable:
     r = ids_table(dialect)
-    return delete(central.outbox).where(central.outbox.c.id.in_(select(r.c.id)))
+    return delete(central.queue.outbox).where(central.queue.outbox.c.id.in_(select(r.c.id)))
 
 
 async def remove_submissions(tx: Tx, ids: Iterable[int]) -> None:
@@ -132,7 +132,7 @@ def _remove_submissions(dialect: str) -> Executable:
 
 async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
     """Return entries that a shard has not received for this long, oldest first."""
-    box = central.outbox
+    box = central.queue.outbox
     query = select(box.c.id, box.c.shard, box.c.updates, box.c.created_at)
     query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
     return [

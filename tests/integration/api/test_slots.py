@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.store.central.tables import workers
+from comfyrelay.store.central.tables.workers import workers
 from tests.support.api import Api, Caller, problem_of
 
 pytestmark = pytest.mark.both_databases

@@ -9,8 +9,8 @@ from sqlalchemy import update
 from comfyrelay.domain.autoscaling.spec import MachineSpec, ScalingSpec
 from comfyrelay.domain.autoscaling.spec_json import machines_from_json, scaling_from_json
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.protocol.admin.autoscaling import FleetMachines, FleetScaling
-from comfyrelay.store.central.tables import fleets as fleet_rows
+from comfyrelay.protocol.admin.autoscaling import FleetAutoscaling, FleetMachines
+from comfyrelay.store.central.tables.workers import fleets as fleet_rows
 from tests.support.burst import burst_scenario
 from tests.support.memory_provider import Fleets, open_fleets
 from tests.support.observations import fleet, launched, plan, plans, waiting
@@ -51,8 +51,8 @@ async def test_invalid_fleet_is_paused_with_its_reason_and_others_are_scaled(wor
         await world.engine.autoscaling.views.set_paused(Stage.PRODUCTION, other.fleet, is_paused=True)
     assert len(await world.engine.autoscaling.views.all()) == len(others) + 1
     for other in others.values():
-        await other.change(machines=None, scaling=None)
-        await other.change(machines={"provider": "command"}, scaling={"policy": "cheap"})
+        await other.change(machines=None, autoscaling=None)
+        await other.change(machines={"provider": "command"}, autoscaling={"policy": "cheap"})
     await good.decide()
     assert [len(await each.present()) for each in others.values()] == [1] * len(others)
 
@@ -104,7 +104,7 @@ def test_machines_beyond_all_bounds_are_refused(said: dict[str, Any]) -> None:
 @pytest.mark.parametrize("said", [{"max_machines": 10_001}, {"min_machines": 10_001}, {"launches_per_minute": 101}])
 def test_numbers_beyond_all_bounds_are_refused(said: dict[str, Any]) -> None:
     with pytest.raises(ValidationError):
-        FleetScaling.model_validate(said)
+        FleetAutoscaling.model_validate(said)
 
 
 def test_launches_per_minute_are_capped_at_100() -> None:

@@ -41,10 +41,10 @@ async def price(world: World, fleet: str) -> None:
 
 async def add_machine(world: World, desk: Desk, **values: object) -> None:
     async with world.engine.databases.central.read() as tx:
-        fleet_id = await tx.scalar(tables.fleets.select().where(tables.fleets.c.slug == desk.fleet))
+        fleet_id = await tx.scalar(tables.workers.fleets.select().where(tables.workers.fleets.c.slug == desk.fleet))
     row = {"key": f"m{world.number()}", "fleet_id": fleet_id, "ordered_at": world.clock.now, **values}
     await world.engine.databases.central.run(
-        TransactionStep.CATALOGUE, lambda tx: tx.execute(tables.machines.insert().values(**row))
+        TransactionStep.CATALOGUE, lambda tx: tx.execute(tables.autoscaling.machines.insert().values(**row))
     )
 
 
@@ -268,9 +268,9 @@ class TestExactlyOnce:
             async with world.engine.databases.central.read() as tx:
                 return int(
                     await tx.scalar(
-                        tables.cursors.select()
-                        .with_only_columns(tables.cursors.c.position)
-                        .where(tables.cursors.c.name == "usage")
+                        tables.autoscaling.cursors.select()
+                        .with_only_columns(tables.autoscaling.cursors.c.position)
+                        .where(tables.autoscaling.cursors.c.name == "usage")
                     )
                 )
 

@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import select
 
 from comfyrelay.autoscaling.loop import ScalingLoop
-from comfyrelay.autoscaling.providers.base import Observed, ObservedState
+from comfyrelay.autoscaling.providers.base import ProviderMachine, ProviderMachineState
 from comfyrelay.domain.gallery import GalleryFilter, MarkChange
 from comfyrelay.domain.ids import job_folder, output_path, poster_path
 from comfyrelay.domain.payments import Payment
@@ -653,7 +653,7 @@ async def create_a_user(world: World) -> Script:
 
     async def then() -> None:
         async with world.engine.databases.central.read() as tx:
-            id_ = (await tx.execute(select(central.users.c.id).where(central.users.c.email == "new@example.org"))).one()
+            id_ = (await tx.execute(select(central.accounts.users.c.id).where(central.accounts.users.c.email == "new@example.org"))).one()
             user = await tenants.user(tx, id_.id)
         assert isinstance(user, User)
         await world.engine.accounts.ledger.credit(user.tenant_id, 100, reference="first")
@@ -756,13 +756,13 @@ async def scale_a_fleet(world: World) -> Script:
     await world.complete(leased)
     provider = MemoryProvider()
     id_ = f"{desk.fleet}.stray"
-    provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, key="stray")
+    provider.there[id_] = ProviderMachine(id=id_, state=ProviderMachineState.RUNNING, key="stray")
     await world.engine.workers.fleets.change(
         stage=Stage.PRODUCTION,
         slug=desk.fleet,
         changes={
             "machines": {"provider": "command", "options": {"boot_seconds": 100_000}},
-            "scaling": {"min_machines": 3},
+            "autoscaling": {"min_machines": 3},
         },
     )
 

@@ -369,7 +369,7 @@ class RandomWalk(RuleBasedStateMachine):
             assert answer != "LeaseLost", f"the holder of the lease was refused: {name}"
 
     async def dispatch(self, dispatch_id: int) -> Any:
-        d = central.ai_job_dispatches
+        d = central.queue.ai_job_dispatches
         async with self.world.engine.databases.central.read() as tx:
             return (await tx.execute(d.select().where(d.c.id == dispatch_id))).one()
 

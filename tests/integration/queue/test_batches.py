@@ -20,7 +20,7 @@ from comfyrelay.errors import (
     NotFound,
     TooManyActiveJobs,
 )
-from comfyrelay.services.engine import Hooks
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.jobs.batches import BatchState
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.transactions import TransactionStep
@@ -263,10 +263,10 @@ async def test_verb_on_thousands_of_items_writes_one_outbox_row(world: World, it
     world.crash_on(TransactionStep.CONTROL, Boundary.AFTER_COMMIT)
     with pytest.raises(Crash):
         await world.engine.queue.control.cancel_batch(desk.user.tenant_id, batch.id)
-    assert await world.count(central.outbox) == 1
+    assert await world.count(central.queue.outbox) == 1
     assert len(await world.entries()) == items
     await world.relay()
-    assert await world.count(central.outbox) == 0
+    assert await world.count(central.queue.outbox) == 0
     assert (await state(desk, batch)).counts == {"canceled": items}
     assert await desk.balance() == 100_000
 

@@ -14,7 +14,7 @@ from comfyrelay.domain.queue.states import Provider, Stage, WorkflowProvider
 from comfyrelay.errors import Fault, InvalidInput, NotFound
 from comfyrelay.services.engine import Engine
 from comfyrelay.store.central.autoscaling import bursts
-from comfyrelay.store.central.tables import fleets, workers
+from comfyrelay.store.central.tables.workers import fleets, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.notify import LocalNotifyChannel
 from tests.support.burst import EXPECTED, PRICE, burst_scenario, cloud_worker

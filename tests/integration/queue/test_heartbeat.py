@@ -30,7 +30,7 @@ async def beat(world: World, leased: LeasedDispatch, **values: Any) -> Heartbeat
 
 async def progress(world: World) -> Any:
     async with world.engine.databases.central.read() as tx:
-        return (await tx.execute(central.ai_job_dispatches.select())).one().progress
+        return (await tx.execute(central.queue.ai_job_dispatches.select())).one().progress
 
 
 async def logs(world: World, job: JobRecord) -> list[str]:

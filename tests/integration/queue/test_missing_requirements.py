@@ -189,7 +189,7 @@ async def test_choice_of_a_model_is_a_need_of_its_own(world: World) -> None:
     # the waiting job does not block the jobs behind it
     assert len(await world.leases("gpu-1", 5, max_concurrency=5)) == 1
     async with world.engine.databases.central.read() as tx:
-        rows = (await tx.execute(select(central.ai_job_dispatches.c.status))).scalars().all()
+        rows = (await tx.execute(select(central.queue.ai_job_dispatches.c.status))).scalars().all()
     assert sorted(rows) == ["leased", "leased", "queued"]
 
 
@@ -245,7 +245,7 @@ async def test_list_of_missing_names_is_truncated(world: World) -> None:
     assert "Node0049 (on no worker), and more. Install" in error.detail
     await worker(world, desk.fleet, NO_MODEL, name="later")
     async with world.engine.databases.central.read() as tx:
-        rows = (await tx.execute(select(central.worker_missing_requirements))).all()
+        rows = (await tx.execute(select(central.workers.worker_missing_requirements))).all()
     assert [len(row.node_types) for row in rows] == [MAX_NAMES_KEPT] * 3
     missing = await world.engine.catalogue.availability.check_workflow(desk.workflow, shows_names=True)
     assert missing is not None
@@ -270,7 +270,7 @@ async def test_requirements_are_checked_off_the_event_loop(world: World, monkeyp
 
 async def needs(world: World) -> int:
     async with world.engine.databases.central.read() as tx:
-        return len((await tx.execute(select(central.workflow_requirements))).all())
+        return len((await tx.execute(select(central.workers.workflow_requirements))).all())
 
 
 async def test_unused_requirements_are_deleted_and_recreated_on_use(world: World) -> None:
@@ -313,13 +313,13 @@ async def test_hundred_workers_with_thousands_of_nodes_do_not_hold_up_the_loop(w
     many = {"node_types": [f"Node{n}" for n in range(2000)], "models": [f"{n}.safetensors" for n in range(200)]}
     desk = await a_desk(world, many)
     async with world.engine.databases.central.read() as tx:
-        [row] = (await tx.execute(select(central.workers))).mappings().all()
+        [row] = (await tx.execute(select(central.workers.workers))).mappings().all()
     rows = [{**row, "worker_id": f"many-{n}", "token_hash": None} for n in range(100)]
 
     async def add(tx: Tx) -> None:
-        await tx.execute(central.workers.insert(), rows)
+        await tx.execute(central.workers.workers.insert(), rows)
         pairs = [{"worker_id": row["worker_id"], "workflow_id": desk.workflow.id} for row in rows]
-        await tx.execute(central.worker_workflows.insert(), pairs)
+        await tx.execute(central.workers.worker_workflows.insert(), pairs)
 
     await world.engine.databases.central.run("test", add)
     turns = 0

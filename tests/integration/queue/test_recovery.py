@@ -24,9 +24,9 @@ async def test_failing_update_blocks_neither_its_neighbours_nor_other_shards(
         await undelivered(world, lambda: world.leases(desk.worker, 1))
 
     async def spoil(tx: Tx) -> int:
-        entry = (await tx.execute(select(central.outbox).order_by(central.outbox.c.id).limit(1))).one()
+        entry = (await tx.execute(select(central.queue.outbox).order_by(central.queue.outbox.c.id).limit(1))).one()
         updates = [{**update, **spoilt} for update in entry.updates]
-        await tx.execute(central.outbox.update().values(updates=updates).where(central.outbox.c.id == entry.id))
+        await tx.execute(central.queue.outbox.update().values(updates=updates).where(central.queue.outbox.c.id == entry.id))
         return int(entry.id)
 
     bad = await world.engine.databases.central.run("test", spoil)
@@ -34,7 +34,7 @@ async def test_failing_update_blocks_neither_its_neighbours_nor_other_shards(
         await world.relay()
         assert [(await world.job(each)).status for each in [first, *others]] == ["queued", *["processing"] * 3]
         async with world.engine.databases.central.read() as tx:
-            assert (await tx.scalars(select(central.outbox.c.id))).all() == [bad]
+            assert (await tx.scalars(select(central.queue.outbox.c.id))).all() == [bad]
 
 
 async def test_submission_that_cannot_be_enqueued_holds_up_no_other(world: World) -> None:

@@ -816,10 +816,10 @@ async def test_job_of_a_workflow_deleted_before_queueing_fails_and_is_refunded(w
 async def _forget_workflow(desk: Desk) -> None:
     async def work(tx: Any) -> None:
         for table, column in (
-            (central.worker_workflows, "workflow_id"),
-            (central.workflow_fleets, "workflow_id"),
-            (central.effects, "workflow_id"),
-            (central.workflows, "id"),
+            (central.workers.worker_workflows, "workflow_id"),
+            (central.workers.workflow_fleets, "workflow_id"),
+            (central.catalogue.effects, "workflow_id"),
+            (central.catalogue.workflows, "id"),
         ):
             await tx.execute(table.delete().where(table.c[column] == desk.workflow.id))
 

@@ -114,7 +114,7 @@ STATEMENTS: dict[str, tuple[Select[Any], set[str], str]] = {
     ),
     "entries": (usage.entries_query(after=ROWS - 100, limit=2000), {"pk_worker_audit_logs"}, "(rowid>?)"),
     "sums": (
-        usage.sums_query("2026-01-01", "2026-01-31", tables.usage.c.tenant_id.label("name")),
+        usage.sums_query("2026-01-01", "2026-01-31", tables.autoscaling.usage.c.tenant_id.label("name")),
         {"pk_usage"},
         "(day>? AND day<?)",
     ),

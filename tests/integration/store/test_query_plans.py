@@ -17,7 +17,7 @@ from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.autoscaling import bursts, decisions, durations, history, machines, observations
 from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, missing_requirements
-from comfyrelay.store.central.tables import worker_audit_logs
+from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.central.workers import fleets, worker_list, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MAX_SCANNED

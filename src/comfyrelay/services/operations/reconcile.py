@@ -257,7 +257,7 @@ class Reconciler:
 
     async def _check_outboxes(self, shard: str, report: ReconcileReport, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
-            entries = await outbox.stuck(tx, central.outbox, shard=shard, older_than_seconds=STUCK_SECONDS)
+            entries = await outbox.stuck(tx, central.queue.outbox, shard=shard, older_than_seconds=STUCK_SECONDS)
         async with self._databases.shard(shard).read() as tx:
             submissions = await outbox.stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
         for count, what in ((entries, "job updates"), (submissions, "submissions")):

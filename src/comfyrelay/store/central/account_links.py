@@ -6,8 +6,8 @@ from sqlalchemy import delete, insert, select, update
 
 from comfyrelay.domain.queue.states import LinkKind
 from comfyrelay.domain.records.accounts import User
-from comfyrelay.store.central.tables import account_links as links
-from comfyrelay.store.central.tables import users
+from comfyrelay.store.central.tables.accounts import account_links as links
+from comfyrelay.store.central.tables.accounts import users
 from comfyrelay.store.central.tenants import USER_COLUMNS
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from sqlalchemy import insert, select, update
 
 from comfyrelay.domain.records.accounts import TokenRecord, User
-from comfyrelay.store.central.tables import api_tokens, users
+from comfyrelay.store.central.tables.accounts import api_tokens, users
 from comfyrelay.store.central.tenants import USER_COLUMNS
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now

@@ -8,7 +8,7 @@ from sqlalchemy import BigInteger, Select, Text, insert, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.records.workers import AuditRecord, NewAuditEntry
-from comfyrelay.store.central.tables import worker_audit_logs
+from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.row_parameters import rows_table, with_rows

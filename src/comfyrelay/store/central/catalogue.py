@@ -12,14 +12,8 @@ from comfyrelay.domain.gallery import prompt_placeholder
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord, WorkflowVersionRecord
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.tables import (
-    effects,
-    fleets,
-    worker_workflows,
-    workflow_fleets,
-    workflow_versions,
-    workflows,
-)
+from comfyrelay.store.central.tables.catalogue import effects, workflow_versions, workflows
+from comfyrelay.store.central.tables.workers import fleets, worker_workflows, workflow_fleets
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
@@ -29,9 +23,7 @@ _WORKFLOW_FIELDS = tuple(WorkflowRecord.__dataclass_fields__)
 _EFFECT_FIELDS = tuple(EffectRecord.__dataclass_fields__)
 _WORKFLOW = [workflows.c[name] for name in _WORKFLOW_FIELDS]
 _EFFECT = [effects.c[name] for name in _EFFECT_FIELDS]
-# Columns whose name differs from the field of the record.
-_FLEET_COLUMN_OF = {"scaling": "autoscaling"}
-FLEET_COLUMNS = [fleets.c[_FLEET_COLUMN_OF.get(name, name)].label(name) for name in FleetRecord.__dataclass_fields__]
+FLEET_COLUMNS = [fleets.c[name] for name in FleetRecord.__dataclass_fields__]
 _VERSION = [workflow_versions.c[name] for name in WorkflowVersionRecord.__dataclass_fields__]
 _VERSIONED = ("graph_path", "properties", "output_node_id", "output_extension", "output_mime_type")
 _PRESENT = workflows.c.deleted_at.is_(None)
@@ -323,12 +315,8 @@ def _note_processing_times(dialect: str) -> Executable:
     return update(effects).values(last_processing_time_seconds=locked.c.seconds).where(effects.c.id == locked.c.id)
 
 
-def fleet_values(fields: Mapping[str, Any]) -> dict[str, Any]:
-    return {_FLEET_COLUMN_OF.get(name, name): value for name, value in fields.items()}
-
-
 async def create_fleet(tx: Tx, **values: Any) -> FleetRecord:
-    query = insert(fleets).values(**fleet_values(values), created_at=relay_now())
+    query = insert(fleets).values(**values, created_at=relay_now())
     try:
         row = (await tx.execute(query.returning(*FLEET_COLUMNS))).one()
     except IntegrityError as error:

@@ -5,16 +5,11 @@ from typing import NamedTuple
 
 from sqlalchemy import func, select
 
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import (
-    autoscaling_decisions,
-    fleets,
-    reconcile_runs,
-    samples,
-    tenants,
-    worker_audit_logs,
-    workers,
-)
+from comfyrelay.store.central.tables.accounts import tenants
+from comfyrelay.store.central.tables.autoscaling import autoscaling_decisions
+from comfyrelay.store.central.tables.operations import reconcile_runs, samples
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now
 

@@ -7,7 +7,8 @@ from typing import Any
 from sqlalchemy import exists, func, select
 
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
-from comfyrelay.store.central.tables import effects, workflow_fleets, workflows
+from comfyrelay.store.central.tables.catalogue import effects, workflows
+from comfyrelay.store.central.tables.workers import workflow_fleets
 from comfyrelay.store.database import Tx
 
 _EFFECT = [effects.c[name].label(f"effect_{name}") for name in EffectRecord.__dataclass_fields__]

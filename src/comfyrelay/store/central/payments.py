@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import select
 
-from comfyrelay.store.central.tables import payment_events, tenants, users
+from comfyrelay.store.central.tables.accounts import payment_events, tenants, users
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now

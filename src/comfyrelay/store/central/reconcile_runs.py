@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import delete, insert, select, update
 
 from comfyrelay.domain.records.operations import ReconcileRunRecord
-from comfyrelay.store.central.tables import reconcile_runs as r
+from comfyrelay.store.central.tables.operations import reconcile_runs as r
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now
 

@@ -6,9 +6,9 @@ from sqlalchemy import BigInteger, Float, cast, delete, func, literal, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import samples as s
-from comfyrelay.store.central.tables import workers
+from comfyrelay.store.central.tables.operations import samples as s
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now, sql_literal

@@ -8,7 +8,7 @@ from sqlalchemy.exc import IntegrityError
 
 from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, TenantRecord, User
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.tables import api_tokens, tenants, users
+from comfyrelay.store.central.tables.accounts import api_tokens, tenants, users
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.types import UtcTime, relay_now

@@ -8,7 +8,7 @@ from sqlalchemy import Select, func, select
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import Unit
-from comfyrelay.store.central.tables import ai_job_dispatches as d
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant.tables import ai_jobs
 from comfyrelay.store.types import relay_now, sql_literal

@@ -9,7 +9,6 @@ from sqlalchemy import (
     ForeignKey,
     Index,
     Integer,
-    MetaData,
     Table,
     Text,
     UniqueConstraint,
@@ -19,10 +18,9 @@ from sqlalchemy import (
 from comfyrelay.domain.deliveries import DeliveryStatus
 from comfyrelay.domain.gallery import Mark
 from comfyrelay.domain.queue.states import JobStatus, Outcome, Provider, Stage, TransactionType, VideoStatus
-from comfyrelay.store.central.tables import NAMES, BigId, one_of, partial_index
+from comfyrelay.store.schema import BigId, one_of, partial_index
+from comfyrelay.store.schema import tenant_metadata as metadata
 from comfyrelay.store.types import JsonText, UtcTime
-
-metadata = MetaData(naming_convention=NAMES)
 
 files = Table(
     "files",

@@ -28,8 +28,11 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.lifecycle import Transition
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import BurstRecord
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import bursts, effects, tenants, worker_workflows, workers, workflows
+from comfyrelay.store.central.tables.accounts import tenants
+from comfyrelay.store.central.tables.autoscaling import bursts
+from comfyrelay.store.central.tables.catalogue import effects, workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import worker_workflows, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import newest_first
 from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows

@@ -2,7 +2,7 @@
 
 from sqlalchemy import select, update
 
-from comfyrelay.store.central.tables import cursors
+from comfyrelay.store.central.tables.autoscaling import cursors
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
 

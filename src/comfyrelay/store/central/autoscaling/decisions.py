@@ -6,7 +6,7 @@ from typing import Any
 from sqlalchemy import Select, delete, insert, select, tuple_, update
 
 from comfyrelay.domain.autoscaling.machines import ScalingDecision
-from comfyrelay.store.central.tables import autoscaling_decisions as s
+from comfyrelay.store.central.tables.autoscaling import autoscaling_decisions as s
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import relay_now

@@ -8,9 +8,11 @@ from sqlalchemy import BigInteger, Float, Select, bindparam, func, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import cursors, effects, worker_audit_logs
-from comfyrelay.store.central.tables import workflow_durations as t
+from comfyrelay.store.central.tables.autoscaling import cursors
+from comfyrelay.store.central.tables.autoscaling import workflow_durations as t
+from comfyrelay.store.central.tables.catalogue import effects
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ColumnType, insert_into, rows_table, with_rows
 from comfyrelay.store.types import relay_now, sql_literal

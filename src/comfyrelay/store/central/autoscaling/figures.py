@@ -9,8 +9,9 @@ from sqlalchemy import Select, func, select
 
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.store.central.queue.dispatches import LEASES
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import dispatch_leases, fleets, worker_audit_logs, workers, workflow_fleets
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.queue import dispatch_leases
+from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now, sql_literal
 

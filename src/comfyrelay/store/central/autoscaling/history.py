@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 from sqlalchemy import Select, select
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import workflows
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import sql_literal
 

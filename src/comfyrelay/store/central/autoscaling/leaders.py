@@ -6,7 +6,7 @@ from sqlalchemy import Float, Text, bindparam, case, literal, select, update
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.autoscaling.machines import Leader
-from comfyrelay.store.central.tables import leaders
+from comfyrelay.store.central.tables.autoscaling import leaders
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now

@@ -8,7 +8,7 @@ from sqlalchemy import Select, bindparam, case, func, insert, select, update
 from sqlalchemy.types import BigInteger
 
 from comfyrelay.domain.autoscaling.machines import MachineRecord
-from comfyrelay.store.central.tables import machines as m
+from comfyrelay.store.central.tables.autoscaling import machines as m
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now

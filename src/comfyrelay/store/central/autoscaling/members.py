@@ -7,7 +7,7 @@ from functools import cache
 from sqlalchemy import Text, select
 from sqlalchemy.sql import Executable
 
-from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers
+from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.types import json_value, sql_literal

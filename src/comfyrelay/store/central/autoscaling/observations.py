@@ -10,8 +10,8 @@ from sqlalchemy import BigInteger, Float, Integer, Select, bindparam, case, func
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.store.central.catalogue import FLEET_COLUMNS
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.types import json_value, relay_now, sql_literal
@@ -25,7 +25,7 @@ class WaitingWork(NamedTuple):
     jobs: int
 
 
-class SeenWorker(NamedTuple):
+class ObservedWorker(NamedTuple):
     """`last_at` is the time of its last event: an idle worker is idle since then. While a job runs, it is now."""
 
     worker_id: str
@@ -42,7 +42,7 @@ class SeenWorker(NamedTuple):
     providers: Sequence[str] | None
 
 
-class SeenLease(NamedTuple):
+class ObservedLease(NamedTuple):
     worker_id: str
     workflow_id: int
     effect_id: int | None
@@ -129,11 +129,11 @@ def workers_query(dialect: str) -> Select[Any]:
     return query.join_from(r, workers, w.fleet_id == r.c.id)
 
 
-async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float) -> list[SeenWorker]:
+async def workers_of(tx: Tx, fleet_ids: Collection[int], *, stale_seconds: float) -> list[ObservedWorker]:
     if not fleet_ids:
         return []
     rows = await tx.fetch(workers_query, {**with_ids(sorted(fleet_ids)), "stale_seconds": -stale_seconds})
-    found = map(SeenWorker._make, rows)
+    found = map(ObservedWorker._make, rows)
     return [each if each.providers is None else each._replace(providers=json_value(each.providers)) for each in found]
 
 
@@ -146,10 +146,10 @@ def leases_query(dialect: str) -> Select[Any]:
     return query.join_from(r, workers, workers.c.fleet_id == r.c.id).join(d, held)
 
 
-async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[SeenLease]:
+async def leases_of(tx: Tx, fleet_ids: Collection[int]) -> list[ObservedLease]:
     if not fleet_ids:
         return []
-    return list(map(SeenLease._make, await tx.fetch(leases_query, with_ids(sorted(fleet_ids)))))
+    return list(map(ObservedLease._make, await tx.fetch(leases_query, with_ids(sorted(fleet_ids)))))
 
 
 _ARRIVAL = [d.c[name] for name in Arrival._fields]

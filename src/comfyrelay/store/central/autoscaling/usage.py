@@ -11,16 +11,11 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.store.central.queue.dispatches import LEASES
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import (
-    dispatch_leases,
-    fleets,
-    machines,
-    usage,
-    worker_audit_logs,
-    workers,
-    workflows,
-)
+from comfyrelay.store.central.tables.autoscaling import machines, usage
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.queue import dispatch_leases
+from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.types import json_value, sql_literal

@@ -9,7 +9,7 @@ from sqlalchemy import delete, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.blocks import Block
-from comfyrelay.store.central.tables import workflow_blocks
+from comfyrelay.store.central.tables.workers import workflow_blocks
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
 from comfyrelay.store.types import relay_now

@@ -15,15 +15,10 @@ from comfyrelay.domain.queue.routing import Candidate, Entitlement
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue import memory, missing_requirements
 from comfyrelay.store.central.queue.dispatches import COLUMNS, LEASES, from_row
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import worker_missing_requirements as missing
-from comfyrelay.store.central.tables import (
-    worker_workflows,
-    workers,
-    workflow_blocks,
-    workflow_memory,
-    workflows,
-)
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
+from comfyrelay.store.central.tables.workers import worker_workflows, workers, workflow_blocks, workflow_memory
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.types import relay_now, sql_literal

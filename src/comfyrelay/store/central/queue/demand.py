@@ -10,8 +10,9 @@ from sqlalchemy.sql import Executable
 from comfyrelay.domain.queue.routing import QueuedDispatch, ReclaimableDispatch
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.store.central.queue.dispatches import LEASES
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import worker_workflows, workers, workflows
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import worker_workflows, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, sql_literal

@@ -9,8 +9,8 @@ from sqlalchemy import ColumnElement, Select, Subquery, or_, select
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.records.jobs import DispatchFilter, ListedDispatch
 from comfyrelay.store.central.queue.dispatches import COLUMNS, from_row, leased_by
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import dispatch_leases
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.queue import dispatch_leases
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MAX_SCANNED, Loose, newest_first
 from comfyrelay.store.types import sql_literal

@@ -31,8 +31,9 @@ from comfyrelay.domain.queue.ordering import Place
 from comfyrelay.domain.queue.states import TERMINAL_DISPATCH, DispatchStatus
 from comfyrelay.domain.queue.wait_reasons import is_prefetched
 from comfyrelay.domain.records.jobs import NewDispatch
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import workers, workflow_blocks, workflow_durations
+from comfyrelay.store.central.tables.autoscaling import workflow_durations
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import workers, workflow_blocks
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import MAX_SCANNED
 from comfyrelay.store.row_parameters import as_rows, columns_of, ids_table, insert_into, rows_table, with_ids, with_rows

@@ -10,8 +10,8 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.records.workers import LeaseAttempt
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import dispatch_leases
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.queue import dispatch_leases
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now

@@ -10,9 +10,10 @@ from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.memory import LARGER_PERCENT
-from comfyrelay.store.central.tables import machines, worker_workflows, workers, workflow_blocks
-from comfyrelay.store.central.tables import worker_missing_requirements as missing
-from comfyrelay.store.central.tables import workflow_memory as m
+from comfyrelay.store.central.tables.autoscaling import machines
+from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
+from comfyrelay.store.central.tables.workers import worker_workflows, workers, workflow_blocks
+from comfyrelay.store.central.tables.workers import workflow_memory as m
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import ids_table, insert_into, with_ids
 from comfyrelay.store.types import relay_now

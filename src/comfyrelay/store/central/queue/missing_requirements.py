@@ -30,10 +30,10 @@ from comfyrelay.domain.capabilities import (
     known_until,
 )
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import worker_missing_requirements as missing
-from comfyrelay.store.central.tables import worker_workflows, workers
-from comfyrelay.store.central.tables import workflow_requirements as requirements
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
+from comfyrelay.store.central.tables.workers import worker_workflows, workers
+from comfyrelay.store.central.tables.workers import workflow_requirements as requirements
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, sql_literal

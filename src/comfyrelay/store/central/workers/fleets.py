@@ -11,9 +11,10 @@ from sqlalchemy.exc import IntegrityError
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import Conflict
-from comfyrelay.store.central.catalogue import FLEET_COLUMNS, fleet_values
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import fleets, worker_audit_logs, workers, workflow_fleets, workflows
+from comfyrelay.store.central.catalogue import FLEET_COLUMNS
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import sql_literal
@@ -49,7 +50,7 @@ async def slug_of(tx: Tx, fleet_id: int) -> str:
 
 
 async def change(tx: Tx, fleet_id: int, **values: Any) -> FleetRecord:
-    query = update(fleets).where(fleets.c.id == fleet_id).values(**fleet_values(values)).returning(*FLEET_COLUMNS)
+    query = update(fleets).where(fleets.c.id == fleet_id).values(**values).returning(*FLEET_COLUMNS)
     return FleetRecord(**(await tx.execute(query)).one()._mapping)
 
 

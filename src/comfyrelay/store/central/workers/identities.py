@@ -5,7 +5,7 @@ from datetime import datetime
 from sqlalchemy import insert, select
 
 from comfyrelay.store.central.queue.dispatches import now
-from comfyrelay.store.central.tables import instance_identities as i
+from comfyrelay.store.central.tables.workers import instance_identities as i
 from comfyrelay.store.database import Tx
 from comfyrelay.store.types import relay_now
 

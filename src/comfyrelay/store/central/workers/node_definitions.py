@@ -2,7 +2,7 @@
 
 from sqlalchemy import select, union, update
 
-from comfyrelay.store.central.tables import fleets, workers
+from comfyrelay.store.central.tables.workers import fleets, workers
 from comfyrelay.store.database import Tx
 
 

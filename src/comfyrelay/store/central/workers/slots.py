@@ -9,8 +9,8 @@ from sqlalchemy import Select, bindparam, select
 from comfyrelay.domain.queue.progress import Progress
 from comfyrelay.domain.queue.slots import SlotLease
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import workers
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import workers
 from comfyrelay.store.central.workers.worker_list import comfyui_column, state_of
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page

@@ -17,18 +17,18 @@ from comfyrelay.domain.records.workers import (
     WorkerReport,
 )
 from comfyrelay.store.central.queue.dispatches import LEASES
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import (
+from comfyrelay.store.central.tables.autoscaling import machines
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import (
     fleets,
     instance_identities,
-    machines,
     worker_audit_logs,
     worker_workflows,
     workers,
     workflow_blocks,
-    workflows,
 )
-from comfyrelay.store.central.tables import worker_missing_requirements as missing
+from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
 from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.row_parameters import ids_table, with_ids

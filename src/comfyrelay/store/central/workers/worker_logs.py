@@ -5,7 +5,7 @@ from datetime import datetime
 
 from sqlalchemy import delete, select
 
-from comfyrelay.store.central.tables import worker_logs as w
+from comfyrelay.store.central.tables.workers import worker_logs as w
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import insert_into
 from comfyrelay.store.types import relay_now

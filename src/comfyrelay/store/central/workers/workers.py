@@ -13,8 +13,9 @@ from comfyrelay.domain.queue.states import DispatchStatus, Provider, Registratio
 from comfyrelay.domain.records.workers import Worker, WorkflowWorker
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.queue.dispatches import LEASES
-from comfyrelay.store.central.tables import ai_job_dispatches as d
-from comfyrelay.store.central.tables import worker_workflows, workers, workflow_fleets, workflows
+from comfyrelay.store.central.tables.catalogue import workflows
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.central.tables.workers import worker_workflows, workers, workflow_fleets
 from comfyrelay.store.database import Tx
 from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now, sql_literal

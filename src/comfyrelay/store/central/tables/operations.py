@@ -1,0 +1,41 @@
+"""Samples of the load, and reconcile runs."""
+
+from sqlalchemy import BigInteger, Column, Float, Integer, Table, Text, text
+
+from comfyrelay.store.schema import BigId
+from comfyrelay.store.schema import central_metadata as metadata
+from comfyrelay.store.types import JsonText, UtcTime
+
+samples = Table(
+    "samples",
+    metadata,
+    # One row per minute since 1970: the counts of all processes, and the state as one of them saw it (null: none did).
+    Column("minute", BigInteger, primary_key=True, autoincrement=False),
+    Column("waiting", Integer),
+    Column("oldest_wait_seconds", Float),
+    Column("busy", Integer),
+    Column("slots", Integer),
+    Column("workers", Integer),
+    Column("begun", BigInteger, nullable=False, server_default=text("0")),
+    # Total wait of the started jobs.
+    Column("waited_seconds", Float, nullable=False, server_default=text("0")),
+    Column("done", BigInteger, nullable=False, server_default=text("0")),
+    Column("failed", BigInteger, nullable=False, server_default=text("0")),
+    Column("tokens", BigInteger, nullable=False, server_default=text("0")),
+)
+
+reconcile_runs = Table(
+    "reconcile_runs",
+    metadata,
+    Column("id", BigId, primary_key=True),
+    Column("started_at", UtcTime, nullable=False),
+    # Null: it is running, or its process has exited.
+    Column("ended_at", UtcTime),
+    Column("jobs", BigInteger),
+    Column("findings", JsonText),
+    # Total number of findings; only the first are stored.
+    Column("count", Integer),
+    Column("shards_down", JsonText),
+    # Why it failed.
+    Column("problem", Text),
+)
