@@ -138,7 +138,7 @@ PAGES: Mapping[str, Steps] = {
             "/webhooks/counts",
             FLEETS,
         ],
-        ["/workers?state=revoked&limit=1", "/workers?state=offline&limit=1", f"{FLEET}/scaling"],
+        ["/workers?state=revoked&limit=1", "/workers?state=offline&limit=1", f"{FLEET}/autoscaling"],
     ]
     for range_ in ("hour", "day", "week")
 } | {
@@ -154,12 +154,12 @@ PAGES: Mapping[str, Steps] = {
     ],
     "worker": [[WORKER], [f"{WORKER}/audit-logs?limit=50"]],
     "worker's log": [[f"{WORKER}/logs"]],
-    "fleets": [[FLEETS, f"/usage?by=fleet&{LATELY}"], [f"{FLEET}/scaling"]],
-    "fleet": [[FLEET, f"{FLEET}/scaling"], [f"{FLEET}/metrics"]],
-    "fleet's workflows": [[FLEET, f"{FLEET}/scaling"], [WORKFLOWS]],
-    "fleet's decisions": [[FLEET, f"{FLEET}/scaling"], [f"{FLEET}/decisions?limit=50"]],
+    "fleets": [[FLEETS, f"/usage?by=fleet&{LATELY}"], [f"{FLEET}/autoscaling"]],
+    "fleet": [[FLEET, f"{FLEET}/autoscaling"], [f"{FLEET}/metrics"]],
+    "fleet's workflows": [[FLEET, f"{FLEET}/autoscaling"], [WORKFLOWS]],
+    "fleet's decisions": [[FLEET, f"{FLEET}/autoscaling"], [f"{FLEET}/decisions?limit=50"]],
     "fleet's costs": [
-        [FLEET, f"{FLEET}/scaling"],
+        [FLEET, f"{FLEET}/autoscaling"],
         [f"/usage?by=fleet&{LATELY}", f"/usage?by=workflow&{LATELY}"],
     ],
     "dispatches": [["/dispatches?limit=100", WORKFLOWS]],

@@ -17,7 +17,13 @@ from bench.engine import engine_on, postgres_urls
 from bench.figure import Figure
 from bench.postgres import Server, postgres_server
 from comfyrelay.autoscaling.loop import scaling
-from comfyrelay.autoscaling.providers.base import LaunchResult, MachineOrder, Observed, ObservedState, ProviderFleet
+from comfyrelay.autoscaling.providers.base import (
+    LaunchResult,
+    MachineOrder,
+    ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
+)
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.services.engine import Engine
@@ -50,7 +56,7 @@ class Provider:
     def get(self, _name: str, /) -> Provider:
         return self
 
-    async def observe(self, _fleet: ProviderFleet) -> Sequence[Observed]:
+    async def observe(self, _fleet: ProviderFleet) -> Sequence[ProviderMachine]:
         return ()
 
     async def launch(self, _fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:
@@ -59,7 +65,9 @@ class Provider:
         self.ordered += len(orders)
         self.called.set()
         return LaunchResult(
-            launched=[Observed(id=order.key, state=ObservedState.PENDING, key=order.key) for order in orders]
+            launched=[
+                ProviderMachine(id=order.key, state=ProviderMachineState.PENDING, key=order.key) for order in orders
+            ]
         )
 
     async def end(self, _fleet: ProviderFleet, _ids: Sequence[str]) -> None: ...
@@ -125,7 +133,7 @@ async def _set_up(engine: Engine, central: str, queued: int) -> None:
     for slug in (MINE, OTHERS):
         scaling = {"policy": POLICY, "launches_per_minute": 100_000, "is_dry_run": slug == OTHERS}
         await engine.workers.fleets.create(
-            slug=slug, stage=Stage.PRODUCTION, machines={"provider": "command"}, scaling=scaling
+            slug=slug, stage=Stage.PRODUCTION, machines={"provider": "command"}, autoscaling=scaling
         )
     await engine.workers.fleets.map_workflows(stage=Stage.PRODUCTION, slug=OTHERS, workflow_slugs=[OTHERS])
     if queued:

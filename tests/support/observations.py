@@ -7,7 +7,13 @@ from typing import Any
 from hypothesis import strategies as st
 
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, ObservedFleet, ObservedMachine, StageSnapshot
+from comfyrelay.domain.autoscaling.observation import (
+    MachineState,
+    ObservedFleet,
+    ObservedMachine,
+    QueuedWork,
+    StageSnapshot,
+)
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import InstanceType, Limits, Policy, ScalingSpec, Schedule
 
@@ -38,7 +44,9 @@ def draining(name: str = "draining", **more: Any) -> ObservedMachine:
     return ObservedMachine(id=name, state=MachineState.DRAINING, **more)
 
 
-def fleet(*machines: ObservedMachine, slug: str = "fleet", workflows: Sequence[int] = (1,), **more: Any) -> ObservedFleet:
+def fleet(
+    *machines: ObservedMachine, slug: str = "fleet", workflows: Sequence[int] = (1,), **more: Any
+) -> ObservedFleet:
     scaling = {each: more.pop(each) for each in tuple(more) if each in ScalingSpec.__dataclass_fields__}
     limits = {each: more.pop(each) for each in tuple(more) if each in _LIMITS}
     return ObservedFleet(
@@ -132,7 +140,7 @@ def any_fleet(draw: st.DrawFn, slug: str = "fleet") -> ObservedFleet:
                 st.builds(InstanceType, name=st.sampled_from("abc"), price_per_hour=prices, speed=speeds), max_size=2
             )
         ),
-        all_refused=draw(st.booleans()) and draw(st.booleans()),
+        all_types_refused=draw(st.booleans()) and draw(st.booleans()),
         slots=draw(st.integers(1, 2)),
         boot_seconds=draw(st.sampled_from((20.0, 180.0))),
         following_jobs=draw(st.sampled_from((0.0, 0.5, 6.0, 40.0))),

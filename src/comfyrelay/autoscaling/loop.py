@@ -18,16 +18,16 @@ from comfyrelay.autoscaling.providers.base import (
     LaunchResult,
     MachineOrder,
     MachineProvider,
-    Observed,
-    ObservedState,
     ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
 )
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.decision_records import reason_class, what_was_seen
+from comfyrelay.domain.autoscaling.decision_records import describe_observation, reason_class
 from comfyrelay.domain.autoscaling.machines import MachineRecord
-from comfyrelay.domain.autoscaling.observation import SeenFleet, Snapshot
+from comfyrelay.domain.autoscaling.observation import ObservedFleet, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
-from comfyrelay.domain.autoscaling.reconcile import Sighting
+from comfyrelay.domain.autoscaling.reconcile import ProviderMachine
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineSpec
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.workers import FleetRecord
@@ -74,7 +74,7 @@ class _Known:
 
 class ScalingLoop:
     def __init__(self, engine: Engine, providers: ProvidersByName, *, tick_seconds: float | None = None) -> None:
-        self._scaling = engine.scaling
+        self._scaling = engine.autoscaling
         self._providers = providers
         self._tick_seconds = TICK_SECONDS if tick_seconds is None else tick_seconds
         self._known: dict[int, _Known] = {}
@@ -120,7 +120,7 @@ class ScalingLoop:
                 for seen_fleet in seen.snapshot.fleets:
                     fleet = seen.fleets[seen_fleet.slug]
                     # the KEDA scaler records its number itself, together with the pods that only it sees
-                    if fleet.is_scaled and not seen_fleet.is_done_elsewhere:
+                    if fleet.is_scaled and not seen_fleet.is_scaled_externally:
                         await self._carry_out_alone(fleet, seen_fleet, plans[seen_fleet.slug], seen.snapshot)
 
     async def observe_once(self) -> None:
@@ -232,7 +232,7 @@ class ScalingLoop:
         finally:
             self._busy_fleets.discard(fleet.id)
 
-    async def _observe(self, fleet: FleetRecord, provider: MachineProvider) -> list[Sighting] | None:
+    async def _observe(self, fleet: FleetRecord, provider: MachineProvider) -> list[ProviderMachine] | None:
         """`None` if the provider fails: then the last answer counts."""
         known = self._of(fleet)
         try:
@@ -261,7 +261,9 @@ class ScalingLoop:
         except Exception as error:
             log.warning("scaling.prices_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error))
 
-    async def _carry_out_alone(self, fleet: FleetRecord, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+    async def _carry_out_alone(
+        self, fleet: FleetRecord, seen: ObservedFleet, plan: FleetPlan, snapshot: StageSnapshot
+    ) -> None:
         """An error of one fleet affects no other, except that losing leadership ends all."""
         try:
             await self._carry_out(fleet, seen, plan, snapshot)
@@ -270,17 +272,19 @@ class ScalingLoop:
         except Exception as error:
             log.warning("scaling.fleet_failed", fleet=fleet.slug, stage=fleet.stage, why=_why(error), exc_info=True)
 
-    async def _carry_out(self, fleet: FleetRecord, seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot) -> None:
+    async def _carry_out(
+        self, fleet: FleetRecord, seen: ObservedFleet, plan: FleetPlan, snapshot: StageSnapshot
+    ) -> None:
         known = self._of(fleet)
         reason = plan.reason if known.failure is None else f"{plan.reason}; the provider failed: {known.failure}"
-        does = not plan.is_nothing and not plan.is_report
+        does = not plan.is_empty and not plan.is_report
         kind = reason_class(reason)
         if known.recorded is None:
             known.recorded = await self._last_recorded(fleet)
         if not does and kind == known.recorded:
             return
         types = self._types(fleet)
-        saw = what_was_seen(seen, plan, snapshot, types)
+        saw = describe_observation(seen, plan, snapshot, types)
         intent = await self._scaling.machines.intend(fleet, plan, reason=reason, saw=saw, types=types)
         known.recorded = kind
         provider = self._provider(fleet)
@@ -368,10 +372,10 @@ def _require_believable(fleet: FleetRecord, machines: int) -> None:
         )
 
 
-def _sighting(each: Observed) -> Sighting:
-    return Sighting(
+def _sighting(each: ProviderMachine) -> ProviderMachine:
+    return ProviderMachine(
         id=each.id,
-        is_ending=each.state is ObservedState.ENDING,
+        is_ending=each.state is ProviderMachineState.ENDING,
         key=each.key,
         worker_id=each.worker_id,
         instance_type=each.instance_type,
@@ -382,13 +386,13 @@ def _sighting(each: Observed) -> Sighting:
 
 def _results(
     wanted: Sequence[MachineRecord], result: LaunchResult
-) -> tuple[dict[str, Sighting], dict[str, tuple[str, str]]]:
+) -> tuple[dict[str, ProviderMachine], dict[str, tuple[str, str]]]:
     """Results of orders by key; orders that are neither launched nor refused are pending.
 
     A refusal applies to every order of its type, or to all if it names no type.
     """
     left = {each.key: each for each in wanted}
-    launched: dict[str, Sighting] = {}
+    launched: dict[str, ProviderMachine] = {}
     for each in sorted(result.launched, key=lambda found: found.key is None):
         key = each.key if each.key in left else next(iter(left), None) if each.key is None else None
         if key is not None:

@@ -76,7 +76,7 @@ def print_allow_list(
 
     async def work(engine: Engine) -> AllowList:
         await engine.databases.require_current()
-        return await engine.fleet.nodes.allow_list(fleet)
+        return await engine.workers.nodes.allow_list(fleet)
 
     found = run_with_engine(work)
     if as_json:

@@ -1,4 +1,4 @@
-"""Print check results: works, lacking or broken."""
+"""Print check results: fine, warning or broken."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from rich.markup import escape
 if TYPE_CHECKING:
     from comfyrelay.protocol.desk import CheckResult
 
-_MARKS = {"fine": "[green]ok[/green]  ", "lacking": "[yellow]note[/yellow]", "broken": "[red]no[/red]  "}
+_MARKS = {"fine": "[green]ok[/green]  ", "warning": "[yellow]note[/yellow]", "broken": "[red]no[/red]  "}
 
 
 def print_results(results: AsyncIterator[CheckResult], out: Console, *, as_json: bool) -> bool:

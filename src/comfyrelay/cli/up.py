@@ -140,7 +140,7 @@ class _StatusLines:
         out.print(f"  data     {found.data_dir}", highlight=False)
         started = f"started here, from {found.comfyui_dir}; its log: comfyrelay comfyui logs"
         out.print(f"  ComfyUI  {', '.join(found.comfyui) or started}", highlight=False, soft_wrap=True)
-        for line in _comfyui_lines(found.silent, found.trying_out):
+        for line in _comfyui_lines(found.silent, found.simulated_jobs):
             out.print(f"           {line}", highlight=False, soft_wrap=True)
         if found.url_elsewhere is not None:
             out.print(f"  phone    {found.url_elsewhere}  in the same network, with the password", highlight=False)
@@ -176,12 +176,12 @@ def _with_comfyui(
     return type(desk)(**set_elsewhere)
 
 
-def _comfyui_lines(silent: Sequence[str], trying_out: str) -> Iterator[str]:
-    if trying_out == "everything":
+def _comfyui_lines(silent: Sequence[str], simulated_jobs: str) -> Iterator[str]:
+    if simulated_jobs == "everything":
         yield "simulator: new jobs run on the built-in simulator, without models"
     for each in silent:
         yield f"{each} does not answer yet: jobs wait for it"
-    if silent and trying_out == "examples":
+    if silent and simulated_jobs == "examples":
         yield "until then the examples run on the built-in simulator; with `up --simulator` all jobs do"
         yield "is ComfyUI elsewhere? name it with --comfyui-url"
 

@@ -89,7 +89,7 @@ def about_folder(folder: Path, holder: str | None) -> Iterator[CheckResult]:
     if free < MIN_SPACE:
         yield broken("disk", f"{text} Make room: the queue itself cannot be kept.")
     elif free < LITTLE_SPACE:
-        yield lacking("disk", f"{text} Outputs may not fit.")
+        yield warning("disk", f"{text} Outputs may not fit.")
     else:
         yield fine("disk", text)
 
@@ -102,7 +102,7 @@ async def _about_comfyui(url: str, desk: DeskSettings, *, folder: Path | None) -
         found = await check_comfyui(client, folder=folder, setting=f"{DESK_PREFIX}COMFYUI_FOLDERS")
     if found.verdict is CheckVerdict.BROKEN and "comfyui_url" not in desk.model_fields_set:
         text = f"{found.text} Jobs wait for it. Is it elsewhere? Name it: --comfyui-url."
-        return lacking(found.about, text)
+        return warning(found.about, text)
     return found
 
 
@@ -136,8 +136,8 @@ def fine(about: str, text: str) -> CheckResult:
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
-def lacking(about: str, text: str) -> CheckResult:
-    return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
+def warning(about: str, text: str) -> CheckResult:
+    return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=text)
 
 
 def broken(about: str, text: str) -> CheckResult:

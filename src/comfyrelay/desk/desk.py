@@ -32,7 +32,7 @@ from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.simulated_jobs import Trying
 from comfyrelay.desk.state import DeskState
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
@@ -53,7 +53,7 @@ class DeskReady:
     silent: list[str]
     # the folder of a managed ComfyUI
     comfyui_dir: Path | None
-    trying_out: TryingOut
+    simulated_jobs: SimulatedJobs
     is_new: bool
     # the URL for other machines, if they may connect
     url_elsewhere: str | None
@@ -135,7 +135,7 @@ class Desk:
                 comfyui=workers.configured_urls,
                 silent=silent,
                 comfyui_dir=self.desk.comfyui_dir,
-                trying_out=trying.mode,
+                simulated_jobs=trying.mode,
                 is_new=is_new,
                 url_elsewhere=url_elsewhere(settings),
                 link=links.make(),

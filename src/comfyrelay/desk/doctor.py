@@ -8,6 +8,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from comfyrelay.client import Client
+from comfyrelay.configuration import config_path
 from comfyrelay.desk.checks import (
     about_comfyuis,
     about_folder,
@@ -16,7 +17,7 @@ from comfyrelay.desk.checks import (
     about_script,
     broken,
     fine,
-    lacking,
+    warning,
 )
 from comfyrelay.desk.password import require_password
 from comfyrelay.desk.running_desks import desk_meant
@@ -24,9 +25,9 @@ from comfyrelay.desk.scripts.config import load_script_table
 from comfyrelay.desk.settings import load_desk_settings
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, NotFound, Unauthorized
 from comfyrelay.http_client import is_loopback, listen
-from comfyrelay.protocol.desk import CheckResult, TryingOut
+from comfyrelay.protocol.desk import CheckResult, SimulatedJobs
 from comfyrelay.services.databases import Databases
-from comfyrelay.settings import Settings, config_path, load_settings
+from comfyrelay.settings import Settings, load_settings
 from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.worker.check import check_managed_comfyui
 
@@ -48,7 +49,7 @@ async def examine() -> AsyncIterator[CheckResult]:
     try:
         settings = _of_running_desk(settings)
     except ConfigurationError as error:
-        yield lacking("desks", error.detail)
+        yield warning("desks", error.detail)
     if others:
         yield _about_password(settings.data_dir, others)
     holder = FolderLock(settings.data_dir).holder()
@@ -108,7 +109,7 @@ async def _about_databases(settings: Settings) -> AsyncIterator[CheckResult]:
                 yield fine(f"database {name}", f"It can be reached, and its schema is the newest ({newest}).")
             else:
                 text = f"Its schema is {has or 'empty'}, not {newest}: `comfyrelay up` and `db upgrade` bring it up."
-                yield lacking(f"database {name}", text)
+                yield warning(f"database {name}", text)
     except ComfyRelayError as error:
         yield broken("databases", error.detail)
     except Exception as error:
@@ -130,14 +131,14 @@ async def _about_port(settings: Settings, holder: str | None) -> tuple[CheckResu
         async with Client(settings.base_url) as client, asyncio.timeout(ANSWER_SECONDS):
             found = await client.desk()
     except NotFound:
-        return lacking(about, "A ComfyRelay server is there, and no desk: for `up` set another COMFYRELAY_PORT."), []
+        return warning(about, "A ComfyRelay server is there, and no desk: for `up` set another COMFYRELAY_PORT."), []
     except Unauthorized:
-        return lacking(about, "Another user's desk is there, or a server: for `up` set another COMFYRELAY_PORT."), []
+        return warning(about, "Another user's desk is there, or a server: for `up` set another COMFYRELAY_PORT."), []
     except ControlPlaneUnreachable:
         return _about_silence(about, settings, holder), []
     except (ComfyRelayError, TimeoutError):
         return broken(about, "Something else answers there. Set COMFYRELAY_PORT to another port."), []
-    is_all_tried = found.trying_out == TryingOut.EVERYTHING
+    is_all_tried = found.simulated_jobs == SimulatedJobs.EVERYTHING
     in_use = [] if is_all_tried else list(found.comfyui)
     runs = "the built-in simulator, to try things out" if is_all_tried else f"ComfyUI at {', '.join(in_use)}"
     return fine(about, f"A desk runs there, version {found.version}, with {runs}."), in_use
@@ -149,5 +150,5 @@ def _about_silence(about: str, settings: Settings, holder: str | None) -> CheckR
     except (ConfigurationError, socket.gaierror) as error:
         return broken(about, str(error))
     if holder is not None:
-        return lacking(about, f"Process {holder} uses the data folder, but does not answer there.")
+        return warning(about, f"Process {holder} uses the data folder, but does not answer there.")
     return fine(about, "No desk runs there, and the port is free: `comfyrelay up` starts one.")

@@ -7,7 +7,7 @@ is mixed up with jobs for ComfyUI.
 from pathlib import Path
 
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.protocol.desk import SimulatedJobs
 
 # Next to the queue: marks that this desk has had a ComfyUI, and waits for it from then on.
 MARKER = ".comfyui-found"
@@ -43,10 +43,10 @@ class Trying:
         self.examples: frozenset[int] = frozenset()
 
     @property
-    def mode(self) -> TryingOut:
+    def mode(self) -> SimulatedJobs:
         if self._is_chosen:
-            return TryingOut.EVERYTHING
-        return TryingOut.NOTHING if self._has_comfyui else TryingOut.EXAMPLES
+            return SimulatedJobs.EVERYTHING
+        return SimulatedJobs.NOTHING if self._has_comfyui else SimulatedJobs.EXAMPLES
 
     def note_comfyui(self) -> None:
         """Record that a ComfyUI exists: from now on jobs wait for it."""
@@ -55,5 +55,5 @@ class Trying:
 
     def stage_of(self, workflow_id: int) -> Stage:
         mode = self.mode
-        is_try = mode is TryingOut.EVERYTHING or (mode is TryingOut.EXAMPLES and workflow_id in self.examples)
+        is_try = mode is SimulatedJobs.EVERYTHING or (mode is SimulatedJobs.EXAMPLES and workflow_id in self.examples)
         return self.tries_stage if is_try else self.stage

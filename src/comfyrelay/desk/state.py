@@ -9,7 +9,7 @@ from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.simulated_jobs import Trying
-from comfyrelay.protocol.desk import CheckResult, NotSent, TryingOut
+from comfyrelay.protocol.desk import CheckResult, NotSent, SimulatedJobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,7 +41,7 @@ class DeskState:
         return self.find_comfyui()
 
     @property
-    def trying_out(self) -> TryingOut:
+    def simulated_jobs(self) -> SimulatedJobs:
         return self.trying.mode
 
     @property

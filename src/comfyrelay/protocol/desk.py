@@ -32,7 +32,7 @@ class Occasion(StrEnum):
     QUEUE_EMPTY = "empty"
 
 
-class TryingOut(StrEnum):
+class SimulatedJobs(StrEnum):
     """Which new jobs run on the built-in simulator."""
 
     NOTHING = "nothing"
@@ -95,7 +95,7 @@ class Estimate(AnswerBody):
     slowest_seconds: float | None
     done_at: datetime | None
     missing: Missing | None
-    odd: list[InputWarning]
+    warnings: list[InputWarning]
     remark: str
 
 
@@ -165,11 +165,11 @@ class Notifications(AnswerBody):
 
 
 class DeskInfo(AnswerBody):
-    """`comfyui` are the URLs where new jobs run; `trying_out` is which of them run on the simulator."""
+    """`comfyui` are the URLs where new jobs run; `simulated_jobs` is which of them run on the simulator."""
 
     version: str
     comfyui: list[str]
-    trying_out: OpenEnum[TryingOut]
+    simulated_jobs: OpenEnum[SimulatedJobs]
     data_dir: Place
     input_folder: Place
     output_folder: Place
@@ -182,7 +182,7 @@ class CheckVerdict(StrEnum):
     """It works, something is missing, or it cannot work."""
 
     FINE = "fine"
-    LACKING = "lacking"
+    WARNING = "warning"
     BROKEN = "broken"
 
 

@@ -95,7 +95,7 @@ class Registered(WorkerAnswer):
 class WouldRegister(Registered):
     """The response to a dry run: missing nodes and models by workflow."""
 
-    lacking: dict[str, list[str]]
+    missing: dict[str, list[str]]
 
 
 class Device(WorkerRequest):

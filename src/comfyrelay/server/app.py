@@ -1,4 +1,4 @@
-"""The application: all routes over one engine."""
+"""The FastAPI application: all routes of one engine."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -13,11 +13,10 @@ from comfyrelay.server import admin, user, worker
 from comfyrelay.server.http.context import Context, Owner
 from comfyrelay.server.http.metrics import Latencies
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
-from comfyrelay.server.http.problems import add_problem_handlers, refused
+from comfyrelay.server.http.problems import add_problem_handlers, handle_http_exception
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.server.operations import docs, files, health, metrics, payments
 from comfyrelay.services.engine import Engine
-from comfyrelay.settings import Settings
 from comfyrelay.storage.objects import LocalObjects
 from comfyrelay.web import app_files
 
@@ -29,19 +28,16 @@ def create_app(
     secrets: Secrets,
     *,
     owner: Owner | None = None,
-    beside: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
+    background: Callable[[], AbstractAsyncContextManager[object]] = nullcontext,
 ) -> FastAPI:
-    """Create the application.
-
-    It starts and stops its engine and the tasks in `beside`. `owner` is the user of a desk.
-    """
-    context = Context(engine=engine, secrets=secrets, owner=owner)
+    """Create the application. Its lifespan runs the engine and the tasks of `background`. A desk has an `owner`."""
+    context = Context(engine, secrets, owner)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        async with engine, _publishing(engine):
+        async with engine, _publish_metrics(engine):
             await engine.start()
-            async with beside():
+            async with background():
                 yield
             await context.stop_waiting()
 
@@ -50,7 +46,7 @@ def create_app(
         version=__version__,
         summary="One queue for all your ComfyUI GPUs.",
         lifespan=lifespan,
-        # FastAPI's own pages load scripts from a CDN
+        # FastAPI's own pages load scripts from a CDN.
         docs_url=None,
         redoc_url=None,
         responses={422: {"model": Problem}},
@@ -58,9 +54,12 @@ def create_app(
     app.state.context = context
     add_problem_handlers(app)
     app.add_exception_handler(404, _not_found)
-    _add_middleware(app, engine.settings)
+    # The last one added is the outermost.
+    app.add_middleware(files.CrossOrigin, allowed_origins=engine.settings.allowed_origins)
+    app.add_middleware(SecurityHeaders)
+    app.add_middleware(RequestLog)
     app.add_middleware(Latencies, metrics=context.metrics)
-    # routers are tried in order, so the most frequent ones come first
+    # Routers are tried in order, so the most frequent ones come first.
     if isinstance(engine.objects, LocalObjects):
         app.include_router(files.router)
     for router in ROUTERS:
@@ -76,27 +75,20 @@ async def _storage_origins(request: Request) -> Sequence[str]:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     page = await app_files.nowhere(request, storage_origins=_storage_origins)
-    return page or await refused(request, error)
+    return page or await handle_http_exception(request, error)
 
 
 @asynccontextmanager
-async def _publishing(engine: Engine) -> AsyncIterator[None]:
+async def _publish_metrics(engine: Engine) -> AsyncIterator[None]:
     """Publish fleet metrics to CloudWatch inside the block, if configured."""
     settings = engine.settings
     if not settings.cloudwatch_metrics:
         yield
         return
-    publisher = Publisher(engine.scaling.figures, CloudWatch(namespace=settings.cloudwatch_namespace))
+    publisher = Publisher(engine.autoscaling.figures, CloudWatch(namespace=settings.cloudwatch_namespace))
     task = asyncio.create_task(publisher.run())
     try:
         yield
     finally:
         task.cancel()
         await asyncio.wait({task})
-
-
-def _add_middleware(app: FastAPI, settings: Settings) -> None:
-    # the last one added is the outermost
-    app.add_middleware(files.CrossOrigin, allowed_origins=settings.allowed_origins)
-    app.add_middleware(SecurityHeaders)
-    app.add_middleware(RequestLog)

@@ -1,4 +1,4 @@
-"""Serve the application until SIGTERM or Ctrl-C."""
+"""Run the application with uvicorn, until SIGTERM or Ctrl-C."""
 
 import asyncio
 import gc
@@ -6,7 +6,7 @@ import socket
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, nullcontext, suppress
 from functools import partial
-from typing import Any
+from typing import cast
 
 import uvicorn
 from fastapi import FastAPI
@@ -24,12 +24,12 @@ from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
 from comfyrelay.system.signals import on_stop
 
-# How long pending answers may take on shutdown.
+# Time for pending responses on shutdown.
 STOP_SECONDS = 10
 
 
 class _Server(uvicorn.Server):
-    """Answers parked requests before uvicorn waits for them."""
+    """A uvicorn server that answers parked requests on shutdown, before uvicorn waits for them."""
 
     def __init__(self, config: uvicorn.Config, context: Context, *, handles_signals: bool = True) -> None:
         super().__init__(config)
@@ -38,7 +38,7 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Shut down without raising the signal again, as uvicorn would."""
+        """Shut down on a signal. uvicorn would raise the signal again afterwards."""
         with on_stop(lambda number: self.handle_exit(number, None)) if self._handles_signals else nullcontext():
             yield
 
@@ -55,28 +55,27 @@ async def serve(
     on_ready: Callable[[Engine], None] = lambda _engine: None,
     on_setup_code: Callable[[str], None] = lambda _code: None,
 ) -> None:
-    """Upgrade the schemas, serve, and return after SIGTERM or Ctrl-C once every request is answered.
+    """Upgrade the schemas and serve. Returns after SIGTERM or Ctrl-C, once every request is answered.
 
-    Without an administrator it prints the setup code.
+    `on_setup_code` gets a setup code if there is no administrator.
     """
-    # checked now, because media checks must be possible
     if settings.output_validation == "fail":
         require("media")
     if settings.validate_asg_instance or settings.cloudwatch_metrics or settings.aws_identity_certificates:
         require("aws")
     log_as_json(log_level)
     engine = Engine(settings, signing_secrets=secrets.signing)
-    engine.fleet.identities.load()
+    engine.workers.identities.load()
     listener = listen(settings.host, settings.port)
     await engine.databases.open(settings.database_wait_seconds)
     fleets = partial(scaling_fleets, engine, secrets=secrets.fleet) if settings.autoscaling else nullcontext
-    app = create_app(engine, secrets, beside=fleets)
+    app = create_app(engine, secrets, background=fleets)
     on_ready(engine)
-    # a read-only database is served anyway, and gets its code later
+    # With a read-only database, the server starts without a setup code.
     with suppress(DatabaseUnavailable):
         if await engine.accounts.sign_in.needs_setup():
             on_setup_code(await engine.accounts.links.create_setup_code())
-    _collect_garbage_seldom()
+    _reduce_garbage_collection()
     await _Server(_config(app, settings), app.state.context).serve(sockets=[listener])
 
 
@@ -88,10 +87,10 @@ async def serving(app: FastAPI, *listeners: socket.socket) -> AsyncIterator[None
     task = asyncio.create_task(server.serve(sockets=list(listeners)))
     try:
         while not server.started:
-            # uvicorn has no event for it; it takes milliseconds
+            # uvicorn has no event for its start, which takes milliseconds.
             await asyncio.wait({task}, timeout=0.01)
             if task.done():
-                raise ConfigurationError("The server could not be started; its log says why.")
+                raise ConfigurationError("The server could not be started. Its log has the reason.")
         yield
     finally:
         server.should_exit = True
@@ -99,36 +98,26 @@ async def serving(app: FastAPI, *listeners: socket.socket) -> AsyncIterator[None
 
 
 def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
+    # uvicorn calls it with the other arguments for each connection.
+    connection = partial(LimitedConnection, ConnectionLimits(settings))
     return uvicorn.Config(
         ResponseTracker(app),
-        http=_protocol(settings),
+        http=cast(type[asyncio.Protocol], connection),
         ws="none",
-        # uvicorn would trust proxy headers of local callers and its own environment variable
+        # By default, uvicorn trusts proxy headers of local callers and of its own environment variable.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
         log_config=None,
         access_log=False,
         server_header=False,
         timeout_graceful_shutdown=STOP_SECONDS,
-        # longer than a parked poll, so that no connection closes just before a worker uses it
+        # Longer than a parked poll, so that no connection closes just before a worker uses it.
         timeout_keep_alive=75,
     )
 
 
-def _protocol(settings: Settings) -> type[asyncio.Protocol]:
-    limits = ConnectionLimits(settings)
-
-    class Protocol(LimitedConnection):
-        """uvicorn creates one per connection with its own arguments."""
-
-        def __init__(self, **options: Any) -> None:
-            super().__init__(limits, **options)
-
-    return Protocol
-
-
-def _collect_garbage_seldom() -> None:
-    """A parked poll is a few hundred objects, and with Python's defaults the collector would scan all of them too
-    often. Objects from the start are frozen."""
+def _reduce_garbage_collection() -> None:
+    """Freeze the objects of the start, and collect less often: each parked poll has a few hundred objects, which the
+    collector would otherwise scan again and again."""
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)

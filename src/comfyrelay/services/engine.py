@@ -5,8 +5,7 @@ Its attributes are named after the packages next to this file: `engine.queue` is
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Self
@@ -14,23 +13,15 @@ from typing import Self
 import structlog
 
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.settlement import JobState
-from comfyrelay.domain.queue.states import Stage, WorkflowKind
 from comfyrelay.services.accounts import Accounts
-from comfyrelay.services.autoscaling import Scaling
+from comfyrelay.services.autoscaling import Autoscaling
 from comfyrelay.services.catalogue import Catalogue
-from comfyrelay.services.catalogue.node_definitions import LoadLive
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.databases import RETRY_SECONDS, Databases
 from comfyrelay.services.gallery import Gallery
+from comfyrelay.services.hooks import Hooks
 from comfyrelay.services.jobs import Jobs
-from comfyrelay.services.jobs.removal import OnRemoved
-from comfyrelay.services.jobs.submission.accept import StageOf
-from comfyrelay.services.jobs.submission.rerun import Vary
-from comfyrelay.services.jobs.submission.resolve import Check
-from comfyrelay.services.jobs.submission.reuse import OnReused
-from comfyrelay.services.jobs.views.events import JobEvents
 from comfyrelay.services.operations import Operations
 from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
@@ -43,50 +34,19 @@ from comfyrelay.store.outbox import OutboxEntry
 
 log = structlog.get_logger(__name__)
 
+# Intervals of the background loops.
 SEEN_SECONDS = 10.0
 REPAIR_SECONDS = 60.0
 REMOVAL_SECONDS = 60.0
 STALE_SECONDS = 900.0
 USAGE_SECONDS = 60.0
-# Interval at which counts are stored; load samples are taken once a minute.
+# Counts are stored at this interval; load samples are taken once a minute.
 SAMPLE_SECONDS = 10.0
 RETENTION_SECONDS = 3600.0
 # Webhooks are sent when a job ends in this process; others, and retries, are polled at this interval.
 WEBHOOK_SECONDS = 5.0
-# Posters of this process's inputs are drawn soon; those left by other processes are polled at this interval.
-DRAWING_SECONDS = 30.0
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Hooks:
-    """Extension points for the application that runs the engine, such as the desk."""
-
-    # called with finished jobs; must return quickly and not raise
-    on_ended: Callable[[Sequence[JobState]], None] = lambda _ended: None
-    # check the values of a submission, by workflow kind
-    checks: Mapping[WorkflowKind, Check] = field(default_factory=dict)
-    # workers in this process; only they may run scripts
-    desk_workers: Collection[str] = ()
-    # whether batches may name notification URLs; only if every user is the owner
-    sends_notifications: bool = False
-    # if all workers of a stage are in this process: why none of their ComfyUI servers is available
-    comfyui_unreachable: Callable[[str], Sequence[str]] = lambda _stage: ()
-    # whether a worker of this process has yet to register
-    is_worker_starting: Callable[[str], bool] = lambda _stage: False
-    # the stage of a workflow's jobs; by default the requested one, or the server's
-    stage_of: StageOf | None = None
-    # remove further files of a deleted job
-    on_removed: OnRemoved | None = None
-    # called when a job reuses another job's output; returns details to store with the job
-    on_reused: OnReused | None = None
-    # vary the values of a rerun, for workflows whose seed is not a property
-    vary: Vary = lambda _values: None
-    # fleets that get each new workflow in addition to the default fleet
-    more_fleets: Sequence[tuple[Stage, str]] = ()
-    # load node definitions from a ComfyUI that this process can reach
-    live_definitions: LoadLive | None = None
-    # called when a submission needs nodes or models that no worker is known to have
-    on_missing: Callable[[], None] = lambda: None
+# Posters of this process's inputs are drawn soon; posters of other processes' inputs are polled at this interval.
+POSTER_SECONDS = 30.0
 
 
 class Engine:
@@ -106,10 +66,13 @@ class Engine:
         self.objects = open_objects(settings.objects_url, base_url=settings.base_url, secrets=signing_secrets)
         self._hooks = hooks or Hooks()
         context = ServiceContext(
-            settings=settings, databases=self.databases, objects=self.objects, notify_channel=self.notify_channel
+            settings=settings,
+            databases=self.databases,
+            objects=self.objects,
+            notify_channel=self.notify_channel,
+            hooks=self._hooks,
         )
-        events = JobEvents(self.databases)
-        self.outbox = Outbox(context, on_applied=self._applied, on_ended=self._ended)
+        self.outbox = Outbox(context, on_applied=self._on_applied, on_ended=self._on_ended)
         self.accounts = Accounts(context)
         self.catalogue = Catalogue(
             context,
@@ -122,36 +85,22 @@ class Engine:
             context,
             self.outbox,
             self.catalogue.graphs,
-            comfyui_unreachable=self._hooks.comfyui_unreachable,
-            is_worker_starting=self._hooks.is_worker_starting,
-            why_here=self._why_here,
-            on_leased=self._leased,
-            on_transition=partial(self._changed, "dispatches"),
+            # These services are created later.
+            why_not_burst=lambda dispatch_id: self.autoscaling.bursting.why_not_burst(dispatch_id),
+            on_leased=lambda leased: self.operations.samples.count_begun(leased),
+            on_transition=partial(self._publish_change, "dispatches"),
         )
-        self.fleet = WorkerServices(
-            context,
-            self.queue,
-            self.catalogue.graphs,
-            desk_workers=self._hooks.desk_workers,
-            comfyui_unreachable=self._hooks.comfyui_unreachable,
-        )
-        self.scaling = Scaling(context, self.fleet, self.outbox, self.queue)
+        self.workers = WorkerServices(context, self.queue, self.catalogue.graphs)
+        self.autoscaling = Autoscaling(context, self.workers, self.outbox, self.queue)
         self.jobs = Jobs(
             context,
             self.outbox,
             self.catalogue,
             self.queue,
-            events=events,
             limit_of=self.accounts.tenancy.max_active_jobs,
-            checks=self._hooks.checks,
-            sends_notifications=self._hooks.sends_notifications,
-            stage_of=self._hooks.stage_of,
-            on_removed=self._hooks.on_removed,
-            on_reused=self._hooks.on_reused,
-            vary=self._hooks.vary,
         )
         self.gallery = Gallery(context, self.jobs)
-        self.webhooks = Webhooks(context, on_recorded=partial(self._changed, "webhooks"))
+        self.webhooks = Webhooks(context, on_recorded=partial(self._publish_change, "webhooks"))
         self.operations = Operations(context, self.outbox, self.catalogue, self.queue, self.jobs)
         self._loops: list[asyncio.Task[None]] = []
 
@@ -173,19 +122,19 @@ class Engine:
             _every("shards", RETRY_SECONDS, self.databases.open_pending),
             _every("seen", SEEN_SECONDS, self._record_seen),
             _every("stale workers", STALE_SECONDS, self._remove_stale),
-            _every("usage", USAGE_SECONDS, self.scaling.usage.run_once),
+            _every("usage", USAGE_SECONDS, self.autoscaling.usage.run_once),
             _every("removal", REMOVAL_SECONDS, self.jobs.removal.run_once),
             _every("retention", RETENTION_SECONDS, self.operations.retention.run_once),
             _every("unused requirements", RETENTION_SECONDS, self.catalogue.availability.delete_unused),
-            # the short intervals below batch work that arrives together
+            # The short intervals below batch work that arrives together.
             _every("waiting workflows", 0.2, self.catalogue.pending_workflows.run_and_wait),
-            _every("burst", 0.2, self.scaling.bursting.run_stages),
+            _every("burst", 0.2, self.autoscaling.bursting.run_stages),
             _every("webhooks", 0.2, self._send_webhooks),
-            # submitted jobs start before their inputs are drawn
-            _every("posters", 0.5, self._draw),
+            # The interval lets submitted jobs start before their inputs are drawn.
+            _every("posters", 0.5, self._draw_posters),
         ]
         if not self._hooks.desk_workers:
-            # a desk does not show load samples
+            # A desk does not show load samples.
             loops.append(_every("samples", SAMPLE_SECONDS, self.operations.samples.run_once))
         self._loops = [asyncio.create_task(loop) for loop in loops]
 
@@ -211,43 +160,35 @@ class Engine:
 
     async def _record_seen(self) -> None:
         """Record all polling workers in one write, so that a poll costs none."""
-        # workers that reported their GPUs were recorded with them
-        recorded = await self.fleet.slots.write_noted()
+        # Workers that reported their GPUs were recorded with them.
+        recorded = await self.workers.slots.write_noted()
         pollers = self.queue.leasing.take_pollers()
-        await self.fleet.workers.record_seen([worker_id for worker_id in pollers if worker_id not in recorded])
+        await self.workers.workers.record_seen([worker_id for worker_id in pollers if worker_id not in recorded])
 
     async def _remove_stale(self) -> None:
-        await self.fleet.workers.remove_stale(self.settings.stale_worker_hours * 3600)
+        await self.workers.workers.remove_stale(self.settings.stale_worker_hours * 3600)
 
-    # callbacks of services that are created before the services they call
-
-    def _why_here(self, dispatch_id: int) -> str | None:
-        return self.scaling.bursting.why_here(dispatch_id)
-
-    def _leased(self, leased: Sequence[Dispatch]) -> None:
-        self.operations.samples.count_begun(leased)
-
-    def _changed(self, kind: str) -> None:
+    def _publish_change(self, kind: str) -> None:
         self.operations.live.publish_soon(kind)
 
-    def _applied(self, shard: str, entries: Sequence[OutboxEntry]) -> None:
+    def _on_applied(self, shard: str, entries: Sequence[OutboxEntry]) -> None:
         self.jobs.events.wake(shard, entries)
         self.jobs.live.wake(shard)
 
-    def _ended(self, ended: Sequence[JobState]) -> None:
+    def _on_ended(self, ended: Sequence[JobState]) -> None:
         self.operations.metrics.count_ended([job.status for job in ended])
         self.operations.samples.count_ended(ended)
-        self.webhooks.deliveries.wakeup()
-        self.scaling.wakeup.notify()
+        self.webhooks.deliveries.wakeup.notify()
+        self.autoscaling.wakeup.notify()
         self._hooks.on_ended(ended)
 
     async def _send_webhooks(self) -> None:
         await self.webhooks.deliveries.start_due()
-        await self.webhooks.deliveries.wait(WEBHOOK_SECONDS)
+        await self.webhooks.deliveries.wakeup.wait(WEBHOOK_SECONDS)
 
-    async def _draw(self) -> None:
+    async def _draw_posters(self) -> None:
         await self.jobs.pending_posters.run_once()
-        await self.jobs.pending_posters.wait(DRAWING_SECONDS)
+        await self.jobs.pending_posters.wakeup.wait(POSTER_SECONDS)
 
     def _open_notify_channel(self) -> NotifyChannel:
         central = self.databases.central

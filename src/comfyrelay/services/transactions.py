@@ -1,19 +1,16 @@
-"""Names of all transactions of the services.
-
-Tests simulate a crash before and after the commit of each.
-"""
+"""Names of the transactions. Tests simulate a crash before and after the commit of each."""
 
 from enum import StrEnum
 
 
 class TransactionStep(StrEnum):
-    # submit and retry: shard first, then central
+    # Submit and retry: first the shard, then the central database.
     SUBMIT_JOB = "submit.job"
     SUBMIT_ENQUEUE = "submit.enqueue"
     SUBMIT_FORGET = "submit.forget"
-    # before an output is copied for a job that reuses it
+    # Before an output is copied for a job that reuses it.
     REUSE = "reuse"
-    # leases and worker reports: central first, then shard
+    # Leases and worker reports: first the central database, then the shard.
     LEASE = "lease"
     HEARTBEAT = "heartbeat"
     HEARTBEAT_LOGS = "heartbeat.logs"
@@ -24,31 +21,31 @@ class TransactionStep(StrEnum):
     RECALL = "recall"
     REAP = "reap"
     BURST = "burst"
-    # requests of users and operators
+    # Requests of users and operators.
     CONTROL = "control"
     MOVE = "move"
-    # the shard's side of a decision
+    # Delivery of a decision to the shard.
     DELIVER_APPLY = "deliver.apply"
     DELIVER_FORGET = "deliver.forget"
-    # webhooks for finished jobs
+    # Webhooks for finished jobs.
     WEBHOOK_CLAIM = "webhook.claim"
     WEBHOOK_NOTE = "webhook.note"
-    # posters of inputs, and postponed posters of outputs
+    # Posters of inputs, and postponed posters of outputs.
     DRAW_CLAIM = "draw.claim"
     DRAW_NOTE = "draw.note"
-    # machines for workers
+    # Autoscaling.
     LEAD = "lead"
     LEARN = "learn"
     SCALE_SEEN = "scale.seen"
     SCALE_INTENT = "scale.intent"
     SCALE_OUTCOME = "scale.outcome"
-    # retention
+    # Retention.
     RETENTION_MARK = "retention.mark"
     RETENTION_REMOVE = "retention.remove"
-    # machine costs, and per-minute metrics and samples
+    # Machine costs, and metrics and samples per minute.
     USAGE = "usage"
     MINUTE = "minute"
-    # the rest
+    # Other writes.
     PAYMENT = "payment"
     LEDGER = "ledger"
     TENANT = "tenant"

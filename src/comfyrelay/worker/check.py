@@ -116,11 +116,11 @@ async def _check_install(
     try:
         python = await asyncio.to_thread(find_python, install, given=python, setting=setting)
     except ComfyRelayError as error:
-        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{what}. {error.detail} Then: {start}")
+        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{what}. {error.detail} Then: {start}")
     trouble, torch = await asyncio.to_thread(check_python, python)
     if trouble is not None:
         text = f"{what}, with {python}, which cannot run it: {trouble} Set another Python with {setting}, then: {start}"
-        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
+        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=text)
     text = f"{what}, with {python} and torch {torch}. ComfyRelay can start it: {start}"
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
@@ -130,7 +130,7 @@ def _check_machine(this: HostIdentity, settings: WorkerSettings) -> CheckResult:
     if this.instance_id is None:
         if settings.asg_name:
             text = f"{name} ASG_NAME is set, but this is not an EC2 instance, so it has no scale-in protection."
-            return CheckResult(verdict=CheckVerdict.LACKING, about="machine", text=text)
+            return CheckResult(verdict=CheckVerdict.WARNING, about="machine", text=text)
         return CheckResult(
             verdict=CheckVerdict.FINE, about="machine", text=f"{name} It is not on EC2, so there are no Spot notices."
         )
@@ -153,7 +153,7 @@ def _check_folder(settings: WorkerSettings, this: HostIdentity) -> CheckResult:
     try:
         if FolderLock(folder).holder() is not None:
             return CheckResult(
-                verdict=CheckVerdict.LACKING, about="folder", text=f"A worker is running in {folder} now."
+                verdict=CheckVerdict.WARNING, about="folder", text=f"A worker is running in {folder} now."
             )
         why = None if _is_writable(place) else f"{place} is not a writable folder"
     except OSError as error:
@@ -180,17 +180,17 @@ async def check_comfyui(client: ComfyClient, *, folder: Path | None, setting: st
     text = f"{RESPONDS}: version {system.get('comfyui_version', 'unknown')}, {gpus}, {has}."
     if folder is None:
         more = f"Its folders are not configured ({setting}), so job files are not deleted."
-        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
+        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{text} {more}")
     if not (folder / "output").is_dir():
         more = f"But {folder} has no folder `output`: check {setting}."
-        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
+        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{text} {more}")
     if closed := [
         str(cleaned_folder)
         for cleaned_folder in _cleaned_folders(folder)
         if cleaned_folder.is_dir() and not _is_writable(cleaned_folder)
     ]:
         more = f"But job files are not deleted: this user cannot write to {', '.join(closed)}."
-        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=f"{text} {more}")
+        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=f"{text} {more}")
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text=text)
 
 
@@ -242,14 +242,14 @@ async def _check_control_plane(
     finally:
         await control.close()
     for slug in registered.workflows_assigned:
-        yield _check_workflow(slug, registered.lacking.get(slug, []))
+        yield _check_workflow(slug, registered.missing.get(slug, []))
 
 
 def _check_workflow(slug: str, missing: list[str]) -> CheckResult:
     about = f"workflow {slug}"
     if missing:
         text = f"It would be assigned, but its jobs would fail here. Missing: {', '.join(missing)}."
-        return CheckResult(verdict=CheckVerdict.LACKING, about=about, text=text)
+        return CheckResult(verdict=CheckVerdict.WARNING, about=about, text=text)
     return CheckResult(verdict=CheckVerdict.FINE, about=about, text="It would be assigned.")
 
 

@@ -40,19 +40,19 @@ async def desk(api: Api) -> OperatorScenario:
 
 class TestSpecs:
     async def test_fleet_is_created_with_machines_and_autoscaling(self, desk: OperatorScenario) -> None:
-        sent = {"slug": "spot", "machines": MACHINES, "scaling": SCALING}
+        sent = {"slug": "spot", "machines": MACHINES, "autoscaling": SCALING}
         made = await desk.send("POST", "/fleets", sent)
         assert made.items() >= sent.items()
         assert await desk.get("/fleets/production/spot") == made
 
     async def test_fleet_without_settings_has_neither(self, desk: OperatorScenario) -> None:
         found = await desk.get(HOME)
-        assert (found["machines"], found["scaling"]) == (None, None)
+        assert (found["machines"], found["autoscaling"]) == (None, None)
 
     async def test_omitted_fields_stay_and_null_resets(self, desk: OperatorScenario) -> None:
-        await desk.send("PATCH", HOME, {"machines": MACHINES, "scaling": SCALING})
-        changed = await desk.send("PATCH", HOME, {"scaling": {"max_machines": 7, "cost_per_hour": None}})
-        assert changed["scaling"] == {**SCALING, "max_machines": 7, "cost_per_hour": None}
+        await desk.send("PATCH", HOME, {"machines": MACHINES, "autoscaling": SCALING})
+        changed = await desk.send("PATCH", HOME, {"autoscaling": {"max_machines": 7, "cost_per_hour": None}})
+        assert changed["autoscaling"] == {**SCALING, "max_machines": 7, "cost_per_hour": None}
         assert changed["machines"] == MACHINES
         assert (await desk.send("PATCH", HOME, {"machines": None}))["machines"] is None
 
@@ -64,18 +64,18 @@ class TestSpecs:
             ({"machines": {"instance_types": [{"name": "a", "speed": 0.0}]}}, "speed", "0"),
             ({"machines": {"instance_types": [{"name": "a"}, {"name": "a"}]}}, "machines", "repeated: a"),
             ({"machines": {"slots": 0}}, "machines.slots", "1"),
-            ({"scaling": {"policy": "greedy"}}, "scaling.policy", "balanced"),
-            ({"scaling": {"min_machines": 11}}, "scaling.min_machines", "more than max_machines, which is 10"),
-            ({"scaling": {"cost_per_hour": -0.5}}, "scaling.cost_per_hour", "0"),
-            ({"scaling": {"launches_per_minute": 0}}, "scaling.launches_per_minute", "1"),
-            ({"scaling": {"schedules": [{**WORKDAYS, "timezone": "Mars/Olympus"}]}}, "timezone", "Europe/Berlin"),
-            ({"scaling": {"schedules": [{**WORKDAYS, "timezone": "../etc"}]}}, "timezone", "Europe/Berlin"),
-            ({"scaling": {"schedules": [{**WORKDAYS, "ends": "09:00"}]}}, "schedules.0", "ends when it begins"),
-            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "nine"}]}}, "begins", "like 09:00"),
-            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "09:00+05:00"}]}}, "begins", "has an offset"),
-            ({"scaling": {"schedules": [{**WORKDAYS, "begins": "24:00"}]}}, "begins", "like 09:00"),
-            ({"scaling": {"schedules": [{**WORKDAYS, "days": [7]}]}}, "days", "6"),
-            ({"scaling": {"speed": 1}}, "scaling.speed", "Unknown field"),
+            ({"autoscaling": {"policy": "greedy"}}, "autoscaling.policy", "balanced"),
+            ({"autoscaling": {"min_machines": 11}}, "autoscaling.min_machines", "more than max_machines, which is 10"),
+            ({"autoscaling": {"cost_per_hour": -0.5}}, "autoscaling.cost_per_hour", "0"),
+            ({"autoscaling": {"launches_per_minute": 0}}, "autoscaling.launches_per_minute", "1"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "timezone": "Mars/Olympus"}]}}, "timezone", "Europe/Berlin"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "timezone": "../etc"}]}}, "timezone", "Europe/Berlin"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "ends": "09:00"}]}}, "schedules.0", "ends when it begins"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "begins": "nine"}]}}, "begins", "like 09:00"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "begins": "09:00+05:00"}]}}, "begins", "has an offset"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "begins": "24:00"}]}}, "begins", "like 09:00"),
+            ({"autoscaling": {"schedules": [{**WORKDAYS, "days": [7]}]}}, "days", "6"),
+            ({"autoscaling": {"speed": 1}}, "autoscaling.speed", "Unknown field"),
         ],
     )
     async def test_invalid_settings_are_refused_with_a_reason(
@@ -85,14 +85,14 @@ class TestSpecs:
         [(name, text)] = problem["errors"].items()
         assert field in name
         assert words in text
-        assert (await desk.get(HOME))["scaling"] is None
+        assert (await desk.get(HOME))["autoscaling"] is None
 
     async def test_schedule_may_last_the_whole_day(self, desk: OperatorScenario) -> None:
         all_day = {**WORKDAYS, "begins": "00:00", "ends": "24:00"}
-        changed = await desk.send("PATCH", HOME, {"scaling": {"schedules": [all_day]}})
-        assert changed["scaling"]["schedules"] == [all_day]
+        changed = await desk.send("PATCH", HOME, {"autoscaling": {"schedules": [all_day]}})
+        assert changed["autoscaling"]["schedules"] == [all_day]
         # the answer can be sent back unchanged
-        await desk.send("PATCH", HOME, {"scaling": {"schedules": changed["scaling"]["schedules"]}})
+        await desk.send("PATCH", HOME, {"autoscaling": {"schedules": changed["autoscaling"]["schedules"]}})
 
 
 class TestBundles:
@@ -149,7 +149,7 @@ class TestBundles:
 
 class TestDecisions:
     async def test_machines_and_last_decision_are_shown(self, desk: OperatorScenario) -> None:
-        await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "scaling": {"max_machines": 3}})
+        await desk.send("PATCH", HOME, {"machines": {**MACHINES, "bundle": None}, "autoscaling": {"max_machines": 3}})
         await desk.submit()
         engine = desk.api.engine
         provider = MemoryProvider()
@@ -158,7 +158,7 @@ class TestDecisions:
         loop = ScalingLoop(engine, provider)
         await loop.decide_once()
         await loop.idle()
-        found = await desk.get(f"{HOME}/scaling")
+        found = await desk.get(f"{HOME}/autoscaling")
         assert (found["slug"], found["stage"], found["provider"]) == ("home-clip", "production", "aws")
         assert (found["max_machines"], found["queued_jobs"], found["queued_seconds"]) == (3, 1, 60.0)
         assert found["by_state"] == {"booting": 1, "ready": 0, "busy": 0, "draining": 0}
@@ -171,7 +171,7 @@ class TestDecisions:
         assert decision["outcome"] == {"launched": 1, "refused": 0}
 
     async def test_decisions_come_in_pages_newest_first(self, desk: OperatorScenario) -> None:
-        await desk.send("PATCH", HOME, {"scaling": {"is_dry_run": True}})
+        await desk.send("PATCH", HOME, {"autoscaling": {"is_dry_run": True}})
         engine = desk.api.engine
         engine.autoscaling.leadership.ttl_seconds = 1_000_000.0
         await engine.autoscaling.leadership.claim()
@@ -186,14 +186,14 @@ class TestDecisions:
         assert second["next_cursor"] is None
 
     async def test_fleet_is_paused_and_resumed_and_keeps_the_rest(self, desk: OperatorScenario) -> None:
-        await desk.send("PATCH", HOME, {"scaling": SCALING})
+        await desk.send("PATCH", HOME, {"autoscaling": SCALING})
         assert (await desk.send("POST", f"{HOME}/pause"))["is_paused"] is True
-        assert (await desk.get(HOME))["scaling"] == {**SCALING, "is_paused": True}
+        assert (await desk.get(HOME))["autoscaling"] == {**SCALING, "is_paused": True}
         assert (await desk.send("POST", f"{HOME}/resume"))["is_paused"] is False
-        assert (await desk.get(HOME))["scaling"] == SCALING
+        assert (await desk.get(HOME))["autoscaling"] == SCALING
 
     @pytest.mark.parametrize(
-        ("method", "path"), [("GET", "scaling"), ("GET", "decisions"), ("POST", "pause"), ("POST", "resume")]
+        ("method", "path"), [("GET", "autoscaling"), ("GET", "decisions"), ("POST", "pause"), ("POST", "resume")]
     )
     async def test_unknown_fleet_is_404(self, desk: OperatorScenario, method: str, path: str) -> None:
         problem_of(await desk.call(method, f"/fleets/production/none/{path}"), 404)
@@ -202,7 +202,7 @@ class TestDecisions:
 
 async def test_external_scaler_reads_the_desired_number(desk: OperatorScenario) -> None:
     assert (await desk.get(f"{HOME}/desired"))["desired"] == 0
-    await desk.send("PATCH", HOME, {"scaling": {"min_machines": 2}})
+    await desk.send("PATCH", HOME, {"autoscaling": {"min_machines": 2}})
     found = await desk.get(f"{HOME}/desired")
     assert found["desired"] == 2
     assert "never fewer than 2" in found["reason"]

@@ -123,7 +123,7 @@ class TestRegister:
             "stage": "production",
             "leases": 0,
             "protocol": wire.PROTOCOL,
-            "lacking": {},
+            "missing": {},
         }
         async with api.engine.databases.central.read() as tx:
             assert await workers.get(tx, "gpu-1") is None
@@ -133,7 +133,7 @@ class TestRegister:
         has = {"node_types": ["Prompt", "SaveVideo"], "models": {"checkpoints": []}}
         body = {"worker_id": "gpu-1", "fleet_slug": "home-clip", "capabilities": has, "dry_run": True}
         tried = await api.anybody.post("/api/worker/register", body, headers=SECRET)
-        assert tried["lacking"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
+        assert tried["missing"] == {"clip": ["CheckpointLoader", "model.safetensors"]}
 
     async def test_registered_worker_may_try_though_its_fleet_is_full(self, api: Api) -> None:
         await api.effect()

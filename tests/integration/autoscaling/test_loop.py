@@ -13,15 +13,15 @@ from comfyrelay.autoscaling.loop import ScalingLoop, scaling
 from comfyrelay.autoscaling.providers.base import (
     LaunchRefused,
     MachineOrder,
-    Observed,
-    ObservedState,
     ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
     RefusalKind,
 )
 from comfyrelay.domain.autoscaling.decision_records import reason_class
 from comfyrelay.domain.autoscaling.machines import MachineEndReason
 from comfyrelay.domain.autoscaling.observation import MachineState
-from comfyrelay.domain.autoscaling.reconcile import Sighting
+from comfyrelay.domain.autoscaling.reconcile import ProviderMachine
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
@@ -109,7 +109,9 @@ class TestLaunching:
         async def choose(orders: Sequence[MachineOrder]) -> None:
             for order in orders:
                 id_ = f"{fleets.fleet}.{order.key}"
-                chosen = Observed(id=id_, state=ObservedState.RUNNING, key=order.key, instance_type="dear")
+                chosen = ProviderMachine(
+                    id=id_, state=ProviderMachineState.RUNNING, key=order.key, instance_type="dear"
+                )
                 fleets.provider.there[id_] = chosen
 
         if when == "launched":
@@ -139,7 +141,7 @@ class TestLaunching:
         await fleets.submit()
         await fleets.decide()
         assert fleets.provider.launches == []
-        await fleets.change(scaling={"max_machines": 0})
+        await fleets.change(autoscaling={"max_machines": 0})
         await fleets.decide()
         assert fleets.provider.ends == []
         assert [machine.id for machine in (await fleets.seen()).machines] == ["worker:by-hand"]
@@ -183,7 +185,7 @@ class TestEnding:
         assert machine.ended == MachineEndReason.UNNEEDED
 
     async def test_reference_acts_as_alarms_do_a_minute_after_what_was_published(self, world: World) -> None:
-        fleets = await open_fleets(world, scaling={"policy": "reference"})
+        fleets = await open_fleets(world, autoscaling={"policy": "reference"})
         await fleets.decide()
         await fleets.submit(5)
         await fleets.decide()
@@ -202,7 +204,7 @@ class TestEnding:
         assert len(await fleets.present()) == 3
 
     async def test_reference_ends_machines_once_the_backlog_was_low_for_fifteen_minutes(self, world: World) -> None:
-        fleets = await open_fleets(world, scaling={"policy": "reference"})
+        fleets = await open_fleets(world, autoscaling={"policy": "reference"})
         await fleets.submit(5)
         for _ in range(4):
             await fleets.decide()
@@ -272,7 +274,7 @@ class TestEnding:
             await fleets.decide()
             [worker] = fleets.provider.there
         fleets.provider.fails = ProviderError("throttled")
-        await fleets.change(scaling={"max_machines": 0})
+        await fleets.change(autoscaling={"max_machines": 0})
         await fleets.decide()
         if how == "again":
             await fleets.world.engine.workers.workers.deregister(worker)
@@ -344,7 +346,7 @@ class TestEnding:
 
     async def test_unknown_machines_are_adopted(self, fleets: Fleets) -> None:
         id_ = f"{fleets.fleet}.another"
-        fleets.provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, instance_type="g5")
+        fleets.provider.there[id_] = ProviderMachine(id=id_, state=ProviderMachineState.RUNNING, instance_type="g5")
         await fleets.look()
         [machine] = await fleets.present()
         assert (machine.provider_id, machine.instance_type) == (id_, "g5")
@@ -417,7 +419,7 @@ class TestFailures:
 
     async def test_answer_with_far_too_many_machines_is_not_believed(self, fleets: Fleets) -> None:
         ids = [f"{fleets.fleet}.{number}" for number in range(1001)]
-        fleets.provider.there = {id_: Observed(id=id_, state=ObservedState.RUNNING) for id_ in ids}
+        fleets.provider.there = {id_: ProviderMachine(id=id_, state=ProviderMachineState.RUNNING) for id_ in ids}
         await fleets.round()
         assert await fleets.present() == []
         assert "reports 1001 machines" in (await fleets.decisions())[0].reason
@@ -426,10 +428,10 @@ class TestFailures:
         assert len(await fleets.present()) == 1000
 
     async def test_machine_from_the_future_is_given_up_as_any_other(self, world: World) -> None:
-        fleets = await open_fleets(world, scaling={"launches_per_minute": 1})
+        fleets = await open_fleets(world, autoscaling={"launches_per_minute": 1})
         id_ = f"{fleets.fleet}.x"
         ahead = datetime(2126, 1, 1, tzinfo=UTC)
-        fleets.provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING, launched_at=ahead)
+        fleets.provider.there[id_] = ProviderMachine(id=id_, state=ProviderMachineState.RUNNING, launched_at=ahead)
         await fleets.look()
         await fleets.pass_time(3 * 100 + 121)
         await fleets.look()
@@ -491,7 +493,7 @@ class TestFailures:
 class TestMoney:
     async def test_price_reported_after_the_launch_counts(self, world: World) -> None:
         limits = {"cost_per_hour": 10.0, "max_machines": 20, "launches_per_minute": 100}
-        fleets = await open_fleets(world, scaling=limits)
+        fleets = await open_fleets(world, autoscaling=limits)
         await fleets.submit()
         await fleets.decide()
         await fleets.boot()
@@ -545,7 +547,7 @@ class TestDecisions:
         types = [{"name": "cheap", "price_per_hour": 0.5}, {"name": "dear", "price_per_hour": 1.5}]
         all_day = {"days": list(range(7)), "begins": "00:00", "ends": "00:00", "at_least": 1}
         limits = {"max_machines": 5, "cost_per_hour": 4.0, "schedules": [all_day]}
-        fleets = await open_fleets(world, instance_types=types, scaling=limits)
+        fleets = await open_fleets(world, instance_types=types, autoscaling=limits)
         fleets.provider.refuses = [
             LaunchRefused(kind=RefusalKind.CAPACITY, text="No cheap ones.", instance_type="cheap")
         ]
@@ -568,9 +570,9 @@ class TestDecisions:
         assert (machine["instance_type"], machine["price_per_hour"]) == ("dear", 1.5)
 
     async def test_decision_keeps_fifty_machines_and_the_total(self, world: World) -> None:
-        fleets = await open_fleets(world, scaling={"max_machines": 100})
+        fleets = await open_fleets(world, autoscaling={"max_machines": 100})
         ids = [f"{fleets.fleet}.{number}" for number in range(60)]
-        fleets.provider.there = {id_: Observed(id=id_, state=ObservedState.RUNNING) for id_ in ids}
+        fleets.provider.there = {id_: ProviderMachine(id=id_, state=ProviderMachineState.RUNNING) for id_ in ids}
         await fleets.round()
         seen = (await fleets.decisions())[0].seen
         assert (len(seen["machines"]), seen["machines_left_out"]) == (50, 10)
@@ -590,9 +592,9 @@ class TestDecisions:
 
     @pytest.mark.parametrize("how", ["is_paused", "is_dry_run"])
     async def test_nothing_is_done_while_paused_or_in_a_dry_run(self, fleets: Fleets, how: str) -> None:
-        await fleets.change(scaling={how: True})
+        await fleets.change(autoscaling={how: True})
         id_ = f"{fleets.fleet}.another"
-        fleets.provider.there[id_] = Observed(id=id_, state=ObservedState.RUNNING)
+        fleets.provider.there[id_] = ProviderMachine(id=id_, state=ProviderMachineState.RUNNING)
         await fleets.submit()
         for _ in range(3):
             await fleets.round()
@@ -601,7 +603,7 @@ class TestDecisions:
         assert await fleets.present() == []
         [recorded] = await fleets.decisions()
         assert ("paused" if how == "is_paused" else "dry run") in recorded.reason
-        await fleets.change(scaling={how: False})
+        await fleets.change(autoscaling={how: False})
         await fleets.decide()
         assert len(fleets.provider.launches) == 1
 
@@ -614,11 +616,11 @@ class TestDecisions:
         await fleets.submit()
         await fleets.decide()
         assert len(fleets.provider.launches) == 1
-        await fleets.change(scaling={how: True})
+        await fleets.change(autoscaling={how: True})
         await fleets.pass_time(15)
         await fleets.round()
         assert len(fleets.provider.launches) == 1
-        await fleets.change(scaling={how: False})
+        await fleets.change(autoscaling={how: False})
         await fleets.look()
         assert fleets.provider.launches[0] == fleets.provider.launches[1]
 
@@ -628,13 +630,13 @@ class TestDecisions:
             raise ProviderError("away")
 
         fleets.provider.before = fail
-        await fleets.change(scaling={"min_machines": 4})
+        await fleets.change(autoscaling={"min_machines": 4})
         await fleets.decide()
         assert len(await fleets.present()) == 4
-        await fleets.change(scaling={how: True})
+        await fleets.change(autoscaling={how: True})
         await fleets.pass_time(600)
         fleets.provider.before = MemoryProvider().before
-        await fleets.change(scaling={how: False})
+        await fleets.change(autoscaling={how: False})
         await fleets.round()
         assert (await fleets.seen()).failed_boots == 0
         assert {order.ended for order in await fleets.orders() if order.ended_at} == {MachineEndReason.UNANSWERED}
@@ -647,7 +649,7 @@ class TestDecisions:
         await fleets.submit(2)
         await fleets.decide()
         [worker] = await fleets.boot()
-        await fleets.change(scaling={how: True})
+        await fleets.change(autoscaling={how: True})
         await fleets.look()
         assert (await fleets.present())[0].registered_at is not None
         await fleets.world.advance(301)
@@ -663,8 +665,8 @@ class TestDecisions:
     async def test_pause_during_a_provider_call_takes_effect(self, fleets: Fleets) -> None:
         id_ = f"{fleets.fleet}.another"
         before = await fleets.record()
-        await fleets.change(scaling={"is_paused": True})
-        await fleets.world.engine.autoscaling.machines.reconcile(before, [Sighting(id=id_)])
+        await fleets.change(autoscaling={"is_paused": True})
+        await fleets.world.engine.autoscaling.machines.reconcile(before, [ProviderMachine(id=id_)])
         assert await fleets.present() == []
 
     @pytest.mark.parametrize(("how", "ends"), [("is_paused", 2), ("is_dry_run", 1)])
@@ -679,7 +681,7 @@ class TestDecisions:
         assert len(fleets.provider.ends) == 1
         # it still exists
         fleets.provider.there.update(there)
-        await fleets.change(scaling={how: True})
+        await fleets.change(autoscaling={how: True})
         await fleets.pass_time(15)
         await fleets.look()
         assert len(fleets.provider.ends) == ends
@@ -706,7 +708,7 @@ async def test_loop_launches_a_machine_for_a_new_job(fleets: Fleets) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"machines": None, "scaling": None}, {"machines": None}, {"machines": {"provider": "local"}}]
+    "changes", [{"machines": None, "autoscaling": None}, {"machines": None}, {"machines": {"provider": "local"}}]
 )
 async def test_fleet_with_machines_keeps_its_provider(fleets: Fleets, changes: dict[str, Any]) -> None:
     await fleets.submit()
@@ -757,7 +759,7 @@ class TestAsleep:
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch, change: dict[str, Any]
     ) -> None:
         woken = await self.asleep_with_orders(fleets, monkeypatch)
-        await fleets.change(scaling=change)
+        await fleets.change(autoscaling=change)
         woken.set()
         await fleets.loop.idle()
         assert fleets.provider.launches == []
@@ -765,10 +767,10 @@ class TestAsleep:
     async def test_orders_of_a_reduced_fleet_are_launched_up_to_its_limit(
         self, fleets: Fleets, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        await fleets.change(scaling={"min_machines": 3})
+        await fleets.change(autoscaling={"min_machines": 3})
         woken = await self.asleep_with_orders(fleets, monkeypatch)
         assert len(await fleets.present()) == 3
-        await fleets.change(scaling={"min_machines": 0, "max_machines": 1})
+        await fleets.change(autoscaling={"min_machines": 0, "max_machines": 1})
         woken.set()
         await fleets.loop.idle()
         assert ([len(launch) for launch in fleets.provider.launches], fleets.provider.totals) == ([1], [1])

@@ -2,14 +2,14 @@
 
 from dataclasses import replace
 
-from comfyrelay.autoscaling.providers.base import Observed, ObservedState
+from comfyrelay.autoscaling.providers.base import ProviderMachine, ProviderMachineState
 from comfyrelay.domain.autoscaling.observation import MachineState
 from tests.support.memory_provider import open_fleets
 from tests.support.world import World
 
 
 async def test_worker_of_a_gone_machine_is_no_capacity(world: World) -> None:
-    fleets = await open_fleets(world, scaling={"max_machines": 1})
+    fleets = await open_fleets(world, autoscaling={"max_machines": 1})
     await fleets.submit()
     await fleets.decide()
     [worker] = await fleets.boot()
@@ -30,7 +30,7 @@ async def test_worker_of_a_gone_machine_is_no_capacity(world: World) -> None:
 
 
 async def test_incomplete_answer_of_a_provider_costs_no_machine(world: World) -> None:
-    fleets = await open_fleets(world, scaling={"min_machines": 2, "max_machines": 4})
+    fleets = await open_fleets(world, autoscaling={"min_machines": 2, "max_machines": 4})
     await fleets.decide()
     workers = await fleets.boot()
     await fleets.look()
@@ -92,7 +92,7 @@ async def test_key_of_another_fleet_brings_no_machine_of_it_back(world: World) -
     await fleets.look()
 
     id_ = f"{other.fleet}.x"
-    other.provider.there[id_] = Observed(id=id_, key=machine.key, state=ObservedState.RUNNING)
+    other.provider.there[id_] = ProviderMachine(id=id_, key=machine.key, state=ProviderMachineState.RUNNING)
     await other.look()
     assert await fleets.present() == []
     assert [(each.key, each.provider_id) for each in await other.present()] == [(id_, id_)]
@@ -102,7 +102,7 @@ async def test_machine_that_is_gone_drains_no_worker_of_another_fleet(world: Wor
     fleets, other = await open_fleets(world), await open_fleets(world)
     await world.worker(other.fleet, name="gpu-1")
     id_ = f"{fleets.fleet}.g"
-    fleets.provider.there[id_] = Observed(id=id_, worker_id="gpu-1", state=ObservedState.RUNNING)
+    fleets.provider.there[id_] = ProviderMachine(id=id_, worker_id="gpu-1", state=ProviderMachineState.RUNNING)
     await fleets.look()
     fleets.provider.there.clear()
     await fleets.pass_time(61)

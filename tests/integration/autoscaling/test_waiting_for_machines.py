@@ -21,7 +21,7 @@ async def why(fleets: Fleets) -> Waiting:
 
 
 async def test_wait_reason_of_a_booting_machine_shows_the_remaining_time(world: World) -> None:
-    fleets = await open_fleets(world, scaling={"max_machines": 1})
+    fleets = await open_fleets(world, autoscaling={"max_machines": 1})
     waiting = await why(fleets)
     assert (waiting.reason, waiting.text) == (
         Reason.MACHINE_STARTING,
@@ -48,7 +48,7 @@ async def test_machine_with_a_registered_worker_is_no_wait_reason(fleets: Fleets
     ],
 )
 async def test_limit_that_prevents_a_launch_is_named(world: World, limit: dict[str, float], words: str) -> None:
-    fleets = await open_fleets(world, instance_types=[{"name": "g5", "price_per_hour": 0.5}], scaling=limit)
+    fleets = await open_fleets(world, instance_types=[{"name": "g5", "price_per_hour": 0.5}], autoscaling=limit)
     waiting = await why(fleets)
     assert waiting.reason is Reason.NO_WORKER
     assert waiting.text == f"No online worker has this workflow. No machine can be launched: {words}."
@@ -65,5 +65,5 @@ async def test_provider_message_is_shown_only_to_operators(fleets: Fleets) -> No
 
 
 async def test_wait_reason_of_an_unscaled_fleet_names_no_machine(fleets: Fleets) -> None:
-    await fleets.change(machines=None, scaling=None)
+    await fleets.change(machines=None, autoscaling=None)
     assert (await why(fleets)).text == "No online worker has this workflow."

@@ -19,7 +19,7 @@ from comfyrelay.desk import data_folder
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.desk import Desk
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.simulator import Fail, Simulator, Slow
 from comfyrelay.system.disks import filesystem_of
 from tests.support.chromium import PROMPT_GRAPH
@@ -38,7 +38,7 @@ async def new_desk(tmp_path: Path) -> AsyncIterator[OpenDesk]:
 async def test_first_start_brings_examples_that_run_without_models(new_desk: OpenDesk, tmp_path: Path) -> None:
     desk = new_desk
     assert desk.ready.is_new
-    assert desk.ready.trying_out is TryingOut.EXAMPLES
+    assert desk.ready.simulated_jobs is SimulatedJobs.EXAMPLES
     effects = {effect.slug: effect.id for effect in await desk.client.effects()}
     assert set(effects) == {"invert-image", "image-to-clip", "invert-video", "text-to-image"}
     sample = desk.desk.input_folder / "examples" / "sample.png"
@@ -149,7 +149,7 @@ async def test_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> N
     async with Simulator() as simulator:
         named = make_desk(tmp_path, comfyui_url=[simulator.url])
         async with named.open() as (_, ready), Client(ready.url) as client:
-            assert ready.trying_out is TryingOut.NOTHING
+            assert ready.simulated_jobs is SimulatedJobs.NOTHING
             assert (await client.desk()).comfyui == [simulator.url]
             made = await client.add_graph(invert(), name="mine")
             job = await client.submit(workflow_slug=made.workflow.slug)

@@ -38,11 +38,11 @@ async def found(findings: AsyncIterator[CheckResult] | None = None) -> dict[str,
 async def test_new_machine_passes_all_checks_and_is_not_changed(machine: Path) -> None:
     seen = await found()
     assert list(seen) == ["python", "configuration", "data", "disk", "databases", "desk", "ComfyUI"]
-    assert {verdict for verdict, _ in seen.values()} <= {CheckVerdict.FINE, CheckVerdict.LACKING}
+    assert {verdict for verdict, _ in seen.values()} <= {CheckVerdict.FINE, CheckVerdict.WARNING}
     assert "first start makes it" in seen["data"][1]
     assert "the port is free" in seen["desk"][1]
     verdict, text = seen["ComfyUI"]
-    assert verdict is CheckVerdict.LACKING
+    assert verdict is CheckVerdict.WARNING
     assert "Jobs wait for it." in text
     assert not machine.exists()
 
@@ -67,9 +67,9 @@ async def test_desk_page_shows_the_same_check_results(machine: Path) -> None:
     async with Simulator(models={"checkpoints": ["a.safetensors", "b.safetensors"]}) as simulator:
         made = make_desk(machine, comfyui_url=[simulator.url])
         async with made.open() as (_worker, ready), owner_http(ready.url) as http:
-            told = (await http.get("/api/desk/findings")).json()["data"]
+            told = (await http.get("/api/desk/checks")).json()["data"]
             await simulator.close()
-            later = (await http.get("/api/desk/findings")).json()["data"]["items"]
+            later = (await http.get("/api/desk/checks")).json()["data"]["items"]
             assert (await http.get("/api/desk/away")).json()["data"].keys() == {"comfyui_unreachable"}
     assert told["configuration"] is None
     [comfyui] = [each for each in told["items"] if each["about"] == f"ComfyUI {simulator.url}"]

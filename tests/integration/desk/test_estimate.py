@@ -32,7 +32,7 @@ async def test_folder_is_counted_without_a_job_or_a_copy(desk: OpenDesk) -> None
     pictures(desk, 3)
     found = await asked(desk, effect_slug="invert-image", input_subdir="mine", tries=4)
     assert (found["jobs"], found["input_count"], found["inputs"]) == (12, 3, ["a0.png", "a1.png", "a2.png"])
-    assert (found["tokens"], found["missing"], found["odd"]) == (0, None, [])
+    assert (found["tokens"], found["missing"], found["warnings"]) == (0, None, [])
     assert [job async for job in desk.client.jobs()] == []
     uploads = [each for each in desk.ready.data_dir.rglob("*.png") if "uploads" in each.parts]
     assert uploads == []

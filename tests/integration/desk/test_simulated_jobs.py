@@ -8,7 +8,7 @@ from pydantic import Field
 from comfyrelay.client import Client
 from comfyrelay.desk.desk import Desk
 from comfyrelay.desk.settings import DeskSettings
-from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.settings import CommaSeparated
 from comfyrelay.simulator import Simulator
 from tests.support.chromium import PROMPT_GRAPH
@@ -59,14 +59,14 @@ async def test_waiting_jobs_run_on_a_comfyui_started_after_the_desk(tmp_path: Pa
         jobs = await add(desk.client, count=12)
         await until_awaited(desk.client, jobs[0])
     async with open_desk(usual_place(tmp_path, port)) as desk:
-        assert desk.ready.trying_out is TryingOut.NOTHING
+        assert desk.ready.simulated_jobs is SimulatedJobs.NOTHING
         assert desk.ready.silent == desk.ready.comfyui
         # not even an example: a user with a ComfyUI wants that
         example = await add_example(desk)
         text = await until_awaited(desk.client, example)
         assert f"http://127.0.0.1:{port}" in text
         assert text.endswith("The job runs as soon as ComfyUI is available.")
-        assert (await desk.client.desk()).trying_out == "nothing"
+        assert (await desk.client.desk()).simulated_jobs == "nothing"
         async with Simulator(port=port) as simulator:
             assert [(await desk.ended(job)).status for job in [*jobs, example]] == ["completed"] * 13
             assert simulator.log.count("POST", "/prompt") == 13
@@ -78,18 +78,18 @@ async def test_examples_run_simulated_and_other_jobs_wait_for_comfyui(tmp_path: 
     made = usual_place(tmp_path, port)
     made.on_comfyui = came.set
     async with open_desk(made) as desk:
-        assert (desk.ready.trying_out, (await desk.client.desk()).trying_out) == ("examples", "examples")
+        assert (desk.ready.simulated_jobs, (await desk.client.desk()).simulated_jobs) == ("examples", "examples")
         [own] = await add(desk.client)
         assert (await desk.ended(await add_example(desk))).status == "completed"
         await until_awaited(desk.client, own)
         async with Simulator(port=port) as simulator:
             assert (await desk.ended(own)).status == "completed"
             assert came.is_set()
-            assert (await desk.client.desk()).trying_out == "nothing"
+            assert (await desk.client.desk()).simulated_jobs == "nothing"
             assert (await desk.ended(await add_example(desk))).status == "completed"
             assert simulator.log.count("POST", "/prompt") == 2
     async with open_desk(usual_place(tmp_path, port)) as desk:
-        assert desk.ready.trying_out is TryingOut.NOTHING
+        assert desk.ready.simulated_jobs is SimulatedJobs.NOTHING
 
 
 async def test_simulator_runs_only_jobs_added_while_it_is_chosen(tmp_path: Path, fast_reconnect: None) -> None:
@@ -97,7 +97,7 @@ async def test_simulator_runs_only_jobs_added_while_it_is_chosen(tmp_path: Path,
     async with open_desk(usual_place(tmp_path, port)) as desk:
         [meant] = await add(desk.client)
     async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
-        assert (await desk.client.desk()).trying_out == "everything"
+        assert (await desk.client.desk()).simulated_jobs == "everything"
         tries = await add(desk.client, count=3)
         assert (await desk.ended(tries[-1])).status == "completed"
         await until_awaited(desk.client, meant)

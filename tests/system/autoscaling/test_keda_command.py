@@ -18,7 +18,7 @@ FLEET = "gpus"
 
 async def make_fleet(engine: Engine, workflow_slug: str) -> None:
     await engine.workers.fleets.create(
-        slug=FLEET, machines={"provider": "kubernetes"}, scaling={"max_machines": 5}, workflow_slugs=[workflow_slug]
+        slug=FLEET, machines={"provider": "kubernetes"}, autoscaling={"max_machines": 5}, workflow_slugs=[workflow_slug]
     )
 
 

@@ -155,7 +155,7 @@ async def whole_fleet(
             },
         }
         scaling = {"policy": "cheap", "max_machines": max_machines, "last_idle_seconds": 1.0}
-        await system.admin("PATCH", f"/fleets/production/{FLEET}", {"machines": machines, "scaling": scaling})
+        await system.admin("PATCH", f"/fleets/production/{FLEET}", {"machines": machines, "autoscaling": scaling})
         environment = {f"COMFYRELAY_{name}": value for name, value in system.settings.items()}
         fleet.leaders = [
             Service(

@@ -93,7 +93,7 @@ async def _people(system: System) -> None:
         "name": "Spot L40S",
         "workflow_slugs": [slug for slug, _name, _price in EFFECTS],
         "machines": {"provider": "local", "instance_types": [{"name": "g6e.2xlarge", "price_per_hour": 1.12}]},
-        "scaling": {"min_machines": 0, "max_machines": 12, "is_dry_run": True},
+        "autoscaling": {"min_machines": 0, "max_machines": 12, "is_dry_run": True},
         "force": True,
     }
     await system.admin("POST", "/fleets", scaled)

@@ -82,4 +82,4 @@ async def test_simulator_is_announced_until_a_comfyui_answers(
         await expect(driver.plan).to_contain_text("Runs on the built-in simulator")
         async with Simulator(port=port):
             await expect(driver.plan).not_to_contain_text("simulator")
-            assert (await driver.call("GET", "/api/desk"))["trying_out"] == "nothing"
+            assert (await driver.call("GET", "/api/desk"))["simulated_jobs"] == "nothing"

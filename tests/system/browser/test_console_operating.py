@@ -344,12 +344,12 @@ async def test_fleet_is_created_limited_and_paused(admin: Page, server: Server) 
     await admin.get_by_role("button", name="Add schedule").click()
     await admin.get_by_role("button", name="Save", exact=True).click()
     await expect(admin.get_by_text("Saved. Applies from the next decision.").first).to_be_visible()
-    scaling = (await server.system.admin("GET", "/fleets/production/cloud"))["scaling"]
+    scaling = (await server.system.admin("GET", "/fleets/production/cloud"))["autoscaling"]
     assert (scaling["min_machines"], scaling["max_machines"]) == (1, 4)
     assert scaling["schedules"][0]["begins"].startswith("08:00")
     await admin.get_by_role("button", name="Pause", exact=True).click()
     await expect(admin.get_by_role("button", name="Resume", exact=True)).to_be_visible()
-    assert (await server.system.admin("GET", "/fleets/production/cloud"))["scaling"]["is_paused"]
+    assert (await server.system.admin("GET", "/fleets/production/cloud"))["autoscaling"]["is_paused"]
     await admin.get_by_role("button", name="Resume", exact=True).click()
     await expect(admin.get_by_role("button", name="Pause", exact=True)).to_be_visible()
 
@@ -392,7 +392,7 @@ async def test_fleet_without_autoscaler_is_reported(admin: Page, server: Server)
         await route.fulfill(response=response, json={**body, "data": {**body["data"], "leader": None}})
 
     # otherwise this server leads
-    await admin.route("**/api/admin/fleets/production/cloud/scaling", without_leader)
+    await admin.route("**/api/admin/fleets/production/cloud/autoscaling", without_leader)
     await admin.goto("/console")
     attention = admin.get_by_role("region", name="Needs attention")
     await expect(attention).to_contain_text("cloud has no autoscaler")

@@ -59,9 +59,9 @@ async def test_check_with_warnings_succeeds(system: System) -> None:
     code, text = await system.checked("--json", comfyui_folders=system.folder)
     found = {load["about"]: (load["verdict"], load["text"]) for load in json.loads(text)}
     assert code == 0, text
-    assert found["workflow rare"][0] == "lacking"
+    assert found["workflow rare"][0] == "warning"
     assert "Missing: NoSuchNode" in found["workflow rare"][1]
-    assert found[f"ComfyUI {system.simulator.url}"][0] == "lacking"
+    assert found[f"ComfyUI {system.simulator.url}"][0] == "warning"
     assert "has no folder `output`" in found[f"ComfyUI {system.simulator.url}"][1]
 
 
@@ -82,5 +82,5 @@ async def test_unwritable_comfyui_folders_are_named(tmp_path: Path) -> None:
             found = await check_comfyui(client, folder=tmp_path, setting="FOLDERS")
         finally:
             closed.chmod(0o700)
-    assert found.verdict == CheckVerdict.LACKING
+    assert found.verdict == CheckVerdict.WARNING
     assert f"cannot write in {closed}" in found.text

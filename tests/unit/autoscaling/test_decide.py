@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.domain.autoscaling.capacity import Load, arriving
 from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL
 from comfyrelay.domain.autoscaling.limits import pause_left
-from comfyrelay.domain.autoscaling.observation import QueuedWork, ObservedFleet, ObservedMachine
+from comfyrelay.domain.autoscaling.observation import ObservedFleet, ObservedMachine, QueuedWork
 from comfyrelay.domain.autoscaling.plan import Launch
 from comfyrelay.domain.autoscaling.schedules import at_least
 from comfyrelay.domain.autoscaling.spec import InstanceType, Policy, Schedule
@@ -40,12 +40,12 @@ def test_single_job_without_machines_launches_one(policy: Policy) -> None:
 
 @pytest.mark.parametrize("policy", Policy)
 def test_empty_queue_without_machines_needs_no_action(policy: Policy) -> None:
-    assert plan([], fleet(policy=policy)).is_nothing
+    assert plan([], fleet(policy=policy)).is_empty
 
 
 @pytest.mark.parametrize("policy", OURS)
 def test_booting_machine_is_capacity(policy: Policy) -> None:
-    assert plan([waiting(1)], fleet(booting(), policy=policy)).is_nothing
+    assert plan([waiting(1)], fleet(booting(), policy=policy)).is_empty
 
 
 @pytest.mark.parametrize("policy", OURS)
@@ -56,7 +56,7 @@ def test_draining_machine_is_none(policy: Policy) -> None:
 def test_seconds_count_and_not_jobs() -> None:
     """Twenty short jobs are done before another machine could begin; twenty long ones are not."""
     one = fleet(ready())
-    assert plan([waiting(20, seconds_each=5)], one).is_nothing
+    assert plan([waiting(20, seconds_each=5)], one).is_empty
     assert launched(plan([waiting(20, seconds_each=600)], one)) == 9
 
 
@@ -84,7 +84,7 @@ def test_single_new_job_launches_one_machine() -> None:
 
 def test_arrivals_during_the_boot_count_while_jobs_wait() -> None:
     seen = fleet(busy(), max_machines=50)
-    assert plan([waiting(6)], seen).is_nothing
+    assert plan([waiting(6)], seen).is_empty
     assert launched(plan([waiting(6, jobs_per_second=0.03)], seen)) > 1
 
 
@@ -96,7 +96,7 @@ def test_fleet_without_history_launches_at_most_one_machine_per_job(policy: Poli
     empty = fleet(policy=policy, max_machines=500, launches_per_minute=500)
     assert plan(work, empty).desired <= jobs
     launched_before = fleet(*(booting(str(each)) for each in range(jobs)), policy=policy, max_machines=500)
-    assert plan(work, launched_before).is_nothing
+    assert plan(work, launched_before).is_empty
 
 
 def test_machines_for_following_jobs_are_launched_with_the_first() -> None:
@@ -104,10 +104,10 @@ def test_machines_for_following_jobs_are_launched_with_the_first() -> None:
     found = plan([waiting(2)], seen)
     assert launched(found) == 7
     assert "2 for what waits, 5 for what usually follows; launching 7" in found.reason
-    assert plan([waiting(2)], replace(seen, machines=[booting(str(each)) for each in range(7)])).is_nothing
+    assert plan([waiting(2)], replace(seen, machines=[booting(str(each)) for each in range(7)])).is_empty
     assert launched(plan([waiting(1)], seen)) == 7
     assert launched(plan([waiting(1)], replace(seen, following_jobs=0.0))) == 1
-    assert plan([waiting(2)], replace(seen, machines=[ready(), ready("b")])).is_nothing
+    assert plan([waiting(2)], replace(seen, machines=[ready(), ready("b")])).is_empty
     assert launched(plan([waiting(20)], replace(seen, machines=[]))) == 20
 
 
@@ -154,7 +154,7 @@ def test_each_machine_is_stopped_after_its_own_idle_time() -> None:
 
 
 def test_last_machine_stays_fifteen_minutes() -> None:
-    assert plan([], fleet(ready(idle=899))).is_nothing
+    assert plan([], fleet(ready(idle=899))).is_empty
     assert plan([], fleet(ready(idle=900))).end == ["ready"]
 
 
@@ -176,7 +176,7 @@ def test_machine_that_says_ready_and_holds_a_lease_is_busy() -> None:
 
 def test_idle_machine_needed_by_waiting_jobs_is_not_stopped() -> None:
     seen = fleet(ready("a", idle=5000), ready("b", idle=5000))
-    assert plan([waiting(2)], seen).is_nothing
+    assert plan([waiting(2)], seen).is_empty
     assert plan([waiting(1)], seen).end == ["a"]
 
 
@@ -245,32 +245,32 @@ def test_no_more_are_launched_than_may_register() -> None:
     found = plan([waiting(100)], fleet(ready(), max_workers=3))
     assert launched(found) == 2
     assert "3 workers may register in the fleet" in found.reason
-    assert launched(plan([waiting(100)], fleet(ready(), max_workers=3, workers_beside=1))) == 1
-    found = plan([waiting(100)], fleet(ready(), max_workers_of_all=9, workers_elsewhere=7))
+    assert launched(plan([waiting(100)], fleet(ready(), max_workers=3, workers_without_machine=1))) == 1
+    found = plan([waiting(100)], fleet(ready(), max_workers_of_all_fleets=9, workers_elsewhere=7))
     assert launched(found) == 1
     assert "9 workers may register in all fleets together" in found.reason
 
 
 def test_fleet_without_workflows_launches_no_machine() -> None:
     found = plan([], fleet(workflows=(), can_register=False, min_machines=2))
-    assert found.is_nothing
+    assert found.is_empty
     assert "no workflow is mapped to it, so that no worker could register" in found.reason
 
 
 def test_refused_types_are_not_requested_again() -> None:
-    found = plan([waiting(5)], fleet(all_refused=True))
-    assert found.is_nothing
+    found = plan([waiting(5)], fleet(all_types_refused=True))
+    assert found.is_empty
     assert "launching 0 of 5: none of its instance types can be had now" in found.reason
 
 
 def test_failed_boots_stop_launches_until_a_single_retry() -> None:
     broken = fleet(failed_boots=3, failed_boot_seconds_ago=10.0)
     found = plan([waiting(50)], broken)
-    assert found.is_nothing
+    assert found.is_empty
     assert "3 launches in a row never became a worker (tried again in 290 s)" in found.reason
     rested = replace(broken, failed_boot_seconds_ago=301.0)
     assert launched(plan([waiting(50)], rested)) == 1
-    assert plan([waiting(50)], replace(rested, machines=[booting()])).is_nothing
+    assert plan([waiting(50)], replace(rested, machines=[booting()])).is_empty
     assert launched(plan([waiting(50)], replace(broken, failed_boots=2))) > 1
 
 
@@ -330,7 +330,7 @@ def test_time_zone_that_does_not_exist_is_named() -> None:
 
 def test_paused_fleet_does_nothing_with_a_reason() -> None:
     found = plan([waiting(9)], fleet(ready(idle=9999), is_paused=True))
-    assert found.is_nothing
+    assert found.is_empty
     assert "paused, nothing is done" in found.reason
 
 
@@ -367,7 +367,7 @@ def test_jobs_served_by_two_fleets_get_the_machines_of_one(following: float) -> 
 
 def test_work_of_a_cluster_fleet_is_not_launched_twice() -> None:
     dear = fleet(slug="dear", instance_types=types(1.0))
-    cheap = fleet(slug="cheap", instance_types=types(0.5), can_launch=False, is_done_elsewhere=True)
+    cheap = fleet(slug="cheap", instance_types=types(0.5), can_launch=False, is_scaled_externally=True)
     work = [waiting(4, jobs_per_second=0.01)]
     found = plans(work, dear, cheap)
     assert [launched(each) > 0 for each in found] == [False, True]
@@ -395,7 +395,7 @@ def test_overflow_of_the_cheaper_fleet_goes_to_the_next() -> None:
 def test_existing_machines_are_used_before_a_cheaper_one_is_launched() -> None:
     cheap = fleet(slug="cheap", instance_types=types(0.5))
     dear = fleet(ready(), slug="dear", instance_types=types(1.0))
-    assert all(each.is_nothing for each in plans([waiting(3, jobs_per_second=0.01)], cheap, dear))
+    assert all(each.is_empty for each in plans([waiting(3, jobs_per_second=0.01)], cheap, dear))
 
 
 def test_workflow_of_one_fleet_is_not_assigned_to_the_other() -> None:
@@ -418,13 +418,13 @@ def test_reference_then_tracks_a_backlog_of_two() -> None:
 
 def test_reference_policy_stops_all_after_fifteen_idle_minutes() -> None:
     seen = fleet(ready("a", idle=899), ready("b", idle=899), policy=Policy.REFERENCE, idle_seconds=899.0)
-    assert plan([], seen).is_nothing
+    assert plan([], seen).is_empty
     assert plan([], replace(seen, idle_seconds=900.0)).end == ["a", "b"]
 
 
 def test_reference_gives_machines_back_after_fifteen_low_minutes() -> None:
     seen = fleet(busy(), ready("b", idle=5), ready("c", idle=6), policy=Policy.REFERENCE, low_seconds=899.0)
-    assert plan([], seen).is_nothing
+    assert plan([], seen).is_empty
     assert plan([], replace(seen, low_seconds=900.0)).end == ["c", "b"]
 
 
@@ -459,7 +459,7 @@ class TestUnknownPrices:
     @pytest.mark.parametrize("machines", [(), (ready(),)])
     def test_zero_budget_launches_no_machine(self, machines: tuple[ObservedMachine, ...]) -> None:
         found = plan([], fleet(*machines, min_machines=8, cost_per_hour=0.0))
-        assert found.is_nothing
+        assert found.is_empty
         assert "the limit is 0 an hour" in found.reason
 
     def test_machines_without_any_price_count_as_free(self) -> None:

@@ -7,9 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.learning import MIN_ARRIVALS, MIN_BURSTS, Following, Rate
+from comfyrelay.domain.autoscaling.learning import MIN_ARRIVALS, MIN_BURSTS, FollowingJobs, Rate
 from comfyrelay.domain.autoscaling.limits import pause_left
-from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, ObservedFleet, ObservedMachine, StageSnapshot
+from comfyrelay.domain.autoscaling.observation import (
+    MachineState,
+    ObservedFleet,
+    ObservedMachine,
+    QueuedWork,
+    StageSnapshot,
+)
 from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
 from tests.support.observations import NOW, any_fleet, launched, snapshots, works
 
@@ -32,7 +38,7 @@ def test_no_plan_goes_beyond_a_limit(snapshot: StageSnapshot) -> None:
             cost += sum(each.count * price.get(each.instance_type or "", 0.0) for each in plan.launch)
             assert cost <= limits.cost_per_hour + MONEY_ERROR
         assert not fleet.scaling.is_paused
-        assert not fleet.all_refused
+        assert not fleet.all_types_refused
         assert pause_left(fleet) in (None, 0)
 
 
@@ -81,14 +87,14 @@ def test_fleet_without_history_never_has_more_machines_than_jobs(
     work: list[QueuedWork], fleet: ObservedFleet, arrivals: int, bursts: int
 ) -> None:
     """Or with a short history: a few arrivals are no rate, and a few bursts do not predict the next."""
-    rate, following = Rate(), Following()
+    rate, following = Rate(), FollowingJobs()
     for number in range(arrivals):
         rate.add(NOW - timedelta(seconds=50 * number))
     for number in range(bursts + 1):
         for seconds in (0, 1, 2):
             at = NOW - timedelta(hours=bursts + 1 - number) + timedelta(seconds=seconds)
             following.add(at, boot_seconds=180.0, silence_seconds=900.0)
-    known = [replace(each, jobs_per_second=rate.at(NOW), arrivals_seconds=rate.seen_seconds()) for each in work]
+    known = [replace(each, jobs_per_second=rate.at(NOW), arrivals_seconds=rate.observed_seconds()) for each in work]
     limits = Limits(max_machines=1000, launches_per_minute=1000)
     policy = Policy.BALANCED if fleet.scaling.policy is Policy.REFERENCE else fleet.scaling.policy
     scaling = ScalingSpec(policy=policy, limits=limits)

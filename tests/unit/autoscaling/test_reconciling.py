@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
-from comfyrelay.domain.autoscaling.reconcile import Reconciled, RegisteredWorker, Sighting, reconcile
+from comfyrelay.domain.autoscaling.reconcile import ProviderMachine, Reconciled, RegisteredWorker, reconcile
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -23,14 +23,14 @@ def launched(key: str = "a", ordered: float = 30, **more: Any) -> MachineRecord:
     return machine(key, ordered, provider_id=f"i-{key}", launched_at=ago(ordered), **more)
 
 
-def found(*machines: MachineRecord, sightings: list[Sighting] | None, **more: Any) -> Reconciled:
+def found(*machines: MachineRecord, sightings: list[ProviderMachine] | None, **more: Any) -> Reconciled:
     workers: dict[str, RegisteredWorker] = more.pop("workers", {})
     given: dict[str, Any] = {"absent_since": {}, "missing_since": {}, "boot_seconds": 100.0, "prices": {}, **more}
     return reconcile(machines, sightings, workers, now=NOW, **given)
 
 
 def test_machine_without_a_key_is_matched_to_the_oldest_order() -> None:
-    judged = found(machine("old", 20), machine("new", 5), sightings=[Sighting(id="i-1")])
+    judged = found(machine("old", 20), machine("new", 5), sightings=[ProviderMachine(id="i-1")])
     assert judged.changes["old"]["provider_id"] == "i-1"
     assert "new" not in judged.changes
     assert judged.order_again == []
@@ -39,21 +39,21 @@ def test_machine_without_a_key_is_matched_to_the_oldest_order() -> None:
 
 def test_machine_is_matched_to_an_order_of_its_type() -> None:
     orders = [machine("big", 20, instance_type="big"), machine("small", 5, instance_type="small")]
-    judged = found(*orders, sightings=[Sighting(id="i-1", instance_type="small")])
+    judged = found(*orders, sightings=[ProviderMachine(id="i-1", instance_type="small")])
     assert judged.changes.keys() == {"small"}
 
 
 @pytest.mark.parametrize(
     ("sighting", "price"),
     [
-        (Sighting(id="i-1"), 0.6),
-        (Sighting(id="i-1", instance_type="small"), 0.6),
-        (Sighting(id="i-1", instance_type="big"), 2.0),
-        (Sighting(id="i-1", instance_type="big", price_per_hour=1.8), 1.8),
-        (Sighting(id="i-1", instance_type="unknown"), None),
+        (ProviderMachine(id="i-1"), 0.6),
+        (ProviderMachine(id="i-1", instance_type="small"), 0.6),
+        (ProviderMachine(id="i-1", instance_type="big"), 2.0),
+        (ProviderMachine(id="i-1", instance_type="big", price_per_hour=1.8), 1.8),
+        (ProviderMachine(id="i-1", instance_type="unknown"), None),
     ],
 )
-def test_new_machine_gets_the_current_price_of_its_type(sighting: Sighting, price: float | None) -> None:
+def test_new_machine_gets_the_current_price_of_its_type(sighting: ProviderMachine, price: float | None) -> None:
     order = machine(instance_type="small", price_per_hour=0.5)
     judged = found(order, sightings=[sighting], prices={"small": 0.6, "big": 2.0})
     assert judged.changes["a"]["price_per_hour"] == price
@@ -73,11 +73,11 @@ def test_price_of_a_running_machine_follows_its_provider(
     told: float | None, prices: dict[str, float], changes: dict[str, Any]
 ) -> None:
     row = launched(instance_type="small", price_per_hour=0.5)
-    assert found(row, sightings=[Sighting(id="i-a", price_per_hour=told)], prices=prices).changes == changes
+    assert found(row, sightings=[ProviderMachine(id="i-a", price_per_hour=told)], prices=prices).changes == changes
 
 
 def test_machine_of_a_key_belongs_to_no_other_order() -> None:
-    judged = found(machine("a"), sightings=[Sighting(id="i-1", key="another")])
+    judged = found(machine("a"), sightings=[ProviderMachine(id="i-1", key="another")])
     assert judged.changes == {}
     assert [each.id for each in judged.adopt] == ["i-1"]
 
@@ -85,14 +85,20 @@ def test_machine_of_a_key_belongs_to_no_other_order() -> None:
 @pytest.mark.parametrize("is_known", [True, False])
 def test_second_machine_of_an_order_is_one_too_many(is_known: bool) -> None:
     order = launched("a") if is_known else machine("a")
-    first, second = Sighting(id="i-a", key="a", worker_id="w"), Sighting(id="i-b", key="a", worker_id="w")
+    first, second = ProviderMachine(id="i-a", key="a", worker_id="w"), ProviderMachine(id="i-b", key="a", worker_id="w")
     judged = found(order, sightings=[second, first] if is_known else [first, second])
-    assert judged.surplus == [Sighting(id="i-b")]
+    assert judged.surplus == [ProviderMachine(id="i-b")]
     assert judged.adopt == []
 
 
 def test_second_unknown_machine_with_the_same_key_is_surplus() -> None:
-    judged = found(sightings=[Sighting(id="i-a", key="a"), Sighting(id="i-b", key="a"), Sighting(id="i-a", key="a")])
+    judged = found(
+        sightings=[
+            ProviderMachine(id="i-a", key="a"),
+            ProviderMachine(id="i-b", key="a"),
+            ProviderMachine(id="i-a", key="a"),
+        ]
+    )
     assert [each.id for each in judged.adopt] == ["i-a"]
     assert [each.id for each in judged.surplus] == ["i-b"]
 
@@ -147,13 +153,13 @@ def test_stopping_machine_has_ended_when_unlisted_and_keeps_its_reason() -> None
     ("marked", "is_ending", "again"), [(5, False, []), (10, False, ["a"]), (10, True, []), (900, False, ["a"])]
 )
 def test_stop_is_repeated_until_it_is_in_progress(marked: float, is_ending: bool, again: list[str]) -> None:
-    sightings = [Sighting(id="i-a", is_ending=is_ending)]
+    sightings = [ProviderMachine(id="i-a", is_ending=is_ending)]
     assert found(launched(ending_at=ago(marked)), sightings=sightings).end_again == again
 
 
 @pytest.mark.parametrize(("ordered", "is_ended"), [(419, False), (420, True)])
 def test_boot_may_take_three_times_as_long_as_usual_and_two_minutes(ordered: float, is_ended: bool) -> None:
-    judged = found(launched(ordered=ordered), sightings=[Sighting(id="i-a")])
+    judged = found(launched(ordered=ordered), sightings=[ProviderMachine(id="i-a")])
     assert bool(judged.end) is is_ended
 
 
@@ -161,7 +167,7 @@ def test_silent_worker_with_a_lease_keeps_its_machine() -> None:
     row = launched(registered_at=ago(5))
     for leases, ended in ((1, set()), (0, {"a"})):
         workers = {"i-a": RegisteredWorker(registered_at=ago(20), last_seen_at=ago(20), is_stale=True, leases=leases)}
-        assert found(row, sightings=[Sighting(id="i-a")], workers=workers).end.keys() == ended
+        assert found(row, sightings=[ProviderMachine(id="i-a")], workers=workers).end.keys() == ended
 
 
 @pytest.mark.parametrize(("idle", "leases", "is_ended"), [(59, 0, False), (60, 0, True), (900, 1, False)])
@@ -169,5 +175,5 @@ def test_machine_of_a_draining_worker_is_stopped_once_it_has_no_job(idle: float,
     worker = RegisteredWorker(
         registered_at=ago(900), last_seen_at=NOW, closed="was drained", last_at=ago(idle), leases=leases
     )
-    judged = found(launched(registered_at=ago(900)), sightings=[Sighting(id="i-a")], workers={"i-a": worker})
+    judged = found(launched(registered_at=ago(900)), sightings=[ProviderMachine(id="i-a")], workers={"i-a": worker})
     assert judged.end == ({"a": "closed: its worker was drained"} if is_ended else {})

@@ -111,7 +111,7 @@ NEEDED: dict[str, Any] = {
     "fleet_slug": "f",
     "input_payload": {"workflow": {}},
     "key": "k",
-    "lacking": {},
+    "missing": {},
     "lease_expires_at": "2030-01-01T00:00:00Z",
     "lease_token": "t",
     "mime_type": "image/png",

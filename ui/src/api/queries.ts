@@ -110,7 +110,7 @@ export const desk = queryOptions({
   },
   staleTime: 5 * MINUTE,
   // while the simulator runs the examples, check whether a ComfyUI has appeared
-  refetchInterval: ({ state }) => (state.data?.trying_out === "examples" ? REFETCH_MS : false),
+  refetchInterval: ({ state }) => (state.data?.simulated_jobs === "examples" ? REFETCH_MS : false),
 });
 
 /** The number of jobs by status. */

@@ -8,9 +8,9 @@ import { Facts } from "@/kit/Facts";
 import { desk as texts } from "@/texts/desk";
 import styles from "./DeskSheet.module.css";
 
-const findings = queryOptions({
-  queryKey: [...keys.desk, "findings"] as const,
-  queryFn: ({ signal }) => get("/api/desk/findings", { signal }),
+const checks = queryOptions({
+  queryKey: [...keys.desk, "checks"] as const,
+  queryFn: ({ signal }) => get("/api/desk/checks", { signal }),
   staleTime: 0,
 });
 
@@ -22,7 +22,7 @@ const processes = queryOptions({
 
 const ICONS: Readonly<Record<string, typeof CircleCheck>> = {
   fine: CircleCheck,
-  lacking: TriangleAlert,
+  warning: TriangleAlert,
   broken: CircleAlert,
 };
 
@@ -30,7 +30,7 @@ const ICONS: Readonly<Record<string, typeof CircleCheck>> = {
 export default function DeskSheet({ onClose }: { onClose: () => void }) {
   const { data: desk } = useQuery(deskQuery);
   const { data: away = [] } = useQuery(comfyuiUnreachable);
-  const { data: found, error, isFetching, refetch } = useQuery(findings);
+  const { data: found, error, isFetching, refetch } = useQuery(checks);
   const { data: started, refetch: refetchProcesses } = useQuery(processes);
   const where = desk?.comfyui.join(", ") || texts.none;
   return (
@@ -42,7 +42,7 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
               [texts.version, desk.version],
               [
                 texts.comfyui,
-                desk.trying_out === "everything"
+                desk.simulated_jobs === "everything"
                   ? texts.simulator
                   : away.length > 0
                     ? `${where} (${texts.away})`
@@ -57,7 +57,7 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
         )}
         <section className={styles.part}>
           <div className={styles.head}>
-            <Heading>{texts.findings}</Heading>
+            <Heading>{texts.checks}</Heading>
             <Button size="small" icon={RotateCw} isBusy={isFetching} onClick={() => void refetch()}>
               {texts.again}
             </Button>
@@ -69,7 +69,7 @@ export default function DeskSheet({ onClose }: { onClose: () => void }) {
             </div>
           )}
           {found && (
-            <ul className={styles.findings}>
+            <ul className={styles.checks}>
               {found.items.map(({ about, text, verdict }) => {
                 const Icon = ICONS[verdict] ?? TriangleAlert;
                 return (

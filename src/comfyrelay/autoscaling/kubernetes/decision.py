@@ -12,16 +12,16 @@ import structlog
 from comfyrelay.autoscaling.kubernetes.desired import DesiredReplicas
 from comfyrelay.autoscaling.kubernetes.pods import Pod, Pods, pod_labels
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.decision_records import reason_class, what_was_seen
+from comfyrelay.domain.autoscaling.decision_records import describe_observation, reason_class
 from comfyrelay.domain.autoscaling.learning import seconds_left
 from comfyrelay.domain.autoscaling.limits import preferred_type
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, ObservedMachine
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import ComfyRelayError, InvalidInput, NotFound
-from comfyrelay.services.autoscaling import Scaling
+from comfyrelay.services.autoscaling import Autoscaling
 
 log = structlog.get_logger(__name__)
 
@@ -30,10 +30,10 @@ LAUNCH_WINDOW_SECONDS = 60.0
 
 
 class ReplicaDecisions:
-    def __init__(self, scaling: Scaling, pods: Pods | None) -> None:
+    def __init__(self, autoscaling: Autoscaling, pods: Pods | None) -> None:
         """`pods` is None outside a cluster; starting pods are then not counted."""
-        self._snapshots = scaling.snapshots
-        self._machines = scaling.machines
+        self._snapshots = autoscaling.snapshots
+        self._machines = autoscaling.machines
         self._pods = pods
         # fleet id -> (planned, reported, reason class) of the last recorded decision
         self._recorded: dict[int, tuple[int, int, str]] = {}
@@ -59,7 +59,7 @@ class ReplicaDecisions:
         plan = next(each for each in await asyncio.to_thread(decide, snapshot) if each.fleet == slug)
         observed = next(each for each in fleets if each.slug == slug)
         desired = plan_replicas(plan, observed, pods[slug])
-        saw = what_was_seen(observed, plan, snapshot, fleet.machine_spec.instance_types)
+        saw = describe_observation(observed, plan, snapshot, fleet.machine_spec.instance_types)
         await self._record(fleet, plan, saw, requested=desired.count)
         return desired
 
@@ -85,7 +85,7 @@ class ReplicaDecisions:
         return self._last_pods.get((stage, slug))
 
 
-def plan_replicas(plan: FleetPlan, fleet: SeenFleet, pods: Sequence[Pod] | None) -> DesiredReplicas:
+def plan_replicas(plan: FleetPlan, fleet: ObservedFleet, pods: Sequence[Pod] | None) -> DesiredReplicas:
     """Convert machines to pods. Workers that run elsewhere, or in a pod that was just killed, are capacity but no
     replicas."""
     names = None if pods is None else {pod.name for pod in pods}
@@ -97,14 +97,14 @@ def plan_replicas(plan: FleetPlan, fleet: SeenFleet, pods: Sequence[Pod] | None)
     return DesiredReplicas(count=count, reason=plan.reason, machines=machines)
 
 
-def add_starting_pods(fleet: SeenFleet, pods: Sequence[Pod], now: datetime) -> SeenFleet:
+def add_starting_pods(fleet: ObservedFleet, pods: Sequence[Pod], now: datetime) -> ObservedFleet:
     """Count pods without a worker as booting machines, and pods of the last minute as launches. A pod has the price of
     the fleet's first instance type, because a cluster knows no prices."""
     kind = preferred_type(fleet)
     known = {machine.id for machine in fleet.machines}
     ages = {pod.name: max(0.0, (now - pod.created_at).total_seconds()) for pod in pods if not pod.is_terminating}
     starting = [
-        SeenMachine(
+        ObservedMachine(
             id=name,
             state=MachineState.BOOTING,
             price_per_hour=kind.price_per_hour,

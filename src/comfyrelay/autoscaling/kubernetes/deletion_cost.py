@@ -11,7 +11,7 @@ import structlog
 from comfyrelay.autoscaling.kubernetes.desired import GetDesired
 from comfyrelay.autoscaling.kubernetes.pods import Pods, pod_labels
 from comfyrelay.clock import utc_now
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ComfyRelayError
 
@@ -32,7 +32,7 @@ class ScaledFleet:
     slug: str
 
 
-def deletion_costs(machines: Sequence[SeenMachine], now: datetime) -> dict[str, int]:
+def deletion_costs(machines: Sequence[ObservedMachine], now: datetime) -> dict[str, int]:
     """Cost by machine id. The cost of an idle machine is the time its idle period began, so it does not change while
     the machine stays idle. It is shifted below 0, the cost of a starting pod."""
     costs = {}
@@ -68,7 +68,7 @@ class DeletionCosts:
                 # pods are then deleted in another order, and still finish their jobs
                 log.warning("scaler.deletion_costs_failed", fleet=fleet.slug, error=str(error))
 
-    async def _write(self, fleet: ScaledFleet, machines: Sequence[SeenMachine]) -> None:
+    async def _write(self, fleet: ScaledFleet, machines: Sequence[ObservedMachine]) -> None:
         costs = deletion_costs(machines, utc_now())
         if not costs:
             return

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 from comfyrelay.domain.queue.states import Stage
 
 
@@ -13,7 +13,7 @@ class DesiredReplicas:
 
     count: int
     reason: str
-    machines: Sequence[SeenMachine] = ()
+    machines: Sequence[ObservedMachine] = ()
 
     @property
     def present(self) -> int:

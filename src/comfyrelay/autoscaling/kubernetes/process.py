@@ -19,7 +19,7 @@ async def run_scaler(settings: Settings, *, bind: str, on_ready: Callable[[int],
         await engine.databases.open(settings.database_wait_seconds)
         wakeup = engine.notify_channel.subscribe()
         await engine.notify_channel.start()
-        decisions = ReplicaDecisions(engine.scaling, pods)
+        decisions = ReplicaDecisions(engine.autoscaling, pods)
         costs = DeletionCosts(pods) if pods is not None else None
         with on_stop(lambda _number: stop.set()):
             async with serve_scaler(decisions.desired_replicas, wakeup.wait, bind=bind, costs=costs) as port:

@@ -20,7 +20,7 @@ from comfyrelay.autoscaling.simulation.world import (
 from comfyrelay.domain.autoscaling import learning
 from comfyrelay.domain.autoscaling.baseline import METRIC_SECONDS, Alarms
 from comfyrelay.domain.autoscaling.decide import decide
-from comfyrelay.domain.autoscaling.observation import QueuedWork, SeenFleet, Snapshot
+from comfyrelay.domain.autoscaling.observation import ObservedFleet, QueuedWork, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.spec import Limits, Policy, ScalingSpec
 
@@ -90,7 +90,7 @@ class Simulation:
         self._boots: deque[float] = deque(maxlen=learning.NEWEST_BOOTS)
         self._boot_seconds = learning.DEFAULT_BOOT_SECONDS
         self._rates: dict[str, learning.Rate] = {}
-        self._following = learning.Following()
+        self._following = learning.FollowingJobs()
         self._launched: list[float] = []
         self._refused_until = -inf
         self._next_look = inf
@@ -188,7 +188,7 @@ class Simulation:
 
     def _booted(self, took: float) -> None:
         self._boots.appendleft(took)
-        self._boot_seconds = learning.usual_boot(self._boots) or learning.DEFAULT_BOOT_SECONDS
+        self._boot_seconds = learning.typical_boot(self._boots) or learning.DEFAULT_BOOT_SECONDS
 
     def _done(self, machine: SimulatedMachine, now: float) -> None:
         job = machine.running
@@ -196,7 +196,7 @@ class Simulation:
         run = now - machine.started_at
         self.outcome.busy_seconds += run
         workflow = job.request.workflow
-        self._durations[workflow] = self._durations.get(workflow, learning.NOTHING_LEARNT).with_one_more(run)
+        self._durations[workflow] = self._durations.get(workflow, learning.NO_RUNS).including(run)
         machine.running = None
         if machine.is_draining:
             self._gone(machine, now)
@@ -292,12 +292,12 @@ class Simulation:
                     seconds=jobs * each,
                     seconds_per_job=each,
                     jobs_per_second=rate,
-                    arrivals_seconds=seen_rate.seen_seconds(),
+                    arrivals_seconds=seen_rate.observed_seconds(),
                 )
             )
         return found
 
-    def _snapshot(self, now: float) -> Snapshot:
+    def _snapshot(self, now: float) -> StageSnapshot:
         setting, boot = self._setting, self._boot_seconds
         machines = [
             seen(
@@ -310,13 +310,13 @@ class Simulation:
             for machine in self._machines.values()
         ]
         is_refused = now < self._refused_until
-        fleet = SeenFleet(
+        fleet = ObservedFleet(
             slug="fleet",
             workflows=frozenset(self._numbers.values()),
             scaling=self._scaling,
             machines=machines,
             instance_types=(),
-            all_refused=is_refused,
+            all_types_refused=is_refused,
             boot_seconds=boot,
             following_jobs=self._following.jobs(),
             launches_ago=[now - each for each in self._launched],
@@ -324,7 +324,7 @@ class Simulation:
             idle_seconds=self._alarms.idle_seconds(now) if self._is_reference else None,
             low_seconds=self._alarms.low_seconds(now) if self._is_reference else None,
         )
-        return Snapshot(now=_at(now), work=self._work(now), fleets=[fleet])
+        return StageSnapshot(now=_at(now), work=self._work(now), fleets=[fleet])
 
 
 def _at(seconds: float) -> datetime:

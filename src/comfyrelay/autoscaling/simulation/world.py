@@ -5,7 +5,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from comfyrelay.autoscaling.simulation.traces import TraceRequest
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 
 # Like the server: a warm workflow goes first within this window, unless the first job has waited too long.
 WARM_LOOKAHEAD = 32
@@ -97,11 +97,11 @@ class SimulatedQueue:
 
 def seen(
     machine: SimulatedMachine, now: float, boot_seconds: float, run_seconds: float, setting: WorldSettings
-) -> SeenMachine:
+) -> ObservedMachine:
     """A machine as the autoscaling loop sees it: its job ends after the usual time."""
     age = now - machine.launched_at
     if not machine.is_ready:
-        return SeenMachine(
+        return ObservedMachine(
             id=machine.id,
             state=MachineState.BOOTING,
             price_per_hour=setting.price_per_hour,
@@ -109,7 +109,7 @@ def seen(
             age_seconds=age,
         )
     if machine.running is not None:
-        return SeenMachine(
+        return ObservedMachine(
             id=machine.id,
             state=MachineState.DRAINING if machine.is_draining else MachineState.BUSY,
             price_per_hour=setting.price_per_hour,
@@ -117,7 +117,7 @@ def seen(
             busy_seconds_left=max(MIN_SECONDS_LEFT, machine.started_at + run_seconds - now),
             age_seconds=age,
         )
-    return SeenMachine(
+    return ObservedMachine(
         id=machine.id,
         state=MachineState.READY,
         price_per_hour=setting.price_per_hour,

@@ -230,7 +230,7 @@ def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> ProviderFlee
     from comfyrelay.autoscaling.providers.base import ProviderFleet
 
     async def work(engine: Engine) -> Sequence[FleetRecord]:
-        return await engine.scaling.snapshots.fleets()
+        return await engine.autoscaling.snapshots.fleets()
 
     for database in with_databases(work):
         if (database.slug, database.stage) == (slug, str(stage)):

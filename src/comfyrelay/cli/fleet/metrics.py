@@ -41,11 +41,11 @@ def publish_metrics(
         from comfyrelay.clock import utc_now
 
         if dry_run:
-            data = metric_data(await engine.scaling.figures.read(), at=utc_now())
+            data = metric_data(await engine.autoscaling.figures.read(), at=utc_now())
             out.print_json(json.dumps(data, default=str))
             return
         cloudwatch = CloudWatch(namespace=engine.settings.cloudwatch_namespace)
-        publisher = Publisher(engine.scaling.figures, cloudwatch)
+        publisher = Publisher(engine.autoscaling.figures, cloudwatch)
         if once:
             err.print(f"{await publisher.publish()} metrics sent.", highlight=False)
         else:
@@ -74,7 +74,7 @@ def costs(
         from comfyrelay.services.autoscaling.usage import By
 
         today = utc_now().date()
-        return await engine.scaling.usage.report(By(by), first=today - timedelta(days=days - 1), last=today)
+        return await engine.autoscaling.usage.report(By(by), first=today - timedelta(days=days - 1), last=today)
 
     rows = with_databases(work)
     if as_json:

@@ -65,7 +65,7 @@ def status(as_json: Json = False) -> None:
     """Show machines, queue and last decision of every autoscaled fleet."""
 
     async def work(engine: Engine) -> list[ScalingView]:
-        return await engine.scaling.views.all()
+        return await engine.autoscaling.views.all()
 
     views = with_databases(work)
     if as_json:
@@ -92,7 +92,7 @@ def decisions(
     """List the decisions for one or all fleets, newest first, with observation, actions and reason."""
 
     async def work(engine: Engine) -> list[tuple[str, ScalingDecision]]:
-        views = engine.scaling.views
+        views = engine.autoscaling.views
         which = [(stage, fleet)] if fleet is not None else await _scaled(engine)
         found = [
             (slug, decision) for of, slug in which for decision in (await views.decisions(of, slug, limit=limit)).items
@@ -135,7 +135,7 @@ def _set_paused(fleet: str | None, stage: Stage, *, every: bool, is_paused: bool
     async def work(engine: Engine) -> Sequence[tuple[Stage, str]]:
         which = await _scaled(engine) if fleet is None else [(stage, fleet)]
         for of, slug in which:
-            await engine.scaling.views.set_paused(of, slug, is_paused=is_paused)
+            await engine.autoscaling.views.set_paused(of, slug, is_paused=is_paused)
         return which
 
     for of, slug in with_databases(work):
@@ -143,7 +143,7 @@ def _set_paused(fleet: str | None, stage: Stage, *, every: bool, is_paused: bool
 
 
 async def _scaled(engine: Engine) -> list[tuple[Stage, str]]:
-    fleets = await engine.scaling.snapshots.fleets()
+    fleets = await engine.autoscaling.snapshots.fleets()
     return [(Stage(fleet.stage), fleet.slug) for fleet in fleets if fleet.is_scaled]
 
 

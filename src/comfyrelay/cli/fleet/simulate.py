@@ -128,8 +128,8 @@ async def _read_fleet(
 
     async with Engine(load_settings()) as engine:
         await engine.databases.require_current()
-        view = await engine.scaling.views.get(stage, slug)
-        done = [each async for each in engine.scaling.history.done(stage, slug, days=days)]
+        view = await engine.autoscaling.views.get(stage, slug)
+        done = [each async for each in engine.autoscaling.history.done(stage, slug, days=days)]
     if not done:
         raise InvalidInput(f"The {stage} fleet {slug!r} has completed no job in the last {days:g} days.")
     types = view.seen.instance_types

@@ -50,7 +50,7 @@ async def create_initial_data(engine: Engine, settings: Settings) -> tuple[User,
     if user is not None and marker.exists():
         return user, False
     with suppress(Conflict):
-        await engine.fleet.fleets.create(slug=FLEET, stage=Stage(settings.stage), name="The desk")
+        await engine.workers.fleets.create(slug=FLEET, stage=Stage(settings.stage), name="The desk")
     for each in EXAMPLES:
         with suppress(Conflict):
             await engine.catalogue.workflows.create(

@@ -12,7 +12,7 @@ from comfyrelay.desk.simulated_jobs import TRIED_MODELS, Trying
 from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.errors import ComfyError, Conflict, NotFound
-from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.services.engine import Engine
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ ANSWER_SECONDS = 3.0
 @asynccontextmanager
 async def open_simulator(engine: Engine, trying: Trying, *, step_seconds: float) -> AsyncIterator["Simulator | None"]:
     """`None` if no job needs the simulator."""
-    if trying.mode is TryingOut.NOTHING and not await _has_open_jobs(engine, trying):
+    if trying.mode is SimulatedJobs.NOTHING and not await _has_open_jobs(engine, trying):
         yield None
         return
     await _create_fleet(engine, trying)
@@ -77,6 +77,6 @@ async def _has_open_jobs(engine: Engine, trying: Trying) -> bool:
 
 async def _create_fleet(engine: Engine, trying: Trying) -> None:
     """It may run every workflow that the desk's own fleet runs."""
-    slugs = (await engine.fleet.views.get(trying.stage, FLEET)).workflow_slugs
+    slugs = (await engine.workers.views.get(trying.stage, FLEET)).workflow_slugs
     with suppress(Conflict):
-        await engine.fleet.fleets.create(slug=SIMULATOR, stage=trying.tries_stage, workflow_slugs=slugs)
+        await engine.workers.fleets.create(slug=SIMULATOR, stage=trying.tries_stage, workflow_slugs=slugs)

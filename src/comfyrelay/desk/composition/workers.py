@@ -13,7 +13,7 @@ from comfyrelay.desk.composition.simulator import SIMULATOR
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.desk.simulated_jobs import Trying
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.protocol.desk import TryingOut
+from comfyrelay.protocol.desk import SimulatedJobs
 from comfyrelay.settings import Settings
 from comfyrelay.worker.agent import Agent
 from comfyrelay.worker.lease import Lease
@@ -90,7 +90,7 @@ class DeskWorkers:
 
     @property
     def is_all_simulated(self) -> bool:
-        return self._trying.mode is TryingOut.EVERYTHING
+        return self._trying.mode is SimulatedJobs.EVERYTHING
 
     @property
     def urls_in_use(self) -> list[str]:

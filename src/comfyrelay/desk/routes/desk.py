@@ -8,6 +8,7 @@ from fastapi import FastAPI, Request
 from comfyrelay import __version__
 from comfyrelay.comfyui.processes import state_files
 from comfyrelay.comfyui.processes.log import last_lines_in
+from comfyrelay.configuration import config_path
 from comfyrelay.desk.routes import batches, embedded_workflow, estimates, gallery, page, scripts, sessions
 from comfyrelay.desk.scripts.workflow import SLUG
 from comfyrelay.desk.state import DeskState
@@ -20,12 +21,10 @@ from comfyrelay.protocol.desk import (
     Notifications,
 )
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
-from comfyrelay.settings import config_path
 
-router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"])
 ROUTERS = (*(each.router for each in (embedded_workflow, estimates, batches, gallery, page, scripts, sessions)), router)
 
 
@@ -35,8 +34,8 @@ def add_desk_routes(app: FastAPI, state: DeskState) -> None:
         app.include_router(each)
 
 
-@router.get("/findings", responses=may_answer(401))
-async def findings(request: Request, _user: CurrentUser) -> Answer[CheckResults]:
+@router.get("/checks", responses=error_responses(401))
+async def checks(request: Request, _user: CurrentUser) -> Answer[CheckResults]:
     """Run the checks of `comfyrelay doctor` for this desk. That takes a moment."""
     state: DeskState = request.app.state.desk
     found = [each async for each in state.examine()]
@@ -44,7 +43,7 @@ async def findings(request: Request, _user: CurrentUser) -> Answer[CheckResults]
     return Answer(data=CheckResults.of(configuration=path.absolute() if path else None, items=found))
 
 
-@router.get("/comfyui", responses=may_answer(401))
+@router.get("/comfyui", responses=error_responses(401))
 async def comfyui(request: Request, _user: CurrentUser) -> Answer[ComfyuiProcesses]:
     """Managed ComfyUI processes, with their last output."""
     state: DeskState = request.app.state.desk
@@ -58,7 +57,7 @@ def _started(data_dir: Path) -> list[ComfyuiProcess]:
     ]
 
 
-@router.get("", responses=may_answer(401))
+@router.get("", responses=error_responses(401))
 async def desk(request: Request, _user: CurrentUser) -> Answer[DeskInfo]:
     """Describe this desk."""
     state: DeskState = request.app.state.desk

@@ -16,28 +16,27 @@ from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import LARGEST_ID
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.parameters import IdInPath
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.operations.files import FILE_HEADERS
 from comfyrelay.services.jobs.views.overview import JobDetails
 from comfyrelay.storage.headers import content_disposition
 
-router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"])
 # Most entries of each kind; the lists have the rest.
 MAX_WAITING = 200
 MAX_WORKERS = 100
 AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 
 
-@router.get("/now", responses=may_answer(401, 503))
+@router.get("/now", responses=error_responses(401, 503))
 async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.Now]:
     """Whether the worker runs, counts of jobs, and what runs now and next."""
     state: DeskState = request.app.state.desk
     glance = await context.engine.jobs.overview.summary(user.tenant_id, limit=MAX_WAITING)
-    workers = [item.worker for item in (await context.engine.fleet.views.workers(limit=MAX_WORKERS)).items]
+    workers = [item.worker for item in (await context.engine.workers.views.workers(limit=MAX_WORKERS)).items]
     # the worker with a job, of those for ComfyUI and the simulator
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
     busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))
@@ -51,7 +50,7 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
     )
 
 
-@router.get("/away", responses=may_answer(401))
+@router.get("/away", responses=error_responses(401))
 async def away(request: Request, _user: CurrentUser) -> Answer[wire.Away]:
     """Unusable ComfyUI servers and why. The page polls it, so it counts nothing."""
     state: DeskState = request.app.state.desk
@@ -61,14 +60,14 @@ async def away(request: Request, _user: CurrentUser) -> Answer[wire.Away]:
 @router.get(
     "/sample",
     response_class=Response,
-    responses={200: {"description": "A picture", "content": {"image/png": {}}}, **may_answer(401)},
+    responses={200: {"description": "A picture", "content": {"image/png": {}}}, **error_responses(401)},
 )
 async def sample(_user: CurrentUser) -> Response:
     """An image for a first job."""
     return Response(sample_picture(), media_type="image/png")
 
 
-@router.get("/jobs/{job_id}", responses=may_answer(401, 404, 422, 503))
+@router.get("/jobs/{job_id}", responses=error_responses(401, 404, 422, 503))
 async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.AboutJob]:
     """The values of a job, its errors and its attempts."""
     about = await context.engine.jobs.overview.job_details(user.tenant_id, job_id)
@@ -93,7 +92,7 @@ async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user
         200: {"description": "The file", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
         206: {"description": "A part of it"},
         416: {"description": "There is no such part"},
-        **may_answer(401, 404, 422, 503),
+        **error_responses(401, 404, 422, 503),
     },
 )
 async def run_file(

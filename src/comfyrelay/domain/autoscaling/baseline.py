@@ -8,8 +8,8 @@ Target tracking scales in only after 15 low minutes in a row, and busy machines 
 from dataclasses import dataclass, field
 from math import ceil, floor
 
-from comfyrelay.domain.autoscaling.capacity import is_capacity, may_end
-from comfyrelay.domain.autoscaling.observation import Alarm, MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.capacity import can_terminate, is_capacity
+from comfyrelay.domain.autoscaling.observation import Alarm, MachineState, ObservedFleet, ObservedMachine
 
 BACKLOG_TARGET = 2.0
 # Target tracking counts a backlog below nine tenths of its target as low.
@@ -67,7 +67,7 @@ def backlog(depth: int, workers: int) -> float:
     return depth / workers if workers else float(depth)
 
 
-def wanted(fleet: SeenFleet, queued: int) -> int:
+def wanted(fleet: ObservedFleet, queued: int) -> int:
     """Machines that the two policies request for scaling out."""
     leases = sum(machine.leases for machine in fleet.machines)
     depth = queued + leases if fleet.alarm is None else max(fleet.alarm.depth, leases)
@@ -79,15 +79,15 @@ def wanted(fleet: SeenFleet, queued: int) -> int:
     return ceil(max(1, workers) * backlog(depth, workers) / BACKLOG_TARGET)
 
 
-def has_acted(fleet: SeenFleet) -> bool:
+def has_acted(fleet: ObservedFleet) -> bool:
     """Whether the alarms have acted on the present metrics: they act once."""
     alarm = fleet.alarm
     return alarm is not None and any(ago <= alarm.seconds_ago for ago in fleet.launches_ago)
 
 
-def to_end(fleet: SeenFleet, queued: int, floor: int) -> list[SeenMachine]:
+def to_end(fleet: ObservedFleet, queued: int, floor: int) -> list[ObservedMachine]:
     capacity = [machine for machine in fleet.machines if is_capacity(machine)]
-    idle = sorted((each for each in capacity if may_end(each)), key=lambda each: (-each.idle_seconds, each.id))
+    idle = sorted((each for each in capacity if can_terminate(each)), key=lambda each: (-each.idle_seconds, each.id))
     if fleet.idle_seconds is not None and fleet.idle_seconds >= ZERO_AFTER_SECONDS:
         return idle[: max(0, len(capacity) - floor)]
     excess = len(capacity) - max(1, floor, wanted(fleet, queued))

@@ -1,7 +1,7 @@
 """Decide which waiting jobs go to the cloud: self-hosted first, and within the budget.
 
 The queue is simulated in order: each job takes the first free slot, so a job that goes to the cloud frees its place for
-the next. Money is in integer millionths of the currency unit.
+the next. BurstBudget is in integer millionths of the currency unit.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,18 +9,18 @@ from dataclasses import dataclass, field
 from math import ceil, inf
 
 from comfyrelay.domain.autoscaling.capacity import free_from
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.queue.wait_reasons import format_duration
 
-NOBODY_LEFT = "Comes back from Comfy Cloud: no worker is left that runs it there."
+NO_CLOUD_WORKER = "Comes back from Comfy Cloud: no worker is left that runs it there."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BurstRunner:
     """A worker or a booting machine, and what it may run."""
 
-    machine: SeenMachine
+    machine: ObservedMachine
     workflows: frozenset[int]
     # hashes of jobs that failed there recently, or that it is missing requirements for
     refused_hashes: frozenset[str] = frozenset()
@@ -56,7 +56,7 @@ class WaitingJob:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Money:
+class BurstBudget:
     """Hourly budget for bursts, and how much of it is spent or reserved. `None`: no limit."""
 
     limit_micros: int | None = None
@@ -66,14 +66,14 @@ class Money:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class BurstSnapshot:
+class BurstInput:
     """The observation of a stage. Both queues are in lease order."""
 
     here: Sequence[BurstRunner]
     cloud: Sequence[BurstRunner]
     queue: Sequence[WaitingJob]
     cloud_queue: Sequence[WaitingJob] = ()
-    money: Money = field(default_factory=Money)
+    money: BurstBudget = field(default_factory=BurstBudget)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,7 +102,7 @@ def accepted_wait(*limits: float | None) -> float | None:
     return min((limit for limit in limits if limit is not None), default=None)
 
 
-def decide_bursts(snapshot: BurstSnapshot) -> BurstPlan:
+def decide_bursts(snapshot: BurstInput) -> BurstPlan:
     """Decide which jobs go to the cloud and which return. The same observation gives the same plan."""
     here, cloud = _Slots(snapshot.here), _Slots(snapshot.cloud)
     purse = _Purse(snapshot.money)
@@ -111,7 +111,9 @@ def decide_bursts(snapshot: BurstSnapshot) -> BurstPlan:
     for job in snapshot.cloud_queue:
         if cloud.wait_of(job) == inf and job.has_burst:
             moves.append(
-                BurstDecision(dispatch_id=job.id, workflow=job.workflow, to=Provider.SELF_HOSTED, reason=NOBODY_LEFT)
+                BurstDecision(
+                    dispatch_id=job.id, workflow=job.workflow, to=Provider.SELF_HOSTED, reason=NO_CLOUD_WORKER
+                )
             )
             here.take(job)
         else:
@@ -192,7 +194,7 @@ class _Slots:
 
 
 class _Purse:
-    def __init__(self, money: Money) -> None:
+    def __init__(self, money: BurstBudget) -> None:
         self._money = money
         self._spent = money.spent_micros
         self._of_workflow = dict(money.workflow_spent_micros)

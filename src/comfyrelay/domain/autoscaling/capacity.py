@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 
 from comfyrelay.domain.autoscaling.learning import ONE_ARRIVAL, UNKNOWN_SECONDS
-from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedMachine, QueuedWork
 
 # Arriving work that would keep a machine busy for a smaller share of its time does not justify one.
 WORTH_A_MACHINE = 0.1
@@ -13,15 +13,15 @@ WORTH_A_MACHINE = 0.1
 ROUNDING = 1e-9
 
 
-def is_capacity(machine: SeenMachine) -> bool:
+def is_capacity(machine: ObservedMachine) -> bool:
     return machine.state is not MachineState.DRAINING
 
 
-def is_idle(machine: SeenMachine) -> bool:
+def is_idle(machine: ObservedMachine) -> bool:
     return machine.state is MachineState.READY and machine.leases == 0
 
 
-def may_end(machine: SeenMachine) -> bool:
+def can_terminate(machine: ObservedMachine) -> bool:
     return is_idle(machine) and not machine.is_foreign
 
 
@@ -73,7 +73,7 @@ def machines_for(load: float, spare: float) -> int:
     return ceil(load + spare * sqrt(load) - ROUNDING)
 
 
-def slots_from(machine: SeenMachine) -> Sequence[tuple[float, int]]:
+def slots_from(machine: ObservedMachine) -> Sequence[tuple[float, int]]:
     """How many slots become free in how many seconds."""
     if machine.state is MachineState.BOOTING:
         return ((max(0.0, machine.boot_seconds_left), machine.slots),)
@@ -83,19 +83,19 @@ def slots_from(machine: SeenMachine) -> Sequence[tuple[float, int]]:
     return ((max(0.0, machine.busy_seconds_left), running), (0.0, machine.slots - running))
 
 
-def free_from(machine: SeenMachine) -> Sequence[float]:
+def free_from(machine: ObservedMachine) -> Sequence[float]:
     """The same per slot."""
     return [start for start, slots in slots_from(machine) for _ in range(slots)]
 
 
-def free_slots(machine: SeenMachine) -> int:
+def free_slots(machine: ObservedMachine) -> int:
     """Jobs that it can take, now or after booting, in addition to what it runs."""
     if machine.state is MachineState.DRAINING:
         return 0
     return max(0, machine.slots - max(machine.leases, 1 if machine.state is MachineState.BUSY else 0))
 
 
-def can_do(machines: Sequence[SeenMachine], within: float) -> float:
+def can_do(machines: Sequence[ObservedMachine], within: float) -> float:
     """Seconds of work that these machines can do by then, in addition to what they run."""
     return sum(
         machine.speed * slots * max(0.0, within - start)
@@ -105,7 +105,7 @@ def can_do(machines: Sequence[SeenMachine], within: float) -> float:
     )
 
 
-def drained_in(seconds: float, machines: Sequence[SeenMachine]) -> float | None:
+def drained_in(seconds: float, machines: Sequence[ObservedMachine]) -> float | None:
     """When this much work would start if these machines share it; `None` without machines."""
     slots = sorted(
         (start, machine.speed * count)

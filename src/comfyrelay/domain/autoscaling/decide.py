@@ -10,25 +10,31 @@ from comfyrelay.domain.autoscaling.capacity import (
     Load,
     arriving,
     can_do,
+    can_terminate,
     drained_in,
     free_slots,
     is_capacity,
     is_idle,
     machines_for,
-    may_end,
     queued_seconds,
     rate,
     seconds_per_job,
 )
 from comfyrelay.domain.autoscaling.limits import NO_HEADROOM, Headroom, beyond_limits, headroom, preferred_type
-from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.autoscaling.observation import (
+    MachineState,
+    ObservedFleet,
+    ObservedMachine,
+    QueuedWork,
+    StageSnapshot,
+)
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.policies import WEIGHTS
 from comfyrelay.domain.autoscaling.schedules import at_least
 from comfyrelay.domain.autoscaling.spec import Policy
 
 
-def decide(snapshot: Snapshot) -> Sequence[FleetPlan]:
+def decide(snapshot: StageSnapshot) -> Sequence[FleetPlan]:
     """Return one plan per fleet, in order.
 
     Work that several fleets serve is staffed once: by existing machines, then by the cheapest fleet, then the fastest.
@@ -38,7 +44,7 @@ def decide(snapshot: Snapshot) -> Sequence[FleetPlan]:
     return [plans[fleet.slug] for fleet in snapshot.fleets]
 
 
-def _plan(stage: "_Stage", fleet: SeenFleet) -> FleetPlan:
+def _plan(stage: "_Stage", fleet: ObservedFleet) -> FleetPlan:
     try:
         return stage.plan(fleet)
     except Exception as error:
@@ -66,11 +72,11 @@ class _Wish:
 
     more: int
     why: str
-    end: Sequence[SeenMachine] = ()
+    end: Sequence[ObservedMachine] = ()
 
 
 class _Stage:
-    def __init__(self, snapshot: Snapshot) -> None:
+    def __init__(self, snapshot: StageSnapshot) -> None:
         self.now = snapshot.now
         self.work = {each.workflow: each for each in snapshot.work}
         self.by_price = sorted(snapshot.fleets, key=_price)
@@ -88,7 +94,7 @@ class _Stage:
         self.shared: dict[tuple[str, str], Load] = {}
         self.left = self._beyond_what_is_there()
 
-    def plan(self, fleet: SeenFleet) -> FleetPlan:
+    def plan(self, fleet: ObservedFleet) -> FleetPlan:
         work = [each for each in self.work.values() if each.workflow in fleet.workflows]
         jobs = sum(each.jobs for each in work)
         seen = f"{reasons.work(jobs, sum(queued_seconds(each) for each in work))}, {reasons.machines(fleet)}"
@@ -139,7 +145,7 @@ class _Stage:
             left[number] = _Left(jobs=min((work.jobs + soon) * seconds / total, jobs), seconds=seconds)
         return left
 
-    def _weighed(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
+    def _weighed(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
         load = sum((self.load[each.workflow] for each in work), Load())
         for_rate = self._for_arrivals(fleet, load.to_launch)
@@ -163,14 +169,14 @@ class _Stage:
         keep = max(floor, self._for_arrivals(fleet, load.to_keep) - self._elsewhere(fleet, cheaper=True))
         return self._idle(fleet, work, jobs, keep)
 
-    def _idle(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
+    def _idle(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int, keep: int) -> _Wish:
         """Judge each machine by its own idle time: idling longer than a boot costs more than booting again."""
         own = self.capacity[fleet.slug]
         limit = WEIGHTS[fleet.scaling.policy].idle_boots * fleet.boot_seconds
         idle = sum(is_idle(each) for each in fleet.machines)
         # machines that waiting jobs will take in a moment are not idle
         spare = min(own - keep, idle - ceil(jobs / fleet.slots))
-        ended: list[SeenMachine] = []
+        ended: list[ObservedMachine] = []
         for machine in _idle_longest_first(fleet)[: max(0, spare)]:
             limit_now = fleet.scaling.last_idle_seconds if own - len(ended) == 1 else limit
             if machine.idle_seconds < limit_now:
@@ -185,7 +191,7 @@ class _Stage:
         why = "others take it" if wait is None else f"the wait is near {wait:.0f} s, no more are needed"
         return _Wish(more=0, why=why)
 
-    def _for_queue(self, fleet: SeenFleet) -> int:
+    def _for_queue(self, fleet: ObservedFleet) -> int:
         """Additional machines needed to finish waiting work soon after they could start."""
         left = [each for number, each in self.left.items() if number in fleet.workflows and each.seconds > ROUNDING]
         by_work = sum(each.seconds for each in left) / _does(fleet)
@@ -193,11 +199,11 @@ class _Stage:
         by_jobs = sum(each.jobs for each in left) / fleet.slots
         return ceil(min(by_work, by_jobs) - ROUNDING)
 
-    def _for_arrivals(self, fleet: SeenFleet, load: float) -> int:
+    def _for_arrivals(self, fleet: ObservedFleet, load: float) -> int:
         kind = preferred_type(fleet)
         return machines_for(load / (kind.speed * fleet.slots), WEIGHTS[fleet.scaling.policy].spare)
 
-    def _with_what_follows(self, fleet: SeenFleet, work: Sequence[QueuedWork], jobs: int) -> int:
+    def _with_what_follows(self, fleet: ObservedFleet, work: Sequence[QueuedWork], jobs: int) -> int:
         """If no machine runs and jobs wait:
 
         machines for them and for the usual followers, which should not wait for a second boot.
@@ -212,7 +218,7 @@ class _Stage:
         by_work = sum(queued_seconds(each) for each in work) * (1 + follow / jobs) / _does(fleet)
         return ceil(min(by_work, by_jobs) - ROUNDING) - sum(self.capacity[each.slug] for each in serving)
 
-    def _elsewhere(self, fleet: SeenFleet, *, cheaper: bool = False) -> int:
+    def _elsewhere(self, fleet: ObservedFleet, *, cheaper: bool = False) -> int:
         """Machines of other fleets that take a share of this fleet's arrivals."""
         found = 0
         for other in self.by_price:
@@ -226,7 +232,7 @@ class _Stage:
             found += min(self.capacity[other.slug], self._for_arrivals(other, load))
         return found
 
-    def _shared_load(self, fleet: SeenFleet, other: SeenFleet) -> Load:
+    def _shared_load(self, fleet: ObservedFleet, other: ObservedFleet) -> Load:
         """cached, because each pair is queried from both sides"""
         pair = (min(fleet.slug, other.slug), max(fleet.slug, other.slug))
         if pair not in self.shared:
@@ -234,7 +240,7 @@ class _Stage:
             self.shared[pair] = sum((self.load[number] for number in sorted(both)), Load())
         return self.shared[pair]
 
-    def _reference(self, fleet: SeenFleet, jobs: int, floor: int) -> _Wish:
+    def _reference(self, fleet: ObservedFleet, jobs: int, floor: int) -> _Wish:
         own = self.capacity[fleet.slug]
         more = max(baseline.wanted(fleet, jobs), floor) - own
         if more > 0 and baseline.has_acted(fleet):
@@ -244,7 +250,7 @@ class _Stage:
         ended = baseline.to_end(fleet, jobs, floor)
         return _Wish(more=0, why=f"ending {len(ended)}" if ended else "nothing to do", end=ended)
 
-    def _within_limits(self, fleet: SeenFleet, wish: _Wish, seen: str) -> FleetPlan:
+    def _within_limits(self, fleet: ObservedFleet, wish: _Wish, seen: str) -> FleetPlan:
         own = self.capacity[fleet.slug]
         excess = beyond_limits(fleet, _dispensable(fleet))
         if excess.count:
@@ -257,12 +263,12 @@ class _Stage:
         elif launched:
             why += f"; launching {launched}"
         is_report = fleet.scaling.is_dry_run or not fleet.can_launch
-        does_it = not is_report or (fleet.is_done_elsewhere and not fleet.scaling.is_dry_run)
+        does_it = not is_report or (fleet.is_scaled_externally and not fleet.scaling.is_dry_run)
         if does_it and launched:
             self._take(fleet, space, launched)
-        if fleet.scaling.is_dry_run and (fleet.can_launch or fleet.is_done_elsewhere):
+        if fleet.scaling.is_dry_run and (fleet.can_launch or fleet.is_scaled_externally):
             why += " (dry run: nothing is done)"
-        elif is_report and fleet.is_done_elsewhere:
+        elif is_report and fleet.is_scaled_externally:
             why += " (its cluster does it)"
         elif is_report:
             why += " (this fleet only reports: nothing is done)"
@@ -276,7 +282,7 @@ class _Stage:
             limit=space.told if wish.more > launched else None,
         )
 
-    def _take(self, fleet: SeenFleet, space: Headroom, launched: int) -> None:
+    def _take(self, fleet: ObservedFleet, space: Headroom, launched: int) -> None:
         """Later fleets see the planned changes of this one."""
         self.capacity[fleet.slug] += launched
         can = launched * _does(fleet, speed=space.instance_type.speed)
@@ -296,28 +302,28 @@ class _Stage:
 _UP = (MachineState.READY, MachineState.BUSY)
 
 
-def _price(fleet: SeenFleet) -> tuple[float, float, str]:
+def _price(fleet: ObservedFleet) -> tuple[float, float, str]:
     kind = preferred_type(fleet)
     return (kind.price_per_hour, -kind.speed, fleet.slug)
 
 
-def _horizon(fleet: SeenFleet) -> float:
+def _horizon(fleet: ObservedFleet) -> float:
     """Work that existing machines finish by then needs no other."""
     weights = WEIGHTS.get(fleet.scaling.policy)
     return fleet.boot_seconds + (weights.drain_seconds if weights else 0.0)
 
 
-def _does(fleet: SeenFleet, speed: float | None = None) -> float:
+def _does(fleet: ObservedFleet, speed: float | None = None) -> float:
     """Seconds of work that a machine launched now can do by the horizon."""
     drain = _horizon(fleet) - fleet.boot_seconds or 60.0
     return (speed or preferred_type(fleet).speed) * fleet.slots * drain
 
 
-def _new(fleet: SeenFleet, number: int) -> list[SeenMachine]:
+def _new(fleet: ObservedFleet, number: int) -> list[ObservedMachine]:
     """Combine machines into one with all their slots: only their total matters."""
     if number <= 0:
         return []
-    booting = SeenMachine(
+    booting = ObservedMachine(
         id="",
         state=MachineState.BOOTING,
         speed=preferred_type(fleet).speed,
@@ -327,15 +333,15 @@ def _new(fleet: SeenFleet, number: int) -> list[SeenMachine]:
     return [booting]
 
 
-def _longest_idle(machine: SeenMachine) -> tuple[float, float, str]:
+def _longest_idle(machine: ObservedMachine) -> tuple[float, float, str]:
     return (-machine.idle_seconds, -machine.price_per_hour, machine.id)
 
 
-def _idle_longest_first(fleet: SeenFleet) -> list[SeenMachine]:
-    return sorted((machine for machine in fleet.machines if may_end(machine)), key=_longest_idle)
+def _idle_longest_first(fleet: ObservedFleet) -> list[ObservedMachine]:
+    return sorted((machine for machine in fleet.machines if can_terminate(machine)), key=_longest_idle)
 
 
-def _dispensable(fleet: SeenFleet) -> list[SeenMachine]:
+def _dispensable(fleet: ObservedFleet) -> list[ObservedMachine]:
     """Idle machines, then those with the longest boot time left. Never a busy one."""
     booting = [machine for machine in fleet.machines if machine.state is MachineState.BOOTING]
     return _idle_longest_first(fleet) + sorted(booting, key=lambda each: (-each.boot_seconds_left, each.id))

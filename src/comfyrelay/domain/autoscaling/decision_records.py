@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from comfyrelay.domain.autoscaling.limits import LAUNCHES_OF_SECONDS
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, Snapshot
+from comfyrelay.domain.autoscaling.limits import LAUNCH_WINDOW_SECONDS
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, StageSnapshot
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.autoscaling.schedules import at_least
 from comfyrelay.domain.autoscaling.spec import InstanceType
@@ -21,8 +21,8 @@ def reason_class(reason: str) -> str:
     return re.sub(r"\d+(\.\d+)?", "#", reason.partition(": ")[2] or reason)
 
 
-def what_was_seen(
-    seen: SeenFleet, plan: FleetPlan, snapshot: Snapshot, types: Sequence[InstanceType]
+def describe_observation(
+    seen: ObservedFleet, plan: FleetPlan, snapshot: StageSnapshot, types: Sequence[InstanceType]
 ) -> Mapping[str, Any]:
     """The observation behind a decision, for the record."""
     left = {instance_type_.name for instance_type_ in seen.instance_types}
@@ -59,7 +59,7 @@ def what_was_seen(
         "refused_types": [type_.name for type_ in types if type_.name not in left],
         "limits": asdict(seen.scaling.limits),
         "scheduled_machines": at_least(seen.scaling.schedules, snapshot.now),
-        "launches_last_minute": sum(ago < LAUNCHES_OF_SECONDS for ago in seen.launches_ago),
+        "launches_last_minute": sum(ago < LAUNCH_WINDOW_SECONDS for ago in seen.launches_ago),
         "boot_seconds": round(seen.boot_seconds, 1),
         "following_jobs": round(seen.following_jobs, 1),
         "failed_boots": seen.failed_boots,

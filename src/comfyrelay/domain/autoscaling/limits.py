@@ -3,14 +3,14 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, ObservedMachine
 from comfyrelay.domain.autoscaling.plan import Launch
 from comfyrelay.domain.autoscaling.spec import InstanceType
 
 # Tolerance when comparing sums of prices.
 MONEY_ERROR = 1e-9
 # Launches are limited per minute.
-LAUNCHES_OF_SECONDS = 60.0
+LAUNCH_WINDOW_SECONDS = 60.0
 # Circuit breaker: if launched machines never become workers, more launches only cost money.
 PAUSE_SECONDS = 300.0
 LONGEST_PAUSE_SECONDS = 3600.0
@@ -39,13 +39,13 @@ NO_HEADROOM = Headroom(launches=0, instance_type=_ANY, limit="", told="")
 REFUSES = "its provider launches none now"
 
 
-def headroom(fleet: SeenFleet) -> Headroom:
+def headroom(fleet: ObservedFleet) -> Headroom:
     limits = fleet.scaling.limits
     kind = _type_within(fleet, limits.cost_per_hour)
     bounds = [
         (limits.max_machines - len(fleet.machines), f"the limit is {limits.max_machines} machines"),
         (
-            limits.launches_per_minute - sum(ago < LAUNCHES_OF_SECONDS for ago in fleet.launches_ago),
+            limits.launches_per_minute - sum(ago < LAUNCH_WINDOW_SECONDS for ago in fleet.launches_ago),
             f"the limit is {limits.launches_per_minute} launches a minute",
         ),
         *_places(fleet),
@@ -68,7 +68,7 @@ def headroom(fleet: SeenFleet) -> Headroom:
             # no free machines where machines may cost something
             affordable = bounds[0][0] if left > (MONEY_ERROR if kind is _ANY else -MONEY_ERROR) else 0
         bounds.append((affordable, text))
-    if fleet.all_refused:
+    if fleet.all_types_refused:
         bounds.append((0, fleet.refusal or "none of its instance types can be had now"))
     pause = pause_left(fleet)
     if pause is not None:
@@ -81,20 +81,20 @@ def headroom(fleet: SeenFleet) -> Headroom:
     return Headroom(launches=max(0, launches), instance_type=kind or _ANY, limit=limit, told=told)
 
 
-def _places(fleet: SeenFleet) -> list[tuple[int, str]]:
+def _places(fleet: ObservedFleet) -> list[tuple[int, str]]:
     """Machines beyond these could not become workers."""
-    there, found = len(fleet.machines) + fleet.workers_beside, []
+    there, found = len(fleet.machines) + fleet.workers_without_machine, []
     if fleet.max_workers is not None:
         found.append((fleet.max_workers - there, f"{fleet.max_workers} workers may register in the fleet"))
-    if fleet.max_workers_of_all is not None:
-        left = fleet.max_workers_of_all - fleet.workers_elsewhere - there
-        found.append((left, f"{fleet.max_workers_of_all} workers may register in all fleets together"))
+    if fleet.max_workers_of_all_fleets is not None:
+        left = fleet.max_workers_of_all_fleets - fleet.workers_elsewhere - there
+        found.append((left, f"{fleet.max_workers_of_all_fleets} workers may register in all fleets together"))
     if not fleet.can_register:
         found.append((0, "no workflow is mapped to it, so that no worker could register"))
     return found
 
 
-def cost_per_hour(fleet: SeenFleet) -> float:
+def cost_per_hour(fleet: ObservedFleet) -> float:
     return sum(machine.price_per_hour for machine in fleet.machines)
 
 
@@ -103,10 +103,10 @@ class Excess:
     """How many machines are too many, and which to terminate."""
 
     count: int
-    end: Sequence[SeenMachine] = ()
+    end: Sequence[ObservedMachine] = ()
 
 
-def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Excess:
+def beyond_limits(fleet: ObservedFleet, dispensable: Sequence[ObservedMachine]) -> Excess:
     """Apply lowered limits.
 
     Draining machines are not counted again. For cost the most expensive dispensable machines go, for the number the
@@ -124,7 +124,7 @@ def beyond_limits(fleet: SeenFleet, dispensable: Sequence[SeenMachine]) -> Exces
     return Excess(count=max(count, too_dear, len(ended)), end=ended)
 
 
-def _dearest_beyond(allowed: float, machines: Sequence[SeenMachine], cost: float) -> list[SeenMachine]:
+def _dearest_beyond(allowed: float, machines: Sequence[ObservedMachine], cost: float) -> list[ObservedMachine]:
     """Terminate until the rest is within the cost limit. Free machines stay."""
     found = []
     for machine in sorted(machines, key=lambda each: -each.price_per_hour):
@@ -135,11 +135,11 @@ def _dearest_beyond(allowed: float, machines: Sequence[SeenMachine], cost: float
     return found
 
 
-def preferred_type(fleet: SeenFleet) -> InstanceType:
+def preferred_type(fleet: ObservedFleet) -> InstanceType:
     return fleet.instance_types[0] if fleet.instance_types else _ANY
 
 
-def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
+def _type_within(fleet: ObservedFleet, cost: float | None) -> InstanceType | None:
     """The first of the fleet's types that the budget allows."""
     if not fleet.instance_types:
         return _ANY
@@ -151,7 +151,7 @@ def _type_within(fleet: SeenFleet, cost: float | None) -> InstanceType | None:
     )
 
 
-def pause_left(fleet: SeenFleet) -> float | None:
+def pause_left(fleet: ObservedFleet) -> float | None:
     """How long launching pauses after consecutive failed boots; `None` if too few failed, 0 when one machine may be
     tried. Each further failure doubles the pause."""
     beyond = fleet.failed_boots - fleet.scaling.limits.failed_boots

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, ObservedMachine
 
 
 def count(number: int, one: str, many: str | None = None) -> str:
@@ -13,9 +13,9 @@ def work(jobs: int, seconds: float) -> str:
     return f"{count(jobs, 'job')}, {seconds:.0f} s of work" if jobs else "nothing waits"
 
 
-def machines(fleet: SeenFleet) -> str:
+def machines(fleet: ObservedFleet) -> str:
     ready = busy = draining = 0
-    booting: list[SeenMachine] = []
+    booting: list[ObservedMachine] = []
     for machine in fleet.machines:
         if machine.state is MachineState.BOOTING:
             booting.append(machine)
@@ -34,12 +34,12 @@ def machines(fleet: SeenFleet) -> str:
     return " + ".join(parts) or "no machine"
 
 
-def beyond(fleet: SeenFleet, count_: int, ended: int) -> str:
+def beyond(fleet: ObservedFleet, count_: int, ended: int) -> str:
     never = "busy ones and foreign ones" if any(machine.is_foreign for machine in fleet.machines) else ""
     return f"{count(count_, 'machine')} beyond the limits; ending {ended} of them, {never or 'busy ones'} never"
 
 
-def ending(ended: Sequence[SeenMachine], limit_seconds: float) -> str:
+def ending(ended: Sequence[ObservedMachine], limit_seconds: float) -> str:
     idle = [each.idle_seconds for each in ended if each.state is MachineState.READY]
     if not idle:
         return f"ending {len(ended)} that still boot"

@@ -19,12 +19,12 @@ class FleetRecord:
     created_at: datetime
     # stored settings; `None` if the operator has set none
     machines: Mapping[str, Any] | None = None
-    scaling: Mapping[str, Any] | None = None
+    autoscaling: Mapping[str, Any] | None = None
 
     @property
     def is_scaled(self) -> bool:
         """Whether the operator has configured machines or autoscaling."""
-        return self.machines is not None or self.scaling is not None
+        return self.machines is not None or self.autoscaling is not None
 
     @property
     def machine_spec(self) -> MachineSpec:
@@ -32,9 +32,9 @@ class FleetRecord:
 
     @property
     def scaling_spec(self) -> ScalingSpec:
-        scaling = scaling_from_json(self.scaling)
+        spec = scaling_from_json(self.autoscaling)
         unreadable = self.machine_spec.unreadable
-        return scaling if unreadable is None else replace(scaling, is_paused=True, unreadable=unreadable)
+        return spec if unreadable is None else replace(spec, is_paused=True, unreadable=unreadable)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -111,7 +111,7 @@ class ScheduleBody(Request):
         return self
 
 
-class FleetScaling(Request):
+class FleetAutoscaling(Request):
     """Absent fields stay as they are; null restores the default."""
 
     policy: Policy | None = None
@@ -148,7 +148,7 @@ class ScheduleDetails(AnswerBody):
     timezone: str
 
 
-class FleetScalingDetails(AnswerBody):
+class FleetAutoscalingDetails(AnswerBody):
     policy: OpenEnum[Policy]
     min_machines: int
     max_machines: int
@@ -193,7 +193,7 @@ class DesiredMachines(AnswerBody):
     reason: str
 
 
-class FleetScalingStatus(AnswerBody):
+class FleetAutoscalingStatus(AnswerBody):
     """The current autoscaling of a fleet. `leader` is the process that decides, null if none does."""
 
     slug: str

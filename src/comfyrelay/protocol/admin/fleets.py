@@ -8,10 +8,10 @@ from pydantic.json_schema import SkipJsonSchema
 
 from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.protocol.admin.autoscaling import (
+    FleetAutoscaling,
+    FleetAutoscalingDetails,
     FleetMachines,
     FleetMachinesDetails,
-    FleetScaling,
-    FleetScalingDetails,
 )
 from comfyrelay.protocol.admin.fields import Patch, Slug, Unchanging
 from comfyrelay.protocol.base import AnswerBody, Request, example
@@ -37,7 +37,7 @@ class NewFleet(Request):
     name: Line | None = None
     max_workers: WorkerLimit | None = None
     machines: FleetMachines | None = None
-    scaling: FleetScaling | None = None
+    autoscaling: FleetAutoscaling | None = None
     workflow_slugs: list[Slug] = Field(default_factory=list, max_length=1000)
     force: Annotated[bool, Field(description="map workflows despite missing requirements")] = False
 
@@ -45,7 +45,7 @@ class NewFleet(Request):
 class FleetPatch(Patch):
     model_config = example(max_workers=20)
 
-    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_workers", "machines", "scaling"})
+    may_be_null: ClassVar[frozenset[str]] = frozenset({"max_workers", "machines", "autoscaling"})
 
     slug: Unchanging = None
     stage: Unchanging = None
@@ -53,7 +53,7 @@ class FleetPatch(Patch):
     name: Line | None = None
     max_workers: WorkerLimit | None = None
     machines: FleetMachines | None = None
-    scaling: FleetScaling | None = None
+    autoscaling: FleetAutoscaling | None = None
 
 
 class FleetMapping(Request):
@@ -64,7 +64,7 @@ class FleetMapping(Request):
 
 
 class Fleet(AnswerBody):
-    """`machines` and `scaling` are null until they are configured."""
+    """`machines` and `autoscaling` are null until they are configured."""
 
     id: int
     slug: str
@@ -72,7 +72,7 @@ class Fleet(AnswerBody):
     name: str
     max_workers: int | None
     machines: FleetMachinesDetails | None = None
-    scaling: FleetScalingDetails | None = None
+    autoscaling: FleetAutoscalingDetails | None = None
     workflow_slugs: list[str]
     workers: int
     created_at: datetime

@@ -8,7 +8,7 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.autoscaling.views import ScalingView
 
 router = admin_router("/fleets/{stage}/{slug}")
@@ -16,44 +16,44 @@ router = admin_router("/fleets/{stage}/{slug}")
 MAX_MACHINES = 200
 
 
-@router.get("/scaling", responses=may_answer(404, 422))
-async def fleet_scaling(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
+@router.get("/autoscaling", responses=error_responses(404, 422))
+async def autoscaling_status(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetAutoscalingStatus]:
     """The machines of a fleet, its queue, and the last decision."""
     return Answer(data=await _status(context, stage, slug))
 
 
-@router.get("/desired", responses=may_answer(404, 422))
+@router.get("/desired", responses=error_responses(404, 422))
 async def desired_machines(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.DesiredMachines]:
     """The desired number of machines, for an external autoscaler. Nothing is changed or recorded."""
-    return Answer(data=wire.DesiredMachines.of(await context.engine.scaling.views.desired(stage, slug)))
+    return Answer(data=wire.DesiredMachines.of(await context.engine.autoscaling.views.desired(stage, slug)))
 
 
-@router.get("/decisions", responses=may_answer(404, 422))
+@router.get("/decisions", responses=error_responses(404, 422))
 async def fleet_decisions(
     stage: Stage, slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Decision]]:
     """The autoscaling decisions for a fleet and their reasons, newest first."""
-    page = await context.engine.scaling.views.decisions(stage, slug, cursor=cursor, limit=limit)
+    page = await context.engine.autoscaling.views.decisions(stage, slug, cursor=cursor, limit=limit)
     return page_of(page, decision_body)
 
 
-@router.post("/pause", responses=may_answer(404, 422))
-async def pause_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
+@router.post("/pause", responses=error_responses(404, 422))
+async def pause_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetAutoscalingStatus]:
     """Stop launching and terminating machines until the fleet is resumed. Jobs and workers continue."""
-    await context.engine.scaling.views.set_paused(stage, slug, is_paused=True)
+    await context.engine.autoscaling.views.set_paused(stage, slug, is_paused=True)
     return Answer(data=await _status(context, stage, slug), message="Paused.")
 
 
-@router.post("/resume", responses=may_answer(404, 422))
-async def resume_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetScalingStatus]:
+@router.post("/resume", responses=error_responses(404, 422))
+async def resume_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetAutoscalingStatus]:
     """Resume autoscaling of a paused fleet."""
-    await context.engine.scaling.views.set_paused(stage, slug, is_paused=False)
+    await context.engine.autoscaling.views.set_paused(stage, slug, is_paused=False)
     return Answer(data=await _status(context, stage, slug), message="Resumed.")
 
 
-def status_body(view: ScalingView) -> wire.FleetScalingStatus:
+def status_body(view: ScalingView) -> wire.FleetAutoscalingStatus:
     scaling = view.seen.scaling
-    return wire.FleetScalingStatus.of(
+    return wire.FleetAutoscalingStatus.of(
         view,
         view.fleet,
         scaling,
@@ -70,5 +70,5 @@ def decision_body(decision: ScalingDecision) -> wire.Decision:
     return wire.Decision.of(decision)
 
 
-async def _status(context: Context, stage: Stage, slug: str) -> wire.FleetScalingStatus:
-    return status_body(await context.engine.scaling.views.get(stage, slug))
+async def _status(context: Context, stage: Stage, slug: str) -> wire.FleetAutoscalingStatus:
+    return status_body(await context.engine.autoscaling.views.get(stage, slug))

@@ -9,7 +9,7 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.parameters import SlugInPath
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 
 router = admin_router("/fleets")
 COMFYUI = "http://127.0.0.1:8188"
@@ -17,11 +17,11 @@ COMFYUI = "http://127.0.0.1:8188"
 INSTALL = "pip install ."
 
 
-@router.get("/{stage}/{slug}/join-command", responses=may_answer(404, 409, 422))
+@router.get("/{stage}/{slug}/join-command", responses=error_responses(404, 409, 422))
 async def join_command(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.JoinCommand]:
     """The command that starts a worker of this fleet next to the ComfyUI of its machine. It contains the secret of the
     stage."""
-    fleet = (await context.engine.fleet.views.get(stage, slug)).fleet
+    fleet = (await context.engine.workers.views.get(stage, slug)).fleet
     secrets = context.secrets.fleet.get(stage)
     if not secrets:
         raise Conflict(f"This server has no secret for the stage {stage}. Set COMFYRELAY_FLEET_SECRETS.")

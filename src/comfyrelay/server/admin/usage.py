@@ -10,7 +10,7 @@ from comfyrelay.protocol.admin import fleets as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.autoscaling.usage import By
 
 router = admin_router("/usage")
@@ -24,11 +24,11 @@ Last = Annotated[
 ]
 
 
-@router.get("", responses=may_answer(422))
+@router.get("", responses=error_responses(422))
 async def get_usage(
     context: ContextOf, by: By = By.FLEET, first: First = None, last: Last = None
 ) -> Answer[list[wire.Usage]]:
     """Seconds and cost of machines by fleet, workflow or tenant. The last minute may be missing."""
     if first is not None and last is not None and first > last:
         raise InvalidInput(errors={"from": "This must not be after `to`."})
-    return Answer(data=await context.engine.scaling.usage.report(by, first=first, last=last))
+    return Answer(data=await context.engine.autoscaling.usage.report(by, first=first, last=last))

@@ -12,8 +12,8 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import AnyId, Limit, NumberCursor, PlaceCursor, WorkerId
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.parameters import Limit, NumberCursor, TextFilter, WorkerCursor, WorkerId
+from comfyrelay.server.http.problems import error_responses
 
 router = admin_router("/workers")
 # A parked poll is released, and a worker with a job sends heartbeats at least this often.
@@ -22,21 +22,21 @@ SORTS = f"{', '.join(WorkerSort)}; with `-` before it, the other way round"
 Sort = Annotated[str, Query(pattern=f"^-?({'|'.join(WorkerSort)})$", description=SORTS)]
 
 
-@router.get("", responses=may_answer(422))
+@router.get("", responses=error_responses(422))
 async def list_workers(
     context: ContextOf,
     *,
-    fleet: AnyId = None,
+    fleet: TextFilter = None,
     stage: Stage | None = None,
     state: WorkerState | None = None,
-    search: AnyId = None,
+    search: TextFilter = None,
     sort: Sort = "name",
     limit: Limit = 50,
-    cursor: PlaceCursor = None,
+    cursor: WorkerCursor = None,
 ) -> Answer[wire.WorkerPage]:
     """Workers by name. `fleet` is the slug of a fleet. Each word of `search` must be part of an id, a name, a fleet, a
     GPU, a version or an assigned workflow. `counts` are by state, without the filter by state."""
-    found = await context.engine.fleet.views.workers(
+    found = await context.engine.workers.views.workers(
         fleet_slug=fleet,
         stage=stage,
         state=state,
@@ -51,16 +51,16 @@ async def list_workers(
 
 
 # A worker id may contain slashes, so it matches the rest of the path: longer paths come first.
-@router.get("/{worker_id:path}/audit-logs", responses=may_answer(404, 422))
+@router.get("/{worker_id:path}/audit-logs", responses=error_responses(404, 422))
 async def list_worker_audit_logs(
-    worker_id: WorkerId, context: ContextOf, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
+    worker_id: WorkerId, context: ContextOf, event: TextFilter = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.AuditEntry]]:
     """The audit log of a worker, newest first, also after it has deregistered."""
     page = await context.engine.operations.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
     return page_of(page, wire.AuditEntry.of)
 
 
-@router.get("/{worker_id:path}/logs", responses={202: {"model": Answer[wire.WorkerLogs]}, **may_answer(404, 422)})
+@router.get("/{worker_id:path}/logs", responses={202: {"model": Answer[wire.WorkerLogs]}, **error_responses(404, 422)})
 async def worker_logs(worker_id: WorkerId, response: Response, context: ContextOf) -> Answer[wire.WorkerLogs]:
     """The last lines of a worker's log. The request makes the worker send them: 202 until they have arrived. Poll every
     few seconds."""
@@ -71,52 +71,52 @@ async def worker_logs(worker_id: WorkerId, response: Response, context: ContextO
     return Answer(data=data, message="OK" if found.received_at else "The log was requested from the worker.")
 
 
-@router.get("/{worker_id:path}", responses=may_answer(404, 422))
+@router.get("/{worker_id:path}", responses=error_responses(404, 422))
 async def get_worker(worker_id: WorkerId, context: ContextOf) -> Answer[wire.WorkerDetails]:
     """A worker with its workflows, which follow from its fleet, its blocks, and its reported capabilities."""
     return Answer(data=await _worker(context, worker_id))
 
 
-@router.post("/{worker_id:path}/approve", responses=may_answer(404, 422))
+@router.post("/{worker_id:path}/approve", responses=error_responses(404, 422))
 async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Approve a revoked worker again."""
-    await context.engine.fleet.workers.set_approved(worker_id, is_approved=True, by=admin.id)
+    await context.engine.workers.workers.set_approved(worker_id, is_approved=True, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Approved.")
 
 
-@router.post("/{worker_id:path}/revoke", responses=may_answer(404, 422))
+@router.post("/{worker_id:path}/revoke", responses=error_responses(404, 422))
 async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Revoke a worker. Its leases are requeued without penalty, and later reports for them are refused."""
-    await context.engine.fleet.workers.set_approved(worker_id, is_approved=False, by=admin.id)
+    await context.engine.workers.workers.set_approved(worker_id, is_approved=False, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Revoked.")
 
 
-@router.post("/{worker_id:path}/drain", responses=may_answer(404, 422))
+@router.post("/{worker_id:path}/drain", responses=error_responses(404, 422))
 async def drain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Let a worker finish its jobs, and give it no new ones."""
-    await context.engine.fleet.workers.set_draining(worker_id, is_draining=True, by=admin.id)
+    await context.engine.workers.workers.set_draining(worker_id, is_draining=True, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="Draining.")
 
 
-@router.post("/{worker_id:path}/undrain", responses=may_answer(404, 422))
+@router.post("/{worker_id:path}/undrain", responses=error_responses(404, 422))
 async def undrain_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
     """Give a draining worker new jobs again."""
-    await context.engine.fleet.workers.set_draining(worker_id, is_draining=False, by=admin.id)
+    await context.engine.workers.workers.set_draining(worker_id, is_draining=False, by=admin.id)
     return Answer(data=await _worker(context, worker_id), message="No longer draining.")
 
 
-@router.post("/{worker_id:path}/rotate-token", responses=may_answer(404, 422))
+@router.post("/{worker_id:path}/rotate-token", responses=error_responses(404, 422))
 async def rotate_worker_token(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.RotatedToken]:
     """Issue a new token for a worker. It is shown only once. The old token ends within 5 seconds."""
-    token = await context.engine.fleet.workers.rotate_token(worker_id, by=admin.id)
+    token = await context.engine.workers.workers.rotate_token(worker_id, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=wire.RotatedToken(worker_id=worker_id, token=token), message="The old token is no longer valid.")
 
 
 async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
-    view = await context.engine.fleet.views.worker(worker_id)
+    view = await context.engine.workers.views.worker(worker_id)
     return wire.WorkerDetails.of(
         view,
         view.line,

@@ -1,4 +1,4 @@
-"""The request context: the engine and the state of the server."""
+"""The context of all requests: the engine and the state of the server."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Sequence
@@ -17,14 +17,13 @@ from comfyrelay.server.http.metrics import ServerMetrics
 from comfyrelay.server.http.secrets import Secrets
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.engine import Engine
-from comfyrelay.settings import Settings
 
 SESSION_COOKIE = "comfyrelay_session"
 # More attempts per account than per address, so that an attacker cannot easily lock a user out.
 GUESSES_FACTOR = 3
 # After an outage of their receiver, users redeliver many webhooks in a row.
 REDELIVERIES_FACTOR = 6
-About = dict[str, Any] | None
+RunReport = dict[str, Any] | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,63 +32,55 @@ class Owner:
 
     user: User
     secret: str = field(repr=False)
-    # sent by the owner's programs; valid for the lifetime of this process
+    # Sent by the owner's programs, and valid for the lifetime of this process.
     pass_secret: str = field(repr=False)
-    # cookies ignore ports, and two desks must not overwrite each other's session
+    # Unique for each desk: cookies ignore ports, and two desks must not overwrite each other's session.
     session_cookie: str
     worker_ids: Collection[str]
-    # valid for the lifetime of this process, so no other process can register as one of its workers
+    # Valid for the lifetime of this process, so that no other process can register as one of its workers.
     worker_secret: str = field(repr=False)
-    # adds to the report of a run what only the desk knows, by lease
-    about_run: Callable[[str, About], About]
-    # the name of the session of a secret; `None` if it is no longer allowed, even if its token is valid
+    # Adds the desk's own details to the report of a run, by lease token.
+    about_run: Callable[[str, RunReport], RunReport]
+    # Returns the name of the session of a secret; `None` if it is no longer allowed, even if its token is valid.
     session_of: Callable[[str], Awaitable[str | None]]
 
     def is_owner(self, secret: str) -> bool:
-        return any(compare_digest(secret.encode(), each.encode()) for each in (self.secret, self.pass_secret))
+        return any(compare_digest(secret.encode(), own.encode()) for own in (self.secret, self.pass_secret))
 
     def is_worker(self, secret: str) -> bool:
         return compare_digest(secret.encode(), self.worker_secret.encode())
 
 
-@dataclass(kw_only=True)
 class Context:
-    engine: Engine
-    secrets: Secrets
-    # only on a desk
-    owner: Owner | None = None
-    registrations: RateLimit = field(init=False)
-    sign_ins: RateLimit = field(init=False)
-    # attempts per account, from all addresses
-    guesses: RateLimit = field(init=False)
-    # test messages to a webhook URL, per tenant
-    webhook_tests: RateLimit = field(init=False)
-    # redelivered webhooks, per tenant
-    redeliveries: RateLimit = field(init=False)
-    # set when the server stops: parked requests are answered at once
-    stopping: asyncio.Event = field(default_factory=asyncio.Event)
+    """The engine, the secrets and the rate limits of a server. Only a desk has an owner."""
 
-    def __post_init__(self) -> None:
-        self.registrations = RateLimit(self.settings.requests_per_minute)
-        self.sign_ins = RateLimit(self.settings.requests_per_minute)
-        self.guesses = RateLimit(GUESSES_FACTOR * self.settings.requests_per_minute)
-        self.webhook_tests = RateLimit(self.settings.requests_per_minute)
-        self.redeliveries = RateLimit(REDELIVERIES_FACTOR * self.settings.requests_per_minute)
-        self.metrics = ServerMetrics(self.engine)
+    def __init__(self, engine: Engine, secrets: Secrets, owner: Owner | None = None) -> None:
+        self.engine = engine
+        self.settings = engine.settings
+        self.secrets = secrets
+        self.owner = owner
+        per_minute = self.settings.requests_per_minute
+        # Per address.
+        self.registrations = RateLimit(per_minute)
+        self.sign_ins = RateLimit(per_minute)
+        # Per account, from all addresses.
+        self.guesses = RateLimit(GUESSES_FACTOR * per_minute)
+        # Per tenant.
+        self.webhook_tests = RateLimit(per_minute)
+        self.redeliveries = RateLimit(REDELIVERIES_FACTOR * per_minute)
+        # Set when the server stops: parked requests are answered at once.
+        self.stopping = asyncio.Event()
+        self.metrics = ServerMetrics(engine)
         self.user_of: Cached[User] = Cached(self._user)
         self.worker_of: Cached[Worker] = Cached(self._worker)
         self._storage_origins: Sequence[str] | None = None
-
-    @property
-    def settings(self) -> Settings:
-        return self.engine.settings
 
     @property
     def session_cookie(self) -> str:
         return self.owner.session_cookie if self.owner is not None else SESSION_COOKIE
 
     async def storage_origins(self) -> Sequence[str]:
-        """Origins from which browsers load files, in addition to this server; none while storage is unreachable."""
+        """Return the origins of files other than this server; none while storage is unreachable."""
         if self._storage_origins is None:
             try:
                 origin = await self.engine.objects.origin()
@@ -127,7 +118,7 @@ class Context:
         return await self.engine.accounts.sign_in.find_owner(secret)
 
     async def _worker(self, secret: str) -> Worker | None:
-        return await self.engine.fleet.workers.by_token(hash_secret(secret))
+        return await self.engine.workers.workers.by_token(hash_secret(secret))
 
 
 # A coroutine, because FastAPI runs plain functions in a thread, which costs more than most requests.

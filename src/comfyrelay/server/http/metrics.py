@@ -1,4 +1,4 @@
-"""Prometheus metrics. The endpoint is public, so no metric names a tenant, user, job or worker."""
+"""Prometheus metrics. The endpoint is public, so no label names a tenant, user, job or worker."""
 
 import platform
 import time
@@ -22,15 +22,21 @@ BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 NO_ROUTE = "(none)"
 
 # Fleet figure → metric name and help text.
-OF_FLEETS = {
+FLEET_METRICS = {
     "queue_depth": ("queue_depth", "Jobs of the fleet's workflows that are queued or leased."),
-    "backlog_per_instance": ("backlog_per_instance", "The same for each active worker; with none, all of it."),
-    "active_workers": ("active_workers", "Workers that were heard of in the last five minutes."),
-    "available_capacity": ("available_capacity", "Jobs that they could take now."),
-    "job_processing_p50": ("job_processing_p50_seconds", "Median of jobs completed in the last ten minutes."),
-    "error_rate": ("error_rate", "Share of failed ones among the jobs that ended in the last five minutes."),
-    "lease_expired_count": ("leases_expired", "Leases that ran out in the last five minutes."),
-    "spot_interruption_count": ("spot_interruptions", "Jobs given back in five minutes because of Spot."),
+    "backlog_per_instance": (
+        "backlog_per_instance",
+        "Queue depth per active worker; without workers, all of it.",
+    ),
+    "active_workers": ("active_workers", "Workers with a request in the last five minutes."),
+    "available_capacity": ("available_capacity", "Jobs that the active workers could lease now."),
+    "job_processing_p50": ("job_processing_p50_seconds", "Median run time of jobs completed in the last ten minutes."),
+    "error_rate": ("error_rate", "Share of failed jobs among those that ended in the last five minutes."),
+    "lease_expired_count": ("leases_expired", "Leases that expired in the last five minutes."),
+    "spot_interruption_count": (
+        "spot_interruptions",
+        "Jobs requeued by Spot interruptions in five minutes.",
+    ),
 }
 
 
@@ -45,31 +51,32 @@ class ServerMetrics:
         info.info({"version": __version__, "python": platform.python_version()})
         self.requests = Histogram(
             "comfyrelay_request_seconds",
-            "Time until an answer begins, by route and status.",
+            "Time until a response starts, by route and status.",
             ["method", "route", "status"],
             buckets=BUCKETS,
             registry=self.registry,
         )
         self._depth = self._gauge("queue_depth", "Jobs that wait to be leased.", "workflow", "stage")
-        self._age = self._gauge("queue_oldest_seconds", "Age of the oldest job that waits.", "workflow", "stage")
-        self._leases = self._gauge("leases", "Jobs that a worker has leased.", "workflow", "stage")
+        self._age = self._gauge("queue_oldest_seconds", "Age of the oldest waiting job.", "workflow", "stage")
+        self._leases = self._gauge("leases", "Jobs leased by a worker.", "workflow", "stage")
         self._parked = self._gauge("pollers_parked", "Polls that wait for a job in this process.")
         self._suspects = self._gauge(
-            "workflows_blocked_on_several_workers", "Workflows that at least two workers are blocked for."
+            "workflows_blocked_on_several_workers", "Workflows for which at least two workers are blocked."
         )
         self._outbox = self._gauge("outbox_oldest_seconds", "Age of the oldest outbox entry.", "shard", "direction")
-        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks to be delivered.", "shard")
+        self._webhooks = self._gauge("webhooks_undelivered", "Webhooks that are not delivered yet.", "shard")
         self._up = self._gauge("database_up", "Whether the database is reachable.", "database")
         self._fleets = {
-            figure: self._gauge(f"fleet_{name}", about, "fleet", "stage") for figure, (name, about) in OF_FLEETS.items()
+            figure: self._gauge(f"fleet_{name}", about, "fleet", "stage")
+            for figure, (name, about) in FLEET_METRICS.items()
         }
         self.registry.register(_Counts(engine))
 
     async def render(self) -> bytes:
         """Return all metrics in the text format. Values from the databases may be a few seconds old."""
         figures = await self._engine.operations.metrics.figures()
-        fleets = await self._engine.scaling.figures.recent()
-        # no await from here on: concurrent calls must not interleave
+        fleets = await self._engine.autoscaling.figures.recent()
+        # There is no await from here on: concurrent calls must not interleave.
         self._set(figures)
         self._set_fleets(fleets)
         return generate_latest(self.registry)
@@ -79,11 +86,11 @@ class ServerMetrics:
         self._suspects.set(figures.suspects)
         _set_all(self._depth, {(queue.workflow, queue.stage): queue.depth for queue in figures.queues})
         _set_all(self._age, {(queue.workflow, queue.stage): queue.oldest_seconds for queue in figures.queues})
-        _set_all(self._leases, {(each.workflow, each.stage): each.leases for each in figures.leased})
+        _set_all(self._leases, {(queue.workflow, queue.stage): queue.leases for queue in figures.leased})
         _set_all(self._up, {(name,): is_up for name, is_up in figures.up.items()})
-        _set_all(self._webhooks, {(name,): each.undelivered_webhooks for name, each in figures.shards.items()})
+        _set_all(self._webhooks, {(name,): shard.undelivered_webhooks for name, shard in figures.shards.items()})
         ages: dict[tuple[str, ...], float] = {
-            (name, "to_queue"): each.submission_seconds for name, each in figures.shards.items()
+            (name, "to_queue"): shard.submission_seconds for name, shard in figures.shards.items()
         }
         if figures.up[self._engine.databases.central.name]:
             ages |= {
@@ -107,7 +114,7 @@ class _Counts(Collector):
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        ended = CounterMetricFamily("comfyrelay_jobs_ended", "Jobs by how they ended.", labels=["status"])
+        ended = CounterMetricFamily("comfyrelay_jobs_ended", "Ended jobs by final status.", labels=["status"])
         for status in sorted(TERMINAL_JOB):
             ended.add_metric([status], self._engine.operations.metrics.ended[status])
         yield ended
@@ -117,26 +124,26 @@ class _Counts(Collector):
         for kind in sorted(SAFE):
             repaired.add_metric([kind], self._engine.operations.auto_repair.repaired[kind])
         yield repaired
-        about = "Attempts to deliver a webhook, by what came of them: pending ones are tried again."
+        about = "Attempts to deliver a webhook by status. Pending deliveries are retried."
         sent = CounterMetricFamily("comfyrelay_webhook_attempts", about, labels=["status"])
-        for word in DeliveryStatus:
-            sent.add_metric([word], self._engine.webhooks.deliveries.attempts[word])
+        for delivery_status in DeliveryStatus:
+            sent.add_metric([delivery_status], self._engine.webhooks.deliveries.attempts[delivery_status])
         yield sent
-        usage = self._engine.scaling.usage
-        about = "Seconds of machines' slots, by what they went into, as far as this process counted them."
+        usage = self._engine.autoscaling.usage
+        about = "Seconds of machine slots by use, as counted by this process."
         seconds = CounterMetricFamily("comfyrelay_fleet_gpu_seconds", about, labels=["fleet", "stage", "kind"])
         for labels, value in sorted(usage.gpu_seconds.items()):
             seconds.add_metric([*labels], value)
         yield seconds
-        about = "What those seconds cost, in the currency of the prices."
+        about = "Cost of these seconds, in the currency of the prices."
         cost = CounterMetricFamily("comfyrelay_fleet_cost", about, labels=["fleet", "stage"])
-        for place, value in sorted(usage.cost.items()):
-            cost.add_metric(list(place), value)
+        for labels, value in sorted(usage.cost.items()):
+            cost.add_metric([*labels], value)
         yield cost
 
 
 class Latencies:
-    """MetricsReader each request until its response starts, because streams and downloads may last long."""
+    """Measures each request until its response starts, because streams and downloads may last long."""
 
     def __init__(self, app: ASGIApp, metrics: ServerMetrics) -> None:
         self._app = app
@@ -146,32 +153,32 @@ class Latencies:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began = time.perf_counter()
+        started_at = time.perf_counter()
         is_answered = False
 
-        async def answer(message: Message) -> None:
+        async def send_and_measure(message: Message) -> None:
             nonlocal is_answered
             if message["type"] == "http.response.start" and not is_answered:
                 is_answered = True
-                self._observe(scope, message["status"], began)
+                self._observe(scope, message["status"], started_at)
             await send(message)
 
         try:
-            await self._app(scope, receive, answer)
+            await self._app(scope, receive, send_and_measure)
         except Exception:
             if not is_answered:
-                self._observe(scope, 500, began)
+                self._observe(scope, 500, started_at)
             raise
 
-    def _observe(self, scope: Scope, status: int, began: float) -> None:
-        # the route template, because paths contain ids and are unbounded
+    def _observe(self, scope: Scope, status: int, started_at: float) -> None:
+        # The label is the route template: paths contain ids and are unbounded.
         route = getattr(scope.get("route"), "path", NO_ROUTE)
         method = scope["method"] if route != NO_ROUTE else NO_ROUTE
-        self._requests.labels(method, route, str(status)).observe(time.perf_counter() - began)
+        self._requests.labels(method, route, str(status)).observe(time.perf_counter() - started_at)
 
 
 def _set_all(gauge: Gauge, values: Mapping[tuple[str, ...], float]) -> None:
-    """Set all values, and remove the labels that no longer have one."""
+    """Replace all values of a gauge."""
     gauge.clear()
     for labels, value in values.items():
         gauge.labels(*labels).set(value)

@@ -3,24 +3,23 @@
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import WorkerSlot
 from comfyrelay.server.http.auth import Admin
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Limit, TextCursor
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
 from comfyrelay.services.workers.slots import SlotView
 
-router = Router(prefix="/api/slots", tags=["slots"], route_class=BodyRoute)
+router = user_router("/api/slots", "slots")
 
 
-@router.get("", responses=may_answer(401, 403, 422, 503))
+@router.get("", responses=error_responses(403, 422))
 async def slots(
     context: ContextOf, _admin: Admin, limit: Limit = 100, cursor: TextCursor = None
 ) -> Answer[Page[WorkerSlot]]:
     """The slots of up to `limit` workers by id, one for each job that a worker runs at once. For the owner of a desk,
     or administrators of a server, because they show jobs of all tenants."""
-    return page_of(await context.engine.fleet.slots.page(cursor=cursor, limit=limit), _body)
+    return page_of(await context.engine.workers.slots.page(cursor=cursor, limit=limit), _body)
 
 
 def _body(view: SlotView) -> WorkerSlot:

@@ -15,12 +15,12 @@ from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unaut
 from comfyrelay.protocol import worker as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.auth import CurrentWorker, PollingWorker, authenticate_worker
-from comfyrelay.server.http.bodies import BodyRoute, large_body, read_body
+from comfyrelay.server.http.bodies import large_body, read_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
-from comfyrelay.server.worker.urls import leased_job
+from comfyrelay.server.worker.leased_job import leased_job
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.leasing import LeaseRequest
@@ -35,7 +35,7 @@ SHORTEST_SHARE = 0.5
 # The response of EC2 at `dynamic/instance-identity/rsa2048`, without line breaks.
 IDENTITY_HEADER = "X-Instance-Identity"
 _BYTES = {"type": "string", "format": "binary"}
-router = Router(prefix="/api/worker", tags=["worker"], route_class=BodyRoute)
+router = Router(prefix="/api/worker", tags=["worker"])
 
 
 async def _with_fleet_secret(request: Request, context: Context) -> None:
@@ -49,7 +49,7 @@ async def _with_fleet_secret(request: Request, context: Context) -> None:
         return
     if secret or IDENTITY_HEADER not in request.headers:
         raise Unauthorized("The fleet secret is wrong.")
-    context.engine.fleet.identities.read(request.headers[IDENTITY_HEADER])
+    context.engine.workers.identities.read(request.headers[IDENTITY_HEADER])
 
 
 def _count_try(request: Request, context: Context) -> None:
@@ -62,7 +62,7 @@ def _count_try(request: Request, context: Context) -> None:
 @router.post(
     "/register",
     status_code=status.HTTP_201_CREATED,
-    responses={200: {"model": Answer[wire.WouldRegister]}, **may_answer(401, 403, 404, 409, 422, 429, 503)},
+    responses={200: {"model": Answer[wire.WouldRegister]}, **error_responses(401, 403, 404, 409, 422, 429, 503)},
 )
 @large_body(_with_fleet_secret)
 async def register(
@@ -80,23 +80,23 @@ async def register(
     is_own = _is_own_worker(context, body.worker_id, x_fleet_secret)
     identity = None
     if x_instance_identity and not x_fleet_secret:
-        identity = context.engine.fleet.identities.read(x_instance_identity)
-        context.engine.fleet.identities.require(identity, worker_id=body.worker_id, stage=body.stage)
+        identity = context.engine.workers.identities.read(x_instance_identity)
+        context.engine.workers.identities.require(identity, worker_id=body.worker_id, stage=body.stage)
     elif not is_own and not context.secrets.accepts(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
     if body.protocol < wire.OLDEST_PROTOCOL:
         raise InvalidInput(errors={"protocol": _too_old(body.protocol)})
-    await context.engine.fleet.instances.check(body.worker_id)
+    await context.engine.workers.instances.check(body.worker_id)
     if body.dry_run:
         response.status_code = status.HTTP_200_OK
         return Answer(data=await _try_to_register(context, body), message="Nothing was registered.")
     if is_own:
         # the desk's worker may have lost its token; its leases under the old token end
         with suppress(NotFound):
-            await context.engine.fleet.workers.deregister(body.worker_id, reason="registered again")
+            await context.engine.workers.workers.deregister(body.worker_id, reason="registered again")
         context.forget_worker(body.worker_id)
     token = secrets.token_hex(32)
-    registered = await context.engine.fleet.workers.register(
+    registered = await context.engine.workers.workers.register(
         **body.fields(but=("registration_key", "dry_run")),
         key=body.registration_key,
         token_hash=hash_secret(token),
@@ -109,7 +109,7 @@ async def register(
     return Answer(data=data, message="Registered.")
 
 
-@router.post("/poll", responses=may_answer(401, 403, 422, 503))
+@router.post("/poll", responses=error_responses(401, 403, 422, 503))
 @large_body(authenticate_worker)
 async def poll(
     body: wire.PollRequest, request: Request, context: ContextOf, worker: PollingWorker
@@ -127,12 +127,12 @@ async def poll(
         token_hash=worker.token_hash,
     )
     _note_devices(context, worker, body.devices)
-    context.engine.fleet.slots.note_warm(worker.worker_id, body.warm_workflow_hashes)
+    context.engine.workers.slots.note_warm(worker.worker_id, body.warm_workflow_hashes)
     if body.max_concurrency not in (None, worker.max_concurrency):
-        await context.engine.fleet.workers.note_slots(worker.worker_id, body.max_concurrency)
+        await context.engine.workers.workers.note_slots(worker.worker_id, body.max_concurrency)
         context.forget_worker(worker.worker_id)
     if body.capabilities is not None:
-        await context.engine.fleet.workers.note_capabilities(worker, body.capabilities)
+        await context.engine.workers.workers.note_capabilities(worker, body.capabilities)
     wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS))
     logs = context.engine.queue.worker_logs
     wants_logs = logs.should_request(worker.worker_id)
@@ -142,7 +142,7 @@ async def poll(
     return Answer(data=data, message="Here is a job." if answer.job else "There is no job.")
 
 
-@router.post("/heartbeat", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/heartbeat", responses=error_responses(401, 403, 404, 422, 503))
 @large_body(authenticate_worker)
 async def heartbeat(
     body: wire.HeartbeatRequest, request: Request, context: ContextOf, worker: CurrentWorker
@@ -197,7 +197,7 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
     return {"preview_url": offer.url, "preview_headers": offer.headers, "preview_seconds": offer.seconds}
 
 
-@router.post("/complete", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/complete", responses=error_responses(401, 403, 404, 422, 503))
 @large_body(authenticate_worker)
 async def complete(body: wire.CompleteRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """Complete the job; its output is uploaded. 422 if the output is missing or unreadable: the lease stays valid."""
@@ -207,7 +207,7 @@ async def complete(body: wire.CompleteRequest, context: ContextOf, worker: Curre
     return _settled(await context.engine.queue.outputs.complete(report))
 
 
-@router.post("/fail", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/fail", responses=error_responses(401, 403, 404, 422, 503))
 @large_body(authenticate_worker)
 async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """Fail the job; final without a `fault`. With the fault `worker` it is retried elsewhere, if attempts are left."""
@@ -224,14 +224,14 @@ async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker
     )
 
 
-@router.post("/requeue", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/requeue", responses=error_responses(401, 403, 404, 422, 503))
 @large_body(authenticate_worker)
 async def requeue(body: wire.RequeueRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
     """Return a job without penalty: the machine shuts down, or the server requested it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
 
 
-@router.post("/definitions", responses=may_answer(401, 403, 422, 503))
+@router.post("/definitions", responses=error_responses(401, 403, 422, 503))
 async def has_definitions(
     body: wire.HasDefinitions, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.KnownDefinitions]:
@@ -243,7 +243,7 @@ async def has_definitions(
 
 @router.put(
     "/definitions/{sha256}",
-    responses=may_answer(401, 403, 408, 413, 422, 503),
+    responses=error_responses(401, 403, 408, 413, 422, 503),
     openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": True}},
 )
 @large_body(authenticate_worker)
@@ -257,17 +257,17 @@ async def send_definitions(
     return Answer(data=wire.KnownDefinitions(is_known=True), message="Stored.")
 
 
-@router.post("/logs", responses=may_answer(401, 403, 422, 503))
+@router.post("/logs", responses=error_responses(401, 403, 422, 503))
 async def send_logs(body: wire.LogsRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.KeptLogs]:
     """Send the last lines of the worker's log, after a response has requested them."""
     await context.engine.queue.worker_logs.store(worker.worker_id, body.lines)
     return Answer(data=wire.KeptLogs(lines=len(body.lines)), message="Thank you.")
 
 
-@router.post("/deregister", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/deregister", responses=error_responses(401, 403, 404, 422, 503))
 async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Released]:
     """Leave the fleet. Leases that are still held are requeued."""
-    released = await context.engine.fleet.workers.deregister(worker.worker_id, reason=body.reason)
+    released = await context.engine.workers.workers.deregister(worker.worker_id, reason=body.reason)
     context.forget_worker(worker.worker_id)
     return Answer(data=wire.Released(released=released), message="Deregistered.")
 
@@ -275,7 +275,7 @@ async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: C
 def _note_devices(context: Context, worker: Worker, devices: list[wire.Device] | None) -> None:
     if devices is not None:
         told = [device.model_dump(exclude_none=True) for device in devices]
-        context.engine.fleet.slots.note(worker.worker_id, told)
+        context.engine.workers.slots.note(worker.worker_id, told)
 
 
 def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
@@ -289,7 +289,7 @@ def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
 
 
 async def _try_to_register(context: Context, body: wire.RegisterRequest) -> wire.WouldRegister:
-    assigned = await context.engine.fleet.workers.try_to_register(
+    assigned = await context.engine.workers.workers.try_to_register(
         worker_id=body.worker_id, fleet_slug=body.fleet_slug, stage=body.stage, workflow_slugs=body.workflow_slugs
     )
     return wire.WouldRegister.of(
@@ -297,7 +297,7 @@ async def _try_to_register(context: Context, body: wire.RegisterRequest) -> wire
         token="",
         workflows_assigned=assigned,
         protocol=wire.PROTOCOL,
-        lacking=await context.engine.catalogue.workflows.find_missing(assigned, body.capabilities),
+        missing=await context.engine.catalogue.workflows.find_missing(assigned, body.capabilities),
     )
 
 

@@ -14,13 +14,13 @@ from comfyrelay.services.outbox import Outbox
 from comfyrelay.services.queue import Queue
 from comfyrelay.services.workers import WorkerServices
 
-__all__ = ["Scaling"]
+__all__ = ["Autoscaling"]
 
 LEADER = "scaling"
 
 
-class Scaling:
-    def __init__(self, context: ServiceContext, fleet: WorkerServices, outbox: Outbox, queue: Queue) -> None:
+class Autoscaling:
+    def __init__(self, context: ServiceContext, workers: WorkerServices, outbox: Outbox, queue: Queue) -> None:
         databases, stale_seconds = context.databases, context.settings.worker_stale_seconds
         places = WorkerLimits(
             of_fleet=context.settings.max_fleet_workers,
@@ -31,10 +31,10 @@ class Scaling:
         self.wakeup = context.notify_channel.subscribe()
         self.leadership = Leadership(databases, LEADER)
         self.snapshots = Observations(databases, stale_seconds=stale_seconds, places=places)
-        self.machines = Machines(databases, self.leadership, fleet.workers, stale_seconds=stale_seconds)
+        self.machines = Machines(databases, self.leadership, workers.workers, stale_seconds=stale_seconds)
         self.durations = Durations(self.leadership)
         self.history = History(databases)
-        self.views = ScalingViews(databases, self.snapshots, self.leadership, fleet.fleets)
+        self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets)
         self.figures = FiguresOfFleets(databases)
         self.usage = UsageService(databases)
         self.bursting = Bursting(

@@ -4,9 +4,9 @@ from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 
-from comfyrelay.domain.autoscaling.burst import BurstRunner, BurstSnapshot, Money, WaitingJob, accepted_wait
+from comfyrelay.domain.autoscaling.burst import BurstBudget, BurstInput, BurstRunner, WaitingJob, accepted_wait
 from comfyrelay.domain.autoscaling.limits import headroom
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, ObservedMachine
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.workers import FleetRecord
@@ -27,7 +27,7 @@ from comfyrelay.store.database import Tx
 
 # Jobs per workflow to consider; later ones are considered once these have gone.
 QUEUED_AT_ONCE = 2000
-NOTHING = BurstSnapshot(here=(), cloud=(), queue=())
+NOTHING = BurstInput(here=(), cloud=(), queue=())
 
 
 async def take_snapshot(
@@ -36,11 +36,11 @@ async def take_snapshot(
     *,
     may_burst: Set[int],
     gone: Set[int],
-    money: Money,
+    money: BurstBudget,
     down_shards: Collection[str],
     stale_seconds: float,
     places: WorkerLimits,
-) -> BurstSnapshot:
+) -> BurstInput:
     """`may_burst` are workflows whose jobs may go to the cloud, `gone` those with jobs there; spending is added to
     `money`."""
     workers = await bursts.serving(tx, stage=stage, stale_seconds=stale_seconds)
@@ -88,7 +88,7 @@ async def take_snapshot(
         ).items()
     }
     spent = await bursts.spent(tx)
-    return BurstSnapshot(
+    return BurstInput(
         here=[
             *await _runners(tx, workers, there, Provider.SELF_HOSTED, stale_seconds=stale_seconds),
             *[runner for fleet in fleets for runner in _coming(fleet, found[fleet.id])],
@@ -117,7 +117,7 @@ def _job(row: WaitingDispatch, may_burst: Set[int], predictions: Predictions, no
 async def _runners(
     tx: Tx,
     workers: Sequence[ServingWorker],
-    there: Mapping[str, SeenMachine],
+    there: Mapping[str, ObservedMachine],
     provider: Provider,
     *,
     stale_seconds: float,
@@ -146,14 +146,14 @@ def _makes_machines(fleet: FleetRecord) -> bool:
     return is_made and not scaling.is_paused and not scaling.is_dry_run
 
 
-def _coming(fleet: FleetRecord, found: SeenFleet) -> list[BurstRunner]:
+def _coming(fleet: FleetRecord, found: ObservedFleet) -> list[BurstRunner]:
     """Booting machines, and one that could be ordered at any moment, so that no job goes to the cloud before it is
     ordered. It is left out if limits, refusals or the circuit breaker prevent its launch."""
     booting = [machine for machine in found.machines if machine.state is MachineState.BOOTING]
     space = headroom(found)
     if _makes_machines(fleet) and space.launches > 0:
         booting.append(
-            SeenMachine(
+            ObservedMachine(
                 id="next",
                 state=MachineState.BOOTING,
                 speed=space.instance_type.speed,

@@ -1,6 +1,6 @@
 """Learn job durations from the audit log; settling needs no extra write."""
 
-from comfyrelay.domain.autoscaling.learning import NOTHING_LEARNT, UNKNOWN_SECONDS, Duration
+from comfyrelay.domain.autoscaling.learning import NO_RUNS, UNKNOWN_SECONDS, Duration
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import durations, machines, observations
@@ -73,7 +73,7 @@ async def _write(tx: Tx, done: list[Completed]) -> None:
         seconds = job.seconds * speeds.get(job.worker_id, 1.0)
         for effect_id in {ALL, job.effect_id or ALL}:
             key = (job.workflow_id, effect_id)
-            found[key] = found.get(key, NOTHING_LEARNT).with_one_more(seconds)
+            found[key] = found.get(key, NO_RUNS).including(seconds)
             changed.add(key)
     await durations.write(
         tx,

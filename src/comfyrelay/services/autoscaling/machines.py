@@ -10,7 +10,7 @@ from comfyrelay.domain.autoscaling import learning
 from comfyrelay.domain.autoscaling.decision_records import reason_class
 from comfyrelay.domain.autoscaling.machines import MachineEndReason, MachineRecord
 from comfyrelay.domain.autoscaling.plan import FleetPlan
-from comfyrelay.domain.autoscaling.reconcile import Reconciled, RegisteredWorker, Sighting, price_of, reconcile
+from comfyrelay.domain.autoscaling.reconcile import ProviderMachine, Reconciled, RegisteredWorker, price_of, reconcile
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.workers import FleetRecord
@@ -69,7 +69,7 @@ class Machines:
         self._missing_since: dict[int, dict[str, datetime]] = {}
 
     async def reconcile(
-        self, fleet: FleetRecord, sightings: Sequence[Sighting] | None, *, types: Sequence[InstanceType] = ()
+        self, fleet: FleetRecord, sightings: Sequence[ProviderMachine] | None, *, types: Sequence[InstanceType] = ()
     ) -> Due:
         """Record what became of a fleet's machines, and mark useless ones for termination.
 
@@ -191,7 +191,7 @@ class Machines:
     async def note_launched(
         self,
         wanted: Sequence[MachineRecord],
-        launched: Mapping[str, Sighting],
+        launched: Mapping[str, ProviderMachine],
         refused: Mapping[str, tuple[str, str]],
         *,
         types: Sequence[InstanceType] = (),
@@ -296,7 +296,7 @@ def new_key() -> str:
     return f"m{secrets.token_hex(8)}"
 
 
-def _not_ahead(each: Sighting, now: datetime) -> Sighting:
+def _not_ahead(each: ProviderMachine, now: datetime) -> ProviderMachine:
     """Clamp a launch time in the future to now: otherwise the machine would never age."""
     return replace(each, launched_at=now) if each.launched_at is not None and each.launched_at > now else each
 
@@ -305,7 +305,7 @@ def _prices(types: Sequence[InstanceType]) -> dict[str, float]:
     return {type_.name: type_.price_per_hour for type_ in types}
 
 
-def _adopted(each: Sighting, prices: Mapping[str, float]) -> dict[str, Any]:
+def _adopted(each: ProviderMachine, prices: Mapping[str, float]) -> dict[str, Any]:
     launched_at = each.launched_at or ...
     return {
         "key": each.key or each.id,

@@ -13,14 +13,20 @@ import structlog
 
 from comfyrelay.domain.autoscaling import baseline, learning
 from comfyrelay.domain.autoscaling.machines import MachineRecord
-from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork, SeenFleet, SeenMachine, Snapshot
+from comfyrelay.domain.autoscaling.observation import (
+    MachineState,
+    ObservedFleet,
+    ObservedMachine,
+    QueuedWork,
+    StageSnapshot,
+)
 from comfyrelay.domain.autoscaling.spec import InstanceType, MachineProviderName, Policy, ScalingSpec
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.durations import Predictions
 from comfyrelay.services.databases import Databases
 from comfyrelay.store.central.autoscaling import machines, observations
-from comfyrelay.store.central.autoscaling.observations import SeenLease, SeenWorker, WaitingWork
+from comfyrelay.store.central.autoscaling.observations import ObservedLease, ObservedWorker, WaitingWork
 from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.workers import workers
 from comfyrelay.store.central.workers.workers import serves
@@ -42,7 +48,7 @@ class StageSeen:
     """An observation and its rows."""
 
     stage: str
-    snapshot: Snapshot
+    snapshot: StageSnapshot
     fleets: Mapping[str, FleetRecord]
     # by fleet id
     machines: Mapping[int, Sequence[MachineRecord]]
@@ -66,8 +72,8 @@ class Rows:
 
     now: datetime
     waiting: Sequence[WaitingWork] = ()
-    workers: Mapping[int, Sequence[SeenWorker]]
-    leases: Mapping[str, Sequence[SeenLease]]
+    workers: Mapping[int, Sequence[ObservedWorker]]
+    leases: Mapping[str, Sequence[ObservedLease]]
     machines: Mapping[int, Sequence[MachineRecord]]
     newest: Mapping[int, Sequence[MachineRecord]]
     workflows: Mapping[int, set[int]]
@@ -97,7 +103,7 @@ class _Bursts:
     """What a fleet has learnt about first arrivals of these workflows."""
 
     workflows: frozenset[int]
-    following: learning.Following = field(default_factory=learning.Following)
+    following: learning.FollowingJobs = field(default_factory=learning.FollowingJobs)
     counted: int = 0
 
 
@@ -145,7 +151,7 @@ class Observations:
                 await self._count_arrivals(tx)
         return StageSeen(
             stage=stage,
-            snapshot=Snapshot(
+            snapshot=StageSnapshot(
                 now=rows.now,
                 work=self._work(stage, rows),
                 fleets=[self._fleet_or_why(each, rows, can_launch=can_launch, types_of=types_of) for each in fleets],
@@ -204,7 +210,7 @@ class Observations:
                     seconds=seconds,
                     seconds_per_job=seconds / jobs if jobs else rows.predictions.seconds(workflow),
                     jobs_per_second=rate.at(rows.now),
-                    arrivals_seconds=rate.seen_seconds(),
+                    arrivals_seconds=rate.observed_seconds(),
                 )
             )
         return found
@@ -216,7 +222,7 @@ class Observations:
         *,
         can_launch: Callable[[FleetRecord], bool],
         types_of: Callable[[FleetRecord], Sequence[InstanceType]],
-    ) -> SeenFleet:
+    ) -> ObservedFleet:
         try:
             return self._fleet(fleet, rows, can_launch=can_launch(fleet), types=types_of(fleet))
         except Exception as error:
@@ -224,9 +230,13 @@ class Observations:
             log.exception("scaling.fleet_unreadable", fleet=fleet.slug, stage=fleet.stage)
             why = f"{type(error).__name__}: {error}"
             workflows = frozenset(rows.workflows.get(fleet.id, ()))
-            return SeenFleet(slug=fleet.slug, workflows=workflows, scaling=ScalingSpec(is_paused=True, unreadable=why))
+            return ObservedFleet(
+                slug=fleet.slug, workflows=workflows, scaling=ScalingSpec(is_paused=True, unreadable=why)
+            )
 
-    def _fleet(self, fleet: FleetRecord, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType]) -> SeenFleet:
+    def _fleet(
+        self, fleet: FleetRecord, rows: Rows, *, can_launch: bool, types: Sequence[InstanceType]
+    ) -> ObservedFleet:
         found = seen_fleet(fleet, rows, types=types)
         alarms = self._alarms(fleet, rows, found.machines)
         return replace(
@@ -238,7 +248,7 @@ class Observations:
             low_seconds=None if alarms is None else alarms.low_seconds(rows.now.timestamp()),
         )
 
-    def _alarms(self, fleet: FleetRecord, rows: Rows, found: Sequence[SeenMachine]) -> baseline.Alarms | None:
+    def _alarms(self, fleet: FleetRecord, rows: Rows, found: Sequence[ObservedMachine]) -> baseline.Alarms | None:
         """For the `reference` policy only."""
         if fleet.scaling_spec.policy is not Policy.REFERENCE:
             return None
@@ -264,7 +274,7 @@ class Observations:
         bursts.counted = arrivals.count
         return bursts.following.jobs()
 
-    def _idle_seconds(self, fleet: FleetRecord, rows: Rows, found: Sequence[SeenMachine]) -> float | None:
+    def _idle_seconds(self, fleet: FleetRecord, rows: Rows, found: Sequence[ObservedMachine]) -> float | None:
         workflows = rows.workflows.get(fleet.id, set())
         is_wanted = any(each.workflow_id in workflows for each in rows.waiting)
         if is_wanted or any(each.leases for each in found):
@@ -286,7 +296,7 @@ def seen_fleet(
     *,
     types: Sequence[InstanceType] | None = None,
     providers: Sequence[Provider] = (Provider.SELF_HOSTED,),
-) -> SeenFleet:
+) -> ObservedFleet:
     """A fleet as stored, without its idle time. Foreign workers count if they serve one of these providers."""
     spec, newest = fleet.machine_spec, rows.newest[fleet.id]
     types = types if types is not None else spec.instance_types
@@ -301,22 +311,22 @@ def seen_fleet(
     booting = sum(
         machine.registered_at is None for id_, its in rows.machines.items() if id_ != fleet.id for machine in its
     )
-    return SeenFleet(
+    return ObservedFleet(
         slug=fleet.slug,
         workflows=frozenset(rows.workflows.get(fleet.id, ())),
         scaling=fleet.scaling_spec,
         machines=found,
         can_register=bool(rows.workflows.get(fleet.id)) or (fleet.stage, fleet.slug) == places.default_fleet,
         max_workers=places.of_fleet if fleet.max_workers is None else fleet.max_workers,
-        max_workers_of_all=places.of_all,
-        workers_beside=len(registered - by_worker(found, ordered).keys()),
+        max_workers_of_all_fleets=places.of_all,
+        workers_without_machine=len(registered - by_worker(found, ordered).keys()),
         workers_elsewhere=max(0, rows.all_workers - len(registered)) + booting,
         instance_types=available.types,
-        all_refused=available.all_refused,
+        all_types_refused=available.all_types_refused,
         refusal=available.refusal,
         slots=spec.slots,
         boot_seconds=boot,
-        is_done_elsewhere=spec.provider is MachineProviderName.KUBERNETES,
+        is_scaled_externally=spec.provider is MachineProviderName.KUBERNETES,
         launches_ago=learning.launches_ago(newest, rows.now),
         failed_boots=len(failed),
         failed_boot_seconds_ago=min(
@@ -326,7 +336,7 @@ def seen_fleet(
     )
 
 
-def by_worker(found: Sequence[SeenMachine], ordered: Sequence[MachineRecord]) -> dict[str, SeenMachine]:
+def by_worker(found: Sequence[ObservedMachine], ordered: Sequence[MachineRecord]) -> dict[str, ObservedMachine]:
     """Machines of a fleet by the ids of their workers."""
     workers, prefix = {each.key: each.worker for each in ordered}, foreign_id("")
     return {workers.get(each.id) or each.id.removeprefix(prefix): each for each in found}
@@ -347,7 +357,7 @@ class _ObservedFleet:
         # cached: queried for each lease, mostly for the same few
         self._expected = cache(rows.predictions.seconds)
 
-    def machines(self, providers: Sequence[Provider]) -> list[SeenMachine]:
+    def machines(self, providers: Sequence[Provider]) -> list[ObservedMachine]:
         own = {machine.worker for machine in self._machines}
         foreign = [
             worker
@@ -360,13 +370,13 @@ class _ObservedFleet:
             return [*ordered, *(self._in_cluster(each) for each in foreign)]
         return [*ordered, *(self._foreign(each) for each in foreign)]
 
-    def _ordered(self, machine: MachineRecord) -> SeenMachine:
+    def _ordered(self, machine: MachineRecord) -> ObservedMachine:
         worker = self._workers.get(machine.worker)
         kind = self._types.get(machine.instance_type or "")
         age = _since(machine.ordered_at, self._rows.now)
         state = self._state(machine, worker)
         price = machine.price_per_hour if machine.price_per_hour is not None else kind.price_per_hour if kind else 0.0
-        return SeenMachine(
+        return ObservedMachine(
             id=machine.key,
             state=state,
             instance_type=machine.instance_type,
@@ -380,16 +390,18 @@ class _ObservedFleet:
             age_seconds=age,
         )
 
-    def _foreign(self, worker: SeenWorker) -> SeenMachine:
+    def _foreign(self, worker: ObservedWorker) -> ObservedMachine:
         """Capacity that is not ours to terminate: never idle for long."""
         kind = self._types.get(worker.instance_type or "")
         speed = kind.speed if kind else 1.0
         return self._unordered(worker, foreign_id(worker.worker_id), speed=speed, is_foreign=True)
 
-    def _unordered(self, worker: SeenWorker, id_: str, *, speed: float, is_foreign: bool = False) -> SeenMachine:
+    def _unordered(
+        self, worker: ObservedWorker, id_: str, *, speed: float, is_foreign: bool = False
+    ) -> ObservedMachine:
         takes = worker.is_approved and not worker.is_draining
         leases = self._rows.leases.get(worker.worker_id, ())
-        return SeenMachine(
+        return ObservedMachine(
             id=id_,
             state=_working(len(leases)) if takes else MachineState.DRAINING,
             instance_type=worker.instance_type,
@@ -401,7 +413,7 @@ class _ObservedFleet:
             is_foreign=is_foreign,
         )
 
-    def _in_cluster(self, worker: SeenWorker) -> SeenMachine:
+    def _in_cluster(self, worker: ObservedWorker) -> ObservedMachine:
         """A pod, named like its worker.
 
         It was not ordered here and ends when the cluster scales in. It is billed as the fleet's first type unless it
@@ -415,7 +427,7 @@ class _ObservedFleet:
             idle_seconds=self._idle(worker) if found.state is MachineState.READY else 0.0,
         )
 
-    def _state(self, machine: MachineRecord, worker: SeenWorker | None) -> MachineState:
+    def _state(self, machine: MachineRecord, worker: ObservedWorker | None) -> MachineState:
         if machine.ending_at is not None:
             return MachineState.DRAINING
         if worker is None:
@@ -424,13 +436,13 @@ class _ObservedFleet:
             return MachineState.DRAINING
         return _working(len(self._leases(worker)))
 
-    def _leases(self, worker: SeenWorker | None) -> Sequence[SeenLease]:
+    def _leases(self, worker: ObservedWorker | None) -> Sequence[ObservedLease]:
         return self._rows.leases.get(worker.worker_id, ()) if worker else ()
 
-    def _idle(self, worker: SeenWorker | None) -> float:
+    def _idle(self, worker: ObservedWorker | None) -> float:
         return _since(worker.last_at or worker.created_at, self._rows.now) if worker else 0.0
 
-    def _busy_seconds_left(self, worker: SeenWorker | None, speed: float) -> float:
+    def _busy_seconds_left(self, worker: ObservedWorker | None, speed: float) -> float:
         leases = self._leases(worker)
         if worker is None or not leases:
             return 0.0
@@ -441,7 +453,7 @@ class _ObservedFleet:
         return left / min(len(leases), worker.max_concurrency)
 
 
-def _serves_any(worker: SeenWorker, providers: Sequence[Provider]) -> bool:
+def _serves_any(worker: ObservedWorker, providers: Sequence[Provider]) -> bool:
     return any(serves(worker.providers, provider) for provider in providers)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from comfyrelay.domain.autoscaling.decide import decide
 from comfyrelay.domain.autoscaling.limits import cost_per_hour
 from comfyrelay.domain.autoscaling.machines import Leader, ScalingDecision
-from comfyrelay.domain.autoscaling.observation import MachineState, SeenFleet, SeenMachine
+from comfyrelay.domain.autoscaling.observation import MachineState, ObservedFleet, ObservedMachine
 from comfyrelay.domain.autoscaling.plan import FleetPlan
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.workers import FleetRecord
@@ -16,7 +16,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.autoscaling.observations import Observations, StageSeen
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.workers.fleets import Fleets
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import decisions
@@ -25,14 +25,14 @@ from comfyrelay.store.central.autoscaling import decisions
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ScalingView:
     fleet: FleetRecord
-    seen: SeenFleet
+    seen: ObservedFleet
     queued_jobs: int
     queued_seconds: float
     leader: Leader | None
     decision: ScalingDecision | None
 
     @property
-    def machines(self) -> Sequence[SeenMachine]:
+    def machines(self) -> Sequence[ObservedMachine]:
         return self.seen.machines
 
     @property
@@ -76,18 +76,18 @@ class ScalingViews:
 
     async def decisions(
         self, stage: Stage, slug: str, *, cursor: int | None = None, limit: int
-    ) -> Listed[ScalingDecision]:
+    ) -> ResultPage[ScalingDecision]:
         """Decisions for a fleet, newest first."""
         async with self._databases.central.read() as tx:
             fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
             if fleet is None:
                 raise NotFound(f"There is no {stage} fleet {slug!r}.")
             found, before = await decisions.page(tx, fleet.id, before_id=cursor, limit=limit)
-        return Listed(items=found, next_cursor=None if before is None else str(before))
+        return ResultPage(items=found, next_cursor=None if before is None else str(before))
 
     async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> FleetRecord:
         """Pause autoscaling: nothing is launched or terminated; jobs and workers continue."""
-        return await self._fleets.change(stage=stage, slug=slug, changes={"scaling": {"is_paused": is_paused}})
+        return await self._fleets.change(stage=stage, slug=slug, changes={"autoscaling": {"is_paused": is_paused}})
 
     async def _view(self, fleet: FleetRecord, seen: StageSeen) -> ScalingView:
         snapshot = seen.snapshot

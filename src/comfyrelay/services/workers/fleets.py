@@ -19,7 +19,7 @@ from comfyrelay.store.central.workers import fleets, workers
 from comfyrelay.store.database import Tx
 
 # Nested settings that are merged field by field.
-SPECS = ("machines", "scaling")
+SPECS = ("machines", "autoscaling")
 
 
 class Fleets:
@@ -35,13 +35,13 @@ class Fleets:
         name: str | None = None,
         max_workers: int | None = None,
         machines: Mapping[str, Any] | None = None,
-        scaling: Mapping[str, Any] | None = None,
+        autoscaling: Mapping[str, Any] | None = None,
         workflow_slugs: Sequence[str] = (),
         force: bool = False,
     ) -> FleetRecord:
         if not force:
             await self._require(slug, None, workflow_slugs, bundle=machines_from_json(machines).bundle)
-        specs = {"machines": _merged(None, machines), "scaling": _checked(_merged(None, scaling))}
+        specs = {"machines": _merged(None, machines), "autoscaling": _checked(_merged(None, autoscaling))}
 
         async def work(tx: Tx) -> FleetRecord:
             fleet = await catalogue.create_fleet(
@@ -69,7 +69,7 @@ class Fleets:
         await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def change(self, *, stage: Stage, slug: str, changes: Mapping[str, Any]) -> FleetRecord:
-        """`machines` and `scaling` are merged field by field; null resets them."""
+        """`machines` and `autoscaling` are merged field by field; null resets them."""
 
         async def work(tx: Tx) -> FleetRecord:
             fleet = await _locked_fleet(tx, stage, slug)
@@ -77,7 +77,7 @@ class Fleets:
             for name in SPECS:
                 if name in values:
                     values[name] = _merged(getattr(fleet, name), values[name])
-            _checked(values.get("scaling"))
+            _checked(values.get("autoscaling"))
             after = replace(fleet, **{name: values[name] for name in SPECS if name in values})
             if (after.is_scaled, _provider(after)) != (fleet.is_scaled, _provider(fleet)):
                 await _require_none_there(tx, fleet)
@@ -135,12 +135,12 @@ def _merged(before: Mapping[str, Any] | None, said: Mapping[str, Any] | None) ->
     return {name: value for name, value in {**(before or {}), **said}.items() if value is not None}
 
 
-def _checked(scaling: dict[str, Any] | None) -> dict[str, Any] | None:
-    limits = scaling_from_json(scaling).limits
+def _checked(autoscaling: dict[str, Any] | None) -> dict[str, Any] | None:
+    limits = scaling_from_json(autoscaling).limits
     if limits.min_machines > limits.max_machines:
         why = f"This is more than max_machines, which is {limits.max_machines}."
-        raise InvalidInput(errors={"scaling.min_machines": why})
-    return scaling
+        raise InvalidInput(errors={"autoscaling.min_machines": why})
+    return autoscaling
 
 
 async def _locked_fleet(tx: Tx, stage: Stage, slug: str) -> FleetRecord:

@@ -190,7 +190,7 @@ async def scaled(
         await world.engine.workers.fleets.change(
             stage=Stage.PRODUCTION,
             slug=slug,
-            changes={"machines": machines_to_json(fleet.spec), "scaling": {"policy": str(request.param)}},
+            changes={"machines": machines_to_json(fleet.spec), "autoscaling": {"policy": str(request.param)}},
         )
         await lead(world)
         provider = AwsProvider()

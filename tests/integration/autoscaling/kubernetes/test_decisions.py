@@ -60,12 +60,14 @@ class ClusterFleet:
         return (await self.inside.desired_replicas(Stage.PRODUCTION, FLEET)).count
 
     async def scale(self, **scaling: Any) -> None:
-        await self.world.engine.workers.fleets.change(stage=Stage.PRODUCTION, slug=FLEET, changes={"scaling": scaling})
+        await self.world.engine.workers.fleets.change(
+            stage=Stage.PRODUCTION, slug=FLEET, changes={"autoscaling": scaling}
+        )
 
 
 async def make_fleet(engine: Engine, workflow_slug: str) -> None:
     await engine.workers.fleets.create(
-        slug=FLEET, machines={"provider": "kubernetes"}, scaling={"max_machines": 5}, workflow_slugs=[workflow_slug]
+        slug=FLEET, machines={"provider": "kubernetes"}, autoscaling={"max_machines": 5}, workflow_slugs=[workflow_slug]
     )
 
 
@@ -110,7 +112,7 @@ async def test_pods_cost_as_much_as_the_first_type_and_the_cost_limit_applies(
 ) -> None:
     machines = {"provider": "kubernetes", "instance_types": [{"name": "l4", "price_per_hour": 1.0, "speed": 2.0}]}
     await fleet.world.engine.workers.fleets.change(
-        stage=Stage.PRODUCTION, slug=FLEET, changes={"machines": machines, "scaling": {"cost_per_hour": 2.0}}
+        stage=Stage.PRODUCTION, slug=FLEET, changes={"machines": machines, "autoscaling": {"cost_per_hour": 2.0}}
     )
     await fleet.enqueue(100)
     for number in range(2):

@@ -14,7 +14,7 @@ from typing import Any
 import psutil
 import pytest
 
-from comfyrelay.autoscaling.providers.base import Observed, ObservedState, ProviderFleet, RefusalKind
+from comfyrelay.autoscaling.providers.base import ProviderFleet, ProviderMachine, ProviderMachineState, RefusalKind
 from comfyrelay.autoscaling.providers.command import CommandProvider
 from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.errors import ProviderError
@@ -286,7 +286,7 @@ async def test_without_a_folder_of_programs_nothing_is_run(tmp_path: Path) -> No
 # The other examples.
 
 
-def states(found: list[Observed]) -> list[tuple[str | None, ObservedState]]:
+def states(found: list[ProviderMachine]) -> list[tuple[str | None, ProviderMachineState]]:
     return sorted((each.key, each.state) for each in found)
 
 
@@ -302,7 +302,7 @@ async def test_example_of_plain_processes_starts_one_worker_for_each_comfyui(
         assert [each.kind for each in result.refused] == [RefusalKind.CAPACITY]
         await provider.launch(fleet, orders("a"), total=1)
         found = await until_observed(provider, fleet, 2)
-        assert states(found) == [("a", ObservedState.RUNNING), ("b", ObservedState.RUNNING)]
+        assert states(found) == [("a", ProviderMachineState.RUNNING), ("b", ProviderMachineState.RUNNING)]
         notes = [tmp_path / "workers" / STAGE / FLEET / key / "pid" for key in "ab"]
 
         async def are_noted() -> bool:
@@ -361,7 +361,7 @@ async def test_example_of_containers_starts_one_on_each_host(tmp_path: Path, mon
     await provider.launch(fleet, orders("a", "b"), total=2)
     found = await until_observed(provider, fleet, 2)
 
-    assert states(found) == [("a", ObservedState.RUNNING), ("b", ObservedState.RUNNING)]
+    assert states(found) == [("a", ProviderMachineState.RUNNING), ("b", ProviderMachineState.RUNNING)]
     assert list(await provider.observe(other)) == []
     [container] = (hosts / "gpu-1").iterdir()
     label, image, *settings = container.read_text().splitlines()

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 import pytest
 
-from comfyrelay.autoscaling.providers.base import MachineProvider, ObservedState, ProviderFleet, RefusalKind
+from comfyrelay.autoscaling.providers.base import MachineProvider, ProviderFleet, ProviderMachineState, RefusalKind
 from comfyrelay.autoscaling.providers.local import LocalProvider, _LocalMachine
 from comfyrelay.domain.autoscaling.spec import MAX_MACHINES, InstanceType, MachineProviderName, MachineSpec
 from comfyrelay.system.commands import detached
@@ -170,7 +170,7 @@ async def running(site: LocalSite, provider: MachineProvider, *keys: str) -> Pro
     fleet = await site.fleet()
     await site.boot(fleet)
     await launched(provider, fleet, *keys)
-    await until_observed(provider, fleet, len(keys), ObservedState.RUNNING)
+    await until_observed(provider, fleet, len(keys), ProviderMachineState.RUNNING)
     return fleet
 
 
@@ -225,7 +225,7 @@ async def test_order_of_a_crashed_launcher_is_carried_out_by_the_next_observer(
         if is_repeated:
             await launched(second, fleet, "a")
         else:
-            assert [each.state for each in await second.observe(fleet)] == [ObservedState.PENDING]
+            assert [each.state for each in await second.observe(fleet)] == [ProviderMachineState.PENDING]
         await until_there(machine_folder(site, fleet, "a") / "begun.json")
         assert await site.existing(fleet) == 1
 

@@ -194,10 +194,10 @@ class TestPython:
             ("echo 2.9.1", CheckVerdict.FINE, "and torch 2.9.1. ComfyRelay can start it: start "),
             (
                 "echo \"No module named 'torch'\" >&2; exit 1",
-                CheckVerdict.LACKING,
+                CheckVerdict.WARNING,
                 "cannot run it: No module named 'torch'.",
             ),
-            (None, CheckVerdict.LACKING, "Set HERE to the Python that you start it with."),
+            (None, CheckVerdict.WARNING, "Set HERE to the Python that you start it with."),
         ],
     )
     async def test_check_names_the_python_and_whether_it_works(

@@ -27,7 +27,7 @@ async def environment(account: Account, tmp_path: Path) -> Mapping[str, str]:
     async with Engine(Settings(data_dir=tmp_path)) as engine:
         await engine.databases.upgrade()
         await engine.workers.fleets.create(
-            slug="video", stage=Stage.STAGING, machines=machines, scaling={"max_machines": 4}
+            slug="video", stage=Stage.STAGING, machines=machines, autoscaling={"max_machines": 4}
         )
         await engine.workers.fleets.create(slug="bare", stage=Stage.STAGING, machines={"provider": "aws"})
         await engine.workers.fleets.create(slug="attic", stage=Stage.STAGING, machines={"provider": "local"})

@@ -39,7 +39,7 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
       ? texts.plan.noFolder
       : texts.plan.many(count, choice.outputMime);
   const isTrying =
-    desk !== null && (desk.trying_out === "everything" || (desk.trying_out === "examples" && choice.kind === "effect"));
+    desk !== null && (desk.simulated_jobs === "everything" || (desk.simulated_jobs === "examples" && choice.kind === "effect"));
   return (
     <aside className={styles.plan} aria-label={texts.plan.title}>
       <Heading>{texts.plan.title}</Heading>
@@ -54,7 +54,7 @@ export function PlanPanel({ form, submission, command, found, folderProblem }: P
       ) : (
         <JobPreview form={form} count={count} found={found} />
       )}
-      {found?.odd.map((each) => (
+      {found?.warnings.map((each) => (
         <Warning key={each.name} name={each.name} text={each.text} />
       ))}
       {choice.waiting ? (

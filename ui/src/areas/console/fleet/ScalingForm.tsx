@@ -26,7 +26,7 @@ type Numbers =
 
 export function ScalingForm({ fleet }: { fleet: Fleet }) {
   const client = useQueryClient();
-  const before = draftOf(fleet.scaling);
+  const before = draftOf(fleet.autoscaling);
   const [draft, setDraft] = useState<Draft>(before);
   const changes = changesOf(before, draft);
   const isTouched = useRef(false);
@@ -39,12 +39,12 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
     mutationFn: () =>
       patch("/api/admin/fleets/{stage}/{slug}", {
         path: { stage: fleet.stage as Stage, slug: fleet.slug },
-        body: { scaling: changes },
+        body: { autoscaling: changes },
       }),
     onSuccess: async ({ data }) => {
       isTouched.current = false;
       client.setQueryData(consoleKeys.fleet(fleet.stage, fleet.slug), data);
-      setDraft(draftOf(data.scaling));
+      setDraft(draftOf(data.autoscaling));
       toast({ text: texts.saved, tone: "good" });
       await client.invalidateQueries({ queryKey: consoleKeys.fleet(fleet.stage, fleet.slug) });
     },
@@ -57,7 +57,7 @@ export function ScalingForm({ fleet }: { fleet: Fleet }) {
   const { dialog } = useUnsavedChanges({ isDirty: changes !== null, isOfTab: true });
   const problems = validateDraft(draft);
   const refused = save.error instanceof Problem ? save.error.errors : {};
-  const problemOf = (name: string) => problems[name] ?? refused[`scaling.${name}`] ?? null;
+  const problemOf = (name: string) => problems[name] ?? refused[`autoscaling.${name}`] ?? null;
   const send = (event: FormEvent) => {
     event.preventDefault();
     if (changes && Object.keys(problems).length === 0) save.mutate();

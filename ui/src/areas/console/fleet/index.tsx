@@ -66,7 +66,7 @@ function Actions({ fleet }: { fleet: Fleet }) {
   const client = useQueryClient();
   const navigate = useNavigate();
   const [isDeleting, setDeleting] = useState(false);
-  const isPaused = fleet.scaling?.is_paused ?? false;
+  const isPaused = fleet.autoscaling?.is_paused ?? false;
   const name = fleet.name || fleet.slug;
   const again = () =>
     Promise.all([

@@ -4,9 +4,9 @@ import type { BodyOf } from "@/api/client";
 import { fleet as words } from "@/texts/console-fleets";
 import type { Fleet } from "../queries/fleets";
 
-export type Details = NonNullable<Fleet["scaling"]>;
+export type Details = NonNullable<Fleet["autoscaling"]>;
 export type Schedule = Details["schedules"][number];
-type Body = NonNullable<NonNullable<BodyOf<"/api/admin/fleets/{stage}/{slug}", "patch">>["scaling"]>;
+type Body = NonNullable<NonNullable<BodyOf<"/api/admin/fleets/{stage}/{slug}", "patch">>["autoscaling"]>;
 
 /** As typed: numbers may be missing. */
 export interface Draft {

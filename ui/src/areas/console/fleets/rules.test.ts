@@ -8,7 +8,7 @@ const fleet = {
   stage: "production",
   workflow_slugs: ["wan22-i2v"],
   machines: { provider: "aws" },
-  scaling: { failed_boots: 3 },
+  autoscaling: { failed_boots: 3 },
 } as Fleet;
 const scaling = (more: Partial<Scaling> = {}) =>
   ({

@@ -6,7 +6,7 @@ const named = (worker_id: string) => ({ worker_id, display_name: null });
 const none = { counts: {} };
 const now = (more: object = {}) =>
   ({ waiting: 0, done_hour: 0, failed_hour: 0, ...more }) as unknown as NonNullable<OverviewFacts["now"]>;
-const fleet = { slug: "video", stage: "production", name: "video", scaling: { failed_boots: 3 } } as Fleet;
+const fleet = { slug: "video", stage: "production", name: "video", autoscaling: { failed_boots: 3 } } as Fleet;
 const said = (seen: Partial<OverviewFacts>) =>
   noticesOf({ now: now(), workers: none, fleets: [], dead: 0, ...seen }).map((each) => each.key.split(" ")[0]);
 
@@ -24,7 +24,7 @@ describe("noticesOf", () => {
     const scaling = (failed_boots: number) => ({ failed_boots, is_paused: false, leader: "a" }) as Scaling;
     expect(said({ fleets: [{ fleet, scaling: scaling(2) }] })).toEqual([]);
     expect(said({ fleets: [{ fleet, scaling: scaling(3) }] })).toEqual(["breaker"]);
-    expect(said({ fleets: [{ fleet: { ...fleet, scaling: null }, scaling: scaling(3) }] })).toEqual([]);
+    expect(said({ fleets: [{ fleet: { ...fleet, autoscaling: null }, scaling: scaling(3) }] })).toEqual([]);
   });
 
   it("reports a fleet without autoscaler unless it is paused", () => {

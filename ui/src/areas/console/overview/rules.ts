@@ -71,7 +71,7 @@ const MUCH_FAILED = 0.1;
 export const isBroken = (fleet: Fleet, scaling: Scaling | undefined): boolean =>
   scaling !== undefined &&
   scaling.failed_boots > 0 &&
-  scaling.failed_boots >= (fleet.scaling?.failed_boots ?? Number.POSITIVE_INFINITY);
+  scaling.failed_boots >= (fleet.autoscaling?.failed_boots ?? Number.POSITIVE_INFINITY);
 
 /** Most urgent first. */
 export function noticesOf({ now, workers, fleets, dead, isMoreDead = false }: OverviewFacts): Notice[] {

@@ -6,7 +6,7 @@ import { fetchAllPages, PAGE, REFETCH_MS, type Schemas } from "./paging";
 
 export type Fleet = Schemas["Fleet"];
 
-export type Scaling = Schemas["FleetScalingStatus"];
+export type Scaling = Schemas["FleetAutoscalingStatus"];
 
 export type Decision = Schemas["Decision"];
 
@@ -36,7 +36,7 @@ export const fleet = (stage: string, slug: string) =>
 export const scaling = (stage: string, slug: string) =>
   queryOptions({
     queryKey: [...consoleKeys.fleet(stage, slug), "scaling"] as const,
-    queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/scaling", { path: named(stage, slug), signal }),
+    queryFn: ({ signal }) => get("/api/admin/fleets/{stage}/{slug}/autoscaling", { path: named(stage, slug), signal }),
     refetchInterval: REFETCH_MS,
   });
 
