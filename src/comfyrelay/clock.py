@@ -1,4 +1,4 @@
-"""The clock of this machine. Decisions about jobs use the database clock instead."""
+"""The machine's clock. Decisions about jobs use the database's clock instead."""
 
 from datetime import UTC, datetime
 

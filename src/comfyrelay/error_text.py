@@ -33,7 +33,7 @@ _DRIVE_PATH = re.compile(r"""\b[A-Za-z]:[\\/](?:[^\\/:*?"'<>|]+[\\/]+)*[^\\/:*?"
 _SPACED_PATH = re.compile(r"(?<![\w/~.])(?:~|\.{1,2})?/(?:[^\s/:\"'`]+(?: [^\s/:\"'`]+){0,2}/)+[^\s/:\"'`,;)]*")
 # Any other text with path separators.
 _SEPARATED = re.compile(r"""[^\s"'`<>|()\[\]{},;:=]*[\\/][^\s"'`<>|()\[\]{},;:=]*""")
-# Words between slashes that are no path, such as "width/height/depth" or "2024/01/02".
+# Text with slashes that is not a path, such as "width/height/depth" or "2024/01/02".
 _WORDS = re.compile(
     r"(?!.*\.[A-Za-z]\w*\W*$)(?!.*/(?:home|root|users|usr|opt|srv|mnt|media|var|etc|tmp|data|workspace)/)"
     r"[\w.%+&-]+(?:/[\w.%+&-]+)+[.!?]?",
@@ -47,14 +47,14 @@ _ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|(.))", re.S)
 
 
 def user_sentence(raw: str | None) -> str:
-    """Return one sentence for the user from a worker's raw error text; never empty."""
+    """Return one sentence for the user from a worker's raw error text, or a fallback; never empty."""
     text = raw or ""
     if len(text) > _READ_LENGTH:
         text = f"{text[: _READ_LENGTH // 2]}\n{text[-_READ_LENGTH // 2 :]}"
     for candidate in _candidates(text):
         for line in candidate.splitlines():
             if sentence := _clean(line.strip()[:_LINE_LENGTH]):
-                return _shorten(sentence)
+                return sentence if len(sentence) <= MAX_LENGTH else f"{sentence[: MAX_LENGTH - 1].rstrip()}…"
     return FALLBACK
 
 
@@ -63,8 +63,7 @@ def _candidates(text: str) -> Iterator[str]:
     yield from _in_json(text)
     for found in _QUOTED_MESSAGE.finditer(text):
         yield _unescape(found[2])
-    lines = _EXCEPTION_LINE.findall(text)
-    yield from reversed(lines[-10:])
+    yield from reversed(_EXCEPTION_LINE.findall(text)[-10:])
     yield text
 
 
@@ -79,7 +78,7 @@ def _in_json(text: str) -> Iterator[str]:
         yield from _in_json(value)
         yield value
     for message in _messages(value):
-        # a message may itself be a JSON response of ComfyUI
+        # A message may itself be a JSON response of ComfyUI.
         yield from _in_json(message)
         yield message
 
@@ -105,7 +104,7 @@ def _unescape(text: str) -> str:
 
 
 def _clean(line: str) -> str:
-    """Remove server internals from a line; empty if nothing meaningful is left."""
+    """Remove server internals from a line. Returns "" if no letters or digits remain."""
     text = printable(line)
     text = _BOILERPLATE.sub(" ", _FRAME.sub(" ", text))
     text = _URL.sub("[link]", _FILE_URL.sub("", text))
@@ -123,13 +122,7 @@ def _base_name(path: str) -> str:
 
 
 def _without_folders(run: str) -> str:
-    # a lone separator, as in "step 3 / 10" or "and/or", is not a path
-    is_long = run.count("/") + run.count("\\") > 1
-    is_path = run[0] in "/\\~." or (is_long and not _WORDS.fullmatch(run))
+    # One separator, as in "step 3 / 10" or "and/or", does not make a path.
+    has_more = run.count("/") + run.count("\\") > 1
+    is_path = run[0] in "/\\~." or (has_more and not _WORDS.fullmatch(run))
     return _base_name(run) if is_path and len(run) > 1 else run
-
-
-def _shorten(sentence: str) -> str:
-    if len(sentence) <= MAX_LENGTH:
-        return sentence
-    return f"{sentence[: MAX_LENGTH - 1].rstrip()}…"

@@ -31,7 +31,7 @@
     │   ├── NotInstalled         worker: nodes or models are missing on this server
     │   ├── InputMissing         worker: an input file is missing on this server
     │   ├── NodeFailed           job or worker: a node raised an error
-    │   │   └── ModelUnreadable  worker: a model file is unreadable or of another kind
+    │   │   └── ModelUnreadable  worker: a model file is damaged or has the wrong type
     │   ├── OutOfMemory          worker: the GPU or the machine ran out of memory
     │   ├── DeviceFault          worker: the GPU fails until ComfyUI is restarted
     │   ├── NoOutput             job: the run succeeded without an output
@@ -56,57 +56,6 @@ from collections.abc import Mapping, Sequence
 from enum import StrEnum
 from typing import Any, ClassVar
 
-__all__ = [
-    "Canceled",
-    "ComfyError",
-    "ComfyRelayError",
-    "ConfigurationError",
-    "Conflict",
-    "ControlPlaneUnreachable",
-    "DatabaseUnavailable",
-    "DeviceFault",
-    "Forbidden",
-    "GraphError",
-    "GraphNotAllowed",
-    "GraphRefused",
-    "IdempotencyConflict",
-    "InputMissing",
-    "InsufficientTokens",
-    "InvalidInput",
-    "LeadershipLost",
-    "LeaseLost",
-    "MissingOnWorkers",
-    "ModelUnreadable",
-    "NoOutput",
-    "NodeFailed",
-    "NotFound",
-    "NotInstalled",
-    "NotReady",
-    "NotStarted",
-    "NotWritable",
-    "OutOfMemory",
-    "OutputGone",
-    "PaymentRequired",
-    "PriceChanged",
-    "ProviderError",
-    "RateLimited",
-    "RequestTimeout",
-    "RunInterrupted",
-    "RunLost",
-    "RunRemoved",
-    "RunTimedOut",
-    "SchemaOutOfDate",
-    "ScriptFailed",
-    "ServerRefused",
-    "ServerUnreachable",
-    "StorageUnavailable",
-    "TooLarge",
-    "TooManyActiveJobs",
-    "TooManyRequests",
-    "TransferFailed",
-    "Unauthorized",
-]
-
 
 class ComfyRelayError(Exception):
     """Something went wrong."""
@@ -114,7 +63,7 @@ class ComfyRelayError(Exception):
     code: ClassVar[str] = "error"
 
     def __init__(self, detail: str | None = None) -> None:
-        # `python -OO` strips docstrings
+        # `python -OO` strips docstrings.
         self.detail = detail or self.__doc__ or self.code
         super().__init__(self.detail)
 
@@ -217,7 +166,7 @@ class InsufficientTokens(ComfyRelayError):
     def __init__(self, *, required_tokens: int, balance: int) -> None:
         self.required_tokens = required_tokens
         self.balance = balance
-        super().__init__("Insufficient token balance.")
+        super().__init__()
 
 
 class TooManyActiveJobs(ComfyRelayError):
@@ -300,7 +249,7 @@ class GraphNotAllowed(GraphError):
 
 
 class Fault(StrEnum):
-    """The cause of a failure: the job fails, another worker runs it, or it is retried."""
+    """The cause of a failure. It decides whether the job fails, another worker runs it, or it is retried."""
 
     JOB = "job"
     WORKER = "worker"
@@ -385,9 +334,9 @@ class OutOfMemory(ComfyError):
     """There was not enough memory."""
 
     code = "out_of_memory"
-    # The memory of the GPU, if the job had it to itself.
+    # The memory of the GPU, if no other job used it.
     gpu_bytes: int | None = None
-    # The part of it that other programs used, if that was the cause.
+    # GPU memory used by other programs, if they caused the error.
     others_bytes: int | None = None
 
 

@@ -1,6 +1,6 @@
-"""Optional dependencies: what each extra contains, and how to install it.
+"""Optional dependencies: the modules of each extra, and the command that installs it.
 
-The base install has the client, the workflow pool, `comfyui` and the worker.
+The base install contains the client, the workflow pool, `comfyui` and the worker.
 """
 
 from collections.abc import Mapping
@@ -38,8 +38,8 @@ MODULES: Mapping[str, frozenset[str]] = {
 
 
 def is_installed(extra: str) -> bool:
-    """Find the modules without importing them, which is slow."""
-    return all(find_spec(each) is not None for each in MODULES[extra])
+    """Check for the modules of an extra without importing them, because imports are slow."""
+    return all(find_spec(module) is not None for module in MODULES[extra])
 
 
 def install_line(*extras: str) -> str:

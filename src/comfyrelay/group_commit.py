@@ -17,14 +17,14 @@ class GroupCommit(Generic[Request, Answer]):
         self,
         handle: Callable[[Sequence[Request]], Awaitable[Sequence[Answer | Exception]]],
         *,
-        at_once: int = 256,
+        max_size: int = 256,
         size_of: Callable[[Request], int] = lambda _: 1,
         pause: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """A batch is full when the sizes of its requests add up to `at_once`. `pause` runs before each batch, so that
+        """A batch is full when the sizes of its requests add up to `max_size`. `pause` runs before each batch, so that
         more requests can join it."""
         self._handle = handle
-        self._at_once = at_once
+        self._max_size = max_size
         self._size_of = size_of
         self._pause = pause
         self._waiting: list[tuple[Request, asyncio.Future[Answer]]] = []
@@ -50,7 +50,7 @@ class GroupCommit(Generic[Request, Answer]):
         return future
 
     async def idle(self) -> None:
-        """Wait until all requests are processed, also those whose caller no longer waits."""
+        """Wait until all requests are processed, including requests whose caller no longer waits."""
         while self._task is not None:
             await asyncio.wait([self._task])
 
@@ -65,7 +65,7 @@ class GroupCommit(Generic[Request, Answer]):
 
     def _take(self) -> list[tuple[Request, asyncio.Future[Answer]]]:
         size = taken = 0
-        while taken < len(self._waiting) and size < self._at_once:
+        while taken < len(self._waiting) and size < self._max_size:
             size += self._size_of(self._waiting[taken][0])
             taken += 1
         batch, self._waiting = self._waiting[:taken], self._waiting[taken:]
@@ -91,7 +91,7 @@ class GroupCommit(Generic[Request, Answer]):
 
 
 class Deferral:
-    """Delays background work so that it can be batched, but not while a caller waits for it."""
+    """Delays background work so that it can be batched. The delay ends as soon as a caller waits for the work."""
 
     def __init__(self) -> None:
         self._waiters = 0
@@ -108,7 +108,7 @@ class Deferral:
             if not self._waiters:
                 self._has_waiters.clear()
 
-    async def put_off(self, seconds: float) -> None:
+    async def delay(self, seconds: float) -> None:
         if seconds > 0 and not self._waiters:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._has_waiters.wait(), seconds)

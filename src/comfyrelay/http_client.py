@@ -4,7 +4,7 @@ import asyncio
 import base64
 import socket
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from ipaddress import ip_address
 from pathlib import Path
 from typing import Any
@@ -18,17 +18,17 @@ from comfyrelay.system.atomic import replacing
 
 # The read timeout is long, because a server that loads a model does not answer for a while.
 _TIMEOUT = httpx.Timeout(connect=5.0, read=30.0, write=120.0, pool=None)
-_PIECE = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 # More concurrent requests are not faster, and slow httpx down.
-_AT_ONCE = 16
+_MAX_CONCURRENT_REQUESTS = 16
 
 
 class NotConnected(ServerUnreachable):
-    """No connection was made, so nothing was sent."""
+    """The connection failed, so nothing was sent."""
 
 
 class PortClosed(NotConnected):
-    """The server is not running, or still starting."""
+    """The server is not running or still starting."""
 
 
 class Http:
@@ -36,38 +36,36 @@ class Http:
 
     def __init__(self, url: str, *, headers: Mapping[str, str] | None = None) -> None:
         parts = _parsed(url)
-        # shown in messages, so without user and password
+        # Messages show this URL, so it omits user and password.
         self.url = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path.rstrip('/')}"
         self.headers = {**_basic(parts), **(headers or {})}
-        # no proxy for this machine
+        # A server on this machine is reached without a proxy.
         self.use_proxy = not is_loopback(parts.hostname or "")
         self._client = http_client(headers=self.headers, timeout=_TIMEOUT, trust_env=self.use_proxy)
-        self._turn = asyncio.Semaphore(_AT_ONCE)
+        self._slots = asyncio.Semaphore(_MAX_CONCURRENT_REQUESTS)
 
     async def close(self) -> None:
         await self._client.aclose()
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
-        """Send a request and return the response, whatever its status. `ServerUnreachable` if there is none."""
+        """Send a request and return the response, also one with an error status. Raises `ServerUnreachable`."""
         self._check_open()
         try:
-            if "files" in options:
-                # an upload may take long, and must not delay a cancel
-                return await self._client.request(method, f"{self.url}{path}", **options)
-            async with self._turn:
+            # An upload may take long and must not delay a cancel.
+            async with nullcontext() if "files" in options else self._slots:
                 return await self._client.request(method, f"{self.url}{path}", **options)
         except httpx.HTTPError as error:
             raise self.unreachable(error) from error
 
     async def json(self, method: str, path: str, **options: Any) -> Any:
-        """Send a request and return the JSON of a successful response; `ServerRefused` for any other."""
+        """Send a request and return the JSON of a successful response. Raises `ServerRefused` for any other."""
         response = await self.send(method, path, **options)
         if response.is_success:
             try:
                 return response.json()
             except ValueError:
                 raise ServerRefused(f"{self.url} is not a ComfyUI server: {path} returned no JSON.") from None
-        raise self.refused(response)
+        raise self.refusal(response)
 
     async def object(self, path: str) -> dict[str, Any]:
         """Get a JSON object."""
@@ -77,10 +75,10 @@ class Http:
         return value
 
     async def post(self, path: str, body: Mapping[str, Any]) -> None:
-        """Post a body; the response has none."""
+        """Post a body. The response body is ignored."""
         response = await self.send("POST", path, json=body)
         if not response.is_success:
-            raise self.refused(response)
+            raise self.refusal(response)
 
     @asynccontextmanager
     async def stream(self, method: str, url: str, **options: Any) -> AsyncIterator[httpx.Response]:
@@ -99,14 +97,15 @@ class Http:
             return NotConnected(f"The server at {self.url} cannot be reached.", raw=repr(error))
         return ServerUnreachable(f"The server at {self.url} does not answer.", raw=repr(error))
 
-    def refused(self, response: httpx.Response) -> ComfyError:
+    def refusal(self, response: httpx.Response) -> ComfyError:
+        """Return the error for a response with an error status."""
         status, text = response.status_code, response.text[:2000]
         if status == 413:
-            what = "The request is larger than ComfyUI allows. Start it with a larger --max-upload-size."
-            return ServerRefused(what, fault=Fault.JOB, raw=text)
+            detail = "The request is larger than ComfyUI allows. Start it with a larger --max-upload-size."
+            return ServerRefused(detail, fault=Fault.JOB, raw=text)
         if status in (401, 403):
-            what = f"The server at {self.url} refused access ({status}). Check the address, the proxy and the key."
-            return ServerRefused(what, raw=text)
+            detail = f"The server at {self.url} refused access ({status}). Check the address, the proxy and the key."
+            return ServerRefused(detail, raw=text)
         path = response.request.url.path
         return ServerRefused(f"The server answered {path} with {status}: {user_sentence(text)}", raw=text)
 
@@ -120,13 +119,13 @@ async def save(pieces: AsyncIterator[bytes], to: Path) -> int:
     size = 0
     with replacing(to) as file:
         async for piece in pieces:
-            # a write to the page cache is faster than a thread switch
+            # A write to the page cache is faster than a thread switch.
             size += file.write(piece)
     return size
 
 
 def object_in(response: httpx.Response) -> dict[str, Any]:
-    """Return the JSON object of a response; empty if there is none, as in the error page of a proxy."""
+    """Return the JSON object of a response, or an empty one for any other body, such as the error page of a proxy."""
     try:
         value = response.json()
     except ValueError:
@@ -135,12 +134,12 @@ def object_in(response: httpx.Response) -> dict[str, Any]:
 
 
 async def body_of(response: httpx.Response) -> AsyncIterator[bytes]:
-    async for piece in response.aiter_bytes(_PIECE):
+    async for piece in response.aiter_bytes(_CHUNK_BYTES):
         yield piece
 
 
 def http_client(**options: Any) -> httpx.AsyncClient:
-    """Create an httpx client. `ConfigurationError` if the proxy in the environment is invalid."""
+    """Create an httpx client. Raises `ConfigurationError` if the proxy in the environment is invalid."""
     try:
         return httpx.AsyncClient(**options)
     except (ImportError, ValueError, httpx.InvalidURL) as error:
@@ -154,7 +153,7 @@ def _parsed(url: str) -> SplitResult:
     except ValueError:
         parts = SplitResult("", "", "", "", "")
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        # the address is not repeated: it may contain a password
+        # The address may contain a password, so the message does not repeat it.
         raise ConfigurationError("This is not the address of a ComfyUI server. Use the form http://127.0.0.1:8188.")
     return parts
 
@@ -167,7 +166,7 @@ def _basic(parts: SplitResult) -> dict[str, str]:
 
 
 def origin_parts(origin: str) -> SplitResult:
-    """Split an `Origin`; all parts are empty if it is invalid."""
+    """Split an `Origin` header. All parts are empty if it is invalid."""
     try:
         return urlsplit(origin)
     except ValueError:
@@ -182,7 +181,7 @@ def is_loopback(host: str) -> bool:
 
 
 def _was_refused(error: BaseException | None) -> bool:
-    """Whether the cause of an error is a refused connection, and not a missing response."""
+    """Whether a refused connection is the cause of an error."""
     if isinstance(error, BaseExceptionGroup):
         return any(_was_refused(exception) for exception in error.exceptions)
     return isinstance(error, ConnectionRefusedError) or (
@@ -191,7 +190,7 @@ def _was_refused(error: BaseException | None) -> bool:
 
 
 def free_port(wanted: int = 0) -> int:
-    """Return a free loopback port: `wanted` if it is free."""
+    """Return a free loopback port, if possible `wanted`."""
     try:
         with socket.create_server(("127.0.0.1", wanted)) as listener:
             port: int = listener.getsockname()[1]
@@ -207,7 +206,7 @@ def listen(host: str, port: int) -> socket.socket:
     try:
         return socket.create_server((host, port), family=family, backlog=4096)
     except OSError as error:
-        # Python adds the address once more
+        # Python appends the address, which the message already contains.
         why = str(error.strerror or error).partition(" (while")[0]
         raise ConfigurationError(
             f"Cannot listen on {host}:{port} ({why}). Choose another port with COMFYRELAY_PORT, or with --port of `up`."

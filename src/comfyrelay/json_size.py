@@ -1,18 +1,15 @@
 """Count the values of a JSON text before parsing it. The cost of parsing depends on values, not bytes."""
 
 import re
+from itertools import islice
 
 # A complete string, or a character that starts another value.
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[,\[{]', re.S)
 
 
-def has_more_values(body: bytes, most: int) -> bool:
-    """Whether a JSON text has more than `most` values. Strings are skipped only if a plain count is too high."""
-    if sum(map(body.count, (b",", b"[", b"{"))) <= most:
+def has_more_values(body: bytes, limit: int) -> bool:
+    """Whether a JSON text has more than `limit` values. Strings are skipped only if a plain count is too high."""
+    if sum(map(body.count, (b",", b"[", b"{"))) <= limit:
         return False
-    values = 0
-    for found in _TOKEN.finditer(body):
-        values += found[0][:1] != b'"'
-        if values > most:
-            return True
-    return False
+    values = (token for token in _TOKEN.finditer(body) if token[0][:1] != b'"')
+    return next(islice(values, limit, None), None) is not None

@@ -17,15 +17,15 @@ PROCESSORS: Sequence[Processor] = (
 
 
 def log_as_json(level: str, *, file: TextIO | None = None, more: Sequence[Processor] = ()) -> None:
-    """Write events to `file`, or standard output, after the processors in `more`."""
+    """Write events to `file` or standard output. The processors in `more` run before the rendering."""
     structlog.configure(
         processors=[*PROCESSORS, *more, structlog.processors.JSONRenderer()],
-        wrapper_class=minimum(level),
+        wrapper_class=logger_class(level),
         logger_factory=structlog.PrintLoggerFactory(file),
         cache_logger_on_first_use=True,
     )
 
 
-def minimum(level: str) -> type[structlog.typing.FilteringBoundLogger]:
+def logger_class(level: str) -> type[structlog.typing.FilteringBoundLogger]:
     """Return a logger class that drops events below this level."""
     return structlog.make_filtering_bound_logger(logging.getLevelName(level.upper()))

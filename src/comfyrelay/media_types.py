@@ -1,11 +1,11 @@
-"""Media types by file name. The result does not depend on the type lists of the machine."""
+"""Guess media types from file names. The result does not depend on the machine's own type lists."""
 
 import mimetypes
 from pathlib import PurePath
 from typing import Literal
 
 MediaKind = Literal["audio", "file", "image", "video"]
-ANYTHING = "application/octet-stream"
+OCTET_STREAM = "application/octet-stream"
 
 # Types that Python 3.11 does not know, or names differently.
 _MORE_TYPES = {
@@ -25,15 +25,13 @@ _KNOWN = mimetypes.MimeTypes()
 
 def guess_media_type(name: str) -> str | None:
     """Return a type such as `image/png`; `None` if the name has no known extension."""
-    # Python 3.11 knows image/webp only as a non-standard type
+    # Python 3.11 knows image/webp only as a non-standard type.
     return _MORE_TYPES.get(PurePath(name).suffix.lower()) or _KNOWN.guess_type(name, strict=False)[0]
 
 
 def media_kind(mime_type: str) -> MediaKind:
     kind, _, subtype = mime_type.lower().partition("/")
-    # SVG is text, which no decoder can check
-    if kind == "image" and not subtype.startswith("svg"):
-        return "image"
-    if kind == "audio":
-        return "audio"
-    return "video" if kind == "video" else "file"
+    # SVG is text, which no image decoder can check.
+    if kind == "image" and subtype.startswith("svg"):
+        return "file"
+    return kind if kind in ("audio", "image", "video") else "file"

@@ -5,28 +5,27 @@ import random
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-# Above this exponent the delay has long reached its maximum; larger ones would only overflow.
+# Larger exponents could overflow, and the delay has long reached its maximum.
 _MAX_DOUBLINGS = 32
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Backoff:
-    """Delays that double from `first_seconds` up to `longest_seconds`.
+    """Delays that double from `first_seconds` up to `max_seconds`.
 
-    Each is multiplied by a random factor between `1 - jitter` and `1 + jitter`, so that clients that failed together
-    do not come back together.
+    A random factor between `1 - jitter` and `1 + jitter` prevents clients that failed together from retrying together.
     """
 
     first_seconds: float
-    longest_seconds: float
+    max_seconds: float
     jitter: float = 0.2
 
     def delay(self, failures: int, *, at_least: float = 0.0) -> float:
-        """Return the delay after this many failures in a row. `at_least` is what a server asked for (`Retry-After`)."""
+        """Return the delay after a number of consecutive failures. `at_least` is the server's `Retry-After`."""
         if failures == 0:
             return at_least
         doubled = self.first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS)
-        seconds = min(doubled, self.longest_seconds) * random.uniform(1 - self.jitter, 1 + self.jitter)
+        seconds = min(doubled, self.max_seconds) * random.uniform(1 - self.jitter, 1 + self.jitter)
         return max(seconds, at_least)
 
 

@@ -1,53 +1,17 @@
-"""Settings from the environment (`COMFYRELAY_…`) and `comfyrelay.toml`.
+"""Settings of the control plane."""
 
-Neither the import nor the constructor of `Settings` reads anything. Only `load_settings` does.
-"""
-
-import difflib
-import os
-import tomllib
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib import import_module
 from ipaddress import ip_network
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self, TypeVar
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator, model_validator
-from pydantic_core import ErrorDetails
-from pydantic_settings import (
-    BaseSettings,
-    EnvSettingsSource,
-    NoDecode,
-    PydanticBaseSettingsSource,
-    SettingsConfigDict,
-    SettingsError,
-)
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic_settings import NoDecode
 
-from comfyrelay.errors import ConfigurationError
+from comfyrelay.configuration import ENV_PREFIX, ArgumentsOnly, load
 from comfyrelay.system.user_folders import data_folder
 
-__all__ = [
-    "ENV_PREFIX",
-    "ArgumentsOnly",
-    "EffectiveSetting",
-    "GraphPolicyMode",
-    "Settings",
-    "Stage",
-    "config_path",
-    "effective_settings",
-    "load",
-    "load_settings",
-    "load_table",
-]
-
-ENV_PREFIX = "COMFYRELAY_"
-CONFIG_VARIABLE = f"{ENV_PREFIX}CONFIG"
-CONFIG_NAME = "comfyrelay.toml"
-
 # The longest lifetime that S3 allows for a signed URL.
-LONGEST_URL_SECONDS = 7 * 24 * 3600.0
-
+MAX_URL_SECONDS = 7 * 24 * 3600.0
 DATABASE_SCHEMES = ("sqlite:///", "postgresql://", "postgres://")
 
 Stage = Literal["staging", "production"]
@@ -55,7 +19,7 @@ GraphPolicyMode = Literal["deny", "allow", "off"]
 
 
 def _database_url(url: str) -> str:
-    # the URL is not repeated in the message: it may contain a password
+    # The URL may contain a password, so the message does not repeat it.
     if not url.startswith(DATABASE_SCHEMES):
         raise ValueError(f"a database URL must start with one of {', '.join(DATABASE_SCHEMES)}")
     return url
@@ -65,7 +29,7 @@ DatabaseUrl = Annotated[str, AfterValidator(_database_url)]
 
 
 def _top_up_url(url: str) -> str:
-    # shown to users as a link
+    # Users see this address as a link.
     if not url.startswith(("https://", "http://", "mailto:")):
         raise ValueError("must be an https://, http:// or mailto: address")
     return url
@@ -75,7 +39,7 @@ TopUpUrl = Annotated[str, AfterValidator(_top_up_url)]
 
 
 def split_commas(value: Any) -> Any:
-    return [part for each in value.split(",") if (part := each.strip())] if isinstance(value, str) else value
+    return [part for text in value.split(",") if (part := text.strip())] if isinstance(value, str) else value
 
 
 def _network(text: str) -> str:
@@ -85,7 +49,7 @@ def _network(text: str) -> str:
         raise ValueError(f"{text!r} is not an address or network; use the form 10.0.0.7 or 10.0.0.0/24") from None
 
 
-# `a, b` in the environment, a list in the file
+# `a, b` in the environment, a list in the file.
 CommaSeparated = Annotated[list[str], NoDecode, BeforeValidator(split_commas)]
 Networks = Annotated[list[Annotated[str, AfterValidator(_network)]], NoDecode, BeforeValidator(split_commas)]
 Count = Annotated[int, Field(gt=0)]
@@ -94,35 +58,7 @@ Seconds = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 SecondsOrZero = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class ArgumentsOnly(BaseSettings):
-    """Settings that take arguments only. `load` passes those of the environment and the file."""
-
-    model_config = SettingsConfigDict(
-        env_prefix=ENV_PREFIX,
-        env_ignore_empty=True,
-        extra="forbid",
-        frozen=True,
-        hide_input_in_errors=True,
-        validate_default=True,
-    )
-
-    @classmethod
-    def settings_customise_sources(
-        cls,
-        settings_cls: type[BaseSettings],
-        init_settings: PydanticBaseSettingsSource,
-        env_settings: PydanticBaseSettingsSource,
-        dotenv_settings: PydanticBaseSettingsSource,
-        file_secret_settings: PydanticBaseSettingsSource,
-    ) -> tuple[PydanticBaseSettingsSource, ...]:
-        """pydantic would merge the `shards` of two sources; one must replace the other."""
-        del settings_cls, env_settings, dotenv_settings, file_secret_settings
-        return (init_settings,)
-
-
 class Settings(ArgumentsOnly):
-    """Settings of the control plane."""
-
     data_dir: Path = Field(default_factory=data_folder, description="folder for local data, readable only by its user")
     database_url: DatabaseUrl | None = Field(
         None, repr=False, description="URL of the central database; if not set, a file in the data folder"
@@ -296,15 +232,15 @@ class Settings(ArgumentsOnly):
 
     @property
     def late_seconds(self) -> float:
-        """How long an expired lease continues while no other worker can run its job."""
+        """Seconds that an expired lease continues while no other worker can run its job."""
         return self.lease_ttl_seconds if self.late_grace_seconds is None else self.late_grace_seconds
 
     @property
     def lease_url_ttl_seconds(self) -> float:
         """Lifetime of the URLs of a lease. The first heartbeat in their second half renews them, so half of it must
         cover the lease and its grace."""
-        lasting = max(self.presigned_ttl_seconds, 2 * (self.lease_ttl_seconds + self.late_seconds))
-        return min(lasting, LONGEST_URL_SECONDS)
+        seconds = max(self.presigned_ttl_seconds, 2 * (self.lease_ttl_seconds + self.late_seconds))
+        return min(seconds, MAX_URL_SECONDS)
 
     @property
     def central_url(self) -> str:
@@ -323,180 +259,6 @@ class Settings(ArgumentsOnly):
         return self.storage_url or (self.data_dir / "objects").as_uri()
 
 
-# Shorter messages than those of pydantic.
-_PLAIN = {
-    "int_parsing": "must be a whole number",
-    "float_parsing": "must be a number",
-    "bool_parsing": "must be true or false",
-    "greater_than_equal": "must be at least {ge:g}",
-    "less_than_equal": "must be at most {le:g}",
-}
-
-S = TypeVar("S", bound=ArgumentsOnly)
-
-# Tables of the file that belong to other parts. Their settings are imported only to give advice.
-TABLES = {"worker": "comfyrelay.worker.settings:WorkerSettings", "desk": "comfyrelay.desk.settings:DeskSettings"}
-# Nested tables, which `load_table` reads. They have no environment variables.
-FILE_ONLY = {"desk": ("script",)}
-_JSON_EXAMPLES = {
-    "shards": 'an object of shard names and database URLs: {"main": "postgresql://…"}',
-    "fleet_secrets": 'an object of stages and lists of secrets: {"production": ["…"]}',
-    "aws_identity_certificates": 'an object of regions and PEM files: {"eu-central-1": "/etc/aws/eu-central-1.pem"}',
-    "aws_identity_accounts": 'an object of stages and lists of accounts: {"production": ["123456789012"]}',
-    "signing_secrets": 'a list of secrets: ["…"]',
-    "allowed_origins": 'a list of origins: ["https://example.com"]',
-    "capabilities": 'an object with more facts about the worker: {"zone": "attic"}',
-}
-
-
 def load_settings() -> Settings:
     """Read the settings of this process. The environment overrides the file."""
     return load(Settings)
-
-
-def load(model: type[S], *, table: str | None = None, plain_names: Mapping[str, str] | None = None) -> S:
-    """Read settings from the environment and the file, or a table of it. The environment overrides the file.
-
-    `plain_names` maps settings to variables without the prefix. The variable with the prefix overrides them.
-    """
-    path = config_path()
-    in_file = _read_file(path) if path else {}
-    others = FILE_ONLY.get(table, ()) if table else TABLES
-    own = in_file.get(table, {}) if table else in_file
-    in_file = {key: value for key, value in own.items() if key not in others}
-    in_environment = _read_environment(model, plain_names or {})
-    try:
-        return model(**{**in_file, **in_environment})
-    except ValidationError as error:
-        complaints = [_complaint(model, each, in_environment, path, table) for each in error.errors()]
-        raise ConfigurationError("\n".join(complaints)) from None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class EffectiveSetting:
-    """A setting and its source: `environment`, `file` or `default`. The value of a secret is `None`."""
-
-    name: str
-    variable: str
-    value: Any
-    source: str
-    is_secret: bool
-    description: str
-
-
-def effective_settings(settings: ArgumentsOnly) -> list[EffectiveSetting]:
-    """Return all settings of a process with their sources."""
-    model = type(settings)
-    given, found = settings.model_fields_set, []
-    values = settings.model_dump(mode="json")
-    for name, field in model.model_fields.items():
-        variable = _variable(model, name)
-        is_named = bool(os.environ.get(variable))
-        found.append(
-            EffectiveSetting(
-                name=name,
-                variable=variable,
-                value=None if not field.repr else values[name],
-                source="default" if name not in given else "environment" if is_named else "file",
-                is_secret=not field.repr,
-                description=field.description or "",
-            )
-        )
-    return found
-
-
-def load_table(table: str, name: str) -> dict[str, Any] | None:
-    """Read a nested table of the file; `None` if there is none."""
-    path = config_path()
-    found = (_read_file(path) if path else {}).get(table, {}).get(name)
-    if found is not None and not isinstance(found, dict):
-        raise ConfigurationError(f"{path}: [{table}.{name}] must be a table.")
-    return found
-
-
-def config_path() -> Path | None:
-    """Return the path of the configuration file, if any."""
-    named = os.environ.get(CONFIG_VARIABLE)
-    if not named:
-        here = Path(CONFIG_NAME)
-        return here if here.is_file() else None
-    path = Path(named).expanduser()
-    if not path.is_file():
-        raise ConfigurationError(
-            f"{CONFIG_VARIABLE} is {path}, which is not a file. Create the file, or unset {CONFIG_VARIABLE}."
-        )
-    return path
-
-
-def _read_file(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise ConfigurationError(f"{path} cannot be read: {error.strerror}.") from None
-    except ValueError as error:
-        raise ConfigurationError(f"{path} is not valid TOML: {error}.") from None
-
-
-def _read_environment(model: type[ArgumentsOnly], plain_names: Mapping[str, str]) -> dict[str, Any]:
-    prefix = _prefix(model)
-    # treated like variables with the prefix
-    plain = {f"{prefix}{key}".lower(): value for key, name in plain_names.items() if (value := os.environ.get(name))}
-    source = EnvSettingsSource(model)
-    source.env_vars = {**plain, **source.env_vars}
-    try:
-        return source()
-    except SettingsError as error:
-        # pydantic's message contains the field name only
-        key = next((name for name in _JSON_EXAMPLES if f'"{name}"' in str(error)), "shards")
-        raise ConfigurationError(
-            f"{_variable(model, key)} is not valid JSON. It must be {_JSON_EXAMPLES[key]}."
-        ) from None
-
-
-def _complaint(
-    model: type[ArgumentsOnly],
-    error: ErrorDetails,
-    in_environment: Mapping[str, Any],
-    path: Path | None,
-    table: str | None,
-) -> str:
-    context = error.get("ctx", {})
-    message = _PLAIN[error["type"]].format(**context) if error["type"] in _PLAIN else error["msg"]
-    message = message.removeprefix("Value error, ").replace("Input should be", "must be")
-    if not error["loc"]:
-        return f"{message}."
-    key = str(error["loc"][0])
-    if error["type"] == "extra_forbidden":
-        where = f" in [{table}]" if table else ""
-        return f"{path}: unknown setting {key!r}{where}. {_advice(model, key, table)}"
-    place = "in the environment" if key in in_environment else f"as {key} in {path}"
-    description = model.model_fields[key].description
-    return f"{_variable(model, key)} ({description}): {message}. Correct it {place}."
-
-
-def _advice(model: type[ArgumentsOnly], key: str, table: str | None) -> str:
-    """Suggest a setting with a similar name, also from other tables."""
-    places: dict[str, list[str]] = {}
-    for name, where in TABLES.items():
-        module, _, other = where.partition(":")
-        for field in getattr(import_module(module), other).model_fields:
-            places.setdefault(field, []).append(f"[{name}]")
-    if table is None:
-        places |= {name: [] for name in TABLES}
-    else:
-        places |= {field: ["the part before all tables"] for field in Settings.model_fields if field not in places}
-    close = difflib.get_close_matches(key.lower(), [*model.model_fields, *places], n=1)
-    if not close:
-        return "Remove it or correct its name."
-    if close[0] in model.model_fields:
-        return f"Did you mean {close[0]!r}?"
-    found = places[close[0]]
-    return f"Did you mean {close[0]} in {' or '.join(found)}?" if found else f"Did you mean [{close[0]}]?"
-
-
-def _variable(model: type[ArgumentsOnly], key: str) -> str:
-    return f"{_prefix(model)}{key.upper()}"
-
-
-def _prefix(model: type[ArgumentsOnly]) -> str:
-    return str(model.model_config["env_prefix"])

@@ -1,8 +1,8 @@
-"""Clean text from outside for storage and display, and sort it naturally.
+"""Clean untrusted text for storage and display, and sort it naturally.
 
-PostgreSQL stores no NUL, and no encoding stores half of a surrogate pair. User input with such a character is refused.
-Worker output is cleaned instead, because its job must still complete. Names and logs must not contain terminal control
-sequences.
+PostgreSQL cannot store NUL, and no encoding can store half of a surrogate pair. User input with such a character is
+refused. Worker output is cleaned instead, because its job must still complete. Names and logs must not contain terminal
+control sequences.
 """
 
 import re
@@ -13,17 +13,17 @@ from typing import Any
 
 _UNSTORABLE = re.compile(r"[\x00\ud800-\udfff]")
 # Terminal sequences (colours, cursor, title) and control characters without width.
-_OBEYED = re.compile(
+_TERMINAL_CONTROLS = re.compile(
     r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b]{0,1000}(?:\x07|\x1b\\)?|\x1b[@-_]"
     r"|[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]"
 )
 # Control and format characters, surrogates, and line and paragraph separators.
-_UNSEEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 # Tabs, and the joiners that emoji and some scripts need.
-_KEPT = frozenset("\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
+_ALLOWED = frozenset("\t\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}")
 # Direction overrides and isolates, which would affect the text after a name.
 _REORDERING = re.compile(r"[\u202a-\u202e\u2066-\u2069]")
-_ENDING = frozenset({"Cc", "Zl", "Zp"})
+_LINE_BREAKING = frozenset({"Cc", "Zl", "Zp"})
 _DIGITS = re.compile(r"([0-9]+)")
 
 
@@ -36,9 +36,9 @@ def storable(value: Any) -> Any:
     if isinstance(value, str):
         return _UNSTORABLE.sub("\N{REPLACEMENT CHARACTER}", value)
     if isinstance(value, Mapping):
-        return {storable(key): storable(each) for key, each in value.items()}
+        return {storable(key): storable(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [storable(each) for each in value]
+        return [storable(item) for item in value]
     if is_dataclass(value):
         return {field.name: storable(getattr(value, field.name)) for field in fields(value)}
     return value
@@ -48,8 +48,10 @@ def printable(text: str) -> str:
     """Return the text as one line without terminal control sequences. Tabs are kept."""
     if text.isprintable():
         return text
-    seen = _OBEYED.sub("", text)
-    return "".join(" " if unicodedata.category(each) in _UNSEEN and each not in _KEPT else each for each in seen)
+    return "".join(
+        " " if unicodedata.category(char) in _INVISIBLE and char not in _ALLOWED else char
+        for char in _TERMINAL_CONTROLS.sub("", text)
+    )
 
 
 def one_line(text: str) -> str:
@@ -57,8 +59,8 @@ def one_line(text: str) -> str:
     are kept."""
     if text.isprintable():
         return text
-    seen = _REORDERING.sub("", _OBEYED.sub("", text))
-    line = "".join(" " if unicodedata.category(each) in _ENDING else each for each in seen)
+    visible = _REORDERING.sub("", _TERMINAL_CONTROLS.sub("", text))
+    line = "".join(" " if unicodedata.category(char) in _LINE_BREAKING else char for char in visible)
     return line or "\N{REPLACEMENT CHARACTER}"
 
 
@@ -68,7 +70,7 @@ def excerpt(text: str, *, length: int) -> str:
     return line if len(line) <= length else f"{line[:length].rsplit(' ', 1)[0]}…"
 
 
-def size_of(count: int) -> str:
+def format_bytes(count: int) -> str:
     """Format a number of bytes, as in `1.5 GB`."""
     size = float(count)
     for unit in ("B", "KB", "MB"):
@@ -78,9 +80,9 @@ def size_of(count: int) -> str:
     return f"{size:.1f} GB"
 
 
-def natural(text: str) -> tuple[tuple[Any, ...], str]:
+def natural_key(text: str) -> tuple[tuple[Any, ...], str]:
     """Return a key for natural sorting: `a2` before `a10`."""
-    # compare digits by length: Python converts at most 4,300 of them to a number
+    # Compare digits by length: Python converts at most 4,300 of them to a number.
     parts: list[Any] = _DIGITS.split(text.casefold())
     numbers = [part.lstrip("0") for part in parts[1::2]]
     parts[1::2] = [(len(number), number) for number in numbers]

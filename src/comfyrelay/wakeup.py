@@ -1,4 +1,4 @@
-"""Wake a loop early when something may have changed. The loop also checks at intervals."""
+"""Wake a polling loop early when something may have changed."""
 
 import asyncio
 from collections.abc import Hashable, Iterator
@@ -29,7 +29,7 @@ class Wakeup:
 
 
 class WakeupsByKey(Generic[K]):
-    """Wakeups by the key that their loop waits for."""
+    """Wakes the loops that wait for a key."""
 
     def __init__(self) -> None:
         self._wakeups: dict[K, set[Wakeup]] = {}
@@ -42,7 +42,7 @@ class WakeupsByKey(Generic[K]):
 
     @contextmanager
     def waiting(self, key: K, wakeup: Wakeup) -> Iterator[None]:
-        """Inside this context, `notify(key)` wakes `wakeup`."""
+        """Wake `wakeup` on `notify(key)` while the context is open."""
         wakeups = self._wakeups.setdefault(key, set())
         wakeups.add(wakeup)
         try:

@@ -12,8 +12,8 @@ import pytest
 import uvicorn
 
 from comfyrelay.client import Client
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.http_client import listen
-from comfyrelay.settings import ENV_PREFIX
 from tests.support import commands
 from tests.support.api import Api, Caller, open_api
 from tests.support.api_calls import submit

@@ -16,7 +16,7 @@ from zipfile import ZipFile
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 from tests.support.paths import ROOT
 
 NAME = "comfyrelay"

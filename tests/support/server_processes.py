@@ -16,7 +16,7 @@ from typing import BinaryIO
 
 import httpx
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 from tests.support import forked_commands
 from tests.support.api import SECRETS
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 
 WITHOUT_POSIX = Path(__file__).with_name("without_posix")
 # Fail on file access without an encoding.

@@ -61,7 +61,7 @@ async def test_batch_is_full_when_the_sizes_come_to_the_most() -> None:
 async def test_unawaited_writes_are_batched_until_a_caller_waits() -> None:
     handler, patience = Handler(), Deferral()
     handler.let_go(1)
-    group = GroupCommit(handler, pause=lambda: patience.put_off(10 * LONG))
+    group = GroupCommit(handler, pause=lambda: patience.delay(10 * LONG))
     calls = [group.add(1)]
     await asyncio.sleep(0)
     calls.append(group.add(2))

@@ -13,8 +13,9 @@ _OTHERS = ("CONFIG", "TOKEN", "URL")
 
 def warn_of_unknown(err: Console) -> None:
     """Warn, because a misspelt setting would be ignored silently."""
+    from comfyrelay.configuration import ENV_PREFIX
     from comfyrelay.desk.settings import DeskSettings
-    from comfyrelay.settings import ENV_PREFIX, Settings
+    from comfyrelay.settings import Settings
     from comfyrelay.worker.settings import WorkerSettings
 
     known = {

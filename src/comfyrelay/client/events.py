@@ -24,7 +24,7 @@ async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: flo
     """
     loop = asyncio.get_running_loop()
     answered_at = loop.time()
-    retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
+    retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
         path = f"/api/ai-jobs/{quote(job_id, safe='')}/events"

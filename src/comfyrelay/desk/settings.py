@@ -8,7 +8,8 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.comfyui.processes.options import ManagedSettings
-from comfyrelay.settings import CommaSeparated, Count, CountOrZero, SecondsOrZero, load, split_commas
+from comfyrelay.configuration import load
+from comfyrelay.settings import CommaSeparated, Count, CountOrZero, SecondsOrZero, split_commas
 
 ENV_PREFIX = "COMFYRELAY_DESK_"
 _HOST = re.compile(r"([\w.-]+|\[[0-9a-f:]+\])(:\d{1,5})?")

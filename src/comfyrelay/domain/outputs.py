@@ -1,6 +1,6 @@
 """Check the media type of an output against its workflow."""
 
-from comfyrelay.media_types import ANYTHING, media_kind
+from comfyrelay.media_types import OCTET_STREAM, media_kind
 
 
 def output_type(reported: str, promised: str) -> str | None:
@@ -14,7 +14,7 @@ def output_type(reported: str, promised: str) -> str | None:
         return reported
     kind = media_kind(wanted)
     if kind == "file":
-        return promised if wanted == ANYTHING else None
+        return promised if wanted == OCTET_STREAM else None
     return reported if media_kind(plain) == kind else None
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from comfyrelay.errors import InvalidInput, TooLarge
-from comfyrelay.text import printable, size_of
+from comfyrelay.text import format_bytes, printable
 
 MEDIA_TYPES = ("image/", "video/", "audio/")
 _EXTENSION = re.compile(r"\.[a-z0-9]{1,8}")
@@ -29,7 +29,7 @@ def check_upload(new: AnnouncedUpload, *, max_bytes: int) -> None:
         raise InvalidInput(errors={"mime_type": problem})
     if new.size > max_bytes:
         name = printable(new.original_filename)
-        raise TooLarge(f"{name} is too large: {size_of(new.size)}, but the limit is {size_of(max_bytes)}.")
+        raise TooLarge(f"{name} is too large: {format_bytes(new.size)}, but the limit is {format_bytes(max_bytes)}.")
 
 
 def extension_of(new: AnnouncedUpload) -> str:

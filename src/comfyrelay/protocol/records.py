@@ -2,6 +2,7 @@
 
 from pydantic import ConfigDict, with_config
 
+from comfyrelay.configuration import EffectiveSetting
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.bulk import BulkResult, RefusedJob
 from comfyrelay.domain.consistency import Inconsistency
@@ -10,7 +11,6 @@ from comfyrelay.domain.queue.wait_reasons import Waiting
 from comfyrelay.domain.records.jobs import SavedView
 from comfyrelay.domain.records.operations import StuckStep
 from comfyrelay.domain.records.workers import LeaseAttempt, Registration, WorkerMachine
-from comfyrelay.settings import EffectiveSetting
 
 __all__ = [
     "BulkResult",

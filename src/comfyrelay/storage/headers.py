@@ -5,7 +5,7 @@ from pathlib import PurePosixPath
 from urllib.parse import quote
 
 from comfyrelay.errors import InvalidInput
-from comfyrelay.media_types import ANYTHING, guess_media_type
+from comfyrelay.media_types import OCTET_STREAM, guess_media_type
 
 # An emoji takes 12 encoded characters, and servers accept some 8,000 per header.
 MAX_NAME_LENGTH = 150
@@ -29,7 +29,7 @@ def servable_content_type(content_type: str | None) -> str | None:
     """The type to serve a stored file under, with a fallback for an invalid one."""
     if content_type is None or (len(content_type) <= 255 and _CONTENT_TYPE.fullmatch(content_type)):
         return content_type
-    return ANYTHING
+    return OCTET_STREAM
 
 
 def guess_content_type(path: str) -> str | None:

@@ -23,7 +23,7 @@ from rich.text import Text
 from structlog.typing import EventDict, WrappedLogger
 
 from comfyrelay.error_text import SECRET
-from comfyrelay.logs import PROCESSORS, log_as_json, minimum
+from comfyrelay.logs import PROCESSORS, log_as_json, logger_class
 from comfyrelay.protocol.progress import Phase
 from comfyrelay.text import printable
 from comfyrelay.worker.lease import Lease
@@ -80,7 +80,7 @@ class WorkerConsole:
             return self
         structlog.configure(
             processors=[*PROCESSORS, without_secrets, self.recent, self._print],
-            wrapper_class=minimum(self._level),
+            wrapper_class=logger_class(self._level),
             cache_logger_on_first_use=False,
         )
         if self._shows_jobs and self._console.is_terminal and not self._console.is_dumb_terminal:

@@ -287,7 +287,7 @@ async def retry_until_reachable(
     on_pause: Callable[[ComfyRelayError, float], None] | None = None,
 ) -> T:
     """Repeat a call with growing pauses until the control plane answers."""
-    retries = Retries(Backoff(first_seconds=first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
+    retries = Retries(Backoff(first_seconds=first_pause_seconds, max_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:
             return await call()

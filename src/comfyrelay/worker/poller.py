@@ -77,7 +77,7 @@ class Poller:
 
     async def run(self) -> None:
         """Poll until cancelled."""
-        retries = Retries(Backoff(first_seconds=SOONEST_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
+        retries = Retries(Backoff(first_seconds=SOONEST_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
         while True:
             pause = 0.0
             capacity = await self._wait_for_capacity()

@@ -11,6 +11,7 @@ from pydantic_settings import NoDecode, SettingsConfigDict
 
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.comfyui.processes.options import ManagedSettings
+from comfyrelay.configuration import load
 from comfyrelay.settings import (
     CommaSeparated,
     Count,
@@ -19,7 +20,6 @@ from comfyrelay.settings import (
     Seconds,
     SecondsOrZero,
     Stage,
-    load,
     split_commas,
 )
 from comfyrelay.system.command_lines import split

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.domain.webhooks import WAITS_SECONDS
 from comfyrelay.services.operations import reconcile_runs as reconcile_service
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.services.webhooks import overview
 from comfyrelay.services.webhooks.overview import MAX_COUNTED
-from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.store.central import reconcile_runs
 from comfyrelay.store.central.queue import dispatches
 from tests.support.api import SECRETS, Api, open_api, problem_of

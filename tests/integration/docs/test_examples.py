@@ -10,7 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.simulator import Simulator
 from tests.support.graphs import PNG, invert_file
 from tests.support.paths import ROOT

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 from tests.support import commands
 from tests.support.graphs import invert
 

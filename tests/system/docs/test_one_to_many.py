@@ -10,7 +10,7 @@ from pathlib import Path
 
 import orjson
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.simulator import Simulator
 from tests.support.graphs import invert
 from tests.support.paths import ROOT

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from playwright.async_api import Browser
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.simulator import Simulator
 from tests.support.chromium import PATIENCE_MS
 from tests.support.paths import ROOT

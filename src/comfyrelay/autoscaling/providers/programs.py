@@ -7,8 +7,8 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.settings import ENV_PREFIX
 
 _SAFE = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,99}")
 SETTING = f"{ENV_PREFIX}FLEET_COMMANDS_DIR"

@@ -309,7 +309,7 @@ class ComfyClient:
                 raise OutputGone(f"The file {file.filename} is no longer on the server.")
             if not response.is_success:
                 await response.aread()
-                raise self._http.refused(response)
+                raise self._http.refusal(response)
             async for piece in body_of(response):
                 yield piece
 

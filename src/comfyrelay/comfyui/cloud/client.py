@@ -169,7 +169,7 @@ class CloudClient:
             # The older route cancels pending jobs. `/api/interrupt` would stop every job of the account.
             await self._http.post("/api/queue", {"delete": [prompt_id]})
         elif not response.is_success:
-            raise self._http.refused(response)
+            raise self._http.refusal(response)
 
     async def wait_until_stopped(self, prompt_id: str) -> None:
         """Wait until this job has finished or the service does not report its status."""
@@ -226,7 +226,7 @@ class CloudClient:
     async def _pieces(self, response: httpx.Response, http: Http) -> AsyncIterator[bytes]:
         if not response.is_success:
             await response.aread()
-            raise http.refused(response)
+            raise http.refusal(response)
         async for piece in body_of(response):
             yield piece
 
@@ -241,7 +241,7 @@ class CloudClient:
         if response.status_code == 400 or (response.is_success and answer.get("error")):
             raise explain_refusal(answer, raw=response.text)
         if not response.is_success:
-            raise self._http.refused(response)
+            raise self._http.refusal(response)
         errors = answer.get("node_errors")
         return str(answer.get("prompt_id") or prompt_id), errors if isinstance(errors, dict) else {}
 
@@ -271,7 +271,7 @@ class CloudClient:
         if response.is_success or response.status_code == 404:
             return response.is_success
         # An error does not mean that the job is missing.
-        raise self._http.refused(response)
+        raise self._http.refusal(response)
 
     async def _wait(self, progress: RunProgress, timeouts: RunTimeouts) -> None:
         loop = asyncio.get_running_loop()

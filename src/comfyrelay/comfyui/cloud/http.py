@@ -35,7 +35,7 @@ class CloudHttp(Http):
     def __init__(self, url: str, *, api_key: str, retries: int, first_pause_seconds: float) -> None:
         super().__init__(url, headers={"X-API-Key": api_key})
         self.retries = retries
-        self._backoff = Backoff(first_seconds=first_pause_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS)
+        self._backoff = Backoff(first_seconds=first_pause_seconds, max_seconds=_LONGEST_PAUSE_SECONDS)
 
     async def send(self, method: str, path: str, **options: Any) -> httpx.Response:
         for attempt in range(self.retries):
@@ -53,7 +53,7 @@ class CloudHttp(Http):
         """Send a request that is not safe to retry."""
         return await super().send(method, path, **options)
 
-    def refused(self, response: httpx.Response) -> ComfyError:
+    def refusal(self, response: httpx.Response) -> ComfyError:
         return cloud_error(response)
 
     async def pause(self, attempt: int, response: httpx.Response | None = None) -> None:

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.configuration import ENV_PREFIX
 
 # Secrets of the worker whose names lack our prefix.
 SECRET_NAMES = frozenset({"COMFY_CLOUD_API_KEY", "FLEET_SECRET"})

@@ -10,8 +10,8 @@ from pydantic_settings import NoDecode
 from comfyrelay.comfyui.processes.installs import Install, resolve_install
 from comfyrelay.comfyui.processes.launch import check_arguments
 from comfyrelay.comfyui.processes.python import find_python
+from comfyrelay.configuration import ArgumentsOnly
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.settings import ArgumentsOnly
 from comfyrelay.system.command_lines import split
 
 

@@ -256,9 +256,7 @@ class Supervisor:
         failed_starts = 0
         # No jitter: nothing else on this machine restarts at the same time.
         retries = Retries(
-            Backoff(
-                first_seconds=timings.first_pause_seconds, longest_seconds=timings.longest_pause_seconds, jitter=0.0
-            )
+            Backoff(first_seconds=timings.first_pause_seconds, max_seconds=timings.longest_pause_seconds, jitter=0.0)
         )
         while True:
             self._set_state(managed, ProcessState.STARTING, managed.reason)

@@ -97,7 +97,7 @@ class EventSocket:
             self._task = None
 
     async def _keep_open(self) -> None:
-        retries = Retries(Backoff(first_seconds=FIRST_DELAY_SECONDS, longest_seconds=LAST_DELAY_SECONDS))
+        retries = Retries(Backoff(first_seconds=FIRST_DELAY_SECONDS, max_seconds=LAST_DELAY_SECONDS))
         while True:
             began = asyncio.get_running_loop().time()
             if not await self._listen():

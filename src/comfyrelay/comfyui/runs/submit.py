@@ -46,9 +46,9 @@ async def post_graph(
     if response.status_code == 400 and (refusal := object_in(response)):
         raise explain_refusal(refusal, raw=response.text)
     if response.is_server_error:
-        return await _find_or_raise(http, prompt_id, http.refused(response), SilenceLimit(timeouts))
+        return await _find_or_raise(http, prompt_id, http.refusal(response), SilenceLimit(timeouts))
     if not response.is_success:
-        raise http.refused(response)
+        raise http.refusal(response)
     errors = object_in(response).get("node_errors")
     return errors if isinstance(errors, dict) else {}
 

@@ -7,7 +7,7 @@ from pathlib import Path, PureWindowsPath
 
 from comfyrelay.domain.properties import kind_of
 from comfyrelay.errors import InvalidInput
-from comfyrelay.text import is_storable, natural
+from comfyrelay.text import is_storable, natural_key
 
 MAX_PROMPT_BYTES = 16 * 1024 * 1024
 # With number, seed and suffix this stays well below the 255 bytes of a file name.
@@ -34,7 +34,7 @@ def inputs_in(root: Path, subdir: str = "") -> list[Path]:
         for each in found:
             if not each.resolve().is_relative_to(base):
                 raise _refused(f"{each.name!r} is a link that leads out of the input folder.")
-        return sorted(filter(Path.is_file, found), key=lambda each: natural(each.name))
+        return sorted(filter(Path.is_file, found), key=lambda each: natural_key(each.name))
     except (OSError, RuntimeError, ValueError) as error:
         # a link cycle is a RuntimeError, an unencodable name a ValueError
         why = (isinstance(error, OSError) and error.strerror) or "it is not the name of a folder"

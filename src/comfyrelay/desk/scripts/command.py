@@ -17,7 +17,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 from comfyrelay.desk.batches.folders import inputs_in
 from comfyrelay.errors import ConfigurationError, InvalidInput
 from comfyrelay.protocol.desk import MAX_ATTEMPTS, ScriptJob
-from comfyrelay.text import is_storable, natural
+from comfyrelay.text import is_storable, natural_key
 
 # Linux limits an argument to 128 KiB.
 LONGEST_TEXT_BYTES = 100_000
@@ -148,7 +148,7 @@ def templates(settings: ScriptSettings) -> list[str]:
         ]
     except (OSError, RuntimeError):
         return []
-    return sorted(found, key=natural)
+    return sorted(found, key=natural_key)
 
 
 def check_settings(settings: ScriptSettings) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from comfyrelay.comfyui.graphs.graph import replace_placeholders
+from comfyrelay.configuration import load_table
 from comfyrelay.desk.examples import EXAMPLES, SAMPLE_NAME
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.settings import load_table
 from comfyrelay.system.commands.contained import check_system
 
 _PATHS = ("python", "script", "working_folder", "input_folder", "template_folder", "output_folder")

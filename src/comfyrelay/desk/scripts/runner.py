@@ -7,13 +7,13 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.desk.scripts.command import ScriptSettings, check_settings, command_of, shown
 from comfyrelay.desk.scripts.errors import error_sentence
 from comfyrelay.desk.scripts.log import BoundedLog, Line, Lines
 from comfyrelay.desk.scripts.output_parser import Reading, ScriptProgress, saved_files
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.protocol.desk import ScriptJob
-from comfyrelay.settings import ENV_PREFIX
 from comfyrelay.system.commands.process_group import Child
 
 __all__ = ["ScriptJob", "ScriptProgress", "ScriptResult", "ScriptRunner", "ScriptSettings"]

@@ -39,7 +39,7 @@ class Duration:
     jobs: int
     mean_seconds: float
 
-    def with_one_more(self, seconds: float) -> "Duration":
+    def including(self, seconds: float) -> "Duration":
         weight = max(1 / (self.jobs + 1), MIN_WEIGHT)
         return Duration(
             jobs=self.jobs + 1,
@@ -47,7 +47,7 @@ class Duration:
         )
 
 
-NOTHING_LEARNT = Duration(jobs=0, mean_seconds=0.0)
+NO_RUNS = Duration(jobs=0, mean_seconds=0.0)
 
 
 @dataclass(slots=True)
@@ -78,7 +78,7 @@ class Rate:
             self._at, self._since = now, min(self._since, now)
         return self._weight_at(now) * _DECAY
 
-    def seen_seconds(self) -> float:
+    def observed_seconds(self) -> float:
         """How long arrivals were observed: a few in a row give no rate."""
         if self._at is None or self._since is None or self._count < MIN_ARRIVALS:
             return 0.0
@@ -109,7 +109,7 @@ class Rates:
 
 
 @dataclass(slots=True)
-class Following:
+class FollowingJobs:
     """How many jobs usually follow one that found no machine, within the boot it waits for; none if most stay alone."""
 
     _followed: deque[int] = field(default_factory=lambda: deque(maxlen=NEWEST_BURSTS))
@@ -147,7 +147,7 @@ def boot_seconds(newest: Sequence[MachineRecord], spec: MachineSpec) -> float:
     took = [
         (each.registered_at - each.ordered_at).total_seconds() for each in newest if each.registered_at is not None
     ][:NEWEST_BOOTS]
-    return usual_boot(took) or _expected_boot(spec)
+    return typical_boot(took) or _expected_boot(spec)
 
 
 def _expected_boot(spec: MachineSpec) -> float:
@@ -157,7 +157,7 @@ def _expected_boot(spec: MachineSpec) -> float:
     return LOCAL_BOOT_SECONDS if spec.provider is MachineProviderName.LOCAL else DEFAULT_BOOT_SECONDS
 
 
-def usual_boot(took: Sequence[float]) -> float | None:
+def typical_boot(took: Sequence[float]) -> float | None:
     if len(took) >= 2:
         return max(1.0, quantiles(took, n=4, method="inclusive")[2])
     return max(1.0, took[0]) if took else None
@@ -200,7 +200,7 @@ class Available:
     """Instance types that may be tried, and whether none is left because all were refused recently."""
 
     types: Sequence[InstanceType]
-    all_refused: bool
+    all_types_refused: bool
     # a refusal for the whole fleet, and when it is retried
     refusal: str | None = None
 
@@ -218,7 +218,7 @@ def available_types(types: Sequence[InstanceType], newest: Iterable[MachineRecor
                 if kind != "capacity" and seconds_left > longest:
                     longest, refusal = seconds_left, f"{text.rstrip('.')} (tried again in {seconds_left:.0f} s)"
     left = [] if None in refused else [type_ for type_ in types if type_.name not in refused]
-    return Available(types=left, all_refused=not left and bool(refused), refusal=refusal)
+    return Available(types=left, all_types_refused=not left and bool(refused), refusal=refusal)
 
 
 def refusal(kind: str, text: str) -> str:

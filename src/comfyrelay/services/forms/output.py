@@ -12,7 +12,7 @@ from comfyrelay.domain.properties import PropertyType, kind_of
 from comfyrelay.errors import GraphError
 from comfyrelay.services.forms.inputs import FORMAT_INPUTS, specs_of
 from comfyrelay.services.forms.wiring import Wiring
-from comfyrelay.text import natural
+from comfyrelay.text import natural_key
 
 # Savers whose extension cannot be guessed from name or inputs.
 _EXTENSIONS = {
@@ -53,7 +53,7 @@ def find_output_nodes(graph: Graph, object_info: Mapping[str, Any]) -> list[str]
     found = [*output_nodes(graph, object_info), *unknown]
     if not found:
         raise GraphError("The workflow has no output node: add one that saves or previews something.")
-    return sorted(found, key=natural)
+    return sorted(found, key=natural_key)
 
 
 def choose_output(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> OutputNode:

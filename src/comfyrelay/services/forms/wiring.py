@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator
 
 from comfyrelay.comfyui.graphs.graph import Graph, is_link
-from comfyrelay.text import natural
+from comfyrelay.text import natural_key
 
 # Source node and index of its output.
 Link = tuple[str, float]
@@ -54,7 +54,7 @@ class Wiring:
         """Nodes after their dependencies. The order does not depend on the order in the file."""
         found: dict[str, None] = {}
         entered: set[str] = set()
-        pending = sorted(self.links, key=natural, reverse=True)
+        pending = sorted(self.links, key=natural_key, reverse=True)
         while pending:
             node_id = pending[-1]
             if node_id in entered:
@@ -62,7 +62,7 @@ class Wiring:
                 continue
             entered.add(node_id)
             sources = {source for source, _ in self.links[node_id].values()} - entered
-            pending.extend(sorted(sources, key=natural, reverse=True))
+            pending.extend(sorted(sources, key=natural_key, reverse=True))
         return list(found)
 
     def upstream(self, is_wanted: Callable[[str, str], bool]) -> set[str]:

@@ -99,7 +99,7 @@ class _ShardDelivery:
         self._removal = removal
         self._deferral = deferral
         self.group: GroupCommit[OutboxEntry, None] = GroupCommit(
-            self._deliver, at_once=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
+            self._deliver, max_size=UPDATES_AT_ONCE, size_of=lambda entry: len(entry.updates), pause=self._keep_pace
         )
         self.submissions = _removal(partial(applier.remove_submissions, shard), calm)
         self._last_at = 0.0
@@ -127,7 +127,7 @@ class _ShardDelivery:
             self.begin(OutboxEntry(id=id_, shard=self._shard, updates=list(updates.values())))
 
     async def _keep_pace(self) -> None:
-        await self._deferral.put_off(self._last_at + PACE_SECONDS - _now())
+        await self._deferral.delay(self._last_at + PACE_SECONDS - _now())
         self._last_at = _now()
 
     async def _deliver(self, entries: Sequence[OutboxEntry]) -> Sequence[None]:
@@ -175,7 +175,7 @@ def _removal(remove: Callable[[Sequence[int]], Awaitable[None]], deferral: Defer
             log.warning("delivery.removal_failed", exc_info=True)
         return [None] * len(ids)
 
-    return GroupCommit(handle, at_once=REMOVED_AT_ONCE, pause=lambda: deferral.put_off(REMOVAL_SECONDS))
+    return GroupCommit(handle, max_size=REMOVED_AT_ONCE, pause=lambda: deferral.delay(REMOVAL_SECONDS))
 
 
 def _now() -> float:

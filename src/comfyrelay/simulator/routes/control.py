@@ -16,7 +16,7 @@ from comfyrelay.simulator.request_log import Received
 _CONTROL = "/simulator/"
 
 
-def misbehaving(process: SimulatedProcess) -> Middleware:
+def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
     """Log each request, and delay or refuse it if a misbehaviour says so."""
 
     @web.middleware
@@ -24,9 +24,9 @@ def misbehaving(process: SimulatedProcess) -> Middleware:
         if request.path.startswith(_CONTROL):
             return await handler(request)
         process.log.requests.append(Received(request.method, request.path))
-        if slow := process.misbehaviours.take(SlowHttp, such=lambda what: request.path.startswith(what.path)):
+        if slow := process.misbehaviours.take(SlowHttp, matching=lambda what: request.path.startswith(what.path)):
             await asyncio.sleep(slow.what.seconds)
-        if refuse := process.misbehaviours.take(Refuse, such=lambda what: request.path.startswith(what.path)):
+        if refuse := process.misbehaviours.take(Refuse, matching=lambda what: request.path.startswith(what.path)):
             return refusal(refuse.what)
         return await handler(request)
 

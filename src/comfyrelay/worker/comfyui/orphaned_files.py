@@ -115,7 +115,7 @@ class OrphanedFiles:
 
 async def _retry_until_found(ask: Callable[[], Awaitable[T | None]], *, otherwise: D) -> T | D:
     """Repeat a request until a server answers; `otherwise` is the result for a removed server."""
-    retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
+    retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
     while True:
         try:
             if (answer := await ask()) is not None:

@@ -41,7 +41,7 @@ class Restarts:
         if not client.has_gpu_fault and await _is_well_within(client, self._wait_seconds):
             return
         client.is_restarting = True
-        retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, longest_seconds=LONGEST_PAUSE_SECONDS))
+        retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
         while not (await self._run_command(client) and await _is_well_within(client, COMMAND_SECONDS)):
             await retries.wait()
         client.is_restarting = False

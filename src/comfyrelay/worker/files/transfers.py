@@ -142,7 +142,7 @@ class Transfers:
     ) -> T:
         loop = asyncio.get_running_loop()
         patient_until = loop.time() + (self._upload_patience_seconds if is_upload else self._patience_seconds)
-        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, longest_seconds=_LONGEST_PAUSE_SECONDS))
+        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, max_seconds=_LONGEST_PAUSE_SECONDS))
         while True:
             try:
                 return await once()

@@ -60,7 +60,7 @@ class Protection:
 
     async def _follow(self) -> None:
         complained_of: bool | None = None
-        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
+        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, max_seconds=LONGEST_PAUSE_SECONDS))
         while True:
             wanted = self._wanted
             if wanted is None or wanted == self._is_on:

@@ -11,8 +11,8 @@ from comfyrelay.comfyui.processes.installs import Install, InstallKind, resolve_
 from comfyrelay.comfyui.processes.launch import ProcessLaunch, empty_folders, launch, link_inputs, make_folders
 from comfyrelay.comfyui.processes.log import LAST_LINES, ROTATED_FILES, ProcessLog, last_lines_in
 from comfyrelay.comfyui.processes.options import ManagedSettings
+from comfyrelay.configuration import load
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.settings import load
 from comfyrelay.worker.settings import WorkerSettings, load_worker_settings
 from tests.support.comfyui_install import FakeInstall
 

@@ -59,7 +59,7 @@ class Aws:
 
     async def call(self, service: str, operation: str, **arguments: Any) -> Mapping[str, Any]:
         """Return the answer, or raise `AwsError`."""
-        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, longest_seconds=LONGEST_PAUSE_SECONDS))
+        retries = Retries(Backoff(first_seconds=self._first_pause_seconds, max_seconds=LONGEST_PAUSE_SECONDS))
         while True:
             try:
                 return await self._call_once(service, operation, arguments)
