@@ -12,7 +12,7 @@ from comfyrelay.errors import InvalidInput, TransferFailed
 from comfyrelay.http_client import is_loopback, save
 from comfyrelay.media_types import guess_media_type
 from comfyrelay.protocol.jobs import Output
-from comfyrelay.system.safe_names import usable
+from comfyrelay.system.safe_names import usable_name
 
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
 _PIECE = 256 * 1024
@@ -81,7 +81,7 @@ def media_type(path: Path) -> str:
 def safe_name(name: str) -> str:
     """The last part of a name, so that a server cannot write outside of the folder."""
     last = re.split(r"[\\/]", name.replace("\0", ""))[-1].strip()
-    return usable(last) if last.strip(".") else "output"
+    return usable_name(last) if last.strip(".") else "output"
 
 
 async def _pieces(path: Path, size: int) -> AsyncIterator[bytes]:

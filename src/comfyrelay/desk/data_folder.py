@@ -7,7 +7,7 @@ from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.disks import REMOTE, filesystem_of
 from comfyrelay.system.files import remove
 from comfyrelay.system.folder_lock import FolderLock
-from comfyrelay.system.owner_secret import running
+from comfyrelay.system.owner_secret import running_desks
 from comfyrelay.system.permissions import restrict_folder
 
 # Other machines, or the host of a virtual machine, do not share SQLite's memory map.
@@ -44,7 +44,7 @@ def open_data_folder(folder: Path) -> FolderLock:
 
 def refuse_second(folder: Path) -> None:
     """Raise `ConfigurationError` if a desk runs with this folder."""
-    found = next((each for each in running() if each.data_dir.resolve() == folder.resolve()), None)
+    found = next((each for each in running_desks() if each.data_dir.resolve() == folder.resolve()), None)
     if found is not None:
         raise ConfigurationError(
             f"Your desk already runs at {found.url}: `comfyrelay open` opens it. A second one needs another folder "

@@ -24,7 +24,7 @@ from comfyrelay.desk.composition.web import (
 from comfyrelay.desk.composition.workers import DeskWorkers
 from comfyrelay.desk.data_folder import open_data_folder
 from comfyrelay.desk.examples import write_sample
-from comfyrelay.desk.notifications.notifier import Notifier, Occasion, without_secrets
+from comfyrelay.desk.notifications.notifier import Notifier, NotificationEvent, without_secrets
 from comfyrelay.desk.notifications.sender import NotificationSender
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
@@ -37,7 +37,7 @@ from comfyrelay.server.http.secrets import load_secrets
 from comfyrelay.server.main import serving
 from comfyrelay.services.engine import Engine
 from comfyrelay.settings import Settings
-from comfyrelay.system.owner_secret import noted
+from comfyrelay.system.owner_secret import desk_note
 from comfyrelay.worker.lease import Lease
 
 
@@ -95,8 +95,8 @@ class Desk:
                 opened.enter_context(closing(listener)) for listener in open_listeners(settings.host, settings.port)
             ]
             pass_secret = token_urlsafe(32)
-            forget_note = opened.enter_context(
-                noted(settings.data_dir, address=loopback_address(listeners[0]), secret=pass_secret)
+            remove_note = opened.enter_context(
+                desk_note(settings.data_dir, address=loopback_address(listeners[0]), secret=pass_secret)
             )
             secrets = load_secrets(settings, is_only_server=True)
             links = OneTimeLinks(settings.base_url)
@@ -147,7 +147,7 @@ class Desk:
                         yield task, ready
                 finally:
                     # while the desk still listens: afterwards another process may take the address
-                    forget_note()
+                    remove_note()
 
     @property
     def input_folder(self) -> Path:
@@ -158,8 +158,8 @@ class Desk:
         return (self.desk.output_folder or self.settings.data_dir / "outputs").expanduser().absolute()
 
     @property
-    def notify_on(self) -> list[Occasion]:
-        return [Occasion(each) for each in self.desk.notify_on]
+    def notify_on(self) -> list[NotificationEvent]:
+        return [NotificationEvent(each) for each in self.desk.notify_on]
 
     def _load_script(self) -> DeskScript | None:
         return DeskScript.load(

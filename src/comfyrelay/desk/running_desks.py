@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.settings import Settings
-from comfyrelay.system.owner_secret import RunningDesk, running
+from comfyrelay.system.owner_secret import RunningDesk, running_desks
 
 
 def desk_meant(settings: Settings, *, choose_with: str) -> RunningDesk | None:
@@ -15,7 +15,7 @@ def desk_meant(settings: Settings, *, choose_with: str) -> RunningDesk | None:
     given = settings.model_fields_set
     found = [
         each
-        for each in running()
+        for each in running_desks()
         if ("port" not in given or urlsplit(each.url).port == settings.port)
         and ("data_dir" not in given or each.data_dir.resolve() == settings.data_dir.resolve())
     ]

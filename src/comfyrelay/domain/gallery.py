@@ -11,7 +11,7 @@ from typing import Any, NamedTuple, TypeVar
 from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.domain.properties import Property, Role
 from comfyrelay.media_types import media_kind
-from comfyrelay.system.safe_names import plain, usable
+from comfyrelay.system.safe_names import plain_name, usable_name
 from comfyrelay.text import excerpt
 
 T = TypeVar("T")
@@ -170,12 +170,12 @@ def file_name(made: GalleryOutput, what: str) -> str:
     """
     number = "" if made.batch_id is None else f"-{made.item_no + 1:03d}"
     several = "" if made.number == 1 else f"-{made.number}"
-    return f"{plain(made.label or what) or 'output'}{number}{several}{_suffix(made.path)}"
+    return f"{plain_name(made.label or what) or 'output'}{number}{several}{_suffix(made.path)}"
 
 
 def archive_names(items: Iterable[T], name_of: Callable[[T], str], folder_of: Callable[[T], str | None]) -> list[str]:
     """Paths such as `batch/label-003.png`, valid on every system and unique regardless of case."""
-    wanted = [PurePosixPath(plain(folder_of(item) or ""), usable(name_of(item))) for item in items]
+    wanted = [PurePosixPath(plain_name(folder_of(item) or ""), usable_name(name_of(item))) for item in items]
     taken = {str(path.parent).casefold() for path in wanted}
     # by name, the last number used: lower ones are taken
     last_used: dict[str, int] = {}

@@ -17,7 +17,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.system import files
-from comfyrelay.system.locks import lock
+from comfyrelay.system.folder_lock import lock
 
 GIB = 1024**3
 _SPIN_SECONDS = 0.0005
@@ -70,7 +70,7 @@ class SimulatedGpu:
 
     def open(self) -> None:
         self.options.folder.mkdir(parents=True, exist_ok=True)
-        with self._alone():
+        with self._locked():
             file = self._path.open("w+", encoding="ascii")
             lock(file)
             self._file = file
@@ -95,21 +95,21 @@ class SimulatedGpu:
     @property
     def free(self) -> int:
         """Free memory of the GPU."""
-        with self._alone():
-            return self._unheld()
+        with self._locked():
+            return self._free_bytes()
 
     @property
     def busy(self) -> int:
         """Number of processes that sample now."""
-        with self._alone():
-            return sum(is_running for _, is_running in self._holders())
+        with self._locked():
+            return sum(is_running for _, is_running in self._usages())
 
     def has(self, model: str) -> bool:
         return model in self._models
 
     def load(self, model: str, *, pixels: int) -> bool:
         """Allocate memory for a model and its work, evicting older models of this process. Returns whether it fits."""
-        with self._alone():
+        with self._locked():
             kept = {each: None for each in self._models if each != model} | {model: None}
             working = max(self._working, pixels * self.options.pixel_bytes)
             while len(kept) > 1 and not self._fits(len(kept), working):
@@ -138,10 +138,10 @@ class SimulatedGpu:
 
     def _fits(self, models: int, working: int) -> bool:
         more = models * self.options.model_bytes + working - self.torch_total
-        return more <= self._unheld()
+        return more <= self._free_bytes()
 
-    def _unheld(self) -> int:
-        return max(self.options.memory_bytes - sum(held for held, _ in self._holders()), 0)
+    def _free_bytes(self) -> int:
+        return max(self.options.memory_bytes - sum(held for held, _ in self._usages()), 0)
 
     def _write(self) -> None:
         if self._file is not None:
@@ -150,7 +150,7 @@ class SimulatedGpu:
             self._file.write(f"{self.options.context_bytes + self.torch_total:020d} {int(self._is_running)}")
             self._file.flush()
 
-    def _holders(self) -> list[tuple[int, bool]]:
+    def _usages(self) -> list[tuple[int, bool]]:
         return [found for each in self.options.folder.glob("*.process") if (found := self._read(each)) is not None]
 
     def _read(self, path: Path) -> tuple[int, bool] | None:
@@ -170,7 +170,7 @@ class SimulatedGpu:
         return None
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[None]:
         with (self.options.folder / "lock").open("a", encoding="ascii") as file:
             while True:
                 try:

@@ -17,7 +17,7 @@ PART_PREFIX = ".put-"
 def part_of(path: Path, *, part: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` at the end. After an error, `path` is unchanged.
 
-    With a fixed `part`, the next attempt overwrites what a killed process left behind.
+    With a fixed `part`, the next attempt overwrites the leftovers of a killed process.
     """
     part = part or _part(path)
     try:
@@ -51,8 +51,8 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:
     try:
         with writer.open() as file:
             file.write(data)
-        # unlike a rename, this does not replace an existing file
-        files.name_new(writer.part, path)
+        # Unlike a rename, this does not replace an existing file.
+        files.link_new(writer.part, path)
     except FileExistsError:
         return False
     finally:
@@ -61,7 +61,7 @@ def write_new(path: Path, data: bytes, *, mode: int = 0o666) -> bool:
 
 
 class FileWriter:
-    """Writes a temporary file next to the target, which `commit` replaces. Blocking: use a thread for large files.
+    """Writes a temporary file, which replaces the target in `commit`. Writes block: use a thread for large files.
 
     `is_durable` syncs to disk. Without it, a power failure may leave an empty file under the final name.
     """
@@ -91,7 +91,7 @@ class FileWriter:
 
     def discard(self) -> None:
         """Remove the temporary file."""
-        # on a full disk the last flush fails, which must not prevent the removal
+        # On a full disk the last flush fails, which must not prevent the removal.
         with suppress(OSError):
             if self._file is not None:
                 self._file.close()
@@ -104,5 +104,5 @@ class FileWriter:
 
 
 def _part(path: Path) -> Path:
-    # in the same folder, because a rename is atomic only within one file system
+    # Renames are atomic only within a file system, so the file is in the same folder.
     return path.with_name(f"{PART_PREFIX}{uuid4().hex}")

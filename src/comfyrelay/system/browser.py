@@ -1,4 +1,4 @@
-"""The user's browser."""
+"""Open pages in the user's browser."""
 
 import os
 import webbrowser
@@ -8,15 +8,10 @@ from comfyrelay.system.platform import IS_MACOS, IS_WINDOWS, is_wsl
 
 def open_url(url: str) -> bool:
     """Open an address; false if there is no browser, or only one that runs in the terminal."""
-    if not _has_screen():
+    has_screen = any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))
+    if not (has_screen or IS_WINDOWS or IS_MACOS or is_wsl()):
         return False
     try:
         return webbrowser.open(url)
     except (OSError, webbrowser.Error):
         return False
-
-
-def _has_screen() -> bool:
-    if IS_WINDOWS or IS_MACOS or is_wsl():
-        return True
-    return any(os.environ.get(name) for name in ("BROWSER", "DISPLAY", "WAYLAND_DISPLAY"))

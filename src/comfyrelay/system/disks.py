@@ -1,7 +1,8 @@
-"""Free disk space and file system types."""
+"""Find the free space and the file system type of a folder."""
 
 import shutil
 from collections.abc import Iterable
+from operator import itemgetter
 from pathlib import Path
 
 import psutil
@@ -17,14 +18,14 @@ def free_bytes(folder: Path) -> int:
 
 def filesystem_of(folder: Path, *, mounts: Iterable[tuple[str, str]] | None = None) -> str:
     """Return the file system type of a folder, or `remote`; empty if unknown. `mounts` are pairs of path and type, by
-    default those of this machine."""
-    place = folder.resolve()
-    if place.drive.startswith(_SHARE):
+    default the mounts of this machine."""
+    resolved = folder.resolve()
+    if resolved.drive.startswith(_SHARE):
         return REMOTE
     known = _mounts() if mounts is None else mounts
-    found = [(Path(where), kind) for where, kind in known if place.is_relative_to(where)]
-    # of two mounts at the same path, the later one is visible
-    return max(enumerate(found), key=lambda each: (len(each[1][0].parts), each[0]))[1][1] if found else ""
+    found = [(len(Path(path).parts), kind) for path, kind in known if resolved.is_relative_to(path)]
+    # Of two mounts at the same path, the later one is visible, and `max` returns the first maximum.
+    return max(reversed(found), key=itemgetter(0))[1] if found else ""
 
 
 def _mounts() -> list[tuple[str, str]]:
@@ -32,4 +33,4 @@ def _mounts() -> list[tuple[str, str]]:
         found = psutil.disk_partitions(all=True)
     except OSError:
         return []
-    return [(each.mountpoint, REMOTE if REMOTE in each.opts.split(",") else each.fstype) for each in found]
+    return [(mount.mountpoint, REMOTE if REMOTE in mount.opts.split(",") else mount.fstype) for mount in found]

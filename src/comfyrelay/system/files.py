@@ -36,17 +36,17 @@ def remove_tree(folder: Path) -> None:
     _once_closed(folder, lambda: shutil.rmtree(folder))
 
 
-def name_new(source: Path, target: Path) -> None:
-    """Give a file a new name; `FileExistsError` if it is taken. The old name may remain as well."""
+def link_new(source: Path, target: Path) -> None:
+    """Give a file a new name. Raises `FileExistsError` if it is taken. The old name may remain as well."""
     if IS_WINDOWS:
-        # a rename never replaces on Windows, and works on disks without hard links
+        # On Windows, a rename never replaces a file, and works on disks without hard links.
         source.rename(target)
     else:
         os.link(source, target)
 
 
 def is_link(found: os.stat_result) -> bool:
-    """Whether an `os.lstat` result is a link of any kind; Windows has several."""
+    """Whether an `os.lstat` result is a link. Windows has several kinds of links."""
     return stat.S_ISLNK(found.st_mode) or bool(getattr(found, "st_reparse_tag", 0))
 
 

@@ -1,34 +1,56 @@
-"""Lock a folder for one process.
+"""Lock a file or a folder for one process, until it closes the file or exits.
 
-The lock file contains the id of its process, readable by others while it is locked. `filelock` would lock the first
-byte on Windows, which makes the file unreadable there.
+The lock file of a folder contains the id of its process. `filelock` would lock the first byte, and on Windows other
+processes cannot read locked bytes.
 """
 
 import os
+import sys
 import time
 from pathlib import Path
 from typing import IO
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.system.locks import lock
 
 # `holder` takes the lock for a moment, so a failed attempt is repeated.
 ATTEMPTS = 5
 PAUSE_SECONDS = 0.05
 
+if sys.platform == "win32":
+    import msvcrt
+
+    # Far beyond the content, which other processes read.
+    _LOCKED_BYTE = 2**30
+
+    def lock(file: IO[str]) -> None:
+        """Lock an open file. Raises `OSError` if another process holds the lock."""
+        before = os.lseek(file.fileno(), 0, os.SEEK_CUR)
+        os.lseek(file.fileno(), _LOCKED_BYTE, os.SEEK_SET)
+        try:
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        finally:
+            os.lseek(file.fileno(), before, os.SEEK_SET)
+
+else:
+    import fcntl
+
+    def lock(file: IO[str]) -> None:
+        """Lock an open file. Raises `OSError` if another process holds the lock."""
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
 
 class FolderLock:
-    """Held until `release` or until the process exits, even if it is killed."""
+    """A lock that is held until `release` or until the process exits, even if it is killed."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / "lock"
         self._file: IO[str] | None = None
 
     def acquire(self, *, advice: str) -> None:
-        """Take the lock; `ConfigurationError` with this advice if another process holds it."""
+        """Take the lock. Raises `ConfigurationError` with this advice if another process holds it."""
         try:
             self._path.parent.mkdir(parents=True, exist_ok=True)
-            # not truncated: it contains the id of the process that holds the lock
+            # The file may contain the id of the process that holds the lock, so it is not truncated.
             file = open(  # noqa: SIM115
                 self._path, "a+", encoding="ascii", opener=lambda path, flags: os.open(path, flags, 0o600)
             )

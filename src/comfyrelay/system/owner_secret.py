@@ -1,7 +1,7 @@
-"""The secret that lets the owner of a desk in.
+"""The secret of a desk's owner, in a private file of the data folder.
 
-It is in a private file in the data folder. The owner's own programs do not need it: a running desk writes its address
-and a temporary secret to the state folder. That secret is valid only for the lifetime of its process.
+The owner's own programs do not need it: a running desk writes a note with its address and a temporary secret to the
+state folder. The temporary secret is valid only for the lifetime of the desk's process.
 """
 
 import json
@@ -21,12 +21,12 @@ from comfyrelay.system.folder_lock import FolderLock
 from comfyrelay.system.user_folders import state_folder
 
 SECRET_FILE = "owner-secret"
-SHORTEST_SECRET = 32
-_NOTES = "desk-*.json"
+MIN_SECRET_LENGTH = 32
+_NOTE_PATTERN = "desk-*.json"
 
 
 def load_secret(data_dir: Path) -> str:
-    """Read the secret of the desk in this folder; the first start creates it."""
+    """Read the secret of the desk in this folder. The first start creates it."""
     path = data_dir / SECRET_FILE
     try:
         atomic.write_new(path, f"{secrets.token_urlsafe(32)}\n".encode(), mode=0o600)
@@ -34,7 +34,7 @@ def load_secret(data_dir: Path) -> str:
         found = path.read_text("ascii").strip()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"The owner's secret in {path} cannot be read: {error}.") from None
-    if len(found) < SHORTEST_SECRET:
+    if len(found) < MIN_SECRET_LENGTH:
         raise ConfigurationError(f"The owner's secret in {path} is too short. Delete the file and start again.")
     return found
 
@@ -58,39 +58,34 @@ class RunningDesk:
         return f"{self.url} (data in {self.data_dir})"
 
 
-def running() -> list[RunningDesk]:
+def running_desks() -> list[RunningDesk]:
     """Return the running desks of this user on this machine."""
-    notes = (_read(each) for each in sorted(state_folder().glob(_NOTES)))
+    notes = (_read_note(path) for path in sorted(state_folder().glob(_NOTE_PATTERN)))
     return [RunningDesk(str(note["url"]), Path(note["data_dir"])) for note in notes if note is not None]
 
 
 def pass_for(url: str) -> Pass | None:
-    """Return the pass for the desk at this address, if one of this user runs there.
+    """Return the pass for the desk at this address, if a desk of this user runs there.
 
-    Any other program may listen on an address that no desk uses.
+    At any other address, an unknown program may listen.
     """
     try:
         parts = urlsplit(url)
         host, port = parts.hostname or "", parts.port or 80
     except ValueError:
         return None
-    # the name resolves to both, and the desk may use only one of them
-    hosts = ("127.0.0.1", "::1") if host == "localhost" else (host,)
-    return next((found for each in hosts if (found := _pass(each, port)) is not None), None)
+    # The name resolves to both addresses, and the desk may use only one of them.
+    for address in ("127.0.0.1", "::1") if host == "localhost" else (host,):
+        with suppress(ValueError):
+            if (note := _read_note(_note_path(address, port))) is not None:
+                return Pass(address, str(note["secret"]))
+    return None
 
 
-def _pass(host: str, port: int) -> Pass | None:
-    try:
-        found = _read(_note(host, port))
-    except ValueError:
-        return None
-    return None if found is None else Pass(host, str(found["secret"]))
-
-
-def _read(note: Path) -> Mapping[str, Any] | None:
+def _read_note(path: Path) -> Mapping[str, Any] | None:
     """Read the note of a desk; `None` if its process no longer holds the folder."""
     try:
-        found = json.loads(note.read_text("utf-8"))
+        found = json.loads(path.read_text("utf-8"))
         is_alive = FolderLock(Path(found["data_dir"])).holder() == str(found["process"])
         return found if is_alive and found.keys() >= {"url", "secret"} else None
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
@@ -98,35 +93,34 @@ def _read(note: Path) -> Mapping[str, Any] | None:
 
 
 @contextmanager
-def noted(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[Callable[[], None]]:
-    """Write a note with the address and the secret of this process's desk, for the owner's programs.
+def desk_note(data_dir: Path, *, address: tuple[str, int], secret: str) -> Iterator[Callable[[], None]]:
+    """Write the note of the desk in this process, which must hold the lock of the folder.
 
-    The process must hold the lock of the folder. Call the yielded function before the desk stops listening: it removes
-    the note.
+    The yielded function removes the note. Call it before the desk stops listening.
     """
-    path = _note(*address)
     host, port = address
+    path = _note_path(host, port)
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
     note = {"url": url, "data_dir": str(data_dir), "process": os.getpid(), "secret": secret}
     content = json.dumps(note).encode()
 
-    def forget() -> None:
+    def remove_note() -> None:
         with suppress(OSError):
             if path.read_bytes() == content:
                 files.remove(path)
 
-    # start even if the home folder is read-only: the secret can be passed by hand
+    # Start even if the home folder is read-only: the owner can pass the secret by hand.
     with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         atomic.write(path, content, mode=0o600)
     try:
-        yield forget
+        yield remove_note
     finally:
-        forget()
+        remove_note()
 
 
-def _note(host: str, port: int) -> Path:
-    """Return the path of a note; `ValueError` if the address is not a loopback address."""
+def _note_path(host: str, port: int) -> Path:
+    """Return the path of a note. Raises `ValueError` if the address is not a loopback address."""
     address = ip_address(host)
     if not address.is_loopback:
         raise ValueError(f"{host} is not a loopback address.")

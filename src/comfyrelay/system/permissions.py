@@ -1,4 +1,4 @@
-"""Make the files of a data folder readable only by their user."""
+"""Restrict the files of a data folder to their user."""
 
 import os
 from contextlib import suppress
@@ -22,9 +22,9 @@ _FILES = (
 )
 _FOLDERS = (
     *("objects", "inputs", "outputs", "script", "simulator", "worker", ".inputs.part"),
-    # machines of the providers `local` and `command`
+    # Machines of the providers `local` and `command`.
     *("machines", "fleet-commands"),
-    # from a restore
+    # Restored backups.
     *("before-restore-*", ".restore-*"),
 )
 # Created by the file system.
@@ -34,14 +34,14 @@ _SYSTEM_FOLDERS = ("lost+found",)
 def restrict_to_user(data_dir: Path) -> int:
     """Set the umask and restrict the data folder to its user.
 
-    Returns the previous umask, for files that are written outside of the data folder.
+    Returns the previous umask, for files outside of the data folder.
     """
     before = os.umask(_NOT_FOR_OTHERS)
     if data_dir.is_dir():
         restrict_folder(data_dir)
         for pattern in ("*.db", "*.db-*", "secrets.json", "lock"):
             for path in data_dir.glob(pattern):
-                # owned by another user, after a run with other rights
+                # The file may belong to another user, after a run with other rights.
                 with suppress(OSError):
                     path.chmod(FILE_MODE)
     return before
@@ -50,21 +50,21 @@ def restrict_to_user(data_dir: Path) -> int:
 def restrict_folder(folder: Path) -> None:
     """Restrict ComfyRelay's folders. A data folder that also contains other files keeps its mode."""
     found = list(folder.iterdir())
-    closed = [each for each in found if _is_any(each.name, _FOLDERS) and each.is_dir() and not each.is_symlink()]
-    if all(_is_any(each.name, (*_FILES, *_FOLDERS, *_SYSTEM_FOLDERS)) for each in found):
-        closed.append(folder)
-    for each in closed:
-        # owned by another user, or on a read-only disk; a later write reports it
+    private = [path for path in found if _matches(path, _FOLDERS) and path.is_dir() and not path.is_symlink()]
+    if all(_matches(path, (*_FILES, *_FOLDERS, *_SYSTEM_FOLDERS)) for path in found):
+        private.append(folder)
+    for path in private:
+        # The folder may belong to another user or be read-only. A later write reports that.
         with suppress(OSError):
-            each.chmod(FOLDER_MODE)
+            path.chmod(FOLDER_MODE)
 
 
-def _is_any(name: str, patterns: tuple[str, ...]) -> bool:
-    return any(fnmatch(name, pattern) for pattern in patterns)
+def _matches(path: Path, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch(path.name, pattern) for pattern in patterns)
 
 
 def create_private_file(path: Path) -> None:
     """Create an empty private file, unless it exists."""
-    # opening the file later reports the error
+    # Opening the file later reports the error.
     with suppress(OSError):
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, FILE_MODE))

@@ -1,4 +1,4 @@
-"""The operating system of this process."""
+"""Identify the operating system of this process."""
 
 import platform
 import sys

@@ -1,4 +1,4 @@
-"""File names and paths that are valid on every system, so that folders can be copied and shared."""
+"""Build file names and paths that are valid on every system, so that folders can be copied and shared."""
 
 import re
 import unicodedata
@@ -8,35 +8,34 @@ from urllib.parse import unquote, urlsplit
 
 _IS_WINDOWS: Final = isinstance(PurePath(), PureWindowsPath)
 # The limit of most programs on Windows.
-LONGEST_PATH: Final = 259
+MAX_PATH_LENGTH: Final = 259
 _DEVICE = re.compile(r"(?:con|prn|aux|nul|conin\$|conout\$|(?:com|lpt)[0-9¹²³])(?=\s*(?:[.:]|$))", re.IGNORECASE)
-_NOT_IN_NAMES = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
+_FORBIDDEN = re.compile(r'[\x00-\x1f<>:"/\\|?*]')
 
 _PLAIN_SIGNS: Final = "_ .()+-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
-_AT_NO_END: Final = " .-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
-_LONGEST_PLAIN: Final = 80
-# File systems limit bytes; a number and an extension are added to the name later.
+_TRIMMED_SIGNS: Final = " .-\N{ZERO WIDTH NON-JOINER}\N{ZERO WIDTH JOINER}"
+_MAX_PLAIN_LENGTH: Final = 80
+# File systems limit bytes. Callers append a number and an extension.
 _MAX_PLAIN_BYTES: Final = 200
 
 
 def is_usable(name: str) -> bool:
     """Whether a file or folder can have this name on every system."""
-    return not (_NOT_IN_NAMES.search(name) or _DEVICE.match(name) or name.endswith((".", " ")))
+    return not (_FORBIDDEN.search(name) or _DEVICE.match(name) or name.endswith((".", " ")))
 
 
-def plain(text: str) -> str:
-    """Return a file name made from any text, empty if nothing is left. Letters of all scripts with their marks and
-    joiners, digits and a few signs are kept."""
-    whole = unicodedata.normalize("NFC", text)
-    kept = "".join(each if _is_plain(each) else "\0" for each in whole)
-    words = re.sub("\0+", "-", kept).strip(_AT_NO_END)[:_LONGEST_PLAIN]
-    # drop a character that was cut in the middle
-    cut = words.encode()[:_MAX_PLAIN_BYTES].decode(errors="ignore").rstrip(_AT_NO_END)
-    return usable(cut) if cut else ""
+def plain_name(text: str) -> str:
+    """Return a file name made from any text; may be empty. Keeps letters of all scripts with their marks and joiners,
+    digits and a few signs."""
+    chars = (char if _is_plain(char) else "\0" for char in unicodedata.normalize("NFC", text))
+    words = re.sub("\0+", "-", "".join(chars)).strip(_TRIMMED_SIGNS)[:_MAX_PLAIN_LENGTH]
+    # `ignore` drops a character that was cut in the middle.
+    name = words.encode()[:_MAX_PLAIN_BYTES].decode(errors="ignore").rstrip(_TRIMMED_SIGNS)
+    return usable_name(name) if name else ""
 
 
-def _is_plain(letter: str) -> bool:
-    return letter.isalnum() or letter in _PLAIN_SIGNS or unicodedata.category(letter) in ("Mn", "Mc")
+def _is_plain(char: str) -> bool:
+    return char.isalnum() or char in _PLAIN_SIGNS or unicodedata.category(char) in ("Mn", "Mc")
 
 
 def is_valid_path(path: str, *, windows: bool = _IS_WINDOWS) -> bool:
@@ -44,20 +43,19 @@ def is_valid_path(path: str, *, windows: bool = _IS_WINDOWS) -> bool:
     return not windows or all(map(is_usable, path.split("/")))
 
 
-def usable(name: str) -> str:
+def usable_name(name: str) -> str:
     """Return the name, or a similar one that is usable: on Windows, `CON` and `con.png` are devices."""
-    plain = _NOT_IN_NAMES.sub("_", name).rstrip(". ") or "_"
-    found = _DEVICE.match(plain)
-    return f"{plain[: found.end()]}_{plain[found.end() :]}" if found else plain
+    allowed = _FORBIDDEN.sub("_", name).rstrip(". ") or "_"
+    return _DEVICE.sub(r"\g<0>_", allowed, count=1) if _DEVICE.match(allowed) else allowed
 
 
 def max_name_length(folder: PurePath, *, windows: bool = _IS_WINDOWS) -> int:
     """Return the maximum length of a name in this folder."""
-    return max(0, LONGEST_PATH - len(str(folder)) - 1) if windows else LONGEST_PATH
+    return max(0, MAX_PATH_LENGTH - len(str(folder)) - 1) if windows else MAX_PATH_LENGTH
 
 
 def path_of_url(url: str, *, windows: bool = _IS_WINDOWS) -> str | None:
-    """Return the absolute path of a `file:` URL; `None` if it names another machine or no path."""
+    """Return the absolute path of a `file:` URL; `None` if it has another host or no path."""
     parts = urlsplit(url)
     path, host = unquote(parts.path), "" if parts.netloc == "localhost" else parts.netloc
     if parts.scheme != "file" or not path.strip("/") or (host and not windows):

@@ -1,4 +1,4 @@
-"""Stop signals: Ctrl-C, service managers, and closed console windows."""
+"""Handle stop signals: from Ctrl-C, service managers and closed console windows."""
 
 import asyncio
 import signal
@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 
 STOPS: tuple[signal.Signals, ...] = (signal.SIGINT, signal.SIGTERM)
 if sys.platform == "win32":
-    # Ctrl-Break and a closed window; Windows sends no SIGTERM
+    # Windows sends this for Ctrl-Break and a closed window, and never sends SIGTERM.
     STOPS = (*STOPS, signal.SIGBREAK)
 
 
@@ -18,22 +18,16 @@ def on_stop(handle: Callable[[int], object]) -> Iterator[None]:
     loop = asyncio.get_running_loop()
     with ExitStack() as undo:
         for number in STOPS:
-            undo.callback(_install(loop, number, handle))
+            try:
+                loop.add_signal_handler(number, handle, number)
+                undo.callback(loop.remove_signal_handler, number)
+            except NotImplementedError:
+                # On Windows, a handler runs between two steps of the loop and must wake it.
+                before = signal.signal(number, lambda received, _frame: loop.call_soon_threadsafe(handle, received))
+                undo.callback(signal.signal, number, before)
         yield
 
 
-def _install(
-    loop: asyncio.AbstractEventLoop, number: signal.Signals, handle: Callable[[int], object]
-) -> Callable[[], object]:
-    try:
-        loop.add_signal_handler(number, handle, number)
-    except NotImplementedError:
-        # on Windows, a handler runs between two steps of the loop and must wake it
-        before = signal.signal(number, lambda *_: loop.call_soon_threadsafe(handle, int(number)))
-        return lambda: signal.signal(number, before)
-    return lambda: loop.remove_signal_handler(number)
-
-
 def ignore_ctrl_c() -> None:
-    """For a helper process: its parent handles Ctrl-C."""
+    """Ignore Ctrl-C in a helper process, because its parent handles it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)

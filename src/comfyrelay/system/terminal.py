@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 OnKeys = Callable[[str], object]
-# The terminal was closed.
+# Passed instead of a key when the terminal is closed.
 END = ""
 
 
 def replace_unencodable_output() -> None:
-    """Print `?` for characters that an output cannot encode; many on Windows support only a few."""
+    """Print `?` for characters that the output cannot encode. On Windows, many outputs support only a few."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
@@ -21,8 +21,8 @@ def replace_unencodable_output() -> None:
 
 @contextmanager
 def keys(on_keys: OnKeys) -> Iterator[None]:
-    """Call `on_keys` in the running loop for each key, and with `END` when the terminal is closed. Does nothing without
-    a terminal."""
+    """Call `on_keys` in the running loop for each key, and with `END` when the terminal is closed. Without a terminal,
+    nothing is read."""
     if sys.stdin is None or not sys.stdin.isatty():
         yield
         return
@@ -33,7 +33,7 @@ def keys(on_keys: OnKeys) -> Iterator[None]:
 if sys.platform == "win32":
     import msvcrt
 
-    _SECONDS = 0.05
+    _POLL_SECONDS = 0.05
 
     @contextmanager
     def _reading(on_keys: OnKeys) -> Iterator[None]:
@@ -41,8 +41,8 @@ if sys.platform == "win32":
             while True:
                 while msvcrt.kbhit():
                     on_keys(msvcrt.getwch())
-                # a console sends no event
-                await asyncio.sleep(_SECONDS)
+                # A console sends no event.
+                await asyncio.sleep(_POLL_SECONDS)
 
         watching = asyncio.get_running_loop().create_task(watch())
         try:
@@ -57,10 +57,10 @@ else:
     @contextmanager
     def _reading(on_keys: OnKeys) -> Iterator[None]:
         def read() -> None:
-            # sys.stdin would buffer keys without an event
+            # `sys.stdin` would buffer keys without an event.
             pressed = os.read(keyboard, 64)
             if not pressed:
-                # at its end, it would be readable forever
+                # A closed terminal would stay readable forever.
                 loop.remove_reader(keyboard)
             on_keys(pressed.decode(errors="replace") if pressed else END)
 

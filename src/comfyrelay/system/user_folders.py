@@ -1,4 +1,4 @@
-"""The folders of this user for ComfyRelay, as each operating system names them."""
+"""Find ComfyRelay's folders of this user, where the operating system expects them."""
 
 import os
 from pathlib import Path
@@ -9,12 +9,12 @@ APP = "comfyrelay"
 
 
 def data_folder() -> Path:
-    """Linux: `~/.local/share/comfyrelay`. macOS: `~/Library/Application Support/comfyrelay`. Windows:
-    `%LOCALAPPDATA%\\comfyrelay`."""
+    """Return the default data folder: `~/.local/share/comfyrelay` on Linux, `~/Library/Application Support/comfyrelay`
+    on macOS, and `%LOCALAPPDATA%\\comfyrelay` on Windows."""
     return user_data_path(APP, appauthor=False)
 
 
 def state_folder() -> Path:
-    """State that does not depend on the data folder in use. `XDG_STATE_HOME` sets its parent on every system."""
+    """Return the folder for state of all data folders. `XDG_STATE_HOME` sets its parent on every system."""
     given = os.environ.get("XDG_STATE_HOME")
     return Path(given) / APP if given else user_state_path(APP, appauthor=False)

@@ -18,7 +18,7 @@ from comfyrelay.desk.composition.workers import WORKER
 from comfyrelay.desk.one_time_links import LINK_SECONDS, OneTimeLinks
 from comfyrelay.errors import ConfigurationError, ControlPlaneUnreachable, Unauthorized
 from comfyrelay.server.http.secrets import load_secrets
-from comfyrelay.system.owner_secret import SECRET_FILE, load_secret, noted, pass_for
+from comfyrelay.system.owner_secret import SECRET_FILE, desk_note, load_secret, pass_for
 from tests.support.desk import OpenDesk, make_desk, open_desk
 from tests.support.desk_owner import owner_http
 from tests.support.graphs import invert
@@ -190,7 +190,7 @@ async def test_secret_is_handed_to_no_program_that_listens_where_the_desk_did(tm
         assert pass_for(f"http://example.com:{port}") is None
         assert pass_for(f"http://127.0.0.1:{free_port()}") is None
     # as a killed desk leaves it
-    with noted(tmp_path, address=("127.0.0.1", port), secret="left behind"):
+    with desk_note(tmp_path, address=("127.0.0.1", port), secret="left behind"):
         assert pass_for(url) is None
         async with stranger("127.0.0.1", port) as received, Client(url) as client:
             with pytest.raises(ControlPlaneUnreachable):

@@ -24,9 +24,9 @@ def test_zombie_process_counts_as_stopped() -> None:
         pid = int(parent.stdout.readline())
         try:
             started = detached.started_at(pid)
-            assert detached.is_process(pid=pid, started=started)
-            assert detached.end(pid=pid, started=started, seconds=5.0)
+            assert detached.is_running(pid=pid, started=started)
+            assert detached.terminate(pid=pid, started=started, seconds=5.0)
             assert psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-            assert not detached.is_process(pid=pid, started=started)
+            assert not detached.is_running(pid=pid, started=started)
         finally:
             parent.kill()

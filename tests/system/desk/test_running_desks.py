@@ -10,7 +10,7 @@ import pytest
 
 from comfyrelay.desk.doctor import examine
 from comfyrelay.http_client import listen
-from comfyrelay.system.owner_secret import noted, running
+from comfyrelay.system.owner_secret import desk_note, running_desks
 from tests.support import commands
 from tests.support.commands import CommandResult
 from tests.support.desk import make_desk, open_desk
@@ -53,7 +53,7 @@ async def test_single_running_desk_is_found_with_its_folder(home: Path) -> None:
         about = {each.about: each.text async for each in examine()}
         assert str(home / "elsewhere") in about["data folder"]
         assert "A desk runs there" in about[f"desk {desk.ready.url}"]
-    assert running() == []
+    assert running_desks() == []
     assert not (home / ".local" / "share").exists()
 
 
@@ -98,7 +98,7 @@ async def test_command_must_name_one_of_several_desks(home: Path) -> None:
 async def test_killed_desk_is_not_listed_as_running(home: Path) -> None:
     make_desk(home / "gone")
     address = ("127.0.0.1", free_port())
-    with noted(home / "gone", address=address, secret="left behind"):
-        assert running() == []
+    with desk_note(home / "gone", address=address, secret="left behind"):
+        assert running_desks() == []
         ran = await command("jobs", COMFYRELAY_PORT=str(address[1]))
         assert f"There is no response at http://127.0.0.1:{address[1]}" in ran.err

@@ -17,7 +17,7 @@ from comfyrelay.desk.batches.run_files import COPIES
 from comfyrelay.desk.scripts.config import script_settings
 from comfyrelay.domain.queue.settlement import Attempt
 from comfyrelay.errors import ConfigurationError, NotFound, StorageUnavailable
-from comfyrelay.services.jobs.removal import RemovedFiles
+from comfyrelay.services.hooks import RemovedFiles
 from comfyrelay.settings import Settings
 from comfyrelay.storage.folder import Folder
 from comfyrelay.system import atomic, command_lines, files, platform, processes, signals, terminal

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.system.cores import CORES, WINDOW_SECONDS, CoreBudget, SpareCores, quotas, seconds_worked
+from comfyrelay.system.spare_capacity import CORES, WINDOW_SECONDS, CoreBudget, SpareCores, quotas, seconds_worked
 
 
 class Machine:

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from comfyrelay.system.memory import free_bytes, free_within_limits
+from comfyrelay.system.spare_capacity import free_memory_bytes, free_within_limits
 
 STAT = "anon 5\ninactive_file 300\n"
 CONTAINERS = {
@@ -41,4 +41,4 @@ def test_container_memory_is_its_limit_less_use_without_file_cache(tmp_path: Pat
 def test_without_a_limit_there_is_only_the_machine(tmp_path: Path, files: dict[str, str]) -> None:
     assert left(tmp_path, "0::/\n1:memory:/\n", files) == []
     assert free_within_limits(tmp_path, tmp_path / "missing") == []
-    assert free_bytes() > 0
+    assert free_memory_bytes() > 0

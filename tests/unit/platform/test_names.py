@@ -18,7 +18,7 @@ FINE = ("console", "com", "COM10", "nullable.png", "a con", "_con", "x.con", "lp
 @pytest.mark.parametrize("name", DEVICES)
 def test_windows_device_name_is_changed(name: str) -> None:
     assert not safe_names.is_usable(name)
-    other = safe_names.usable(name)
+    other = safe_names.usable_name(name)
     assert other != name
     assert safe_names.is_usable(other)
     assert PureWindowsPath(other).suffix == PureWindowsPath(name).suffix
@@ -27,27 +27,27 @@ def test_windows_device_name_is_changed(name: str) -> None:
 @pytest.mark.parametrize("name", FINE)
 def test_name_similar_to_a_device_is_kept(name: str) -> None:
     assert safe_names.is_usable(name)
-    assert safe_names.usable(name) == name
+    assert safe_names.usable_name(name) == name
 
 
 @pytest.mark.parametrize("name", ["a:b", "what?.png", 'a"b', "a|b", "a*", "<a>", "end.", "end ", "...", "a\tb"])
 def test_characters_that_windows_refuses_are_replaced(name: str) -> None:
     assert not safe_names.is_usable(name)
-    assert safe_names.is_usable(safe_names.usable(name))
+    assert safe_names.is_usable(safe_names.usable_name(name))
 
 
 @pytest.mark.parametrize("name", ["हिन्दी", "ภาษาไทย น้ำ", "می\u200cشود", "Tiếng Việt", "தமிழ்", "小さな猫 (2)"])
 def test_name_stays_whole_in_every_script(name: str) -> None:
-    assert safe_names.plain(name) == unicodedata.normalize("NFC", name)
-    assert safe_names.plain(unicodedata.normalize("NFD", name)) == safe_names.plain(name)
-    assert folder_name(name) == safe_names.plain(name)
+    assert safe_names.plain_name(name) == unicodedata.normalize("NFC", name)
+    assert safe_names.plain_name(unicodedata.normalize("NFD", name)) == safe_names.plain_name(name)
+    assert folder_name(name) == safe_names.plain_name(name)
 
 
 def test_name_is_plain_and_has_room_for_more() -> None:
-    assert safe_names.plain("<b>../x: \u202eevil\x1b[0m</b>.") == "b-..-x- -evil-0m-b"
-    assert safe_names.plain("\u200d…") == ""
-    assert len(safe_names.plain("猫" * 200).encode()) <= 200
-    assert safe_names.plain("x" * 200) == "x" * 80
+    assert safe_names.plain_name("<b>../x: \u202eevil\x1b[0m</b>.") == "b-..-x- -evil-0m-b"
+    assert safe_names.plain_name("\u200d…") == ""
+    assert len(safe_names.plain_name("猫" * 200).encode()) <= 200
+    assert safe_names.plain_name("x" * 200) == "x" * 80
 
 
 @pytest.mark.parametrize("label", ["CON", "nul", "LPT1", "aux."])
@@ -90,7 +90,7 @@ def test_name_is_cut_to_the_path_limit_of_windows(folder: str) -> None:
     name = readable_name(
         "a cat on the moon " * 20, 2**64 - 1, 12, "png", room=safe_names.max_name_length(place, windows=True)
     )
-    assert len(str(place / name)) <= safe_names.LONGEST_PATH
+    assert len(str(place / name)) <= safe_names.MAX_PATH_LENGTH
     assert name.startswith("0012_a-cat")
     assert name.endswith(f"_seed{2**64 - 1}.png")
 

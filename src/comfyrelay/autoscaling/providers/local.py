@@ -28,9 +28,9 @@ from comfyrelay.autoscaling.providers.base import (
     LaunchRefused,
     LaunchResult,
     MachineOrder,
-    Observed,
-    ObservedState,
     ProviderFleet,
+    ProviderMachine,
+    ProviderMachineState,
     RefusalKind,
 )
 from comfyrelay.autoscaling.providers.programs import folder_name, plain_environment, program
@@ -115,7 +115,7 @@ class LocalProvider:
         self._simulator = simulator
         self._children: dict[str, subprocess.Popen[bytes]] = {}
 
-    async def observe(self, fleet: ProviderFleet) -> Sequence[Observed]:
+    async def observe(self, fleet: ProviderFleet) -> Sequence[ProviderMachine]:
         return await self._aside(lambda: self._observe(fleet))
 
     async def launch(self, fleet: ProviderFleet, orders: Sequence[MachineOrder], *, total: int) -> LaunchResult:  # noqa: ARG002
@@ -135,7 +135,7 @@ class LocalProvider:
     async def close(self) -> None:
         """Machines keep running: the next process finds them."""
 
-    def _observe(self, fleet: ProviderFleet) -> list[Observed]:
+    def _observe(self, fleet: ProviderFleet) -> list[ProviderMachine]:
         there = self._there(fleet)
         for machine in there:
             # its owner may have died before starting it, and an observed machine is not ordered again
@@ -151,7 +151,7 @@ class LocalProvider:
         except ConfigurationError as error:
             return LaunchResult(refused=[LaunchRefused(kind=RefusalKind.SETUP, text=error.detail)])
         folder = self._folder_of(fleet)
-        launched: list[Observed] = []
+        launched: list[ProviderMachine] = []
         refused: list[LaunchRefused] = []
 
         def refuse(order: MachineOrder, kind: RefusalKind, text: str) -> None:
@@ -295,15 +295,15 @@ class _LocalMachine:
         if self.is_waiting_for_process:
             return utc_now() - self.launched_at < timedelta(seconds=START_SECONDS) or self._is_held
         process = self._process
-        return process is not None and self._is_held and detached.is_process(**process)
+        return process is not None and self._is_held and detached.is_running(**process)
 
-    def observed(self) -> Observed:
-        state = ObservedState.RUNNING if self._has("running") else ObservedState.PENDING
-        return Observed(
+    def observed(self) -> ProviderMachine:
+        state = ProviderMachineState.RUNNING if self._has("running") else ProviderMachineState.PENDING
+        return ProviderMachine(
             id=self.id,
             worker_id=self.id,
             key=self.ordered["key"],
-            state=ObservedState.ENDING if self._has("ended") else state,
+            state=ProviderMachineState.ENDING if self._has("ended") else state,
             instance_type=self.ordered["instance_type"],
             price_per_hour=self.ordered["price_per_hour"],
             launched_at=self.launched_at,

@@ -137,10 +137,10 @@ def stop_orphaned_daemon(folder: Path) -> None:
     """Stop the daemon of an earlier start whose launcher was killed too."""
     record = read(folder)
     for pid, started in ((int(pid), at) for pid, at in (record.processes if record is not None else {}).items()):
-        if detached.is_process(pid=pid, started=started):
+        if detached.is_running(pid=pid, started=started):
             log.warning("comfyui.mps_orphan_found", pid=pid)
             # A daemon that keeps running does not prevent another one.
-            detached.end(pid=pid, started=started, seconds=GRACE_SECONDS)
+            detached.terminate(pid=pid, started=started, seconds=GRACE_SECONDS)
     if record is not None and record.pipes is not None and Path(record.pipes).name.startswith(_PREFIX):
         _remove_folder(Path(record.pipes))
     _remove_folder(folder / FOLDER)
@@ -349,7 +349,7 @@ class _Daemon:
         """Ask the daemon to quit, then terminate it, and wait until it is gone."""
         if not self.ended.done():
             await asyncio.to_thread(self._send_command, "quit")
-        self._child.let_go()
+        self._child.close_input()
         await asyncio.wait({self.ended}, timeout=2 * GRACE_SECONDS + COMMAND_SECONDS)
         await asyncio.to_thread(_remove_folder, self.pipes)
 
@@ -381,7 +381,7 @@ class _Daemon:
     async def _listen(self) -> None:
         while piece := await self._child.read():
             self._log.write(piece)
-        await self._child.ended()
+        await self._child.wait()
 
 
 def _private_folder() -> Path:

@@ -9,7 +9,7 @@ from comfyrelay.comfyui.processes.log import ProcessLog
 from comfyrelay.errors import NotStarted
 from comfyrelay.http_client import http_client, object_in
 from comfyrelay.system.commands import detached
-from comfyrelay.system.commands.process_group import FIRM_SECONDS, Child
+from comfyrelay.system.commands.process_group import KILL_SECONDS, Child
 
 GRACE_SECONDS = 10.0
 RESPONSE_SECONDS = 5.0
@@ -53,7 +53,7 @@ class ComfyProcess:
         return self._tree
 
     def _remaining(self) -> list[tuple[int, float]]:
-        return [(pid, at) for pid, at in self._tree.items() if detached.is_process(pid=pid, started=at)]
+        return [(pid, at) for pid, at in self._tree.items() if detached.is_running(pid=pid, started=at)]
 
     async def responds(self) -> bool:
         """Whether this process responds, and not another program at its port."""
@@ -81,12 +81,12 @@ class ComfyProcess:
             raise asyncio.CancelledError
 
     async def _terminate(self) -> None:
-        self._child.let_go()
-        await asyncio.wait({self.exited}, timeout=GRACE_SECONDS + FIRM_SECONDS)
+        self._child.close_input()
+        await asyncio.wait({self.exited}, timeout=GRACE_SECONDS + KILL_SECONDS)
         # The launcher does this, but it may have been killed.
         await asyncio.gather(
             *(
-                asyncio.to_thread(detached.end, pid=pid, started=at, seconds=GRACE_SECONDS)
+                asyncio.to_thread(detached.terminate, pid=pid, started=at, seconds=GRACE_SECONDS)
                 for pid, at in self._remaining()
             )
         )
@@ -112,7 +112,7 @@ class ComfyProcess:
         while self._child.exit_code is None and not reading.done():
             await asyncio.wait({reading}, timeout=POLL_SECONDS)
         if reading.done():
-            await self._child.ended()
+            await self._child.wait()
         else:
             await asyncio.wait({reading}, timeout=LAST_OUTPUT_SECONDS)
             reading.cancel()

@@ -39,7 +39,7 @@ class ProcessRecord:
     @property
     def alive(self) -> Sequence[tuple[int, float]]:
         known = [(int(pid), started) for pid, started in self.processes.items()]
-        return [(pid, started) for pid, started in known if detached.is_process(pid=pid, started=started)]
+        return [(pid, started) for pid, started in known if detached.is_running(pid=pid, started=started)]
 
 
 def write(folder: Path, record: ProcessRecord) -> None:

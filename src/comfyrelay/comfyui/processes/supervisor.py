@@ -432,7 +432,7 @@ class Supervisor:
             record = state_files.read(folder)
             for pid, started in record.alive if record is not None else ():
                 log.warning("comfyui.orphan_found", name=folder.name, pid=pid)
-                if not detached.end(pid=pid, started=started, seconds=GRACE_SECONDS):
+                if not detached.terminate(pid=pid, started=started, seconds=GRACE_SECONDS):
                     raise ConfigurationError(
                         f"Process {pid} of an earlier ComfyUI cannot be stopped: stop it manually."
                     )

@@ -23,11 +23,11 @@ from comfyrelay.domain.queue.updates import UploadedOutput
 from comfyrelay.domain.records.jobs import JobRecord, NewJobRecord
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.jobs.removal import RemovedFiles
+from comfyrelay.services.hooks import RemovedFiles
 from comfyrelay.storage.local import LocalObjects
 from comfyrelay.system import files
 from comfyrelay.system.atomic import part_of
-from comfyrelay.system.safe_names import max_name_length, plain
+from comfyrelay.system.safe_names import max_name_length, plain_name
 from comfyrelay.worker.files.outputs import CollectedOutput
 from comfyrelay.worker.lease import Lease
 
@@ -117,7 +117,7 @@ class Copies:
         folder = snapshot.output_folder
         if folder is None:
             # a label is not a path
-            folder = f"{plain(batch_label or '') or 'batch'} {job.batch_id[-8:]}"
+            folder = f"{plain_name(batch_label or '') or 'batch'} {job.batch_id[-8:]}"
         place = self._root / folder
         return place / readable_name(job.label or "", seed, job.item_no + 1, suffix, room=_room(place))
 
@@ -153,7 +153,7 @@ def folder_name(wanted: str, *, field: str = "output_folder") -> str:
         raise InvalidInput(
             errors={field: "Name a folder inside the output folder; another output folder is a setting."}
         )
-    return "/".join(filter(None, map(plain, parts))) or "batch"
+    return "/".join(filter(None, map(plain_name, parts))) or "batch"
 
 
 def _room(folder: Path) -> int:

@@ -111,9 +111,9 @@ class ScriptRunner:
             while piece := await child.read():
                 await output.take(piece)
             await output.take(b"", is_last=True)
-            await child.ended()
+            await child.wait()
         except BaseException:
-            await child.end(output.log_only)
+            await child.terminate(output.log_only)
             raise
         finally:
             output.exit_code = child.exit_code

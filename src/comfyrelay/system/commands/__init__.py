@@ -1,1 +1,1 @@
-"""Run commands: contained ones, which leave no process behind, and detached ones, which outlive this process."""
+"""Run commands: contained commands leave no process behind, detached commands outlive this process."""

@@ -8,17 +8,18 @@ from pathlib import Path
 from typing import IO
 
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.system.commands.detached import APART
+from comfyrelay.system.commands.detached import NEW_SESSION
 from comfyrelay.system.platform import IS_WINDOWS
 
-NEEDS = "Scripts need Linux, macOS or WSL: start the desk there, or take [desk.script] out of comfyrelay.toml."
 _LAUNCHER = Path(__file__).with_name("launcher_windows.py" if IS_WINDOWS else "launcher.py")
 
 
 def check_system() -> None:
     """Raise `ConfigurationError` if this system cannot terminate a script with its child processes."""
     if IS_WINDOWS:
-        raise ConfigurationError(NEEDS)
+        raise ConfigurationError(
+            "Scripts need Linux, macOS or WSL: start the desk there, or remove [desk.script] from comfyrelay.toml."
+        )
 
 
 async def launch(
@@ -30,17 +31,17 @@ async def launch(
     umask: int | None = None,
     output: IO[bytes] | None = None,
 ) -> Process:
-    """Start a command under the launcher, which terminates it when its standard input is closed. The output can be read
-    from the process, or goes to `output`."""
+    """Start a command under the launcher, which terminates it when the launcher's standard input is closed. The output
+    can be read from the process, or is written to `output`."""
     mask = "-" if umask is None else f"{umask:o}"
     return await asyncio.create_subprocess_exec(
-        # the script's environment (PYTHONPATH, …) and folder must not affect the launcher
+        # The command's environment (PYTHONPATH, …) and folder must not affect the launcher.
         *(sys.executable, "-E", "-P", str(_LAUNCHER), str(grace_seconds), mask, *argv),
         cwd=folder,
         env=dict(environment),
         stdin=PIPE,
         stdout=PIPE if output is None else output,
         stderr=STDOUT,
-        # Ctrl-C in the terminal is for this process only
-        **APART,
+        # Ctrl-C in the terminal must reach this process only.
+        **NEW_SESSION,
     )

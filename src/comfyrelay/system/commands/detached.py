@@ -12,34 +12,35 @@ from typing import IO, Any
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.platform import IS_WINDOWS
 
-NEEDS = "Machines of the provider `local` need Linux, macOS or WSL: run the server there, or choose another provider."
 # Setting the clock changes the start time that the system reports for a process.
-SAME_START_SECONDS = 2.0
-_LOOK_SECONDS = 0.05
+START_TOLERANCE_SECONDS = 2.0
+_POLL_SECONDS = 0.05
 
 
 def check_system() -> None:
     """Raise `ConfigurationError` if this system cannot terminate a detached process with its child processes."""
     if IS_WINDOWS:
-        raise ConfigurationError(NEEDS)
+        raise ConfigurationError(
+            "Machines of the provider `local` need Linux, macOS or WSL: run the server there, or use another provider."
+        )
 
 
 def start(argv: Sequence[str], *, folder: Path, environment: Mapping[str, str], log: Path) -> "subprocess.Popen[bytes]":
-    """Start a process in a new session, which neither Ctrl-C nor the exit of this process stops.
+    """Start a process in a new session, so that neither Ctrl-C nor the exit of this process stops it.
 
     Call `poll` of the result from time to time, or the process remains as a zombie after its exit.
     """
     check_system()
     with log.open("ab") as out:
         return subprocess.Popen(
-            argv, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out, **APART
+            argv, cwd=folder, env=dict(environment), stdin=subprocess.DEVNULL, stdout=out, stderr=out, **NEW_SESSION
         )
 
 
 def started_at(pid: int | None = None) -> float:
-    """Return the start time of a process, by default this one; 0 if it does not exist. A zombie counts as exited: in a
-    container, an orphan may never be reaped."""
-    import psutil  # noqa: PLC0415 - most commands start without needing it
+    """Return the start time of a process, by default this one; 0 if it does not exist. A zombie counts as exited,
+    because in a container an orphan may never be reaped."""
+    import psutil  # noqa: PLC0415 - most commands do not need it
 
     try:
         process = psutil.Process(pid)
@@ -48,50 +49,48 @@ def started_at(pid: int | None = None) -> float:
         return 0.0
 
 
-def is_process(*, pid: int, started: float) -> bool:
+def is_running(*, pid: int, started: float) -> bool:
     """Whether the process still runs, and its id was not reused."""
-    return abs(started_at(pid) - started) <= SAME_START_SECONDS
+    return abs(started_at(pid) - started) <= START_TOLERANCE_SECONDS
 
 
 def send_sigterm(*, pid: int, started: float) -> None:
-    """Send SIGTERM to a process, if it is still the one with this start time."""
-    import psutil  # noqa: PLC0415 - most commands start without needing it
+    """Send SIGTERM to a process, unless its id was reused."""
+    import psutil  # noqa: PLC0415 - most commands do not need it
 
     with suppress(psutil.Error):
-        if is_process(pid=pid, started=started):
+        if is_running(pid=pid, started=started):
             psutil.Process(pid).terminate()
 
 
-def end(*, pid: int, started: float, seconds: float) -> bool:
+def terminate(*, pid: int, started: float, seconds: float) -> bool:
     """Terminate a process and its descendants: SIGTERM, then SIGKILL. Returns whether they exited."""
-    import psutil  # noqa: PLC0415 - most commands start without needing it
+    import psutil  # noqa: PLC0415 - most commands do not need it
 
-    if not is_process(pid=pid, started=started):
+    if not is_running(pid=pid, started=started):
         return True
-    family = {pid: started, **descendants(pid)}
-    for number in family:
-        with suppress(psutil.Error):
-            psutil.Process(number).terminate()
-    stubborn = _remaining_after(seconds, family)
-    for number in stubborn:
-        with suppress(psutil.Error):
-            psutil.Process(number).kill()
-    return not _remaining_after(seconds, stubborn)
+    remaining = {pid: started, **descendants(pid)}
+    for send in (psutil.Process.terminate, psutil.Process.kill):
+        for number in remaining:
+            with suppress(psutil.Error):
+                send(psutil.Process(number))
+        remaining = _remaining_after(seconds, remaining)
+    return not remaining
 
 
-def _remaining_after(seconds: float, family: Mapping[int, float]) -> dict[int, float]:
-    """Return the processes that still run after a time; returns early if there are none."""
+def _remaining_after(seconds: float, processes: Mapping[int, float]) -> dict[int, float]:
+    """Wait until all processes have exited, but at most this long. Returns the processes that still run."""
     end_at = time.monotonic() + seconds
-    while left := {pid: at for pid, at in family.items() if is_process(pid=pid, started=at)}:
+    while remaining := {pid: at for pid, at in processes.items() if is_running(pid=pid, started=at)}:
         if time.monotonic() >= end_at:
             break
-        time.sleep(_LOOK_SECONDS)
-    return left
+        time.sleep(_POLL_SECONDS)
+    return remaining
 
 
 def descendants(pid: int) -> dict[int, float]:
     """Return the descendants of a process: id → start time."""
-    import psutil  # noqa: PLC0415 - most commands start without needing it
+    import psutil  # noqa: PLC0415 - most commands do not need it
 
     found: dict[int, float] = {}
     with suppress(psutil.Error):
@@ -111,11 +110,12 @@ async def run(
     stderr: IO[bytes],
     timeout_seconds: float,
 ) -> int:
-    """Run a command and return its exit code. After the timeout its process group is killed, and `TimeoutError` is
-    raised. Processes that it leaves behind keep running. The output goes to files, because those processes would keep a
-    pipe open."""
+    """Run a command and return its exit code. After the timeout, kill its process group and raise `TimeoutError`.
+
+    Processes that the command leaves behind keep running. They would keep a pipe open, so the output goes to files.
+    """
     process = await asyncio.create_subprocess_exec(
-        *argv, cwd=folder, env=dict(environment), stdin=stdin, stdout=stdout, stderr=stderr, **APART
+        *argv, cwd=folder, env=dict(environment), stdin=stdin, stdout=stdout, stderr=stderr, **NEW_SESSION
     )
     try:
         async with asyncio.timeout(timeout_seconds):
@@ -127,8 +127,8 @@ async def run(
 
 
 if sys.platform == "win32":
-    # the flag is missing where tests simulate Windows
-    APART: dict[str, Any] = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
+    # The flag does not exist where tests simulate Windows.
+    NEW_SESSION: dict[str, Any] = {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
 
     def _kill_group(process: asyncio.subprocess.Process) -> None:
         process.kill()
@@ -137,7 +137,7 @@ else:
     import os
     import signal
 
-    APART: dict[str, Any] = {"start_new_session": True}
+    NEW_SESSION: dict[str, Any] = {"start_new_session": True}
 
     def _kill_group(process: asyncio.subprocess.Process) -> None:
         with suppress(ProcessLookupError):

@@ -25,8 +25,8 @@ import psutil
 assert sys.platform != "win32"
 
 CANNOT_START = 127
-# A process that waits for a device, or belongs to another user, cannot be killed: stop waiting for it after this time.
-FIRM_SECONDS = 10.0
+# A process that waits for a device, or belongs to another user, cannot be killed. The launcher waits this long for it.
+KILL_SECONDS = 10.0
 _CHECK_SECONDS = 0.05
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -34,36 +34,38 @@ _IS_LINUX = sys.platform == "linux"
 
 
 def main(grace_seconds: float, command: list[str]) -> int:
-    # a signal wakes the select below, also if it arrived just before
-    notify_channel, waker = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC) if hasattr(os, "pipe2") else _plain_pipe()
+    # A signal wakes the select below, even if it arrived just before.
+    notify_channel, waker = os.pipe()
+    os.set_blocking(notify_channel, False)
+    os.set_blocking(waker, False)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     received_signals: list[int] = []
     signal.signal(signal.SIGCHLD, lambda *_: None)
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         signal.signal(number, lambda received, _frame: received_signals.append(received))
     prctl = _prctl()
-    # orphans become children of this process, so no process escapes
+    # Orphans become children of this process, so no process escapes.
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         script = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
             process_group=0,
-            # this process has only one thread, so no lock is held in the child
+            # This process has only one thread, so no lock is held in the child.
             preexec_fn=lambda: prctl(_PR_SET_PDEATHSIG, signal.SIGKILL),  # noqa: PLW1509
         )
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}.", flush=True)
         return CANNOT_START
-    family = Family(script, notify_channel)
-    while script.returncode is None and not received_signals and not family.wait(sys.stdin.fileno()):
-        family.reap()
-    family.end(grace_seconds)
+    tree = ProcessTree(script, notify_channel)
+    while script.returncode is None and not received_signals and not tree.wait(sys.stdin.fileno()):
+        tree.reap()
+    tree.terminate(grace_seconds)
     code = script.returncode
     return CANNOT_START if code is None else code if code >= 0 else 128 - code
 
 
-class Family:
+class ProcessTree:
     """A command and all processes that it has started."""
 
     def __init__(self, script: "subprocess.Popen[bytes]", notify_channel: int) -> None:
@@ -71,7 +73,7 @@ class Family:
         self._notify_channel = notify_channel
 
     def wait(self, lifeline: int | None = None, *, seconds: float | None = None) -> bool:
-        """Wait for a signal or a timeout; returns whether standard input was closed."""
+        """Wait for a signal or a timeout. Returns whether standard input was closed."""
         watched = [self._notify_channel] if lifeline is None else [self._notify_channel, lifeline]
         ready, _, _ = select.select(watched, [], [], seconds)
         if self._notify_channel in ready:
@@ -85,12 +87,12 @@ class Family:
                 if ended[0] == self._script.pid:
                     self._script.returncode = os.waitstatus_to_exitcode(ended[1])
 
-    def end(self, grace_seconds: float) -> None:
-        # a stopped process handles signals only after SIGCONT
-        self._until_empty(grace_seconds, once=(signal.SIGTERM, signal.SIGCONT))
-        self._until_empty(FIRM_SECONDS, repeatedly=signal.SIGKILL)
+    def terminate(self, grace_seconds: float) -> None:
+        # A stopped process handles signals only after SIGCONT.
+        self._wait_for_exit(grace_seconds, once=(signal.SIGTERM, signal.SIGCONT))
+        self._wait_for_exit(KILL_SECONDS, repeatedly=signal.SIGKILL)
 
-    def _until_empty(
+    def _wait_for_exit(
         self, seconds: float, *, once: tuple[signal.Signals, ...] = (), repeatedly: signal.Signals | None = None
     ) -> None:
         end = time.monotonic() + seconds
@@ -99,7 +101,7 @@ class Family:
             self._send(number)
         while self._is_alive() and time.monotonic() < end:
             if repeatedly is not None:
-                # new processes may have been started since the last check
+                # New processes may have been started since the last check.
                 self._send(repeatedly)
             self.wait(seconds=_CHECK_SECONDS)
             self.reap()
@@ -140,13 +142,6 @@ def _prctl() -> Callable[[int, int], object]:
         return lambda _option, _value: None
     libc = ctypes.CDLL(None)
     return lambda option, value: libc.prctl(option, value, 0, 0, 0)
-
-
-def _plain_pipe() -> tuple[int, int]:
-    ends = os.pipe()
-    for end in ends:
-        os.set_blocking(end, False)
-    return ends
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The launcher on Windows: run one command, and terminate all processes that it has started. See `launcher.py`.
+"""Run one command on Windows, and terminate all processes that it has started. See `launcher.py`.
 
     python launcher_windows.py GRACE_SECONDS - COMMAND [ARGUMENT…]
 
@@ -17,8 +17,8 @@ from contextlib import suppress
 import psutil
 
 CANNOT_START = 127
-FIRM_SECONDS = 10.0
-LOOK_SECONDS = 0.2
+KILL_SECONDS = 10.0
+SCAN_SECONDS = 0.2
 
 
 def main(command: list[str]) -> int:
@@ -27,41 +27,41 @@ def main(command: list[str]) -> int:
     except OSError as error:
         print(f"{command[0]} cannot be started: {error.strerror}.", flush=True)
         return CANNOT_START
-    family = WindowsFamily()
-    threading.Thread(target=_end_when_let_go, args=(family,), daemon=True).start()
+    tree = WindowsProcessTree()
+    threading.Thread(target=_kill_when_stdin_closes, args=(tree,), daemon=True).start()
     while True:
-        family.scan()
+        tree.scan()
         try:
-            code = child.wait(LOOK_SECONDS)
+            code = child.wait(SCAN_SECONDS)
         except subprocess.TimeoutExpired:
             continue
-        family.end()
+        tree.kill()
         return code
 
 
-class WindowsFamily:
-    """All descendants seen so far. A process whose parent has exited cannot be found later."""
+class WindowsProcessTree:
+    """All descendants found so far. A process whose parent has exited cannot be found later."""
 
     def __init__(self) -> None:
-        self._seen: set[psutil.Process] = set()
+        self._processes: set[psutil.Process] = set()
 
     def scan(self) -> None:
-        self._seen.update(psutil.Process().children(recursive=True))
+        self._processes.update(psutil.Process().children(recursive=True))
 
-    def end(self) -> None:
+    def kill(self) -> None:
         self.scan()
-        for each in [*self._seen]:
+        for process in [*self._processes]:
             with suppress(psutil.Error):
-                # identified by id and start time, because ids are reused
-                each.kill()
-        psutil.wait_procs(self._seen, timeout=FIRM_SECONDS)
+                # psutil compares id and start time, because ids are reused.
+                process.kill()
+        psutil.wait_procs(self._processes, timeout=KILL_SECONDS)
 
 
-def _end_when_let_go(family: WindowsFamily) -> None:
-    # not `sys.stdin`: its lock would block the exit of this process
+def _kill_when_stdin_closes(tree: WindowsProcessTree) -> None:
+    # The lock of `sys.stdin` would block the exit of this process.
     while os.read(0, 4096):
         pass
-    family.end()
+    tree.kill()
 
 
 if __name__ == "__main__":

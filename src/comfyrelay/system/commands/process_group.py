@@ -1,4 +1,4 @@
-"""A command in its own process group that leaves no process behind, also if this process is killed."""
+"""Run a command in its own process group. It leaves no process behind, even if this process is killed."""
 
 import asyncio
 from asyncio.subprocess import Process
@@ -9,13 +9,13 @@ from typing import Self
 
 from comfyrelay.system.commands import contained
 
-_PIECE = 64 * 1024
-# Longer than the launcher tries to kill. A process that is left then waits for a device and cannot be killed.
-FIRM_SECONDS = 15.0
+_CHUNK_BYTES = 64 * 1024
+# Longer than the launcher needs to kill all processes, except one that waits for a device.
+KILL_SECONDS = 15.0
 
 
 class Child:
-    """A command under the launcher, which terminates it with all its processes after `let_go`."""
+    """A command under the launcher. The launcher terminates it with all its processes after `close_input`."""
 
     def __init__(self, launcher: Process, *, grace_seconds: float) -> None:
         assert launcher.stdin is not None
@@ -35,8 +35,8 @@ class Child:
         grace_seconds: float,
         umask: int | None = None,
     ) -> Self:
-        """Start a command; `OSError` if the folder does not exist. Standard input is empty, and standard error goes to
-        standard output."""
+        """Start a command with empty standard input, and standard error in its output. Raises `OSError` if the folder
+        does not exist."""
         launcher = await contained.launch(
             argv, folder=folder, environment=environment, grace_seconds=grace_seconds, umask=umask
         )
@@ -54,33 +54,33 @@ class Child:
 
     async def read(self) -> bytes:
         """Return the next chunk of the output; empty at the end. The command blocks until its output is read."""
-        return await self._output.read(_PIECE)
+        return await self._output.read(_CHUNK_BYTES)
 
-    async def ended(self) -> int:
-        """Wait until the command and all its processes have exited; returns the exit code."""
+    async def wait(self) -> int:
+        """Wait until the command and all its processes have exited. Returns the exit code."""
         return await self._launcher.wait()
 
-    def let_go(self) -> None:
-        """Start the termination. Its output ends when all processes have exited."""
+    def close_input(self) -> None:
+        """Make the launcher terminate the command. The output ends when all processes have exited."""
         self._lifeline.close()
 
-    async def end(self, keep: Callable[[bytes], object]) -> None:
-        """Terminate the command and wait until it has exited. `keep` receives the rest of its output.
+    async def terminate(self, on_output: Callable[[bytes], object]) -> None:
+        """Terminate the command and wait until it has exited. `on_output` receives the rest of its output.
 
-        A cancellation does not interrupt this: it takes a bounded time, and no process may keep running.
+        A cancellation does not interrupt this, because no process may keep running. The wait is bounded.
         """
-        self.let_go()
-        ending = asyncio.ensure_future(self._drain_output(keep))
-        while not ending.done():
+        self.close_input()
+        draining = asyncio.ensure_future(self._drain_output(on_output))
+        while not draining.done():
             with suppress(asyncio.CancelledError):
-                await asyncio.wait([ending])
-        # a full disk must not prevent it
+                await asyncio.wait([draining])
+        # A full disk must not prevent the termination.
         with suppress(TimeoutError, OSError):
-            await ending
+            await draining
 
-    async def _drain_output(self, keep: Callable[[bytes], object]) -> None:
-        async with asyncio.timeout(self._grace_seconds + FIRM_SECONDS):
-            # read everything, or the command would block on its output
+    async def _drain_output(self, on_output: Callable[[bytes], object]) -> None:
+        async with asyncio.timeout(self._grace_seconds + KILL_SECONDS):
+            # Without a reader, the command would block on its output.
             while piece := await self.read():
-                keep(piece)
-            await self.ended()
+                on_output(piece)
+            await self.wait()

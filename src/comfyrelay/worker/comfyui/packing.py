@@ -30,8 +30,7 @@ from comfyrelay.domain.packing import (
     decide,
 )
 from comfyrelay.errors import ComfyRelayError, OutOfMemory
-from comfyrelay.system.cores import SpareCores
-from comfyrelay.system.memory import free_bytes
+from comfyrelay.system.spare_capacity import SpareCores, free_memory_bytes
 
 log = structlog.get_logger(__name__)
 
@@ -99,7 +98,7 @@ class Packer:
         more_waiting: Callable[[], int] = lambda: 0,
         spare: Callable[[int], float | None] | None = None,
         loads: Callable[[], Mapping[str, float]] | None = None,
-        free: Callable[[], int] = free_bytes,
+        free: Callable[[], int] = free_memory_bytes,
         taken: Callable[[str], int | None] = lambda _gpu: None,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:

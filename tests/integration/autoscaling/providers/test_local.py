@@ -331,7 +331,7 @@ async def test_process_with_a_reused_pid_is_left_alone() -> None:
     sleeper = await asyncio.create_subprocess_exec(sys.executable, "-c", "import signal; signal.pause()")
     started = detached.started_at(sleeper.pid)
     try:
-        assert detached.is_process(pid=sleeper.pid, started=started)
+        assert detached.is_running(pid=sleeper.pid, started=started)
         detached.send_sigterm(pid=sleeper.pid, started=started - 60)
         assert psutil.Process(sleeper.pid).status() != psutil.STATUS_ZOMBIE
         detached.send_sigterm(pid=sleeper.pid, started=started)
@@ -342,7 +342,7 @@ async def test_process_with_a_reused_pid_is_left_alone() -> None:
         with suppress(ProcessLookupError):
             sleeper.kill()
     assert sleeper.returncode == -signal.SIGTERM
-    assert not detached.is_process(pid=sleeper.pid, started=started)
+    assert not detached.is_running(pid=sleeper.pid, started=started)
 
 
 async def test_worker_gets_its_environment_without_the_server_settings(
