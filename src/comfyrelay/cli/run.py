@@ -59,7 +59,7 @@ err = Console(stderr=True)
 FAILED = 1
 WAITING_SECONDS = 3.0
 # The most characters of a text output that are printed; the saved file has all of them.
-LONGEST_TEXT = 100_000
+MAX_TEXT_LENGTH = 100_000
 
 Input = Annotated[Path | None, typer.Option("--input", help="The image, video or audio file that it works on.")]
 AsInput = Annotated[
@@ -183,9 +183,9 @@ def _print_texts(job: Job, saved: list[Path]) -> None:
     for output, path in zip(job.outputs, saved, strict=False):
         if output.mime_type.partition(";")[0] == "text/plain":
             text = path.read_text("utf-8", errors="replace")
-            for line in text[:LONGEST_TEXT].splitlines():
+            for line in text[:MAX_TEXT_LENGTH].splitlines():
                 out.print(printable(line), highlight=False, markup=False, soft_wrap=True)
-            if len(text) > LONGEST_TEXT:
+            if len(text) > MAX_TEXT_LENGTH:
                 err.print("The text is longer than this: its file has all of it.")
 
 

@@ -11,7 +11,7 @@ from comfyrelay.client.calls import DEFAULT_URL, Done
 from comfyrelay.client.client import Client, DescribedGraph
 from comfyrelay.client.find import Found, find
 from comfyrelay.protocol.admin.workers import WorkerSummary
-from comfyrelay.protocol.desk import AboutJob, Now
+from comfyrelay.protocol.desk import AboutJob, DeskStatus
 from comfyrelay.protocol.jobs import Batch, Job, JobEvent, LogLine, Output
 from comfyrelay.protocol.user import Effect, Preset, Workflow
 
@@ -27,7 +27,7 @@ __all__ = [
     "Job",
     "JobEvent",
     "LogLine",
-    "Now",
+    "DeskStatus",
     "Output",
     "Preset",
     "WorkerSummary",

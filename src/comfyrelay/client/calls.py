@@ -12,7 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ControlPlaneUnreachable, InvalidInput, Unauthorized
 from comfyrelay.http_client import is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, Page, Request, checked
-from comfyrelay.protocol.problems import refusal_in
+from comfyrelay.protocol.problems import error_from_response
 from comfyrelay.system.owner_secret import Pass, pass_for
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class Calls:
         raise self._refusal(response)
 
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
-        match refusal_in(response):
+        match error_from_response(response):
             case None:
                 return self._stranger(response)
             case Unauthorized():

@@ -19,7 +19,7 @@ from comfyrelay.protocol.desk import (
     DeskInfo,
     Link,
     NewDeskBatch,
-    Now,
+    DeskStatus,
     RunFile,
     ScriptCommand,
     ScriptJob,
@@ -433,10 +433,10 @@ class Client:
 
     # Only where there is a desk
 
-    async def now(self) -> Now | None:
+    async def now(self) -> DeskStatus | None:
         """A summary of the queue; `None` without a desk."""
         try:
-            return await self._calls.get("/api/desk/now", Now)
+            return await self._calls.get("/api/desk/now", DeskStatus)
         except NotFound:
             return None
 

@@ -19,7 +19,7 @@ from comfyrelay.client.client import LARGEST_PAGE, Client, Kind
 from comfyrelay.client.labels import Labels
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, Forbidden, NotFound
-from comfyrelay.protocol.desk import Now
+from comfyrelay.protocol.desk import DeskStatus
 from comfyrelay.protocol.jobs import Batch, Job, QueueUnit
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.system.terminal import END, keys
@@ -127,7 +127,7 @@ async def _outcomes(client: Client) -> list[Job]:
     return sorted(ended, key=lambda each: each.completed_at or each.created_at, reverse=True)[:OUTCOMES]
 
 
-async def _workers(client: Client, now: Now | None) -> list[Busy] | None:
+async def _workers(client: Client, now: DeskStatus | None) -> list[Busy] | None:
     if now is not None:
         return (
             [Busy("this machine", now.worker.state, now.worker.leases, now.worker.max_concurrency)]

@@ -4,12 +4,12 @@ from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from comfyrelay.desk.notifications.notifier import Occasion
+from comfyrelay.desk.notifications.notifier import NotificationEvent
 from comfyrelay.desk.one_time_links import OneTimeLinks
 from comfyrelay.desk.password import Password
 from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.simulated_jobs import Trying
-from comfyrelay.protocol.desk import CheckResult, NotSent, SimulatedJobs
+from comfyrelay.protocol.desk import CheckResult, FailedNotification, SimulatedJobs
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -28,8 +28,8 @@ class DeskState:
     output_umask: int | None
     # without secrets
     notify_urls: Sequence[str]
-    notify_on: Sequence[Occasion]
-    not_sent: Collection[NotSent]
+    notify_on: Sequence[NotificationEvent]
+    not_sent: Collection[FailedNotification]
     # `[desk.script]`, if configured
     script: ScriptSettings | None
     links: OneTimeLinks

@@ -1,5 +1,5 @@
-"""The wire models of server, worker and client.
+"""Wire models of the server, its workers and its clients.
 
 Receivers ignore unknown fields, so that either side may be newer. Only requests to the user and admin API are strict:
-there an unknown field is a typo.
+an unknown field there is an error.
 """

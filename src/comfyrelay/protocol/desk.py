@@ -1,4 +1,4 @@
-"""The API of a desk: batches from folders, scripts, and the data of its page."""
+"""The desk API: batches from folders, scripts, and data for the page of the desk."""
 
 import shlex
 from datetime import datetime
@@ -12,20 +12,20 @@ from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.domain.properties import Role
 from comfyrelay.domain.queue.states import JobStatus, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Request
-from comfyrelay.protocol.fields import LARGEST_NUMBER, Id, Json, Key, Line, OpenEnum, Priority, Slug
+from comfyrelay.protocol.fields import MAX_INTEGER, Id, Json, Key, Line, OpenEnum, Priority, Slug
 from comfyrelay.protocol.jobs import QueueUnit, Reuse, WaitForMissing
 from comfyrelay.protocol.records import InputWarning
 from comfyrelay.protocol.requirements import Missing
 
 MAX_ATTEMPTS = 1000
 # A path on the desk's machine.
-Place = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
+LocalPath = Annotated[str, BeforeValidator(lambda value: str(value) if isinstance(value, PurePath) else value)]
 Subdir = Annotated[str, Field(max_length=1000)]
-Texts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
+Prompts = Annotated[list[Annotated[str, Field(max_length=100_000)]], Field(max_length=10_000)]
 
 
-class Occasion(StrEnum):
-    """When notifications are sent."""
+class NotificationEvent(StrEnum):
+    """Events that notifications are sent for."""
 
     COMPLETED = "completed"
     FAILED = "failed"
@@ -41,15 +41,17 @@ class SimulatedJobs(StrEnum):
 
 
 class Seeds(Request):
+    """How the seeds of a batch are chosen. `start` is the first seed of a fixed or increasing sequence."""
+
     mode: SeedMode = SeedMode.RANDOM
-    start: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] = 0
+    start: Annotated[int, Field(ge=0, le=MAX_INTEGER)] = 0
 
 
 class NewDeskBatch(Request):
-    """All combinations of inputs, prompts and tries of an effect or workflow. `values` and the `preset` apply to all
-    items.
+    """A batch with all combinations of inputs, prompts and tries of an effect or workflow. `values` and `preset` apply
+    to all items.
 
-    `input_subdir` is one folder, or several: a script runs on each folder, other workflows run on each file.
+    `input_subdir` is one folder or several: a script runs once per folder, other workflows run once per file.
     """
 
     effect_slug: Slug | None = None
@@ -57,8 +59,8 @@ class NewDeskBatch(Request):
     label: Line | None = None
     input_subdir: Subdir | Annotated[list[Subdir], Field(max_length=1000)] | None = None
     input_file_ids: Annotated[list[Id], Field(max_length=10_000)] = Field(default_factory=list)
-    prompts: Texts = Field(default_factory=list)
-    negative_prompts: Texts = Field(default_factory=list)
+    prompts: Prompts = Field(default_factory=list)
+    negative_prompts: Prompts = Field(default_factory=list)
     tries: Annotated[int, Field(ge=1, le=1000)] = 1
     seeds: Seeds | None = None
     mode: Mode = Mode.PRODUCT
@@ -68,7 +70,7 @@ class NewDeskBatch(Request):
     priority: Priority = 0
     notify_urls: Annotated[list[Annotated[str, Field(max_length=2000)]], Field(max_length=20, repr=False)] = Field(
         default_factory=list,
-        description="Apprise URLs to notify when it ends, in addition to the URLs of the settings",
+        description="Apprise URLs to notify when the batch ends, in addition to the configured URLs",
     )
     idempotency_key: Key | None = None
     wait_for_missing: WaitForMissing = False
@@ -81,9 +83,13 @@ class NewDeskBatch(Request):
 
 
 class Estimate(AnswerBody):
-    """The size, price and expected duration of a batch. Seconds are from now until its end, including jobs ahead of it:
-    the expected value, and the range for most such batches; null if unknown. `inputs` are the first of its file names;
-    `workers` is how many of its jobs may run at once; `missing` are its missing requirements."""
+    """The size, price and expected duration of a batch.
+
+    The seconds are from now until the end of the batch, including the jobs ahead of it, and null if unknown. Most
+    batches end between `fastest_seconds` and `slowest_seconds`. `workers` is the number of jobs that can run at once.
+    `inputs` are the first file names. `missing` are the missing requirements, and `warnings` are inputs that are
+    probably mistakes.
+    """
 
     jobs: int
     tokens: int
@@ -100,15 +106,15 @@ class Estimate(AnswerBody):
 
 
 class Script(AnswerBody):
-    """The configuration of the script. `environment` has names only: values may be secrets."""
+    """The configuration of the script. `environment` lists only the names of variables: values may be secrets."""
 
     workflow_slug: str
-    python: Place
-    script: Place | None
-    working_folder: Place
-    input_folder: Place
-    template_folder: Place
-    output_folder: Place | None
+    python: LocalPath
+    script: LocalPath | None
+    working_folder: LocalPath
+    input_folder: LocalPath
+    template_folder: LocalPath
+    output_folder: LocalPath | None
     output_extension: str
     profiles: list[str]
     default_profile: str
@@ -119,11 +125,11 @@ class Script(AnswerBody):
 
 
 def _split(value: Any) -> Any:
-    """A form sends one text, which is split like a shell command line."""
+    """Split the text of a form like a shell command line."""
     try:
         return tuple(shlex.split(value)) if isinstance(value, str) else value
     except ValueError as error:
-        raise ValueError(f"It cannot be read: {error}.") from None
+        raise ValueError(f"This is not a valid command line: {error}.") from None
 
 
 class ScriptJob(Request):
@@ -134,22 +140,22 @@ class ScriptJob(Request):
     positive: str = Field(description="the prompt")
     negative: str | None = Field(None, description="the negative prompt")
     profile: str | None = Field(None, description="one of the configured profiles")
-    tries: int | None = Field(None, description=f"runs of each input, 1 to {MAX_ATTEMPTS}")
-    randomize_seed: bool = Field(False, description="another seed for each run")
+    tries: int | None = Field(None, description=f"number of runs of each input, 1 to {MAX_ATTEMPTS}")
+    randomize_seed: bool = Field(False, description="use a new seed for each run")
     extra_args: Annotated[tuple[str, ...], BeforeValidator(_split)] = Field(
-        (), description="further options, as the configuration allows them"
+        (), description="further options that the configuration allows"
     )
 
 
 class ScriptCommand(AnswerBody):
-    """`argv` is the command line as a list, `command` as text for display."""
+    """The command line: `argv` as a list, `command` as text for display."""
 
     argv: list[str]
     command: str
 
 
-class NotSent(AnswerBody):
-    """A notification that did not arrive. `url` is without its secrets."""
+class FailedNotification(AnswerBody):
+    """A notification that could not be sent. `why` is the reason. `url` contains no secrets."""
 
     at: datetime
     url: str
@@ -157,29 +163,29 @@ class NotSent(AnswerBody):
 
 
 class Notifications(AnswerBody):
-    """`urls` are without their secrets; `not_sent` has the last failures."""
+    """The configured notifications. `urls` contain no secrets. `not_sent` are the last failures."""
 
     urls: list[str]
-    on: list[OpenEnum[Occasion]]
-    not_sent: list[NotSent]
+    on: list[OpenEnum[NotificationEvent]]
+    not_sent: list[FailedNotification]
 
 
 class DeskInfo(AnswerBody):
-    """`comfyui` are the URLs where new jobs run; `simulated_jobs` is which of them run on the simulator."""
+    """The configuration of the desk. `comfyui` are the URLs of the ComfyUI servers. `simulated_jobs` are the new jobs
+    that run on the built-in simulator. `script_workflow` is the slug of the workflow of the configured script."""
 
     version: str
     comfyui: list[str]
     simulated_jobs: OpenEnum[SimulatedJobs]
-    data_dir: Place
-    input_folder: Place
-    output_folder: Place
-    # the workflow of the user's own script, if configured
+    data_dir: LocalPath
+    input_folder: LocalPath
+    output_folder: LocalPath
     script_workflow: str | None
     notifications: Notifications
 
 
 class CheckVerdict(StrEnum):
-    """It works, something is missing, or it cannot work."""
+    """`fine`: it works; `warning`: it works with limitations; `broken`: it does not work."""
 
     FINE = "fine"
     WARNING = "warning"
@@ -187,7 +193,7 @@ class CheckVerdict(StrEnum):
 
 
 class CheckResult(AnswerBody):
-    """The result of one check, with advice."""
+    """The result of one check. `about` is the checked thing, `text` the result and what to do."""
 
     verdict: OpenEnum[CheckVerdict]
     about: str
@@ -195,15 +201,15 @@ class CheckResult(AnswerBody):
 
 
 class CheckResults(AnswerBody):
-    """`configuration` is the settings file, null if there is none."""
+    """The results of all checks. `configuration` is the path of the settings file, null if there is none."""
 
-    configuration: Place | None
+    configuration: LocalPath | None
     items: list[CheckResult]
 
 
 class ComfyuiProcess(AnswerBody):
-    """A managed ComfyUI. `state` is as in `comfyrelay comfyui list`, `reason` why it is not up, `lines` the end of the
-    file `log`."""
+    """A ComfyUI process that the desk manages. `state` has the values of `comfyrelay comfyui list`, `reason` is why the
+    process is not up, `log` is the path of its log file, and `lines` are the last lines of that file."""
 
     name: str
     gpu: str
@@ -211,7 +217,7 @@ class ComfyuiProcess(AnswerBody):
     state: str
     reason: str | None
     restarts: int
-    log: Place
+    log: LocalPath
     lines: list[str]
 
 
@@ -220,46 +226,49 @@ class ComfyuiProcesses(AnswerBody):
 
 
 class Link(AnswerBody):
-    """A link that opens the page in one browser, once, within `seconds`."""
+    """A link that signs one browser in. It works once, and expires after `seconds`."""
 
     url: str
     seconds: int
 
 
-class WorkerNow(AnswerBody):
+class DeskWorkerStatus(AnswerBody):
+    """The worker of the desk. `leases` is the number of its leased jobs."""
+
     state: OpenEnum[WorkerState]
     leases: int
     max_concurrency: int
 
 
-class Fetched(AnswerBody):
+class PrefetchedJob(AnswerBody):
     """A job that the worker has prefetched."""
 
     id: str
     batch_id: str | None
 
 
-class Now(AnswerBody):
-    """`waiting` is in queue order; `worker` is null until it has registered. Prefetched jobs count as waiting, although
-    their status is `processing`. `comfyui_unreachable` has the reason for each ComfyUI that cannot be used."""
+class DeskStatus(AnswerBody):
+    """The queue and the worker. `waiting` is in queue order. `worker` is null until the worker has registered.
+    Prefetched jobs count as waiting, although their status is `processing`. `comfyui_unreachable` has the reason for
+    each ComfyUI that cannot be used."""
 
-    worker: WorkerNow | None
+    worker: DeskWorkerStatus | None
     comfyui_unreachable: list[str]
     counts: dict[OpenEnum[JobStatus], int]
     running: list[QueueUnit]
     waiting: list[QueueUnit]
-    fetched: list[Fetched]
+    fetched: list[PrefetchedJob]
 
 
-class Away(AnswerBody):
+class UnreachableComfyui(AnswerBody):
     """The reason for each ComfyUI that cannot be used."""
 
     comfyui_unreachable: list[str]
 
 
 class InputValue(AnswerBody):
-    """The value of an input. `value` of a file is its name, `url` a temporary URL, and `file_id` its id while it can be
-    used again. `is_default`: it was not changed for this job."""
+    """The value of an input. The `value` of a file is its name, `url` is a temporary URL, and `file_id` is the id of
+    the file while it can be used again. `is_default`: the job uses the default value."""
 
     key: str
     label: str
@@ -272,11 +281,11 @@ class InputValue(AnswerBody):
 
 
 class RunFile(AnswerBody):
-    """A file of the run on this machine. `size` and `url` are null if it no longer exists. `is_output` marks the one
-    that is also the job's output."""
+    """A file of the run on the machine of the desk. `size` and `url` are null if the file no longer exists. `is_output`
+    marks the file that is the output of the job."""
 
     name: str
-    path: Place
+    path: LocalPath
     mime_type: str
     size: int | None
     url: str | None
@@ -284,8 +293,8 @@ class RunFile(AnswerBody):
 
 
 class JobAttempt(AnswerBody):
-    """`started_at` is the start of the run; until the run has ended, the time of the lease. `about` has details of the
-    run: for a script `argv`, `exit_code`, `outputs`, `seed` and `log`."""
+    """An attempt to run a job. `started_at` is the time of the lease, and after the run the start of the run. `about`
+    are details of the run: for a script `argv`, `exit_code`, `outputs`, `seed` and `log`."""
 
     number: int
     started_at: datetime | None
@@ -298,8 +307,8 @@ class JobAttempt(AnswerBody):
 
 
 class AboutJob(AnswerBody):
-    """`error_detail` is the error output of the program, `output_metadata` the worker's report of the output, `files`
-    all files of the run, and `deleted_with_it` the files that are deleted with the job."""
+    """Details of a job. `error_detail` is the error output of the program, `output_metadata` the worker's report about
+    the output. `files` are all files of the run, `deleted_with_it` the files that are deleted with the job."""
 
     workflow_slug: str
     workflow_name: str
@@ -308,4 +317,4 @@ class AboutJob(AnswerBody):
     attempts: list[JobAttempt]
     output_metadata: dict[str, Any] | None
     files: list[RunFile]
-    deleted_with_it: list[Place]
+    deleted_with_it: list[LocalPath]

@@ -1,4 +1,4 @@
-"""Field types of bodies."""
+"""Field types of request and response bodies."""
 
 import math
 from collections.abc import Mapping
@@ -10,14 +10,14 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from comfyrelay.text import is_storable, one_line, storable
 
 E = TypeVar("E", bound=StrEnum)
-LARGEST_ID = 2**63 - 1
-LARGEST_VERSION = 2**31 - 1
+MAX_ID = 2**63 - 1
+MAX_VERSION = 2**31 - 1
 # Seeds are unsigned 64-bit integers.
-SMALLEST_NUMBER, LARGEST_NUMBER = -(2**63), 2**64 - 1
+MIN_INTEGER, MAX_INTEGER = -(2**63), 2**64 - 1
 # Deeper than any graph or report, and within the limits of common JSON parsers.
-DEEPEST = 64
+MAX_JSON_DEPTH = 64
 # A text may be a file in base64.
-LONGEST_NAME, LONGEST_TEXT = 1000, 4_000_000
+MAX_NAME_LENGTH, MAX_TEXT_LENGTH = 1000, 4_000_000
 # For Rust's regular expressions and JSON Schema: everything except NUL, which PostgreSQL cannot store.
 STORABLE = r"^[^\x00]*$"
 ID = r"^[A-Za-z0-9_-]+$"
@@ -27,67 +27,71 @@ MEDIA_TYPE = rf"^{_WORD}/{_WORD}(; ?{_WORD}=({_WORD}|\"[ !#-\[\]-~]*\"))*$"
 
 
 def _check_json(value: Any) -> Any:
-    """Refuse values that JSON, a database or a JSON parser cannot handle."""
+    """Refuse values that cannot be stored or that common JSON parsers cannot read."""
     pending: list[tuple[Any, int]] = [(value, 1)]
     while pending:
-        each, depth = pending.pop()
-        if depth > DEEPEST:
-            raise ValueError(f"This is nested too deeply: at most {DEEPEST} levels.")
-        if isinstance(each, dict):
-            if any(len(name) > LONGEST_NAME for name in each):
-                raise ValueError(f"This contains a name of more than {LONGEST_NAME} characters.")
-            pending.extend((inner, depth + 1) for pair in each.items() for inner in pair)
-        elif isinstance(each, list):
-            pending.extend((inner, depth + 1) for inner in each)
+        current, depth = pending.pop()
+        if depth > MAX_JSON_DEPTH:
+            raise ValueError(f"This is nested too deeply: at most {MAX_JSON_DEPTH} levels.")
+        if isinstance(current, dict):
+            if any(len(name) > MAX_NAME_LENGTH for name in current):
+                raise ValueError(f"This contains a name of more than {MAX_NAME_LENGTH} characters.")
+            pending.extend((inner, depth + 1) for pair in current.items() for inner in pair)
+        elif isinstance(current, list):
+            pending.extend((inner, depth + 1) for inner in current)
         else:
-            _check_scalar(each)
+            _check_scalar(current)
     return value
 
 
 def _check_scalar(value: Any) -> None:
     if isinstance(value, str):
-        if len(value) > LONGEST_TEXT:
-            raise ValueError(f"This contains a text of more than {LONGEST_TEXT} characters.")
+        if len(value) > MAX_TEXT_LENGTH:
+            raise ValueError(f"This contains a text of more than {MAX_TEXT_LENGTH} characters.")
         if not is_storable(value):
             raise ValueError("This contains a character that cannot be stored.")
     if isinstance(value, float) and not math.isfinite(value):
-        raise ValueError("This contains a number that is not one.")
-    if isinstance(value, int) and not SMALLEST_NUMBER <= value <= LARGEST_NUMBER:
-        raise ValueError(f"This contains a whole number beyond 64 bits: at most {LARGEST_NUMBER}.")
+        raise ValueError("This contains NaN or an infinite number. Send a finite one.")
+    if isinstance(value, int) and not MIN_INTEGER <= value <= MAX_INTEGER:
+        raise ValueError(f"This contains a whole number beyond 64 bits: at most {MAX_INTEGER}.")
 
 
-def plain_json(value: Any, *, levels: int = DEEPEST) -> Any:
-    """The report of a worker, truncated where it is nested too deeply."""
+def plain_json(value: Any, *, levels: int = MAX_JSON_DEPTH) -> Any:
+    """Return a worker's report with storable text only, truncated where it is nested too deeply."""
     if isinstance(value, Mapping):
-        return {storable(key): plain_json(each, levels=levels - 1) for key, each in value.items()} if levels else "…"
+        return {storable(key): plain_json(inner, levels=levels - 1) for key, inner in value.items()} if levels else "…"
     if isinstance(value, list):
-        return [plain_json(each, levels=levels - 1) for each in value] if levels else "…"
+        return [plain_json(inner, levels=levels - 1) for inner in value] if levels else "…"
     return storable(value)
 
 
 Json = Annotated[dict[str, Any], AfterValidator(_check_json)]
-# Reported by a worker.
+# For values that a worker reported.
 Reported = BeforeValidator(plain_json)
 JsonValue = Annotated[Any, AfterValidator(_check_json)]
 # Python accepts `true` as 1 and digits as a number; in a request both are mistakes.
-Whole = Annotated[int, Field(strict=True)]
-# integers stay integers: seeds have more digits than a float
+StrictInt = Annotated[int, Field(strict=True)]
+# Integers stay integers: seeds have more digits than a float.
 Number = (
-    Annotated[Whole, Field(ge=SMALLEST_NUMBER, le=LARGEST_NUMBER)]
+    Annotated[StrictInt, Field(ge=MIN_INTEGER, le=MAX_INTEGER)]
     | Annotated[float, Field(strict=True, allow_inf_nan=False)]
 )
 Email = Annotated[str, Field(max_length=254, pattern=r"^[^@\s\x00-\x1f]+@[^@\s\x00-\x1f]+$")]
 Line = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE), AfterValidator(one_line)]
 # For responses: an unknown value of a newer server does not make the rest unreadable.
 OpenEnum = Annotated[E | str, Field(union_mode="left_to_right")]
-RowId = Annotated[int, Field(ge=1, le=LARGEST_ID)]
+RowId = Annotated[int, Field(ge=1, le=MAX_ID)]
 
 Id = Annotated[str, Field(min_length=1, max_length=64, pattern=ID)]
 Key = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 MaxWait = Annotated[
-    Whole,
-    Field(ge=0, le=31_536_000, description="seconds it may wait before it may run where it costs more"),
+    StrictInt,
+    Field(
+        ge=0, le=31_536_000, description="a job that would wait longer than this many seconds may move to Comfy Cloud"
+    ),
 ]
 Slug = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 PropertyKey = Annotated[str, Field(min_length=1, max_length=100, pattern=r"^[A-Za-z0-9_.-]+$")]
-Priority = Annotated[int, Field(ge=-(2**31), le=2**31 - 1, description="clamped to the server's range")]
+Priority = Annotated[
+    int, Field(ge=-(2**31), le=2**31 - 1, description="higher priorities run first; clamped to the server's range")
+]

@@ -10,12 +10,17 @@ from comfyrelay.protocol.base import AnswerBody, Request, example
 from comfyrelay.protocol.fields import STORABLE, Id, Line
 from comfyrelay.protocol.records import RefusedJob
 
-Chosen = Annotated[list[Id], Field(min_length=1, max_length=MAX_CHOSEN, description="outputs")]
+OutputIds = Annotated[list[Id], Field(min_length=1, max_length=MAX_CHOSEN, description="ids of outputs")]
 _ID = "0198c5a0-0000-7000-8000-000000000000"
 
 
 class GalleryItem(AnswerBody):
-    """One output of a job. `number` distinguishes the outputs of the same job."""
+    """An output of a job.
+
+    `item_no` is the position of the job in its batch, and `number` the position of the output among the outputs of the
+    job. `size` is in bytes, `seconds` is the duration of a video. `url`, `poster_url` (a still image) and `preview_url`
+    (a short clip of a video) are temporary. `collections` are ids.
+    """
 
     id: str
     job_id: str
@@ -45,7 +50,7 @@ class GalleryItem(AnswerBody):
 
 
 class GalleryPage(AnswerBody):
-    """`total` is the number of matches on all pages."""
+    """One page of the gallery. `total` is the number of outputs that match, on all pages."""
 
     items: list[GalleryItem]
     next_cursor: str | None = None
@@ -53,6 +58,8 @@ class GalleryPage(AnswerBody):
 
 
 class GalleryDay(AnswerBody):
+    """A day with outputs, and their number."""
+
     day: date
     count: int
 
@@ -66,8 +73,8 @@ class GalleryItems(AnswerBody):
 
 
 class GalleryGroup(AnswerBody):
-    """Outputs of one day, batch, workflow or prompt. `ratios` are hundredths of width by height, in the order of `ids`;
-    0 if unknown."""
+    """The outputs of one day, batch, workflow or prompt. `ids` are the outputs, and `ratios` their aspect ratios in the
+    same order: 100 times the width divided by the height, or 0 if unknown."""
 
     key: str
     name: str
@@ -76,19 +83,20 @@ class GalleryGroup(AnswerBody):
 
 
 class GalleryIndex(AnswerBody):
-    """`total` is the number of matches; if there are very many, `groups` only has the first."""
+    """All outputs that match, in groups. `total` is their number. If it is higher than the number of listed ids,
+    `groups` contains only the first outputs."""
 
     groups: list[GalleryGroup]
     total: int
 
 
 class NewMarks(Request):
-    """Absent fields stay as they are. A starred output is not rejected, and vice versa; an empty note removes the note.
-    `add_to` and `remove_from` name a collection."""
+    """Changes to outputs. Absent fields stay as they are. Starring an output ends its rejection, and rejecting it
+    removes its star. An empty `note` removes the note. `add_to` and `remove_from` are ids of collections."""
 
     model_config = example(ids=[_ID], starred=True)
 
-    ids: Chosen
+    ids: OutputIds
     starred: bool | None = None
     rejected: bool | None = None
     note: Annotated[str, Field(max_length=10_000, pattern=STORABLE)] | None = None
@@ -98,12 +106,12 @@ class NewMarks(Request):
     @model_validator(mode="after")
     def _not_both(self) -> Self:
         if self.starred and self.rejected:
-            raise ValueError("Send starred or rejected, not both.")
+            raise ValueError("Send `starred` or `rejected`, not both.")
         return self
 
 
-class Marked(AnswerBody):
-    """`changed` is the number of outputs that exist; `missing` are the ids that do not."""
+class MarksChanged(AnswerBody):
+    """`changed` is the number of changed outputs. `missing` are the requested ids that do not exist."""
 
     changed: int
     missing: list[str]
@@ -112,17 +120,21 @@ class Marked(AnswerBody):
 class ChosenOutputs(Request):
     model_config = example(ids=[_ID])
 
-    ids: Chosen
+    ids: OutputIds
 
 
 class DeleteOutputs(ChosenOutputs):
-    keep_files: Annotated[bool, Field(description="on a desk: leave the files in the output folder")] = False
+    keep_files: Annotated[bool, Field(description="keep the files in the output folder of the desk")] = False
 
 
 class DeletedOutputs(AnswerBody):
-    """`deleted` are the deleted outputs, `jobs` the number of deleted jobs. `files` is the number of files deleted from
-    a desk's output folder, `left` names the files that could not be, and why. `refused` names jobs that could not be
-    deleted."""
+    """The result of a deletion.
+
+    `deleted` are the ids of the deleted outputs, `missing` the requested ids that do not exist, and `jobs` is the
+    number of deleted jobs: a job is deleted with its outputs. `files` is the number of files deleted from the output
+    folder of the desk. `left` has a sentence for each file that could not be deleted. `refused` are the jobs that could
+    not be deleted.
+    """
 
     deleted: list[str]
     missing: list[str]
@@ -133,7 +145,7 @@ class DeletedOutputs(AnswerBody):
 
 
 class Zip(AnswerBody):
-    """A temporary URL of the zip, for the same user."""
+    """A temporary URL of a zip archive. Only the same user can download it."""
 
     url: str
 
@@ -145,6 +157,8 @@ class NewCollection(Request):
 
 
 class Cover(AnswerBody):
+    """The output that represents a collection. `poster_url` is a still image."""
+
     id: str
     url: str
     poster_url: str | None
@@ -152,7 +166,7 @@ class Cover(AnswerBody):
 
 
 class Collection(AnswerBody):
-    """`cover` is the newest of its `count` outputs."""
+    """A collection of `count` outputs. `cover` is the newest output with a poster, or the newest of all."""
 
     id: str
     name: str
@@ -166,7 +180,7 @@ class Collections(AnswerBody):
 
 
 class CopyOutputs(ChosenOutputs):
-    """`folder` is inside the desk's output folder."""
+    """Copy outputs to `folder`, a subfolder of the desk's output folder."""
 
     model_config = example(ids=[_ID], folder="best of")
 
@@ -174,12 +188,14 @@ class CopyOutputs(ChosenOutputs):
 
 
 class NotCopied(AnswerBody):
+    """An output that was not copied. `detail` is the reason."""
+
     id: str
     detail: str
 
 
 class CopiedOutputs(AnswerBody):
-    """The copies, and the outputs that were not copied."""
+    """`folder` is the absolute path of the target folder, and `copied` are the names of the new files."""
 
     folder: str
     copied: list[str]

@@ -20,7 +20,7 @@ from comfyrelay.domain.queue.states import (
 )
 from comfyrelay.protocol.base import AnswerBody, Request, example
 from comfyrelay.protocol.fields import (
-    LARGEST_ID,
+    MAX_ID,
     STORABLE,
     Id,
     Json,
@@ -32,27 +32,20 @@ from comfyrelay.protocol.fields import (
     RowId,
     Slug,
 )
-from comfyrelay.protocol.progress import ToldProgress
+from comfyrelay.protocol.progress import ReportedProgress
 from comfyrelay.text import one_line
 
 WebhookUrl = Annotated[AnyHttpUrl, Field(max_length=2000)]
-
-
 WaitForMissing = Annotated[
-    bool, Field(description="accept it although no worker meets its requirements: it waits until one does")
+    bool, Field(description="accept the job although no worker meets its requirements; it waits until one does")
 ]
-
-
 ExpectedTokens = Annotated[
-    int, Field(ge=0, le=LARGEST_ID, description="the price that you expect; 409 if it is different")
+    int, Field(ge=0, le=MAX_ID, description="the price that you expect; if the price differs, the response is 409")
 ]
-
-
 Reuse = Annotated[
     bool,
     Field(
-        description="if an equal job of yours has completed, complete this one at once with a copy of its output, "
-        "at no cost"
+        description="if you have a completed job with equal inputs, complete at once with a copy of its output, free"
     ),
 ]
 
@@ -61,7 +54,7 @@ class NewUpload(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="cat.png")
 
     mime_type: Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$")]
-    size: Annotated[int, Field(ge=1, le=LARGEST_ID)]
+    size: Annotated[int, Field(ge=1, le=MAX_ID)]
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE), AfterValidator(one_line)]
     effect_id: RowId | None = None
 
@@ -75,7 +68,7 @@ class File(AnswerBody):
 
 
 class FileDetails(File):
-    """With a temporary URL, and its dimensions and duration."""
+    """A file with a temporary URL, its dimensions in pixels, and the duration of a video in seconds."""
 
     url: str
     poster_url: str | None
@@ -85,7 +78,7 @@ class FileDetails(File):
 
 
 class Upload(AnswerBody):
-    """PUT the bytes to `upload_url` with exactly these headers."""
+    """Send the bytes with PUT to `upload_url`, with exactly the headers `upload_headers`."""
 
     file: File
     upload_url: str
@@ -105,7 +98,7 @@ class Video(AnswerBody):
     id: str
     title: str | None
     status: OpenEnum[VideoStatus]
-    progress: ToldProgress | None
+    progress: ReportedProgress | None
     error: str | None
     effect_id: int | None
     job_id: str | None
@@ -116,7 +109,8 @@ class Video(AnswerBody):
 
 
 class Item(Request):
-    """The inputs of one job."""
+    """The inputs of one job. `input_payload` has values by property key. The primary input is `input_file_id` or
+    `video_id`."""
 
     input_payload: Json = Field(default_factory=dict)
     input_file_id: Id | None = None
@@ -126,18 +120,20 @@ class Item(Request):
     @model_validator(mode="after")
     def _one_input(self) -> Self:
         if self.input_file_id is not None and self.video_id is not None:
-            raise ValueError("Send input_file_id or video_id, not both.")
+            raise ValueError("Send `input_file_id` or `video_id`, not both.")
         return self
 
 
 class Submission(Request):
-    """An effect, or your own workflow, and how to run it."""
+    """An effect or one of your workflows, and options for its jobs."""
 
     effect_id: RowId | None = None
     workflow_slug: Slug | None = None
     priority: Priority = 0
     webhook_url: WebhookUrl | None = None
-    stage: Annotated[Stage | None, Field(description="for administrators; otherwise the server's stage")] = None
+    stage: Annotated[Stage | None, Field(description="only for administrators; by default the stage of the server")] = (
+        None
+    )
     max_wait_seconds: MaxWait | None = None
     wait_for_missing: WaitForMissing = False
     reuse: Reuse = False
@@ -161,6 +157,8 @@ class NewBatch(Submission):
 
 
 class JobWaiting(AnswerBody):
+    """Why a job waits: `reason` is a code, `text` a sentence for the user. `position` is its place in the queue."""
+
     reason: str
     text: str
     until: datetime | None
@@ -169,7 +167,8 @@ class JobWaiting(AnswerBody):
 
 
 class Output(AnswerBody):
-    """`poster_url` is a thumbnail, `preview_url` a short silent clip of a video; null if there is none."""
+    """An output file of a job. `poster_url` is a thumbnail, `preview_url` a short silent clip of a video; both are null
+    if there is none. `size` is in bytes, `seconds` is the duration of a video."""
 
     file_id: str
     url: str
@@ -194,8 +193,13 @@ class JobInput(AnswerBody):
 
 
 class Job(AnswerBody):
-    """`is_prefetched`: a worker has prefetched it, and starts it after its current job. `is_expired`: the retention of
-    its outputs has ended. `again_tokens` is the price of running it again."""
+    """A job.
+
+    `item_no` is its position in its batch. `retry_of` and `retried_as` are the jobs before and after a retry, and
+    `reused_from` is the job whose output it copied. `is_prefetched`: a worker has fetched its inputs, and starts it
+    after its current job. `is_expired`: its outputs were deleted at the end of their retention. `again_tokens` is the
+    price of running it again. Costs in `micros` are millionths of the operator's currency.
+    """
 
     id: str
     status: OpenEnum[JobStatus]
@@ -214,7 +218,7 @@ class Job(AnswerBody):
     retried_as: str | None = None
     reused_from: str | None = None
     priority: int
-    progress: ToldProgress | None
+    progress: ReportedProgress | None
     is_prefetched: bool = False
     cancel_requested_at: datetime | None = None
     canceled_by: OpenEnum[CanceledBy] | None = None
@@ -247,7 +251,7 @@ class QueueUnit(AnswerBody):
 
 
 class LiveQueue(AnswerBody):
-    """Job counts by status, the running units, and the first waiting units in queue order."""
+    """Job counts by status, the running jobs and batches, and the first waiting ones in queue order."""
 
     counts: dict[OpenEnum[JobStatus], int]
     running: list[QueueUnit]
@@ -261,10 +265,10 @@ class QueueCounts(AnswerBody):
 
 
 class LiveProgress(AnswerBody):
-    """The progress of a running job, and its expected remaining seconds, null if unknown."""
+    """The progress of a running job. `expected_seconds` is the expected remaining time, null if unknown."""
 
     id: str
-    progress: ToldProgress | None
+    progress: ReportedProgress | None
     expected_seconds: float | None
 
 
@@ -273,7 +277,7 @@ class LiveProgresses(AnswerBody):
 
 
 class JobEvent(AnswerBody):
-    """`id` numbers the events of the job; `progress` events are not stored and have none."""
+    """An event of a job. `id` counts the events of the job; `progress` events are not stored and have no id."""
 
     type: OpenEnum[JobEventType]
     data: dict[str, Any]
@@ -285,13 +289,13 @@ class JobEvent(AnswerBody):
 
 
 class Pause(Request):
-    """`after` lets a running job finish, `now` interrupts and requeues it."""
+    """Pause a job. With `after`, a running job finishes; with `now`, it is interrupted and requeued."""
 
     mode: PauseMode = PauseMode.AFTER
 
 
 class Retry(Request):
-    """`new_seeds` draws new values for all seed properties."""
+    """Run a job again. `new_seeds` draws new values for all seeds."""
 
     new_seeds: bool = False
 
@@ -301,7 +305,7 @@ class JobRetry(Retry):
 
 
 class MoveRequest(Request):
-    """Move to an end, by one place, or before or after another waiting job or batch."""
+    """Move a waiting job or batch: to an end of the queue, by one place, or before or after another job or batch."""
 
     model_config = example(to="top")
 
@@ -311,8 +315,8 @@ class MoveRequest(Request):
 
     @model_validator(mode="after")
     def _one_of_three(self) -> Self:
-        if sum(each is not None for each in (self.to, self.before, self.after)) != 1:
-            raise ValueError("Send to, before or after, one of the three.")
+        if (self.to, self.before, self.after).count(None) != 2:
+            raise ValueError("Send exactly one of `to`, `before` and `after`.")
         return self
 
 
@@ -322,13 +326,13 @@ class LogLine(AnswerBody):
 
 
 class BulkFilter(Request):
-    """The filters of the job list. `waiting` means queued, or prefetched by a worker."""
+    """Filters of the job list. The status `waiting` means queued, or prefetched by a worker."""
 
     status: JobStatus | Literal[UnitStatus.RUNNING, UnitStatus.WAITING] | None = None
     batch_id: Id | None = None
     workflow: Slug | None = None
     q: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
-    in_queue: Annotated[bool, Field(description="without jobs that were cleared from the queue")] = False
+    in_queue: Annotated[bool, Field(description="omit jobs that were cleared from the queue")] = False
 
 
 class ClearQueue(Request):
@@ -337,18 +341,19 @@ class ClearQueue(Request):
     status: Annotated[
         list[Literal[UnitStatus.COMPLETED, UnitStatus.FAILED, UnitStatus.CANCELED]], Field(min_length=1, max_length=3)
     ]
-    dry_run: Annotated[bool, Field(description="change nothing, only count")] = False
+    dry_run: Annotated[bool, Field(description="only count, change nothing")] = False
 
 
 class QueueCleared(AnswerBody):
-    """`found` counts jobs by the outcome of their unit; `cleared` is how many were hidden."""
+    """`found` counts the matching jobs by the status of their batch, or by their own without a batch. `cleared` is the
+    number of jobs that were removed from the queue page."""
 
     found: dict[OpenEnum[UnitStatus], int]
     cleared: int
 
 
 class BulkRequest(Request):
-    """Jobs by id, or all that match the filter; an empty filter matches all."""
+    """An action on the jobs with these ids, or on all jobs that match the filter. An empty filter matches all jobs."""
 
     model_config = example(action="cancel", filter={"status": "queued"})
 
@@ -356,32 +361,33 @@ class BulkRequest(Request):
     ids: Annotated[list[Id], Field(min_length=1, max_length=MAX_IDS)] | None = None
     filter: BulkFilter | None = None
     mode: PauseMode = PauseMode.AFTER
-    priority: Annotated[Priority | None, Field(description="for `priority`: the new one")] = None
-    to: Annotated[Literal["top", "bottom"] | None, Field(description="for `move`: where to")] = None
+    priority: Annotated[Priority | None, Field(description="only for the action `priority`: the new priority")] = None
+    to: Annotated[
+        Literal["top", "bottom"] | None, Field(description="only for the action `move`: the end of the queue")
+    ] = None
     keep_files: Annotated[
-        bool, Field(description="for the action `delete` on a desk: leave the files in the output folder")
+        bool, Field(description="only for the action `delete` on a desk: keep the files in the output folder")
     ] = False
-
     dry_run: Annotated[bool, Field(description="change nothing; `matched` is the number of jobs")] = False
     as_of: Annotated[str, Field(max_length=40, pattern=r"^[0-9]+-[0-9]+$")] | None = Field(
-        default=None, description="from a dry run: jobs that match the filter only since then are left out"
+        default=None, description="`as_of` of a dry run: omit jobs that match the filter only since then"
     )
 
     @model_validator(mode="after")
     def _one_of_two(self) -> Self:
         if (self.ids is None) == (self.filter is None):
-            raise ValueError("Send ids or filter, one of the two.")
+            raise ValueError("Send either `ids` or `filter`.")
         if (self.action is BulkAction.PRIORITY) != (self.priority is not None):
-            raise ValueError("Send priority with the action priority, and with no other.")
+            raise ValueError("Send `priority` with the action `priority`, and with no other action.")
         if (self.action is BulkAction.MOVE) != (self.to is not None):
-            raise ValueError("Send to with the action move, and with no other.")
+            raise ValueError("Send `to` with the action `move`, and with no other action.")
         return self
 
 
 class Batch(AnswerBody):
-    """`counts` has the items by status; a retried item counts as its newest attempt. `expected_seconds` is the expected
-    time for queued and running items, at the pace of the newest completed ones; null if unknown. `held` is why the rest
-    of the batch is held, if it is: resume it when the cause is fixed."""
+    """A batch of jobs. `counts` are its items by status; a retried item counts as its newest job. `expected_seconds` is
+    the expected time until all items have ended, at the pace of the last completed ones; null if unknown. `held` is the
+    reason why the rest of the batch is paused, or null; resume the batch when the cause is fixed."""
 
     id: str
     label: str | None
@@ -395,7 +401,7 @@ class Batch(AnswerBody):
 
 
 class LiveChanges(AnswerBody):
-    """Changed jobs and batches, and the ids of deleted ones."""
+    """Changed jobs and batches, and the ids of deleted jobs and batches."""
 
     jobs: list[Job]
     batches: list[Batch]
@@ -403,15 +409,15 @@ class LiveChanges(AnswerBody):
 
 
 class LiveGallery(AnswerBody):
-    """The outputs whose stars, rejects, notes or collections changed. With `is_all`, any of them may have; with
-    neither, only the list of collections changed."""
+    """`outputs` are the ids of the outputs whose star, rejection, note or collections changed. With `is_all`, any
+    output may have changed. Without both, only the list of collections changed."""
 
     outputs: list[str]
     is_all: bool
 
 
 class QueueItem(AnswerBody):
-    """An item of a batch, as its newest attempt."""
+    """An item of a batch. A retried item is shown as its newest job."""
 
     id: str
     item_no: int
@@ -422,11 +428,14 @@ class QueueItem(AnswerBody):
 
 
 class QueueEntry(AnswerBody):
-    """A batch, or a job without a batch. `status` is that of the unit: for a batch that has ended, the worst of its
-    items. `first_label` distinguishes batches with the same label, `kind` is the media type of the outputs, `matched`
-    the number of jobs that match the filter. `fetched` jobs are waiting but prefetched by a worker, and can no longer
-    be moved. `items` are the first items of a batch; `next_cursor` returns the others. `retried_as` is the retry of a
-    job."""
+    """A batch, or a job without a batch.
+
+    The `status` of a batch that has ended is the worst status of its items. `first_label` is the label of the first
+    item, which distinguishes batches with the same label. `kind` is the media type of the outputs, `matched` the number
+    of jobs that match the filter. `fetched` is the number of waiting jobs that a worker has prefetched; they can no
+    longer be moved. `items` are the first items of a batch, `next_cursor` returns more. `retried_as` is the retry of a
+    job.
+    """
 
     id: str
     is_batch: bool

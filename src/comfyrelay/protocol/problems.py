@@ -1,4 +1,4 @@
-"""Problem details, the body of every error response, and their conversion to exceptions."""
+"""Problem details (RFC 9457), and their conversion to exceptions."""
 
 import httpx
 from pydantic import BaseModel, ValidationError
@@ -29,7 +29,8 @@ _BY_STATUS: dict[int, type[ComfyRelayError]] = {
 
 
 class Problem(BaseModel):
-    """The body of every error response."""
+    """The body of every error response. `detail` is a sentence for the user, `errors` has a sentence for each invalid
+    field, `required_tokens` is the price, and `missing` are the requirements that no worker meets."""
 
     type: str
     title: str
@@ -40,29 +41,23 @@ class Problem(BaseModel):
     missing: list[MissingItem] | None = None
 
 
-def refusal_in(response: httpx.Response) -> ComfyRelayError | None:
-    """The exception for an error response; `ComfyRelayError` for a server error. `None` if the response is not
-    ComfyRelay's, but that of a proxy."""
+def error_from_response(response: httpx.Response) -> ComfyRelayError | None:
+    """Return the exception for an error response, or `None` if the response is not from ComfyRelay but from a proxy."""
     try:
         problem = Problem.model_validate(object_in(response))
     except ValidationError:
         return None
     if not problem.type.startswith(KIND):
         return None
+    code = problem.type.removeprefix(KIND)
+    if code == TooManyRequests.code:
+        return TooManyRequests(retry_after_seconds=_seconds(response.headers.get("Retry-After")))
+    if code == MissingOnWorkers.code:
+        return MissingOnWorkers(problem.detail, missing=[item.model_dump() for item in problem.missing or ()])
     if response.status_code == 422:
         return InvalidInput(problem.detail, errors=problem.errors)
-    if problem.type == f"{KIND}{TooManyRequests.code}":
-        return TooManyRequests(retry_after_seconds=_seconds(response.headers.get("Retry-After")))
-    return _known(problem) or _BY_STATUS.get(response.status_code, ComfyRelayError)(problem.detail)
-
-
-def _known(problem: Problem) -> ComfyRelayError | None:
-    """An error with its own exception class."""
-    if problem.type == f"{KIND}{LeaseLost.code}":
-        return LeaseLost(problem.detail)
-    if problem.type == f"{KIND}{MissingOnWorkers.code}":
-        return MissingOnWorkers(problem.detail, missing=[each.model_dump() for each in problem.missing or ()])
-    return None
+    error = LeaseLost if code == LeaseLost.code else _BY_STATUS.get(response.status_code, ComfyRelayError)
+    return error(problem.detail)
 
 
 def _seconds(text: str | None) -> float:

@@ -1,4 +1,4 @@
-"""Domain records that are served as they are. The client imports them from here."""
+"""Domain records that are sent as they are. The client imports them from here."""
 
 from pydantic import ConfigDict, with_config
 
@@ -27,7 +27,7 @@ __all__ = [
     "WorkerMachine",
 ]
 
-# A response always has all fields, although some have defaults.
+# Responses contain all fields, also those with a default.
 _always_sent = with_config(ConfigDict(json_schema_serialization_defaults_required=True))
 for _record in (BulkResult, Inconsistency, InstanceType, Registration, Waiting):
     _always_sent(_record)

@@ -6,8 +6,8 @@ from comfyrelay.protocol.fields import OpenEnum
 
 
 class MissingItem(AnswerBody):
-    """A missing node or model. `workers` is how many eligible workers have it, `on` their names, if the caller may see
-    them."""
+    """A node type or model that some workers are missing. `workers` is the number of eligible workers that have it.
+    `on` are their names, if the caller may see them."""
 
     kind: OpenEnum[RequirementKind]
     name: str
@@ -16,7 +16,7 @@ class MissingItem(AnswerBody):
 
 
 class Missing(AnswerBody):
-    """The requirements that no worker meets, as a list and as a sentence."""
+    """The requirements that no worker meets: `items` lists them, `text` is a sentence for the user."""
 
     text: str
     items: list[MissingItem]

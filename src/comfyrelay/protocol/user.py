@@ -16,13 +16,14 @@ from comfyrelay.protocol.records import SavedView
 from comfyrelay.protocol.requirements import Missing
 
 
-def _small(value: dict[str, Any]) -> dict[str, Any]:
+def _limit_size(value: dict[str, Any]) -> dict[str, Any]:
     if len(json.dumps(value)) > 64 * 1024:
         raise ValueError("This is too large: the limit is 64 KiB.")
     return value
 
 
 Scalar = str | bool | Number
+CoverUrl = Annotated[str | None, Field(description="temporary URL of your latest output")]
 Password = Annotated[str, Field(min_length=1, max_length=1024)]
 
 
@@ -34,9 +35,10 @@ class Credentials(Request):
     name: Line | None = None
 
 
-class Entry(AnswerBody):
-    """The kind of server, and the ways to sign in. `stage` is the stage of new jobs. `needs_setup`: no administrator
-    exists yet. `url_seconds` is the lifetime of file URLs; URLs of posters and previews last at least half as long."""
+class SignInOptions(AnswerBody):
+    """The kind of server, and how to sign in. `stage` is the stage of new jobs. `needs_setup`: no administrator
+    exists yet. `url_seconds` is the lifetime of file URLs; URLs of posters and previews are valid for at least half
+    as long."""
 
     stage: OpenEnum[Stage]
     is_desk: bool
@@ -45,17 +47,14 @@ class Entry(AnswerBody):
     url_seconds: float
 
 
-class Setup(Request):
-    """`code` is printed by the server when it starts."""
+class Setup(Credentials):
+    """The account of the first administrator. The server prints `code` when it starts."""
 
     model_config = example(
         code="K7QFA-3WXYZ-ABCDE-23456", email="ada@example.com", password="correct horse battery", name="Ada"
     )
 
     code: Annotated[str, Field(min_length=1, max_length=100)]
-    email: Email
-    password: Password
-    name: Line | None = None
 
 
 class ResetToken(Request):
@@ -70,8 +69,8 @@ class NewPassword(ResetToken):
     password: Password
 
 
-class ResetFor(AnswerBody):
-    """The account of a reset link."""
+class ResetAccount(AnswerBody):
+    """The account whose password the link resets."""
 
     email: str
 
@@ -89,7 +88,7 @@ class SignedIn(AnswerBody):
     user: User
 
 
-def _no_browser(name: str) -> str:
+def _not_reserved(name: str) -> str:
     if name == SESSION:
         raise ValueError("This name is reserved for browser sessions. Choose another.")
     return name
@@ -98,7 +97,7 @@ def _no_browser(name: str) -> str:
 class NewToken(Request):
     model_config = example(name="laptop", expires_in_days=90)
 
-    name: Annotated[Line, AfterValidator(_no_browser)]
+    name: Annotated[Line, AfterValidator(_not_reserved)]
     expires_in_days: Annotated[float, Field(gt=0, le=3650)] | None = None
 
 
@@ -107,8 +106,8 @@ class Token(AnswerBody):
     name: str
     created_at: datetime
     expires_at: datetime | None
-    is_session: Annotated[bool, Field(description="whether it is a browser session")]
-    is_current: Annotated[bool, Field(description="whether this request used it")]
+    is_session: Annotated[bool, Field(description="whether the token is a browser session")]
+    is_current: Annotated[bool, Field(description="whether this request was sent with this token")]
 
 
 class IssuedToken(Token):
@@ -116,8 +115,8 @@ class IssuedToken(Token):
 
 
 class SlotJob(AnswerBody):
-    """The running job. `node_title` is the title that the author set; `progress` is from 0 to 1; `expected_seconds` is
-    the expected remaining time, from the newest jobs of its workflow, null if unknown."""
+    """A running job. `node` is the type of the running node, `node_title` the title that the author of the workflow
+    gave it. `progress` is from 0 to 1. `expected_seconds` is the expected remaining time, null if unknown."""
 
     id: str
     batch_id: str | None
@@ -135,8 +134,8 @@ class SlotJob(AnswerBody):
 
 class WorkerSlot(AnswerBody):
     """A ComfyUI with its GPU, which runs one job at a time. Memory is in bytes, `load` is from 0 to 1; both are null if
-    the worker does not report them. `on_gpu` is how many ComfyUI share the GPU, `packing` why that many. `away` is why
-    its ComfyUI cannot be used."""
+    the worker does not report them. `on_gpu` is the number of ComfyUI processes that share the GPU, and `packing` the
+    reason for that number. `away` is the reason why ComfyUI cannot be used, or null."""
 
     worker_id: str
     name: str
@@ -161,21 +160,24 @@ class Transaction(AnswerBody):
     type: str
     amount: int
     job_id: str | None
-    job_label: Annotated[str | None, Field(description="null after the job was deleted")] = None
+    job_label: Annotated[str | None, Field(description="label of the job; null after the job was deleted")] = None
     description: str | None
     created_at: datetime
 
 
 class Wallet(AnswerBody):
     balance: int
-    top_up_url: Annotated[str | None, Field(description="where to buy tokens; null: ask the administrator")]
+    top_up_url: Annotated[
+        str | None, Field(description="page where you can buy tokens; if null, ask the administrator")
+    ]
     transactions: list[Transaction]
     next_cursor: str | None
 
 
 class Input(AnswerBody):
-    """An input that users may set. The primary input is sent as `input_file_id` or `video_id`. `label` is its display
-    name, `group` its node. An input that is `scaled_from` another keeps its ratio to it until it is set."""
+    """An input that users may set. The primary input is sent as `input_file_id` or `video_id`. `label` is the display
+    name, `group` the title of the node. An input that is `scaled_from` another input keeps its ratio to that input
+    until a user sets it."""
 
     key: str
     type: OpenEnum[PropertyType]
@@ -199,19 +201,19 @@ class Effect(AnswerBody):
     name: str
     credits_cost: int
     properties: list[Input]
-    workflow_slug: Annotated[str, Field(description="of its workflow; the job list filters by it")]
+    workflow_slug: Annotated[str, Field(description="slug of the workflow; you can filter the job list by it")]
     output_mime_type: str
     output_extension: str
     last_processing_time_seconds: float | None
-    cover_url: Annotated[str | None, Field(description="your latest output of it")] = None
-    preview_url: Annotated[str | None, Field(description="a temporary URL of an example output")] = None
+    cover_url: CoverUrl = None
+    preview_url: Annotated[str | None, Field(description="temporary URL of an example output")] = None
 
 
 class NewPreset(Request):
     model_config = example(name="Night", values={"prompt": "a city at night"})
 
     name: Line
-    values: Annotated[Json, AfterValidator(_small)]
+    values: Annotated[Json, AfterValidator(_limit_size)]
 
 
 class Preset(AnswerBody):
@@ -240,7 +242,7 @@ class SavedViews(AnswerBody):
 
 
 class OwnWorkflowProperty(Request):
-    """An input of your graph. Its value replaces the placeholder."""
+    """An input of your graph. Its value replaces the placeholder in the graph."""
 
     key: PropertyKey
     type: PropertyType
@@ -267,21 +269,22 @@ MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[a-z0-9.+-]+$
 
 
 class NewWorkflow(Request):
-    """Absent fields are detected: without `properties`, every value of the graph becomes one."""
+    """A new workflow of the user. Absent fields are derived from the graph: without `properties`, every value of the
+    graph becomes a property."""
 
     model_config = example(name="Mine", graph=GRAPH_EXAMPLE)
 
-    graph: Annotated[Json, Field(description="in ComfyUI's API format, or as ComfyUI's editor saves it")]
+    graph: Annotated[Json, Field(description="in ComfyUI's API format, or a workflow file of ComfyUI's editor")]
     name: Line | None = None
     properties: Properties | None = None
     output_node_id: NodeId | None = None
     output_extension: Extension | None = None
     output_mime_type: MediaType | None = None
-    wait_for_missing: Annotated[bool, Field(description="accept an editor file whose nodes no worker has")] = False
+    wait_for_missing: Annotated[bool, Field(description="accept a workflow file with nodes that no worker has")] = False
 
 
 class OwnWorkflowPatch(Request):
-    """Absent fields stay as they are. Fields that describe a graph must come with one."""
+    """Changes to a workflow. Absent fields stay as they are. `properties` and the output fields require `graph`."""
 
     model_config = example(name="Mine, with more steps")
 
@@ -293,8 +296,8 @@ class OwnWorkflowPatch(Request):
     output_mime_type: MediaType | None = None
 
 
-class Carried(AnswerBody):
-    """The workflow embedded in a file, null if it has none."""
+class EmbeddedWorkflow(AnswerBody):
+    """The workflow that is embedded in a file, or null."""
 
     graph: Json | None
 
@@ -307,23 +310,22 @@ class Workflow(AnswerBody):
     output_extension: str
     output_mime_type: str
     is_active: bool
-    cover_url: Annotated[str | None, Field(description="your latest output of it")] = None
+    cover_url: CoverUrl = None
     waiting: Annotated[
-        str | None, Field(description="why it cannot be run yet: it waits for nodes that no worker has")
+        str | None, Field(description="why the workflow cannot run yet: it waits for nodes that no worker has")
     ] = None
     missing: Annotated[
-        Missing | None,
-        Field(description="the missing requirements, when it is added and while it waits"),
+        Missing | None, Field(description="missing requirements; only sent for new and for waiting workflows")
     ] = None
 
 
-class Needed(AnswerBody):
-    missing: Annotated[Missing | None, Field(description="the missing requirements, with its default values")]
+class RequirementCheck(AnswerBody):
+    missing: Annotated[Missing | None, Field(description="missing requirements with the default values")]
 
 
 class AddedWorkflow(Workflow):
-    """`graph` is in the API format; `roles` names the properties that are the prompt, the seed and so on; `positions`
-    has the inputs that each property sets; `remarks` are notes for the user."""
+    """A new workflow. `graph` is in ComfyUI's API format. `roles` are the property keys by role, such as prompt or
+    seed. `positions` are the node inputs that each property sets. `remarks` are notes for the user."""
 
     graph: dict[str, Any]
     roles: dict[str, str]
@@ -334,19 +336,23 @@ class AddedWorkflow(Workflow):
 class PutWebhook(Request):
     model_config = example(url="https://example.com/hooks/comfyrelay")
 
-    url: Annotated[str | None, Field(max_length=2048, description="for jobs without their own URL")] = None
-    rotate_secret: Annotated[bool, Field(description="sign with a new secret from now on")] = False
+    url: Annotated[
+        str | None, Field(max_length=2048, description="receives the events of jobs without their own URL")
+    ] = None
+    rotate_secret: Annotated[bool, Field(description="create a new secret, which signs all deliveries from now on")] = (
+        False
+    )
 
 
 class Webhook(AnswerBody):
     url: str | None
     has_secret: bool
     updated_at: datetime | None
-    secret: Annotated[str | None, Field(description="shown once: when it is created or rotated")] = None
+    secret: Annotated[str | None, Field(description="sent only once, when it is created or rotated")] = None
 
 
-class TriedWebhook(AnswerBody):
-    """The response of the receiver to a test, or the error."""
+class WebhookTestResult(AnswerBody):
+    """The result of a test delivery: the status of the receiver's response, or the error."""
 
     is_delivered: bool
     status_code: int | None
@@ -354,7 +360,7 @@ class TriedWebhook(AnswerBody):
 
 
 class Delivery(AnswerBody):
-    id: Annotated[str, Field(description="the `webhook-id` of every attempt")]
+    id: Annotated[str, Field(description="the header `webhook-id` of every attempt")]
     job_id: str
     url: str
     status: OpenEnum[DeliveryStatus]

@@ -1,7 +1,8 @@
-"""The ten requests of workers, and their responses.
+"""The worker API: ten requests and their responses.
 
 Workers and servers may have different versions: receivers ignore unknown fields, and use the default for absent or null
-ones. An incompatible change raises `PROTOCOL`; dropping support for old workers raises `OLDEST_PROTOCOL`."""
+fields. Increase `PROTOCOL` with an incompatible change, and `MIN_PROTOCOL` to drop support for old workers.
+"""
 
 from datetime import datetime
 from typing import Annotated, Any, Literal, Self
@@ -12,8 +13,8 @@ from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.errors import Fault
 from comfyrelay.protocol.base import WorkerAnswer, WorkerRequest, example
 from comfyrelay.protocol.fields import (
-    LARGEST_ID,
-    LARGEST_NUMBER,
+    MAX_ID,
+    MAX_INTEGER,
     MEDIA_TYPE,
     STORABLE,
     Json,
@@ -26,33 +27,33 @@ from comfyrelay.protocol.progress import Phase, Progress
 Name = Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00-\x1f]+$")]
 Token = Annotated[str, Field(min_length=1, max_length=200, pattern=STORABLE)]
 Text = Annotated[str, Field(max_length=1_000_000, pattern=STORABLE)]
-Bytes = Annotated[int, Field(ge=0, le=LARGEST_ID)]
-LONGEST_WAIT_SECONDS = 30.0
-# 2 added the registration key and this number. A worker that sends no number uses 1.
+Bytes = Annotated[int, Field(ge=0, le=MAX_ID)]
+MAX_WAIT_SECONDS = 30.0
+# Version 2 added the registration key and the version itself. A worker that sends no version uses 1.
 PROTOCOL = 2
-OLDEST_PROTOCOL = 1
+MIN_PROTOCOL = 1
 MAX_LOG_LINES = 200
 MAX_LOG_BYTES = 64 * 1024
 SHA256 = r"^[0-9a-f]{64}$"
-NO_ERROR_GIVEN = "The worker reported a failure, and did not say why."
+NO_ERROR_GIVEN = "The worker reported a failure without a reason."
 NO_REASON_GIVEN = "no reason given"
 
 
 def _or_else(default: str) -> AfterValidator:
-    """Blank text means the default."""
+    """Replace blank text by the default."""
     return AfterValidator(lambda given: given if given.strip() else default)
 
 
 def _known_providers(given: Any) -> Any:
-    """Drop the values of other versions; an empty list means the default."""
+    """Drop the providers of newer workers. An empty list means the default."""
     if not isinstance(given, list):
         return given
-    kept = [each for each in given if not isinstance(each, str) or each in set(Provider)]
-    return kept if given else [Provider.SELF_HOSTED]
+    known = [provider for provider in given if not isinstance(provider, str) or provider in set(Provider)]
+    return known if given else [Provider.SELF_HOSTED]
 
 
 def _known_fault(given: Any) -> Any:
-    """An unknown value of another version does not make a failure final: the job is retried elsewhere."""
+    """Blame the worker for an unknown fault of a newer worker, so that the job is retried elsewhere."""
     return Fault.WORKER if isinstance(given, str) and given not in set(Fault) else given
 
 
@@ -69,14 +70,14 @@ class RegisterRequest(WorkerRequest):
     display_name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
     capacity_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
     instance_type: Annotated[str, Field(max_length=50, pattern=STORABLE)] | None = None
-    # a subset of the workflows of the fleet
+    # A subset of the fleet's workflows.
     workflow_slugs: list[Name] | None = None
-    # chosen and stored by the worker: with the same key it may register again at once
+    # The worker chooses and stores this key. With the same key it may register again at once.
     registration_key: Annotated[str, Field(min_length=16, max_length=200, pattern=STORABLE)] | None = None
     protocol: Annotated[int, Field(ge=0, le=2**31 - 1)] = 1
-    # the version of the worker's software, only shown
+    # The version of the worker's software, for display.
     version: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
-    # check everything and register nothing
+    # Check the request without registering the worker.
     dry_run: bool = False
 
 
@@ -86,14 +87,14 @@ class Registered(WorkerAnswer):
     workflows_assigned: list[str] = Field(default_factory=list)
     fleet_slug: str = ""
     stage: OpenEnum[Stage] = Stage.PRODUCTION
-    # leases from before
+    # The number of leases that the worker still holds.
     leases: int = 0
-    # the version of the server
+    # The protocol version of the server.
     protocol: int = 1
 
 
 class WouldRegister(Registered):
-    """The response to a dry run: missing nodes and models by workflow."""
+    """The response to a dry run. `missing` are the missing nodes and models by workflow."""
 
     missing: dict[str, list[str]]
 
@@ -105,14 +106,14 @@ class Device(WorkerRequest):
     name: Annotated[str, Field(max_length=200, pattern=STORABLE)] | None = None
     memory_total: Bytes | None = None
     memory_used: Bytes | None = None
-    # of the GPU, from 0 to 1
+    # The load of the GPU, from 0 to 1.
     load: Annotated[float, Field(ge=0, le=1)] | None = None
-    # how many jobs it runs at once
+    # The number of jobs that it runs at once.
     slots: Annotated[int, Field(ge=1, le=1000)] = 1
-    # how many ComfyUI share the GPU, and why that many
+    # The number of ComfyUI processes that share the GPU, and the reason for it.
     on_gpu: Annotated[int, Field(ge=1, le=1000)] | None = None
     packing: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
-    # why it cannot be used
+    # The reason why it cannot be used.
     away: Annotated[str, Field(max_length=1000, pattern=STORABLE)] | None = None
 
 
@@ -125,7 +126,7 @@ class PollRequest(WorkerRequest):
     worker_id: Name
     current_load: Annotated[int, Field(ge=0)] = 0
     max_concurrency: Annotated[int, Field(ge=1, le=1000)] | None = None
-    # empty if all are unknown here: then the worker gets no job
+    # If the server knows none of them, the list is empty and the worker gets no job.
     providers: Annotated[list[Provider], BeforeValidator(_known_providers)] = Field(
         default_factory=lambda: [Provider.SELF_HOSTED]
     )
@@ -138,7 +139,7 @@ class PollRequest(WorkerRequest):
 
 
 class AssetDownload(WorkerAnswer):
-    """A file that a job needs. Only effect assets have a `content_hash`: they may be cached."""
+    """An input file of a job. Only files of effects have a `content_hash`: workers may cache them."""
 
     key: str
     placeholder: str
@@ -149,7 +150,7 @@ class AssetDownload(WorkerAnswer):
 
 
 class Urls(WorkerAnswer):
-    """Pre-signed URLs of the assets by key, and of the output, with the required headers of its upload."""
+    """Pre-signed URLs: of the assets by key, of the input, and of the output with the required upload headers."""
 
     output_url: str
     input_url: str | None = None
@@ -185,22 +186,22 @@ class LeasedJob(WorkerAnswer):
     job_id: str = ""
     effect_id: int | None = None
     workflow_hash: str = ""
-    # keep its models loaded
+    # Keep the models of the workflow loaded.
     keep_loaded: bool = False
-    # the memory of the largest GPU that is known to be too small for its workflow
+    # The memory of the largest GPU that was too small for the workflow.
     ran_out_bytes: int | None = None
 
     @property
     def urls(self) -> Urls:
-        """The URLs of the lease. Heartbeats return newer ones."""
+        """Return the URLs of the lease. Heartbeats return newer URLs."""
         return Urls.of(self, assets={asset.key: asset.download_url for asset in self.input_payload.assets})
 
 
 class PollAnswer(WorkerAnswer):
     job: LeasedJob | None = None
-    # more jobs for this worker, as far as the queue was searched
+    # The number of further jobs for this worker that the search of the queue has found.
     more_waiting: int = 0
-    # an administrator has opened its log: send the last lines
+    # An administrator has opened the worker's log: send the last lines.
     wants_logs: bool = False
 
 
@@ -215,35 +216,35 @@ _PROGRESS = Progress(value=0.6, phase=Phase.RUNNING, node="KSampler", step=12, s
 class HeartbeatRequest(LeaseMessage):
     model_config = example(dispatch_id=4711, lease_token="9f2c4e", progress=_PROGRESS, wait_seconds=20)
 
-    # `Progress`, and possibly more: see `ToldProgress`
+    # The fields of `Progress`, and possibly fields of a newer worker.
     progress: Json | None = None
     logs: list[Text] = Field(default_factory=list, max_length=1000)
     wait_seconds: Annotated[float, Field(ge=0, le=3600)] = 0.0
-    # storage refused the current URLs
+    # Storage refused the current URLs.
     fresh_urls: bool = False
-    # how long the worker keeps sending previews without another request; null if it cannot send any
+    # How long the worker sends previews without a new request; null if it cannot send previews.
     preview_seconds: Annotated[float, Field(ge=0, le=3600)] | None = None
     devices: Devices | None = None
 
 
 class HeartbeatAnswer(WorkerAnswer):
     lease_expires_at: datetime
-    # an unknown value of a newer server is no reason to stop
+    # An unknown value of a newer server does not stop the job.
     stop: Literal["cancel", "pause", "release"] | str | None = None
     urls: Urls | None = None
-    # a user is watching: upload previews there, with these headers, for this long
+    # A user is watching: upload previews to this URL, with these headers, for this many seconds.
     preview_url: str | None = None
     preview_headers: dict[str, str] = Field(default_factory=dict)
     preview_seconds: float = 0.0
-    # an administrator has opened its log: send the last lines
+    # An administrator has opened the worker's log: send the last lines.
     wants_logs: bool = False
 
 
 class RunReport(WorkerRequest):
-    """Facts about a run for the job's history, for every outcome."""
+    """Details of a run for the history of the job, sent with every outcome."""
 
-    seed: Annotated[int, Field(ge=0, le=LARGEST_NUMBER)] | None = None
-    # from the lease to the start of the run: the worker's clock may differ
+    seed: Annotated[int, Field(ge=0, le=MAX_INTEGER)] | None = None
+    # The time from the lease to the start of the run. A duration, because the worker's clock may differ.
     began_after_seconds: Annotated[float, Field(ge=0, le=1e9)] | None = None
     about: Json | None = None
 
@@ -253,7 +254,7 @@ class EndOfLease(LeaseMessage, RunReport):
 
 
 class StoredOutput(WorkerRequest):
-    size: Annotated[int, Field(ge=0, le=LARGEST_ID)]
+    size: Annotated[int, Field(ge=0, le=MAX_ID)]
     mime_type: Annotated[str, Field(max_length=200, pattern=MEDIA_TYPE)]
     sha256: Annotated[str, Field(pattern=SHA256)] | None = None
     metadata: Json | None = None
@@ -261,16 +262,16 @@ class StoredOutput(WorkerRequest):
 
     @property
     def sent(self) -> dict[str, Any]:
-        """The whole report of the worker, with unknown fields."""
+        """Return the whole report of the worker, including unknown fields."""
         return self._sent
 
     @model_validator(mode="wrap")
     @classmethod
     def _keep_sent(cls, data: Any, handler: ModelWrapValidatorHandler[Self]) -> Self:
-        made = handler(data)
+        output = handler(data)
         if isinstance(data, dict):
-            made._sent = plain_json(data)
-        return made
+            output._sent = plain_json(data)
+        return output
 
 
 class CompleteRequest(EndOfLease):
@@ -291,9 +292,9 @@ class FailRequest(EndOfLease):
     error_message: Annotated[Text, _or_else(NO_ERROR_GIVEN)] = NO_ERROR_GIVEN
     fault: Annotated[Fault, BeforeValidator(_known_fault)] = Fault.JOB
     retry_after_seconds: Annotated[float, Field(ge=0, le=86_400)] = 0.0
-    # the kind of error; some would also fail the rest of a batch
+    # The kind of error. Some kinds hold the rest of the batch, which would fail as well.
     code: Annotated[str, Field(max_length=100, pattern=STORABLE)] | None = None
-    # after an out-of-memory error on a GPU that no other job used: the memory of the GPU
+    # The memory of the GPU, after an out-of-memory error while no other job used the GPU.
     gpu_memory_bytes: Bytes | None = None
 
 
@@ -309,8 +310,8 @@ class DeregisterRequest(WorkerRequest):
     reason: Annotated[str, Field(max_length=500, pattern=STORABLE)] = "shutdown"
 
 
-class HasDefinitions(WorkerRequest):
-    """The hash of the node definitions: of the JSON text before compression."""
+class DefinitionsQuery(WorkerRequest):
+    """Ask whether the server has these node definitions. The hash is of the JSON text before compression."""
 
     model_config = example(sha256="9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08")
 
@@ -318,25 +319,25 @@ class HasDefinitions(WorkerRequest):
 
 
 class KnownDefinitions(WorkerAnswer):
-    # known definitions need not be sent
+    # The worker need not send definitions that the server knows.
     is_known: bool = True
 
 
-def _in_all(lines: list[str]) -> list[str]:
+def _limit_size(lines: list[str]) -> list[str]:
     if sum(len(line.encode()) for line in lines) > MAX_LOG_BYTES:
-        raise ValueError(f"These are more than {MAX_LOG_BYTES} bytes.")
+        raise ValueError(f"The lines are longer than {MAX_LOG_BYTES} bytes in total.")
     return lines
 
 
 class LogsRequest(WorkerRequest):
-    """The last lines of the worker's log, without secrets, oldest first."""
+    """The last lines of the worker's log, oldest first, without secrets."""
 
     model_config = example(lines=['{"event": "worker.registered", "level": "info"}'])
 
-    lines: Annotated[list[Text], AfterValidator(_in_all)] = Field(default_factory=list, max_length=MAX_LOG_LINES)
+    lines: Annotated[list[Text], AfterValidator(_limit_size)] = Field(default_factory=list, max_length=MAX_LOG_LINES)
 
 
-class KeptLogs(WorkerAnswer):
+class StoredLogs(WorkerAnswer):
     lines: int = 0
 
 

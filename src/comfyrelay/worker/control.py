@@ -20,7 +20,7 @@ from comfyrelay.errors import (
 )
 from comfyrelay.http_client import http_client, is_loopback, object_in
 from comfyrelay.protocol.base import AnswerBody, WorkerRequest, checked
-from comfyrelay.protocol.problems import refusal_in
+from comfyrelay.protocol.problems import error_from_response
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.protocol.worker import (
     PROTOCOL,
@@ -28,10 +28,10 @@ from comfyrelay.protocol.worker import (
     DeregisterRequest,
     Device,
     FailRequest,
-    HasDefinitions,
+    DefinitionsQuery,
     HeartbeatAnswer,
     HeartbeatRequest,
-    KeptLogs,
+    StoredLogs,
     KnownDefinitions,
     LogsRequest,
     PollAnswer,
@@ -177,7 +177,7 @@ class ControlPlane:
 
     async def has_definitions(self, sha256: str) -> bool:
         """Announce this worker's node definitions. Returns false if the server does not have them yet."""
-        return (await self._call("definitions", checked(HasDefinitions, sha256=sha256), KnownDefinitions)).is_known
+        return (await self._call("definitions", checked(DefinitionsQuery, sha256=sha256), KnownDefinitions)).is_known
 
     async def send_definitions(self, sha256: str, data: bytes) -> None:
         if not self.token:
@@ -188,7 +188,7 @@ class ControlPlane:
 
     async def send_logs(self, lines: list[str]) -> None:
         """Send the end of this worker's log to an administrator who requested it."""
-        await self._call("logs", checked(LogsRequest, lines=lines), KeptLogs)
+        await self._call("logs", checked(LogsRequest, lines=lines), StoredLogs)
 
     async def deregister(self, *, reason: str) -> None:
         await self._call("deregister", checked(DeregisterRequest, reason=reason), Released)
@@ -269,7 +269,7 @@ class ControlPlane:
         raise refusal
 
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
-        found = refusal_in(response)
+        found = error_from_response(response)
         if found is None or type(found) is ComfyRelayError:
             # an answer of a proxy or a broken server is not a decision about a lease
             detail = found.detail if found is not None else ""

@@ -17,7 +17,7 @@ log = structlog.get_logger(__name__)
 
 # Minimum pause between two heartbeats that carry progress or logs.
 NEWS_SECONDS = 1.0
-LONGEST_WAIT_SECONDS = 30.0
+MAX_WAIT_SECONDS = 30.0
 MAX_LOGS = 1000
 
 
@@ -31,7 +31,7 @@ class HeartbeatLoop:
     def __init__(self, control: ControlPlane, lease: Lease, *, interval_seconds: float) -> None:
         self._control = control
         self._lease = lease
-        self._wait_seconds = min(interval_seconds, LONGEST_WAIT_SECONDS)
+        self._wait_seconds = min(interval_seconds, MAX_WAIT_SECONDS)
         self._progress: Progress | None = None
         self._logs: list[str] = []
         self._news = Wakeup()

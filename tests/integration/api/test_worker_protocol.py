@@ -448,8 +448,9 @@ class TestHeartbeat:
         job = await poll(worker)
         assert job is not None
         # like another server, which has not delivered this lease
+        limits = {"lease_url_ttl_seconds": 900, "max_output_bytes": 1000, "max_output_files": 1}
         api.engine.queue.lease_payloads = LeasePayloads(
-            api.engine.databases, api.engine.objects, ttl_seconds=900, max_output_bytes=1000, max_output_files=1
+            api.engine.databases, api.engine.objects, api.engine.settings.model_copy(update=limits)
         )
         answer = await worker.post("/api/worker/heartbeat", lease_of(job))
         assert answer["urls"]["output_url"].partition("?")[0] == job["output_url"].partition("?")[0]
@@ -482,7 +483,7 @@ class TestHeartbeat:
             return answer
 
         monkeypatch.setattr(api.engine.queue.heartbeats, "beat", beat_and_cancel)
-        monkeypatch.setattr(wire, "LONGEST_WAIT_SECONDS", 10 * PATIENCE_SECONDS)
+        monkeypatch.setattr(wire, "MAX_WAIT_SECONDS", 10 * PATIENCE_SECONDS)
         async with asyncio.timeout(PATIENCE_SECONDS):
             answer = await worker.post(
                 "/api/worker/heartbeat", {**lease_of(job), "wait_seconds": 10 * PATIENCE_SECONDS}

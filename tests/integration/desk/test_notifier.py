@@ -11,14 +11,14 @@ from comfyrelay.desk.notifications.notifier import (
     Notification,
     NotificationRules,
     Notifier,
-    Occasion,
+    NotificationEvent,
     without_secrets,
 )
 from comfyrelay.http_client import listen
 from tests.support.webhook_receiver import receiving
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
-NOTIFICATION = Notification(occasion=Occasion.COMPLETED, title="cat is done", body="Its output is ready.")
+NOTIFICATION = Notification(occasion=NotificationEvent.COMPLETED, title="cat is done", body="Its output is ready.")
 SECRETS = {
     "json://ada:hunter22@127.0.0.1:1/hooks/s3cr3tpath?+X-Key=headersecret": ["hunter22", "s3cr3tpath", "headersecret"],
     "jsons://127.0.0.1:1/p%40ss%2Fword/": ["p@ss/word", "p%40ss%2Fword"],
@@ -57,7 +57,7 @@ def test_single_job_notifies_unless_it_was_cancelled() -> None:
     rules = NotificationRules()
     assert titles(rules, ended()) == ["cat is done"]
     [failure] = rules.of_end(ended("failed", error="Too dark."), None, active=1, read_at=START)
-    assert (failure.occasion, failure.title, failure.body) == (Occasion.FAILED, "cat failed", "Too dark.")
+    assert (failure.occasion, failure.title, failure.body) == (NotificationEvent.FAILED, "cat failed", "Too dark.")
     assert titles(rules, ended("canceled")) == []
 
 
@@ -66,7 +66,7 @@ def test_batch_is_news_once_when_its_last_item_ends() -> None:
     assert titles(rules, ended(seconds=1), batch(completed=1, queued=2)) == []
     assert titles(rules, ended(seconds=2), batch(completed=2, paused=1)) == []
     [done] = rules.of_end(ended(seconds=3), batch(completed=3), active=1, read_at=START + timedelta(seconds=5))
-    assert (done.occasion, done.title, done.body) == (Occasion.COMPLETED, "boats is done", "3 completed.")
+    assert (done.occasion, done.title, done.body) == (NotificationEvent.COMPLETED, "boats is done", "3 completed.")
     assert done.batch_id == "b"
 
 
@@ -125,23 +125,23 @@ async def test_webhook_hears_title_and_body() -> None:
 
 async def test_only_the_chosen_events_notify() -> None:
     async with receiving() as receiver:
-        notifier = Notifier([receiver.url.replace("http", "json")], events=[Occasion.FAILED])
+        notifier = Notifier([receiver.url.replace("http", "json")], events=[NotificationEvent.FAILED])
         await notifier.notify(NOTIFICATION)
         assert receiver.heard == []
-        await notifier.notify(Notification(occasion=Occasion.FAILED, title="cat failed", body="Too dark."))
+        await notifier.notify(Notification(occasion=NotificationEvent.FAILED, title="cat failed", body="Too dark."))
     assert len(receiver.heard) == 1
 
 
 async def test_batch_notification_ignores_the_event_filter() -> None:
     async with receiving() as receiver:
         mine = [receiver.url.replace("http", "json")]
-        notifier = Notifier(mine, events=[Occasion.COMPLETED])
-        of_batch = Notification(occasion=Occasion.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b")
+        notifier = Notifier(mine, events=[NotificationEvent.COMPLETED])
+        of_batch = Notification(occasion=NotificationEvent.FAILED, title="boats is done, but 1 failed", body="…", batch_id="b")
         await notifier.notify(of_batch, mine)
-        await notifier.notify(Notification(occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body="…"), mine)
+        await notifier.notify(Notification(occasion=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body="…"), mine)
         # and only once if both match
         await notifier.notify(
-            Notification(occasion=Occasion.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
+            Notification(occasion=NotificationEvent.COMPLETED, title="boats is done", body="…", batch_id="b"), mine
         )
     assert len(receiver.heard) == 2
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from comfyrelay.client import Client, Now, render
+from comfyrelay.client import Client, DeskStatus, render
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import take_snapshot
 from comfyrelay.domain.queue.states import JobStatus
-from comfyrelay.protocol.desk import Fetched
+from comfyrelay.protocol.desk import PrefetchedJob
 from comfyrelay.protocol.jobs import QueueUnit
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.simulator import Simulator, Slow
@@ -68,7 +68,7 @@ async def test_prefetched_job_counts_as_waiting_until_it_runs(tmp_path: Path) ->
             batch = await client.add_batch({**EXAMPLE, "tries": 3})
             jobs = sorted([each async for each in client.jobs(batch_id=batch.id)], key=lambda job: job.item_no)
             now = await seen(client, lambda now: bool(now.fetched) and now.counts[JobStatus.PROCESSING] == 1)
-            assert now.fetched == [Fetched(id=jobs[1].id, batch_id=batch.id)]
+            assert now.fetched == [PrefetchedJob(id=jobs[1].id, batch_id=batch.id)]
             assert (now.counts[JobStatus.PROCESSING], now.counts[JobStatus.QUEUED]) == (1, 2)
             assert now.worker is not None
             assert (now.worker.leases, now.worker.max_concurrency) == (1, 1)
@@ -106,7 +106,7 @@ async def test_duration_of_a_prefetched_job_is_its_run_time(tmp_path: Path) -> N
             assert about.attempts[0].started_at == second.started_at
 
 
-async def seen(client: Client, is_so: Callable[[Now], bool]) -> Now:
+async def seen(client: Client, is_so: Callable[[DeskStatus], bool]) -> DeskStatus:
     async with asyncio.timeout(30):
         while True:
             now = await client.now()

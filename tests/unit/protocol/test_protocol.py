@@ -21,7 +21,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, ControlPlaneUnreachable, InvalidInput, NotFound
 from comfyrelay.protocol import base, desk, jobs, user, worker
 from comfyrelay.protocol.admin import autoscaling, catalogue, dispatches, fleets, operations, tenants, workers
-from comfyrelay.protocol.problems import refusal_in
+from comfyrelay.protocol.problems import error_from_response
 from comfyrelay.server.http.problems import problem_response
 from comfyrelay.server.user.events import encode_event
 from comfyrelay.server.user.jobs import router as job_routes
@@ -281,14 +281,14 @@ async def test_event_is_read_as_it_was_sent(id_: int | None) -> None:
 def test_refusal_is_read_as_the_error_that_it_was(error: ComfyRelayError) -> None:
     sent = problem_response(error)
     assert sent is not None
-    read = refusal_in(httpx.Response(sent.status_code, content=bytes(sent.body)))
+    read = error_from_response(httpx.Response(sent.status_code, content=bytes(sent.body)))
     assert type(read) is type(error)
     assert vars(read) == vars(error)
 
 
 @pytest.mark.parametrize("body", [{}, {"type": "urn:comfyrelay:not_found"}, {"type": "about:blank", "detail": "Off"}])
 def test_answer_without_problem_fields_is_no_refusal(body: dict[str, str]) -> None:
-    assert refusal_in(httpx.Response(404, json=body)) is None
+    assert error_from_response(httpx.Response(404, json=body)) is None
 
 
 async def test_client_refuses_what_a_server_would_refuse() -> None:

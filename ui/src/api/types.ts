@@ -26,7 +26,7 @@ export type Attempt = Schemas["JobAttempt"];
 export type InputValue = Schemas["InputValue"];
 export type RunFile = Schemas["RunFile"];
 export type BulkDone = Schemas["BulkResult"];
-export type Now = Schemas["Now"];
+export type Now = Schemas["DeskStatus"];
 export type SavedView = Schemas["SavedView"];
 
 export interface Page<T> {

@@ -12,7 +12,7 @@ from comfyrelay.text import is_storable
 
 # A choice with nested inputs adds six levels; ComfyUI's own nodes nest once.
 MAX_DEPTH = 32
-LONGEST_NAME = 200
+MAX_NAME_LENGTH = 200
 _LARGEST_NUMBER = 2**64 - 1
 # Approximate memory of a value in addition to its text.
 _VALUE_BYTES = 64
@@ -141,4 +141,4 @@ def _is_object(value: object) -> bool:
 
 
 def _is_name(value: object) -> bool:
-    return isinstance(value, str) and len(value) <= LONGEST_NAME and is_storable(value)
+    return isinstance(value, str) and len(value) <= MAX_NAME_LENGTH and is_storable(value)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from comfyrelay.protocol.desk import Occasion
+from comfyrelay.protocol.desk import NotificationEvent
 from comfyrelay.system.platform import pick
 
 __all__ = [
@@ -23,7 +23,7 @@ __all__ = [
     "Notification",
     "NotificationRules",
     "Notifier",
-    "Occasion",
+    "NotificationEvent",
     "SendingFailure",
     "why_unusable",
     "without_secrets",
@@ -43,7 +43,7 @@ _THREADS = ThreadPoolExecutor(4, thread_name_prefix="notify")
 class Notification:
     """`batch_id` is set for a batch, so that its subscribers are notified, too."""
 
-    occasion: Occasion
+    occasion: NotificationEvent
     title: str
     body: str
     batch_id: str | None = None
@@ -112,7 +112,7 @@ class NotificationRules:
         if not active and self._is_new(None, job, read_at):
             found.append(
                 Notification(
-                    occasion=Occasion.QUEUE_EMPTY, title="The queue is empty", body=f"The last was {job.name}."
+                    occasion=NotificationEvent.QUEUE_EMPTY, title="The queue is empty", body=f"The last was {job.name}."
                 )
             )
         return found
@@ -128,16 +128,16 @@ class NotificationRules:
 
 def _of_job(job: EndedNotice) -> list[Notification]:
     if job.status == "completed":
-        return [Notification(occasion=Occasion.COMPLETED, title=f"{job.name} is done", body="Its output is ready.")]
+        return [Notification(occasion=NotificationEvent.COMPLETED, title=f"{job.name} is done", body="Its output is ready.")]
     if job.status == "failed":
         return [
-            Notification(occasion=Occasion.FAILED, title=f"{job.name} failed", body=job.error or "No reason was given.")
+            Notification(occasion=NotificationEvent.FAILED, title=f"{job.name} failed", body=job.error or "No reason was given.")
         ]
     return []
 
 
 def _of_hold(batch: BatchNow, why: str) -> Notification:
-    return Notification(occasion=Occasion.FAILED, title=f"{batch.name} is held", body=why, batch_id=batch.id)
+    return Notification(occasion=NotificationEvent.FAILED, title=f"{batch.name} is held", body=why, batch_id=batch.id)
 
 
 def _of_batch(batch: BatchNow) -> list[Notification]:
@@ -147,7 +147,7 @@ def _of_batch(batch: BatchNow) -> list[Notification]:
     summary = ", ".join(f"{count} {status}" for status, count in batch.counts.items() if count)
     return [
         Notification(
-            occasion=Occasion.FAILED if failed else Occasion.COMPLETED,
+            occasion=NotificationEvent.FAILED if failed else NotificationEvent.COMPLETED,
             title=f"{batch.name} is done{f', but {failed} failed' if failed else ''}",
             body=f"{summary[0].upper()}{summary[1:]}.",
             batch_id=batch.id,
@@ -158,7 +158,7 @@ def _of_batch(batch: BatchNow) -> list[Notification]:
 class Notifier:
     """`urls` are always notified of the occasions in `events`."""
 
-    def __init__(self, urls: Sequence[str] = (), events: Collection[Occasion] = tuple(Occasion)) -> None:
+    def __init__(self, urls: Sequence[str] = (), events: Collection[NotificationEvent] = tuple(NotificationEvent)) -> None:
         self._urls = tuple(urls)
         self._events = frozenset(events)
 

@@ -13,7 +13,7 @@ from comfyrelay.desk.notifications.notifier import BatchNow, EndedNotice, Notifi
 from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord
-from comfyrelay.protocol.desk import NotSent
+from comfyrelay.protocol.desk import FailedNotification
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.ended_jobs import BatchOutcome, EndedJobs
 from comfyrelay.wakeup import Wakeup
@@ -33,7 +33,7 @@ class NotificationSender:
         self._has_ended = Wakeup()
         self._idle = asyncio.Event()
         self._idle.set()
-        self.not_sent: deque[NotSent] = deque(maxlen=MAX_REMEMBERED)
+        self.not_sent: deque[FailedNotification] = deque(maxlen=MAX_REMEMBERED)
 
     @asynccontextmanager
     async def sending(self, engine: Engine, user: User) -> AsyncIterator[None]:
@@ -78,7 +78,7 @@ class NotificationSender:
     async def _send(self, notification: Notification, ended: EndedJobs) -> None:
         urls = ended.batches[notification.batch_id].notify_urls if notification.batch_id else ()
         for failure in await self._notifier.notify(notification, urls):
-            self.not_sent.append(NotSent(at=utc_now(), url=failure.url, why=failure.why))
+            self.not_sent.append(FailedNotification(at=utc_now(), url=failure.url, why=failure.why))
             log.warning("desk.notification_not_sent", url=failure.url, why=failure.why, about=notification.title)
 
 

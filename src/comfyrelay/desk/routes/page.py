@@ -14,7 +14,7 @@ from comfyrelay.domain.queue.states import WorkerState
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol import desk as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.protocol.fields import LARGEST_ID
+from comfyrelay.protocol.fields import MAX_ID
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.parameters import IdInPath
@@ -32,7 +32,7 @@ AT_WORK = (WorkerState.IDLE, WorkerState.BUSY)
 
 
 @router.get("/now", responses=error_responses(401, 503))
-async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.Now]:
+async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer[wire.DeskStatus]:
     """Whether the worker runs, counts of jobs, and what runs now and next."""
     state: DeskState = request.app.state.desk
     glance = await context.engine.jobs.overview.summary(user.tenant_id, limit=MAX_WAITING)
@@ -41,20 +41,20 @@ async def now(request: Request, context: ContextOf, user: CurrentUser) -> Answer
     worker = max(workers, key=lambda each: (each.leases, each.state in AT_WORK), default=None)
     busy = max(0, sum(each.leases for each in workers) - len(glance.fetched))
     return Answer(
-        data=wire.Now.of(
+        data=wire.DeskStatus.of(
             glance,
-            worker=wire.WorkerNow.of(worker, leases=busy) if worker else None,
+            worker=wire.DeskWorkerStatus.of(worker, leases=busy) if worker else None,
             comfyui_unreachable=state.comfyui_unreachable(),
-            fetched=[wire.Fetched.of(each, id=each.job_id) for each in glance.fetched],
+            fetched=[wire.PrefetchedJob.of(each, id=each.job_id) for each in glance.fetched],
         )
     )
 
 
 @router.get("/away", responses=error_responses(401))
-async def away(request: Request, _user: CurrentUser) -> Answer[wire.Away]:
+async def away(request: Request, _user: CurrentUser) -> Answer[wire.UnreachableComfyui]:
     """Unusable ComfyUI servers and why. The page polls it, so it counts nothing."""
     state: DeskState = request.app.state.desk
-    return Answer(data=wire.Away.of(comfyui_unreachable=list(state.comfyui_unreachable())))
+    return Answer(data=wire.UnreachableComfyui.of(comfyui_unreachable=list(state.comfyui_unreachable())))
 
 
 @router.get(
@@ -97,7 +97,7 @@ async def about_job(job_id: IdInPath, request: Request, context: ContextOf, user
 )
 async def run_file(
     job_id: IdInPath,
-    number: Annotated[int, Path(ge=1, le=LARGEST_ID)],
+    number: Annotated[int, Path(ge=1, le=MAX_ID)],
     request: Request,
     context: ContextOf,
     user: CurrentUser,

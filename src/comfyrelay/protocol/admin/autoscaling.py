@@ -1,12 +1,13 @@
-"""The admin API: the machines of fleets, and autoscaling."""
+"""The admin API: machines of fleets, and autoscaling."""
 
+from collections import Counter
 from datetime import datetime, time
 from typing import Annotated, Any, Self
 
 from pydantic import AfterValidator, Field, model_validator
 
 from comfyrelay.domain.autoscaling.observation import MachineState
-from comfyrelay.domain.autoscaling.schedules import zone
+from comfyrelay.domain.autoscaling.schedules import time_zone
 from comfyrelay.domain.autoscaling.spec import (
     END_OF_DAY,
     MAX_BOOT_SECONDS,
@@ -22,13 +23,13 @@ from comfyrelay.domain.autoscaling.spec import (
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.base import AnswerBody, Request
-from comfyrelay.protocol.fields import Json, Line, OpenEnum, Reported, Whole
+from comfyrelay.protocol.fields import Json, Line, OpenEnum, Reported, StrictInt
 from comfyrelay.protocol.records import InstanceType
 
 
 def _known_timezone(name: str) -> str:
     try:
-        zone(name)
+        time_zone(name)
     except InvalidInput as error:
         raise ValueError(error.detail) from None
     return name
@@ -44,20 +45,20 @@ def _time_of_day(text: str) -> str:
     return f"{found:%H:%M}"
 
 
-def _end_of_time(text: str) -> str:
+def _end_time(text: str) -> str:
     return text if text == END_OF_DAY else _time_of_day(text)
 
 
 Money = Annotated[float, Field(strict=True, ge=0, le=MAX_MONEY, allow_inf_nan=False)]
-Machines = Annotated[Whole, Field(ge=0, le=MAX_MACHINES)]
+Machines = Annotated[StrictInt, Field(ge=0, le=MAX_MACHINES)]
 TimeOfDay = Annotated[str, Field(max_length=20), AfterValidator(_time_of_day)]
-EndTime = Annotated[str, Field(max_length=20), AfterValidator(_end_of_time)]
+EndTime = Annotated[str, Field(max_length=20), AfterValidator(_end_time)]
 Timezone = Annotated[str, Field(max_length=100), AfterValidator(_known_timezone)]
 Names = Annotated[list[Line], Field(max_length=20_000)]
 
 
 class InstanceTypeBody(Request):
-    """A job of 60 s takes 30 s on one with a speed of 2."""
+    """An instance type. With a `speed` of 2, a job of 60 s takes 30 s."""
 
     name: Line
     price_per_hour: Money = 0.0
@@ -65,19 +66,21 @@ class InstanceTypeBody(Request):
 
 
 class BundleBody(Request):
+    """The node types and models that every machine of the fleet has."""
+
     node_types: Names = Field(default_factory=list)
     models: Names = Field(default_factory=list)
 
 
 class FleetMachines(Request):
-    """Absent fields stay as they are; null restores the default."""
+    """The machines of a fleet. Absent fields stay as they are; null restores the default."""
 
     provider: Line | None = None
     image: Line | None = None
     instance_types: Annotated[list[InstanceTypeBody], Field(max_length=50)] | None = None
     bundle: BundleBody | None = None
-    slots: Annotated[Whole, Field(ge=1, le=MAX_SLOTS)] | None = None
-    options: Annotated[Json | None, Field(description="options of the provider")] = None
+    slots: Annotated[StrictInt, Field(ge=1, le=MAX_SLOTS)] | None = None
+    options: Annotated[Json | None, Field(description="options for the machine provider")] = None
 
     @model_validator(mode="after")
     def _boot_seconds_in_range(self) -> Self:
@@ -88,38 +91,38 @@ class FleetMachines(Request):
 
     @model_validator(mode="after")
     def _unique_types(self) -> Self:
-        names = [instance_type_.name for instance_type_ in self.instance_types or ()]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"Each instance type may be named once; these are repeated: {', '.join(twice)}.")
+        counts = Counter(instance_type.name for instance_type in self.instance_types or ())
+        if repeated := sorted(name for name, count in counts.items() if count > 1):
+            raise ValueError(f"Name each instance type once. These are repeated: {', '.join(repeated)}.")
         return self
 
 
 class ScheduleBody(Request):
-    """At least `at_least` machines on these days (0 is Monday) between these times. An end before the begin is on the
-    next day. 24:00 is the end of a day."""
+    """A minimum number of machines on these days (0 is Monday) between these times. If `ends` is before `begins`, it is
+    on the next day. 24:00 is the end of a day."""
 
-    days: Annotated[list[Annotated[Whole, Field(ge=0, le=6)]], Field(min_length=1, max_length=7)]
+    days: Annotated[list[Annotated[StrictInt, Field(ge=0, le=6)]], Field(min_length=1, max_length=7)]
     begins: TimeOfDay
     ends: EndTime
     at_least: Machines
     timezone: Timezone = "UTC"
 
     @model_validator(mode="after")
-    def _lasts(self) -> Self:
+    def _not_empty(self) -> Self:
         if self.begins == self.ends:
             raise ValueError(f"It ends when it begins, at {self.begins}. For a whole day write 00:00 to 24:00.")
         return self
 
 
 class FleetAutoscaling(Request):
-    """Absent fields stay as they are; null restores the default."""
+    """The autoscaling of a fleet. Absent fields stay as they are; null restores the default."""
 
     policy: Policy | None = None
     min_machines: Machines | None = None
     max_machines: Machines | None = None
-    launches_per_minute: Annotated[Whole, Field(ge=1, le=MAX_LAUNCHES_PER_MINUTE)] | None = None
+    launches_per_minute: Annotated[StrictInt, Field(ge=1, le=MAX_LAUNCHES_PER_MINUTE)] | None = None
     cost_per_hour: Money | None = None
-    failed_boots: Annotated[Whole, Field(ge=1, le=1000)] | None = None
+    failed_boots: Annotated[StrictInt, Field(ge=1, le=1000)] | None = None
     schedules: Annotated[list[ScheduleBody], Field(max_length=50)] | None = None
     last_idle_seconds: Annotated[float, Field(strict=True, ge=0, le=1e7, allow_inf_nan=False)] | None = None
     is_dry_run: bool | None = None
@@ -162,6 +165,8 @@ class FleetAutoscalingDetails(AnswerBody):
 
 
 class Machine(AnswerBody):
+    """A machine of a fleet. `busy_seconds_left` is the expected remaining time of its jobs."""
+
     id: str
     state: OpenEnum[MachineState]
     instance_type: str | None
@@ -175,7 +180,8 @@ class Machine(AnswerBody):
 
 
 class Decision(AnswerBody):
-    """`launch` and `end` are the planned changes, `outcome` their results, `seen` the observation behind them."""
+    """An autoscaling decision. `desired` is the number of machines. `launch` and `end` are the planned changes,
+    `outcome` their results, and `seen` is the observation that led to them."""
 
     id: int
     created_at: datetime
@@ -189,12 +195,15 @@ class Decision(AnswerBody):
 
 
 class DesiredMachines(AnswerBody):
+    """The number of machines that the fleet should have now, and the reason."""
+
     desired: int
     reason: str
 
 
 class FleetAutoscalingStatus(AnswerBody):
-    """The current autoscaling of a fleet. `leader` is the process that decides, null if none does."""
+    """The autoscaling status of a fleet. `leader` is the process that decides, null if no process does. `decision` is
+    the last decision."""
 
     slug: str
     stage: OpenEnum[Stage]

@@ -1,4 +1,4 @@
-"""The admin API: workflows, effects and their assets."""
+"""The admin API: workflows, effects and their files."""
 
 from datetime import datetime
 from typing import Annotated, Any, ClassVar
@@ -8,10 +8,10 @@ from pydantic import Field
 from comfyrelay.domain.capabilities import Fit
 from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.domain.queue.states import Stage, WorkflowProvider
-from comfyrelay.protocol.admin.fields import MediaType, Micros, Patch, Slug, Unchanging
+from comfyrelay.protocol.admin.fields import Immutable, MediaType, Micros, Patch, Slug
 from comfyrelay.protocol.base import GRAPH_EXAMPLE, PROPERTY_EXAMPLE, AnswerBody, Page, Request, example
 from comfyrelay.protocol.fields import (
-    LARGEST_ID,
+    MAX_ID,
     STORABLE,
     Id,
     Json,
@@ -21,12 +21,12 @@ from comfyrelay.protocol.fields import (
     Number,
     OpenEnum,
     PropertyKey,
-    Whole,
+    StrictInt,
 )
 
 Extension = Annotated[str, Field(pattern=r"^\.?[A-Za-z0-9]{1,10}$", examples=["mp4"])]
-Cost = Annotated[Whole, Field(ge=0, le=1_000_000_000)]
-Price = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
+Cost = Annotated[StrictInt, Field(ge=0, le=1_000_000_000)]
+Price = Annotated[StrictInt, Field(ge=1, le=1_000_000_000_000)]
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 AssetPath = Annotated[str, Field(min_length=1, max_length=300, pattern=STORABLE)]
 Scalar = str | bool | Number
@@ -34,7 +34,7 @@ PRICES = ("self_hosted_micros_per_second", "cloud_micros_per_second", "burst_mic
 
 
 class WorkflowProperty(Request):
-    """A named input of a workflow. Its value replaces the placeholder."""
+    """An input of a workflow. Its value replaces the placeholder in the graph."""
 
     key: PropertyKey
     type: PropertyType
@@ -56,10 +56,8 @@ class WorkflowProperty(Request):
 
 
 Properties = Annotated[list[WorkflowProperty], Field(max_length=200)]
-
-
 KeepLoaded = Annotated[
-    bool, Field(description="the ComfyUI that runs it keeps its models loaded, and runs no other workflow")
+    bool, Field(description="a ComfyUI that has run the workflow keeps its models loaded, and runs no other workflow")
 ]
 
 
@@ -68,8 +66,8 @@ class NewCatalogueWorkflow(Request):
 
     slug: Slug
     name: Line | None = None
-    graph: Annotated[Json, Field(description="in ComfyUI's API format, or as ComfyUI's editor saves it")]
-    properties: Annotated[Properties | None, Field(description="detected if absent")] = None
+    graph: Annotated[Json, Field(description="in ComfyUI's API format, or a workflow file of ComfyUI's editor")]
+    properties: Annotated[Properties | None, Field(description="derived from the graph if absent")] = None
     output_node_id: Line | None = None
     output_extension: Extension | None = None
     output_mime_type: MediaType | None = None
@@ -86,7 +84,7 @@ class WorkflowPatch(Patch):
 
     may_be_null: ClassVar[frozenset[str]] = frozenset({"output_node_id", *PRICES})
 
-    slug: Unchanging = None
+    slug: Immutable = None
     name: Line | None = None
     graph: Json | None = None
     properties: Properties | None = None
@@ -121,14 +119,14 @@ class WorkflowSummary(AnswerBody):
 
 
 class WorkflowDetails(WorkflowSummary):
-    """`warnings` are probable mistakes that do not keep it from running."""
+    """A workflow with its graph. `warnings` are probable mistakes that do not prevent jobs."""
 
     graph: dict[str, Any]
     warnings: list[str]
 
 
 class WorkflowVersion(AnswerBody):
-    """The version that ran from `created_at` until the next one."""
+    """A version of a workflow. Jobs use it from `created_at` until the next version."""
 
     number: int
     properties: list[dict[str, Any]]
@@ -143,6 +141,8 @@ class WorkflowVersionDetails(WorkflowVersion):
 
 
 class WorkerCheck(AnswerBody):
+    """Whether a worker meets the requirements of a workflow."""
+
     worker_id: str
     fleet_slug: str
     stage: OpenEnum[Stage]
@@ -152,8 +152,8 @@ class WorkerCheck(AnswerBody):
     missing_models: list[str]
 
 
-class Validated(AnswerBody):
-    """The requirements of a workflow, and the assigned workers that are missing some of them."""
+class WorkflowValidation(AnswerBody):
+    """The requirements of a workflow, compared with the reports of its workers."""
 
     text: str
     node_types: list[str]
@@ -163,7 +163,7 @@ class Validated(AnswerBody):
 
 
 class TestRun(Request):
-    """Values by property key, as a user would send them. With `worker_id`, only this worker may run it."""
+    """A test run of a workflow. `values` are by property key. With `worker_id`, only this worker gets the job."""
 
     model_config = example(worker_id="gpu-1", values={"prompt": "a cat in the rain"})
 
@@ -172,8 +172,8 @@ class TestRun(Request):
     input_file_id: Id | None = None
 
 
-class StartedTest(AnswerBody):
-    """A job of the administrator, like any other."""
+class StartedTestRun(AnswerBody):
+    """The job of a test run, which belongs to the administrator."""
 
     job_id: str
     only_worker: str | None
@@ -183,12 +183,13 @@ class NewAsset(Request):
     model_config = example(mime_type="image/png", size=1048576, original_filename="logo.png")
 
     mime_type: MediaType
-    size: Annotated[Whole, Field(ge=1, le=LARGEST_ID)]
+    size: Annotated[StrictInt, Field(ge=1, le=MAX_ID)]
     original_filename: Annotated[str, Field(min_length=1, max_length=255, pattern=STORABLE)]
 
 
 class AssetUpload(AnswerBody):
-    """PUT the bytes to `upload_url` with exactly these headers. Defaults and overrides then name the file by `path`."""
+    """Send the bytes with PUT to `upload_url`, with exactly the headers `upload_headers`. Then use `path` as a default
+    value or an override."""
 
     path: str
     upload_url: str
@@ -214,7 +215,7 @@ class EffectPatch(Patch):
 
     may_be_null: ClassVar[frozenset[str]] = frozenset({"max_wait_seconds", "preview_path"})
 
-    slug: Unchanging = None
+    slug: Immutable = None
     name: Line | None = None
     workflow_slug: Slug | None = None
     property_overrides: Json | None = None
@@ -225,7 +226,7 @@ class EffectPatch(Patch):
 
 
 class EffectDetails(AnswerBody):
-    """`preview_url` is a temporary URL of `preview_path`; both are null without a preview."""
+    """An effect. `preview_path` is an example output and `preview_url` a temporary URL of it; both may be null."""
 
     id: int
     slug: str

@@ -1,4 +1,4 @@
-"""The admin API: the queue, and jobs that ran at Comfy Cloud."""
+"""The admin API: the queue, and jobs that moved to Comfy Cloud."""
 
 from datetime import datetime
 from typing import Annotated, Any
@@ -8,16 +8,16 @@ from pydantic import Field
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
 from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import AnswerBody, Page, Request, example
-from comfyrelay.protocol.fields import OpenEnum, Reported, Whole
-from comfyrelay.protocol.progress import ToldProgress
+from comfyrelay.protocol.fields import OpenEnum, Reported, StrictInt
+from comfyrelay.protocol.progress import ReportedProgress
 from comfyrelay.protocol.records import LeaseAttempt
 
-Priority = Annotated[Whole, Field(ge=-1_000_000, le=1_000_000)]
+Priority = Annotated[StrictInt, Field(ge=-1_000_000, le=1_000_000)]
 
 
 class DispatchSummary(AnswerBody):
-    """`worker_id` holds the lease, `last_worker_id` held the newest one. `machine_cost` is the machine cost of its
-    leases, known a minute or two after each has ended."""
+    """A job in the queue. `worker_id` is the worker that holds the lease, `last_worker_id` the last worker that held
+    one. `machine_cost` is the cost of the machines during its leases, counted within two minutes after each lease."""
 
     id: int
     status: OpenEnum[DispatchStatus]
@@ -34,7 +34,7 @@ class DispatchSummary(AnswerBody):
     max_attempts: int
     worker_id: str | None
     last_worker_id: str | None
-    progress: Annotated[ToldProgress | None, Reported]
+    progress: Annotated[ReportedProgress | None, Reported]
     last_error: str | None
     cancel_requested_at: datetime | None
     pause_requested_at: datetime | None
@@ -51,7 +51,7 @@ class DispatchSummary(AnswerBody):
 
 
 class DispatchAudit(AnswerBody):
-    """`attempts` are the newest 200 leases; both lists are newest first."""
+    """The history of a dispatch, newest first. `attempts` are the last 200 leases."""
 
     attempts: list[LeaseAttempt]
     entries: Page[AuditEntry]
@@ -64,7 +64,7 @@ class NewPriority(Request):
 
 
 class Retried(AnswerBody):
-    """`dispatch` is null until the new job is in the queue."""
+    """The new job of a retry. `dispatch` is null until the job is in the queue."""
 
     job_id: str
     retry_of: str
@@ -72,8 +72,8 @@ class Retried(AnswerBody):
 
 
 class Burst(AnswerBody):
-    """A job that was moved to Comfy Cloud: why, its expected and actual cost there, and why it moved back, if it did.
-    Costs are in millionths of the operator's currency."""
+    """A job that moved to Comfy Cloud. `reason` is why it moved, `back_reason` why it moved back, if it did. Costs are
+    in millionths of the operator's currency. `seen` is the observation that led to the move."""
 
     id: int
     dispatch_id: int

@@ -1,4 +1,4 @@
-"""Field types of the admin API, and the base of its PATCH bodies."""
+"""Field types of the admin API, and the base class of its PATCH bodies."""
 
 from typing import Annotated, Any, ClassVar
 
@@ -6,23 +6,23 @@ from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 from pydantic.json_schema import SkipJsonSchema
 
 from comfyrelay.protocol.base import AnswerBody, Request
-from comfyrelay.protocol.fields import Whole
+from comfyrelay.protocol.fields import StrictInt
 
 
 def _refuse_change(_value: object) -> None:
-    raise ValueError("This never changes. Make a new one instead.")
+    raise ValueError("This cannot be changed. Create a new one instead.")
 
 
 Slug = Annotated[str, Field(max_length=100, pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", examples=["face-swap"])]
 MediaType = Annotated[str, Field(max_length=100, pattern=r"^[a-z]+/[A-Za-z0-9.+-]+$", examples=["video/mp4"])]
-# Known, so that the error can say more than "unknown field".
-Unchanging = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_change)]]
+# Declared, so that the error says more than "unknown field".
+Immutable = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_change)]]
 # Millionths of the operator's currency, so that no amount is rounded.
-Micros = Annotated[Whole, Field(ge=0, le=1_000_000_000_000_000)]
+Micros = Annotated[StrictInt, Field(ge=0, le=1_000_000_000_000_000)]
 
 
 class Patch(Request):
-    """Absent fields stay as they are."""
+    """Changes. Absent fields stay as they are."""
 
     may_be_null: ClassVar[frozenset[str]] = frozenset()
 

@@ -1,4 +1,4 @@
-"""The admin API: fleets, their metrics and usage."""
+"""The admin API: fleets with their metrics and usage."""
 
 from datetime import datetime
 from typing import Annotated, ClassVar
@@ -13,22 +13,22 @@ from comfyrelay.protocol.admin.autoscaling import (
     FleetMachines,
     FleetMachinesDetails,
 )
-from comfyrelay.protocol.admin.fields import Patch, Slug, Unchanging
+from comfyrelay.protocol.admin.fields import Immutable, Patch, Slug
 from comfyrelay.protocol.base import AnswerBody, Request, example
-from comfyrelay.protocol.fields import Line, OpenEnum, Whole
+from comfyrelay.protocol.fields import Line, OpenEnum, StrictInt
 
 
 def _refuse_mapping(_value: object) -> None:
-    raise ValueError("Workflows are mapped by PUT /api/admin/fleets/{stage}/{slug}/workflows.")
+    raise ValueError("Change workflows with PUT /api/admin/fleets/{stage}/{slug}/workflows.")
 
 
-# Known, so that the error can name the right request.
+# Declared, so that the error names the right request.
 MappedElsewhere = SkipJsonSchema[Annotated[None, BeforeValidator(_refuse_mapping)]]
-WorkerLimit = Annotated[Whole, Field(ge=0, le=1_000_000)]
+WorkerLimit = Annotated[StrictInt, Field(ge=0, le=1_000_000)]
 
 
 class NewFleet(Request):
-    """Without `max_workers` the server's limit applies."""
+    """A new fleet. Without `max_workers`, the limit of the server applies."""
 
     model_config = example(slug="home", max_workers=10, workflow_slugs=["text-to-image"])
 
@@ -47,8 +47,8 @@ class FleetPatch(Patch):
 
     may_be_null: ClassVar[frozenset[str]] = frozenset({"max_workers", "machines", "autoscaling"})
 
-    slug: Unchanging = None
-    stage: Unchanging = None
+    slug: Immutable = None
+    stage: Immutable = None
     workflow_slugs: MappedElsewhere = None
     name: Line | None = None
     max_workers: WorkerLimit | None = None
@@ -60,11 +60,11 @@ class FleetMapping(Request):
     model_config = example(workflow_slugs=["text-to-image", "face-swap"])
 
     workflow_slugs: list[Slug] = Field(max_length=1000)
-    force: Annotated[bool, Field(description="also despite missing requirements")] = False
+    force: Annotated[bool, Field(description="map workflows despite missing requirements")] = False
 
 
 class Fleet(AnswerBody):
-    """`machines` and `autoscaling` are null until they are configured."""
+    """A fleet. `workers` is the number of its workers. `machines` and `autoscaling` are null until configured."""
 
     id: int
     slug: str
@@ -79,7 +79,7 @@ class Fleet(AnswerBody):
 
 
 class QueueMetrics(AnswerBody):
-    """`completed`, `failed` and the mean duration cover the last hour."""
+    """The queue and its throughput. `completed`, `failed` and the mean duration are of the last hour."""
 
     queued: int
     oldest_age_seconds: float | None
@@ -89,7 +89,7 @@ class QueueMetrics(AnswerBody):
 
 
 class WorkflowMetrics(QueueMetrics):
-    """One workflow at the fleet's stage. Other fleets of the stage may have run some of its jobs."""
+    """A workflow at the stage of the fleet. Other fleets of the stage may have run some of the jobs."""
 
     workflow_slug: str
 
@@ -101,9 +101,9 @@ class FleetMetrics(QueueMetrics):
 
 
 class Usage(AnswerBody):
-    """`name` is the slug of the fleet or workflow, or the id of the tenant. `cost` covers busy and lost seconds;
-    `machine_cost` is the whole cost of a fleet's machines. Idle and boot seconds and `machine_cost` are null without
-    machines."""
+    """The usage of a fleet, workflow or tenant. `name` is the slug of the fleet or workflow, or the id of the tenant.
+    `cost` is the cost of busy and lost seconds, `machine_cost` the whole cost of a fleet's machines. `idle_seconds`,
+    `boot_seconds` and `machine_cost` are null without machines."""
 
     name: str
     stage: OpenEnum[Stage] | None
@@ -117,9 +117,9 @@ class Usage(AnswerBody):
 
 
 class JoinCommand(AnswerBody):
-    """The command that makes a machine a worker of a fleet. It contains the secret of its stage. `command` is for Linux
-    and macOS shells, `powershell` for Windows, and `variables` are its environment. Run `install` once before it, in a
-    clone of this version."""
+    """The command that starts a worker of a fleet on a machine. It contains the secret of the stage. `command` is for
+    Linux and macOS, `powershell` for Windows, and `variables` are the environment variables of both. Run `install` once
+    before, in a clone of this version."""
 
     install: str
     command: str

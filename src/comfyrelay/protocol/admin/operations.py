@@ -9,8 +9,8 @@ from comfyrelay.protocol.records import EffectiveSetting, Inconsistency, StuckSt
 
 
 class OverviewNow(AnswerBody):
-    """The current load. `busy` of `slots` run a job, without offline workers. `wait_hour_seconds` is the mean
-    wait of the jobs that started in the last hour; null if none did."""
+    """The current load. `busy` is the number of slots that run a job, `slots` the number of all slots of online
+    workers. `wait_hour_seconds` is the mean wait of the jobs that started in the last hour, or null."""
 
     waiting: int
     oldest_wait_seconds: float
@@ -25,8 +25,9 @@ class OverviewNow(AnswerBody):
 
 
 class OverviewSeries(AnswerBody):
-    """Aggregates per interval, which starts at `at`: means of gauges, sums of counters, null if unknown. `wait_seconds`
-    is the mean wait of the jobs that started in it; if none did, the age of the oldest waiting job."""
+    """Values per interval; `at` are the starts of the intervals. `waiting`, `busy` and `slots` are means, `done`,
+    `failed` and `tokens` are sums. `wait_seconds` is the mean wait of the jobs that started in the interval, or else
+    the age of the oldest waiting job. Unknown values are null."""
 
     at: list[datetime]
     waiting: list[float | None]
@@ -45,19 +46,19 @@ class Overview(AnswerBody):
     series: OverviewSeries
 
 
-class StorageTried(AnswerBody):
-    """`problem` is null if it works."""
+class StorageCheckPart(AnswerBody):
+    """A check of the storage. `part` is the checked operation; `problem` is null if it works."""
 
     part: str
     problem: str | None
 
 
 class StorageCheck(AnswerBody):
-    """The results of the server's checks, and URLs with which a browser can check uploads and downloads. The URLs are
-    null if nothing can be stored."""
+    """The results of the server's checks, and URLs for a browser to check uploads and downloads. The URLs are null if
+    the server cannot store files."""
 
     url: str
-    tried: list[StorageTried]
+    tried: list[StorageCheckPart]
     upload_url: str | None
     upload_headers: dict[str, str] | None
     upload_text: str
@@ -65,7 +66,7 @@ class StorageCheck(AnswerBody):
 
 
 class TenantDelivery(AnswerBody):
-    """A webhook delivery. `pending` was not attempted yet, `failing` will be retried, `dead` was given up."""
+    """A webhook delivery. `pending`: not attempted yet; `failing`: will be retried; `dead`: will not be retried."""
 
     id: str
     tenant_id: str
@@ -82,8 +83,8 @@ class TenantDelivery(AnswerBody):
 
 
 class DeliveryCounts(AnswerBody):
-    """`pending` counts all that are still to be delivered, failing ones included. A count equal to `most` may be
-    higher."""
+    """The number of deliveries. `pending` includes failing ones. Counting stops at `most`, so the number may be higher
+    than a count that equals `most`."""
 
     dead: int
     pending: int
@@ -95,7 +96,8 @@ class StuckSteps(AnswerBody):
 
 
 class ReconcileRun(AnswerBody):
-    """`ended_at` is null while it runs. Of `count` findings the first 1,000 are shown; `problem` is why it failed."""
+    """A run of the reconciler. `ended_at` is null during the run. `findings` are the first 1,000
+    of `count` findings. `problem` is the reason why the run failed."""
 
     id: int
     started_at: datetime
@@ -107,8 +109,8 @@ class ReconcileRun(AnswerBody):
     problem: str | None
 
 
-class Findings(AnswerBody):
-    """`last` is the newest finished run, `running` the current one."""
+class LatestReconcileRuns(AnswerBody):
+    """`last` is the last finished run, `running` the current run; both may be null."""
 
     last: ReconcileRun | None
     running: ReconcileRun | None

@@ -1,4 +1,4 @@
-"""The admin API: tenants, their users and wallets."""
+"""The admin API: tenants with their users and wallets."""
 
 from datetime import datetime
 from typing import Annotated, ClassVar
@@ -7,14 +7,14 @@ from pydantic import Field
 
 from comfyrelay.protocol.admin.fields import Patch
 from comfyrelay.protocol.base import AnswerBody, Request, example
-from comfyrelay.protocol.fields import Email, Line, MaxWait, Whole
+from comfyrelay.protocol.fields import STORABLE, Email, Line, MaxWait, StrictInt
 
-Text = Annotated[str, Field(max_length=1000, pattern=r"^[^\x00]*$")]
-Tokens = Annotated[Whole, Field(ge=1, le=1_000_000_000_000)]
+Text = Annotated[str, Field(max_length=1000, pattern=STORABLE)]
+Tokens = Annotated[StrictInt, Field(ge=1, le=1_000_000_000_000)]
 
 
 class Tenant(AnswerBody):
-    """`balance` is null while the tenant's shard cannot be reached."""
+    """A tenant with its user. `balance` is null while the database of the tenant is unreachable."""
 
     id: str
     shard: str
@@ -30,7 +30,7 @@ class Tenant(AnswerBody):
 
 
 class TenantUser(AnswerBody):
-    """`last_sign_in_at` is the last sign-in with a browser; `api_tokens` is the number of valid tokens."""
+    """A user. `last_sign_in_at` is the last sign-in with a browser, `api_tokens` the number of valid API tokens."""
 
     id: str
     email: str
@@ -44,7 +44,8 @@ class TenantUser(AnswerBody):
 
 
 class TenantLimits(AnswerBody):
-    """Null means the default: jobs wait as long as it takes, and `usual_active_jobs` may be active."""
+    """The limits of a tenant. Null means the default: jobs never move to Comfy Cloud because of their wait, and at most
+    `usual_active_jobs` jobs may be active."""
 
     max_wait_seconds: int | None
     max_active_jobs: int | None
@@ -52,7 +53,8 @@ class TenantLimits(AnswerBody):
 
 
 class TenantDetails(AnswerBody):
-    """`balance` and `active_jobs` are null while the tenant's shard cannot be reached."""
+    """A tenant with its users and limits. `balance` and `active_jobs` are null while the database of the tenant is
+    unreachable."""
 
     id: str
     shard: str
@@ -65,15 +67,14 @@ class TenantDetails(AnswerBody):
 
 
 class TenantPatch(Patch):
-    """`max_wait_seconds` is how long the tenant's jobs may wait before they may run where it costs more; null: as long
-    as it takes. `max_active_jobs` limits the user's active jobs; null: the default."""
+    """New limits of a tenant. Null restores the default."""
 
     model_config = example(max_wait_seconds=300, max_active_jobs=20)
 
     may_be_null: ClassVar[frozenset[str]] = frozenset({"max_wait_seconds", "max_active_jobs"})
 
     max_wait_seconds: MaxWait | None = None
-    max_active_jobs: Annotated[Whole, Field(ge=0, le=1_000_000)] | None = None
+    max_active_jobs: Annotated[StrictInt, Field(ge=0, le=1_000_000)] | None = None
 
 
 class ChangedTenant(AnswerBody):
@@ -93,12 +94,12 @@ class TenantTransaction(AnswerBody):
 
 
 class NewCredits(Request):
-    """The same `reference` is credited once, however often it is sent."""
+    """Tokens to credit. Each `reference` is credited once, even if it is sent again."""
 
     model_config = example(amount=500, reference="invoice-2026-001", description="Thank you")
 
     amount: Tokens
-    # references of payments have a prefix with a colon, so that a manual credit cannot use up one of them
+    # No colon: references of payments start with a prefix and a colon, and a manual credit must not use up one of them.
     reference: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[^\x00:][^\x00:]*$")]
     description: Text | None = None
 
@@ -111,7 +112,7 @@ class Credited(AnswerBody):
 
 
 class NewUser(Request):
-    """An account without a password. Its user sets one with the link in the response."""
+    """A new account without a password. The user sets a password with the link in the response."""
 
     model_config = example(email="ada@example.com", name="Ada")
 
@@ -121,7 +122,8 @@ class NewUser(Request):
 
 
 class UserPatch(Patch):
-    """All sessions and tokens of a disabled user end. The last administrator cannot be removed."""
+    """Changes to a user. Disabling a user ends all sessions and tokens. The last administrator cannot be disabled or
+    demoted."""
 
     model_config = example(is_disabled=True)
 
@@ -131,7 +133,7 @@ class UserPatch(Patch):
 
 
 class ResetLink(AnswerBody):
-    """Sets a new password, once. It is shown only once."""
+    """A link to set a new password. It works once, and is sent only once."""
 
     user_id: str
     email: str

@@ -8,13 +8,14 @@ from pydantic import Field
 from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.protocol.base import AnswerBody, Page
 from comfyrelay.protocol.fields import OpenEnum, Reported
-from comfyrelay.protocol.progress import ToldProgress
+from comfyrelay.protocol.progress import ReportedProgress
 from comfyrelay.protocol.records import Registration, WorkerMachine
 
 
 class Gpu(AnswerBody):
-    """A ComfyUI with its GPU, named as in `progress.server`. Memory is in bytes, `load` is from 0 to 1. `on_gpu` is how
-    many ComfyUI share the GPU, `packing` why that many; `away` is why it cannot be used."""
+    """A ComfyUI with its GPU. `server` is its name, as in `progress.server`. Memory is in bytes, `load` is from 0 to 1.
+    `on_gpu` is the number of ComfyUI processes that share the GPU, and `packing` the reason for that number. `away` is
+    the reason why ComfyUI cannot be used, or null."""
 
     server: str | None = None
     name: str | None = None
@@ -28,7 +29,7 @@ class Gpu(AnswerBody):
 
 
 class WorkerJob(AnswerBody):
-    """A job that the worker has leased. With `is_prefetch` it may not have started yet."""
+    """A job that the worker has leased. `is_prefetch`: the worker may not have started it yet."""
 
     dispatch_id: int
     job_id: str
@@ -36,11 +37,11 @@ class WorkerJob(AnswerBody):
     workflow_slug: str
     leased_at: datetime
     is_prefetch: bool
-    progress: Annotated[ToldProgress | None, Reported]
+    progress: Annotated[ReportedProgress | None, Reported]
 
 
 class WorkerSummary(AnswerBody):
-    """`blocked` is the number of workflows that the worker currently gets no jobs of."""
+    """A worker. `blocked` is the number of workflows whose jobs the worker does not get, because they failed there."""
 
     worker_id: str
     display_name: str | None
@@ -64,13 +65,14 @@ class WorkerSummary(AnswerBody):
 
 
 class WorkerPage(Page[WorkerSummary]):
-    """`counts` is the number of workers in each state that match the other filters."""
+    """One page of workers. `counts` is the number of workers by state that match the other filters."""
 
     counts: dict[str, int]
 
 
 class WorkflowBlock(AnswerBody):
-    """`workflow_slug` is null if the workflow of the hash is no longer known."""
+    """A workflow whose jobs the worker does not get, because they failed there. `workflow_slug` is null if the workflow
+    was changed or deleted."""
 
     workflow_hash: str
     workflow_slug: str | None = None
@@ -78,15 +80,15 @@ class WorkflowBlock(AnswerBody):
     blocked_until: datetime | None
 
 
-class Loaded(AnswerBody):
-    """A workflow whose models the worker has in memory."""
+class LoadedWorkflow(AnswerBody):
+    """A workflow whose models the worker has loaded."""
 
     workflow_hash: str
     workflow_slug: str | None
 
 
-class Lack(AnswerBody):
-    """The missing requirements that keep the worker from jobs of a workflow."""
+class MissingForWorkflow(AnswerBody):
+    """A workflow whose jobs the worker does not get, because it is missing these node types and models."""
 
     workflow_hash: str
     workflow_slug: str | None
@@ -97,16 +99,16 @@ class Lack(AnswerBody):
 class WorkerDetails(WorkerSummary):
     workflow_slugs: list[str]
     blocks: list[WorkflowBlock]
-    loaded: list[Loaded]
-    lacks: list[Lack]
+    loaded: list[LoadedWorkflow]
+    lacks: list[MissingForWorkflow]
     registration: Registration
     machine: WorkerMachine | None
     capabilities: Annotated[dict[str, Any], Reported]
 
 
 class WorkerLogs(AnswerBody):
-    """The last lines of a worker's log, oldest first, each a JSON object as text. `received_at` is null until the
-    worker has sent them: an online worker of this version does so `within_seconds`."""
+    """The last lines of a worker's log, oldest first. Each line is a JSON object as text. `received_at` is null until
+    the worker has sent the lines; an online worker sends them `within_seconds`."""
 
     worker_id: str
     lines: list[str]
@@ -115,7 +117,7 @@ class WorkerLogs(AnswerBody):
 
 
 class RotatedToken(AnswerBody):
-    """The token is shown only once."""
+    """The new token of a worker. It is sent only once."""
 
     worker_id: str
     token: str

@@ -1,8 +1,8 @@
-"""Workers. They register themselves; none is created or assigned by hand."""
+"""Workers. They register themselves: none is created or assigned by hand."""
 
 from typing import Annotated
 
-from fastapi import Query, Response, status
+from fastapi import Query, Response
 
 from comfyrelay.domain.queue.states import Stage, WorkerState
 from comfyrelay.domain.queue.worker_order import WorkerSort
@@ -16,9 +16,9 @@ from comfyrelay.server.http.parameters import Limit, NumberCursor, TextFilter, W
 from comfyrelay.server.http.problems import error_responses
 
 router = admin_router("/workers")
-# A parked poll is released, and a worker with a job sends heartbeats at least this often.
+# A request for logs answers a parked poll, and a worker with a job sends heartbeats at least this often.
 LOGS_WITHIN_SECONDS = 30.0
-SORTS = f"{', '.join(WorkerSort)}; with `-` before it, the other way round"
+SORTS = f"{', '.join(WorkerSort)}; a leading `-` reverses the order"
 Sort = Annotated[str, Query(pattern=f"^-?({'|'.join(WorkerSort)})$", description=SORTS)]
 
 
@@ -34,9 +34,9 @@ async def list_workers(
     limit: Limit = 50,
     cursor: WorkerCursor = None,
 ) -> Answer[wire.WorkerPage]:
-    """Workers by name. `fleet` is the slug of a fleet. Each word of `search` must be part of an id, a name, a fleet, a
+    """List workers. `fleet` is the slug of a fleet. Each word of `search` must be part of an id, a name, a fleet, a
     GPU, a version or an assigned workflow. `counts` are by state, without the filter by state."""
-    found = await context.engine.workers.views.workers(
+    page = await context.engine.workers.views.workers(
         fleet_slug=fleet,
         stage=stage,
         state=state,
@@ -46,8 +46,8 @@ async def list_workers(
         cursor=cursor,
         limit=limit,
     )
-    items = [wire.WorkerSummary.of(item, item.worker) for item in found.items]
-    return Answer(data=wire.WorkerPage(items=items, next_cursor=found.next_cursor, counts=dict(found.counts)))
+    items = [wire.WorkerSummary.of(item, item.worker) for item in page.items]
+    return Answer(data=wire.WorkerPage(items=items, next_cursor=page.next_cursor, counts=dict(page.counts)))
 
 
 # A worker id may contain slashes, so it matches the rest of the path: longer paths come first.
@@ -55,25 +55,25 @@ async def list_workers(
 async def list_worker_audit_logs(
     worker_id: WorkerId, context: ContextOf, event: TextFilter = None, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.AuditEntry]]:
-    """The audit log of a worker, newest first, also after it has deregistered."""
+    """List the audit log of a worker, newest first, also after it has deregistered."""
     page = await context.engine.operations.inspection.audit_logs_of(worker_id, event=event, cursor=cursor, limit=limit)
     return page_of(page, wire.AuditEntry.of)
 
 
 @router.get("/{worker_id:path}/logs", responses={202: {"model": Answer[wire.WorkerLogs]}, **error_responses(404, 422)})
 async def worker_logs(worker_id: WorkerId, response: Response, context: ContextOf) -> Answer[wire.WorkerLogs]:
-    """The last lines of a worker's log. The request makes the worker send them: 202 until they have arrived. Poll every
-    few seconds."""
-    found = await context.engine.queue.worker_logs.read_last(worker_id)
-    if found.received_at is None:
-        response.status_code = status.HTTP_202_ACCEPTED
-    data = wire.WorkerLogs.of(found, worker_id=worker_id, within_seconds=LOGS_WITHIN_SECONDS)
-    return Answer(data=data, message="OK" if found.received_at else "The log was requested from the worker.")
+    """Get the last lines of a worker's log. The request makes the worker send them: 202 until they have arrived. Poll
+    every few seconds."""
+    logs = await context.engine.queue.worker_logs.read_last(worker_id)
+    if logs.received_at is None:
+        response.status_code = 202
+    data = wire.WorkerLogs.of(logs, worker_id=worker_id, within_seconds=LOGS_WITHIN_SECONDS)
+    return Answer(data=data, message="OK" if logs.received_at else "The log was requested from the worker.")
 
 
 @router.get("/{worker_id:path}", responses=error_responses(404, 422))
 async def get_worker(worker_id: WorkerId, context: ContextOf) -> Answer[wire.WorkerDetails]:
-    """A worker with its workflows, which follow from its fleet, its blocks, and its reported capabilities."""
+    """Get a worker with the workflows of its fleet, its blocks, and its reported capabilities."""
     return Answer(data=await _worker(context, worker_id))
 
 
@@ -87,7 +87,7 @@ async def approve_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) 
 
 @router.post("/{worker_id:path}/revoke", responses=error_responses(404, 422))
 async def revoke_worker(worker_id: WorkerId, context: ContextOf, admin: Admin) -> Answer[wire.WorkerDetails]:
-    """Revoke a worker. Its leases are requeued without penalty, and later reports for them are refused."""
+    """Revoke a worker. Its leases are requeued without penalty, and its later reports are refused."""
     await context.engine.workers.workers.set_approved(worker_id, is_approved=False, by=admin.id)
     context.forget_worker(worker_id)
     return Answer(data=await _worker(context, worker_id), message="Revoked.")
@@ -124,9 +124,11 @@ async def _worker(context: Context, worker_id: str) -> wire.WorkerDetails:
         blocks=[
             wire.WorkflowBlock.of(block, workflow_slug=view.slugs.get(block.workflow_hash)) for block in view.blocks
         ],
-        lacks=[wire.Lack.of(lack, workflow_slug=view.slugs.get(lack.workflow_hash)) for lack in view.lacks],
+        lacks=[
+            wire.MissingForWorkflow.of(lack, workflow_slug=view.slugs.get(lack.workflow_hash)) for lack in view.lacks
+        ],
         loaded=[
-            wire.Loaded(workflow_hash=warm_hash_, workflow_slug=view.slugs.get(warm_hash_))
+            wire.LoadedWorkflow(workflow_hash=warm_hash_, workflow_slug=view.slugs.get(warm_hash_))
             for warm_hash_ in view.worker.warm_hashes or ()
         ],
     )

@@ -1,26 +1,26 @@
 """Sign-in without a password: the first administrator, and password links."""
 
-from fastapi import Request, Response, status
+from fastapi import Request, Response
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer
-from comfyrelay.server.http.bodies import BodyRoute, anonymous_body
+from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.limits import address_of
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.user.accounts import signed_in
 
-router = Router(prefix="/api", tags=["account"], route_class=BodyRoute)
+router = Router(prefix="/api", tags=["account"])
 
 
-@router.get("/entry", responses=may_answer(503))
-async def entry(context: ContextOf) -> Answer[wire.Entry]:
-    """The kind of server and the ways to sign in, for visitors."""
+@router.get("/entry", responses=error_responses(503))
+async def entry(context: ContextOf) -> Answer[wire.SignInOptions]:
+    """Describe the server and the ways to sign in, for visitors."""
     settings = context.settings
     is_desk = context.owner is not None
-    data = wire.Entry(
+    data = wire.SignInOptions(
         is_desk=is_desk,
         stage=Stage(settings.stage),
         can_sign_up=settings.allow_registration and not is_desk,
@@ -30,7 +30,7 @@ async def entry(context: ContextOf) -> Answer[wire.Entry]:
     return Answer(data=data)
 
 
-@router.post("/setup", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))
+@router.post("/setup", status_code=201, responses=error_responses(403, 409, 422, 429, 503))
 @anonymous_body
 async def set_up(body: wire.Setup, request: Request, response: Response, context: ContextOf) -> Answer[wire.SignedIn]:
     """Create the first administrator with the code that the server printed, and sign in."""
@@ -41,16 +41,16 @@ async def set_up(body: wire.Setup, request: Request, response: Response, context
     return Answer(data=await signed_in(context, user, response), message="Welcome.")
 
 
-@router.post("/reset/check", responses=may_answer(403, 404, 422, 429, 503))
+@router.post("/reset/check", responses=error_responses(403, 404, 422, 429, 503))
 @anonymous_body
-async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetFor]:
-    """The account of a password link, while the link is valid."""
+async def check_reset(body: wire.ResetToken, request: Request, context: ContextOf) -> Answer[wire.ResetAccount]:
+    """Get the account of a password link, while the link is valid."""
     context.sign_ins.check(address_of(request))
     user = await context.engine.accounts.links.find_user(body.token)
-    return Answer(data=wire.ResetFor(email=user.email))
+    return Answer(data=wire.ResetAccount(email=user.email))
 
 
-@router.post("/reset", responses=may_answer(403, 404, 422, 429, 503))
+@router.post("/reset", responses=error_responses(403, 404, 422, 429, 503))
 @anonymous_body
 async def reset(
     body: wire.NewPassword, request: Request, response: Response, context: ContextOf

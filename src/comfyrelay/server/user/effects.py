@@ -3,60 +3,59 @@
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from fastapi import Query, Response, status
+from fastapi import Query, Response
 
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol import requirements as wire_missing
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.fields import LARGEST_ID
+from comfyrelay.protocol.fields import MAX_ID
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
-from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of
-from comfyrelay.services.catalogue.own_workflows import AddedWorkflow
 
-NO_FLEET = "No fleet runs it yet: an administrator maps it to one, or sets COMFYRELAY_DEFAULT_FLEET."
-router = Router(prefix="/api", tags=["effects"], route_class=BodyRoute)
+NO_FLEET = "No fleet runs it yet. An administrator must map it to one, or set COMFYRELAY_DEFAULT_FLEET."
+router = user_router("/api", "effects")
 
 
-@router.get("/effects", responses=may_answer(401, 422, 503))
+@router.get("/effects", responses=error_responses(422))
 async def effects(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Effect]]:
-    """The active effects."""
+    """List the active effects."""
     page = await context.engine.catalogue.library.effects(after_id=cursor or 0, limit=limit)
     covers = (await context.engine.jobs.recent.covers(user.tenant_id)).effects
-    return page_of(page, lambda each: _effect(each, covers.get(each.effect.id)))
+    return page_of(page, lambda offered: _effect(offered, covers.get(offered.effect.id)))
 
 
-@router.get("/effects/{slug}", responses=may_answer(401, 404, 422, 503))
+@router.get("/effects/{slug}", responses=error_responses(404, 422))
 async def effect(slug: SlugInPath, context: ContextOf, _user: CurrentUser) -> Answer[wire.Effect]:
-    """One effect with its inputs."""
+    """Get an effect with its inputs."""
     return Answer(data=_effect(await context.engine.catalogue.library.effect(slug=slug)))
 
 
-@router.get("/workflows", responses=may_answer(401, 422, 503))
+@router.get("/workflows", responses=error_responses(422))
 async def workflows(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Workflow]]:
-    """Your own workflows, newest first."""
+    """List your own workflows, newest first."""
     page = await context.engine.catalogue.own_workflows.page(user.tenant_id, before_id=cursor, limit=limit)
     covers = (await context.engine.jobs.recent.covers(user.tenant_id)).workflows
-    return page_of(page, lambda each: workflow_body(each, covers.get(each.id)))
+    return page_of(page, lambda workflow: workflow_body(workflow, covers.get(workflow.id)))
 
 
 @router.post(
     "/workflows",
-    status_code=status.HTTP_201_CREATED,
-    responses={200: {"model": Answer[wire.AddedWorkflow]}, **may_answer(401, 403, 409, 422, 503)},
+    status_code=201,
+    responses={200: {"model": Answer[wire.AddedWorkflow]}, **error_responses(403, 409, 422)},
 )
 @large_body(authenticate_user)
 async def create_workflow(
@@ -64,49 +63,52 @@ async def create_workflow(
 ) -> Answer[wire.AddedWorkflow]:
     """Add your own graph, in ComfyUI's API format or as its editor saves it. Submit jobs with its slug.
 
-    Without `properties`, every changeable value becomes one, with the types, ranges and choices of the workers' nodes.
-    Adding the same graph again returns the existing workflow with 200.
+    Without `properties`, every changeable value becomes a property, with the types, ranges and choices of the workers'
+    nodes. Adding the same graph again returns the existing workflow with 200.
 
-    An editor file can only be read with the definitions of its nodes. If no worker has some of them, it is refused;
-    with `wait_for_missing` it is stored as `waiting`, and read as soon as a worker has them.
+    An editor file can only be read with the definitions of its nodes. If no worker has some of them, it is refused.
+    With `wait_for_missing` it is stored as `waiting`, and read as soon as a worker has them.
     """
     added = await context.engine.catalogue.own_workflows.add(user.tenant_id, _new(body, body.graph))
     if not added.is_new:
-        response.status_code = status.HTTP_200_OK
-    workflow, read = added.workflow, added.imported
-    if read is None:
-        return _waiting(added)
-    missing = await context.engine.catalogue.availability.check_workflow(workflow, shows_names=user.is_admin)
-    remarks = [*filter(None, [read.remark]), *([] if added.has_fleet else [NO_FLEET])]
-    data = wire.AddedWorkflow.of(
-        workflow,
-        properties=inputs_of(workflow, {}),
-        graph=read.source_graph,
-        roles=read.roles,
-        positions=read.positions,
-        remarks=remarks,
-        waiting=None,
-        missing=_missing(missing),
-    )
-    return Answer(data=data, message=" ".join([_done(added), *remarks]))
+        response.status_code = 200
+    workflow, imported = added.workflow, added.imported
+    if imported is None:
+        fields: dict[str, Any] = {"properties": [], "graph": {}, "roles": {}, "positions": {}, **_waiting(workflow)}
+        remark = fields["waiting"]
+    else:
+        missing = await context.engine.catalogue.availability.check_workflow(workflow, shows_names=user.is_admin)
+        fields = {
+            "properties": inputs_of(workflow, {}),
+            "graph": imported.source_graph,
+            "roles": imported.roles,
+            "positions": imported.positions,
+            "waiting": None,
+            "missing": _missing(missing),
+        }
+        remark = imported.remark
+    remarks = [*filter(None, [remark]), *([] if added.has_fleet else [NO_FLEET])]
+    message = "Added." if added.is_new else f"You have this workflow already, as {workflow.name!r}."
+    data = wire.AddedWorkflow.of(workflow, **fields, remarks=remarks)
+    return Answer(data=data, message=" ".join([message, *remarks]))
 
 
-@router.get("/missing", responses=may_answer(401, 404, 409, 422, 503))
+@router.get("/missing", responses=error_responses(404, 409, 422))
 async def missing(
     context: ContextOf,
     user: CurrentUser,
-    effect_id: Annotated[int | None, Query(ge=0, le=LARGEST_ID)] = None,
+    effect_id: Annotated[int | None, Query(ge=0, le=MAX_ID)] = None,
     workflow_slug: Annotated[str | None, Query(max_length=200)] = None,
-) -> Answer[wire.Needed]:
-    """The missing requirements of an effect or your workflow, before any value is filled in."""
+) -> Answer[wire.RequirementCheck]:
+    """Get the missing requirements of an effect or your workflow, before you fill in any values."""
     target = await context.engine.jobs.resolve.find_target(
         user.tenant_id, effect_id=effect_id, workflow_slug=workflow_slug
     )
     found = await context.engine.catalogue.availability.check_workflow(target.workflow, shows_names=user.is_admin)
-    return Answer(data=wire.Needed(missing=_missing(found)))
+    return Answer(data=wire.RequirementCheck(missing=_missing(found)))
 
 
-@router.patch("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.patch("/workflows/{slug}", responses=error_responses(403, 404, 409, 422))
 @large_body(authenticate_user)
 async def change_workflow(
     slug: SlugInPath, body: wire.OwnWorkflowPatch, context: ContextOf, user: CurrentUser
@@ -118,15 +120,15 @@ async def change_workflow(
         sentences = ("Replaced.", *done.differences, done.imported.remark)
         return Answer(data=workflow_body(done.workflow), message=" ".join(filter(None, sentences)))
     if lone := body.model_fields_set - {"name", "graph"}:
-        raise InvalidInput(errors=dict.fromkeys(sorted(lone), "This describes a graph: send that, too."))
+        raise InvalidInput(errors=dict.fromkeys(sorted(lone), "This field describes a graph: send the graph, too."))
     if body.name is None:
         raise InvalidInput(errors={"name": "Send a name, or a graph."})
     return Answer(data=workflow_body(await own.rename(user.tenant_id, slug, body.name)), message="Renamed.")
 
 
-@router.delete("/workflows/{slug}", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.delete("/workflows/{slug}", responses=error_responses(403, 404, 409, 422))
 async def delete_workflow(slug: SlugInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Delete your workflow. It can no longer be run; existing jobs stay. 409 while one of them has not ended."""
+    """Delete your workflow. Existing jobs stay. 409 while one of them has not ended."""
     await context.engine.catalogue.own_workflows.remove(user.tenant_id, slug)
     return Answer(data=wire.Deleted(id=slug), message="Deleted.")
 
@@ -141,26 +143,15 @@ def _new(body: wire.NewWorkflow | wire.OwnWorkflowPatch, graph: Mapping[str, Any
 
 def workflow_body(workflow: WorkflowRecord, cover_url: str | None = None) -> wire.Workflow:
     properties = inputs_of(workflow, {})
-    return wire.Workflow.of(workflow, properties=properties, cover_url=cover_url, **_why_it_waits(workflow))
+    return wire.Workflow.of(workflow, properties=properties, cover_url=cover_url, **_waiting(workflow))
 
 
-def _waiting(added: AddedWorkflow) -> Answer[wire.AddedWorkflow]:
-    workflow, why = added.workflow, _why_it_waits(added.workflow)
-    remarks = [why["waiting"], *([] if added.has_fleet else [NO_FLEET])]
-    nothing: dict[str, Any] = {"properties": [], "graph": {}, "roles": {}, "positions": {}}
-    data = wire.AddedWorkflow.of(workflow, **nothing, **why, remarks=remarks)
-    return Answer(data=data, message=" ".join([_done(added), *remarks]))
-
-
-def _why_it_waits(workflow: WorkflowRecord) -> dict[str, Any]:
+def _waiting(workflow: WorkflowRecord) -> dict[str, Any]:
+    """Return the fields with the missing nodes of an editor file that cannot be read yet."""
     waiting = workflow.waits_for
     if waiting is None:
         return {"waiting": None}
     return {"waiting": waiting.text, "missing": wire_missing.Missing(text=waiting.text, items=waiting.missing)}
-
-
-def _done(added: AddedWorkflow) -> str:
-    return "Added." if added.is_new else f"You have this workflow already, as {added.workflow.name!r}."
 
 
 def _missing(missing: MissingRequirements | None) -> wire_missing.Missing | None:

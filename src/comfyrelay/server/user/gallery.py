@@ -3,7 +3,7 @@
 from datetime import date
 from typing import Annotated
 
-from fastapi import Depends, Query, status
+from fastapi import Depends, Query
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.clock import utc_now
@@ -13,21 +13,20 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
 from comfyrelay.services.gallery.collections import CollectionView
 from comfyrelay.services.gallery.listing import GalleryOutputView, GalleryQuery, OutputGroup
 from comfyrelay.storage.headers import content_disposition
 
-router = Router(prefix="/api", tags=["gallery"], route_class=BodyRoute)
-_SEARCH = "words, each of them in the prompt or another value, the label, the note, or the name of workflow or batch"
+router = user_router("/api", "gallery")
+_SEARCH = "words that must all occur in the values, the label, the note, or the name of the workflow or batch"
 _ZIP_HEADERS = {
     "Cache-Control": "no-store",
     "X-Content-Type-Options": "nosniff",
-    # keeps a proxy from buffering the whole zip
+    # Prevents a proxy from buffering the whole zip.
     "X-Accel-Buffering": "no",
 }
 
@@ -42,7 +41,9 @@ async def _query(
     collection: Annotated[str | None, Query(max_length=64, pattern=ID, description="its id")] = None,
     from_: Annotated[date | None, Query(alias="from", description="the first day")] = None,
     to: Annotated[date | None, Query(description="the last day")] = None,
-    tz: Annotated[str, Query(max_length=64, pattern=STORABLE, description="whose days: as Europe/Vienna")] = "UTC",
+    tz: Annotated[
+        str, Query(max_length=64, pattern=STORABLE, description="the time zone of the days, such as Europe/Vienna")
+    ] = "UTC",
 ) -> GalleryQuery:
     return GalleryQuery(
         search=q,
@@ -57,60 +58,65 @@ async def _query(
     )
 
 
-Wanted = Annotated[GalleryQuery, Depends(_query)]
-SomeIds = Annotated[
-    str, Query(max_length=6500, pattern=r"^[A-Za-z0-9_-]{1,64}(,[A-Za-z0-9_-]{1,64}){0,99}$", description="100 at most")
+Filter = Annotated[GalleryQuery, Depends(_query)]
+OutputIds = Annotated[
+    str,
+    Query(
+        max_length=6500,
+        pattern=r"^[A-Za-z0-9_-]{1,64}(,[A-Za-z0-9_-]{1,64}){0,99}$",
+        description="comma-separated, at most 100",
+    ),
 ]
 
 
-@router.get("/gallery", responses=may_answer(401, 422, 503))
+@router.get("/gallery", responses=error_responses(422))
 async def gallery(
     *,
-    wanted: Wanted,
+    filter_: Filter,
     context: ContextOf,
     user: CurrentUser,
     sort: GallerySort = GallerySort.NEWEST,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[wire.GalleryPage]:
-    """The outputs of your jobs by time."""
-    page = await context.engine.gallery.listing.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
+    """List the outputs of your jobs by time."""
+    page = await context.engine.gallery.listing.page(user.tenant_id, filter_, sort=sort, cursor=cursor, limit=limit)
     items = [_item(item) for item in page.listed.items]
     return Answer(data=wire.GalleryPage(items=items, next_cursor=page.listed.next_cursor, total=page.total))
 
 
-@router.get("/gallery/days", responses=may_answer(401, 422, 503))
-async def gallery_days(wanted: Wanted, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryDays]:
-    """The number of outputs per day, newest first, without empty days."""
-    found = await context.engine.gallery.listing.days(user.tenant_id, wanted)
+@router.get("/gallery/days", responses=error_responses(422))
+async def gallery_days(filter_: Filter, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryDays]:
+    """Count outputs per day, newest first, without empty days."""
+    found = await context.engine.gallery.listing.days(user.tenant_id, filter_)
     return Answer(data=wire.GalleryDays(days=[wire.GalleryDay(day=day, count=count) for day, count in found]))
 
 
-@router.get("/gallery/index", responses=may_answer(401, 422, 503))
+@router.get("/gallery/index", responses=error_responses(422))
 async def gallery_index(
     *,
-    wanted: Wanted,
+    filter_: Filter,
     context: ContextOf,
     user: CurrentUser,
     sort: GallerySort = GallerySort.NEWEST,
     by: Grouping = Grouping.DAY,
 ) -> Answer[wire.GalleryIndex]:
-    """The ids and aspect ratios of all matches in groups, for the layout of the whole grid."""
-    found = await context.engine.gallery.listing.index(user.tenant_id, wanted, by=by, sort=sort)
+    """List the ids and aspect ratios of all matches in groups, for the layout of the whole grid."""
+    found = await context.engine.gallery.listing.index(user.tenant_id, filter_, by=by, sort=sort)
     return Answer(data=wire.GalleryIndex(groups=[_group(group) for group in found.groups], total=found.total))
 
 
-@router.get("/gallery/items", responses=may_answer(401, 422, 503))
-async def gallery_items(ids: SomeIds, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryItems]:
-    """These outputs in this order, without missing ones."""
+@router.get("/gallery/items", responses=error_responses(422))
+async def gallery_items(ids: OutputIds, context: ContextOf, user: CurrentUser) -> Answer[wire.GalleryItems]:
+    """Get outputs by id, in the given order. Deleted outputs are left out."""
     listing = context.engine.gallery.listing
     found = await listing.by_ids(user.tenant_id, ids.split(","))
     views = await listing.views(user.tenant_id, list(found.values()))
     return Answer(data=wire.GalleryItems(items=[_item(view) for view in views]))
 
 
-@router.post("/gallery/marks", responses=may_answer(401, 403, 404, 422, 503))
-async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUser) -> Answer[wire.Marked]:
+@router.post("/gallery/marks", responses=error_responses(403, 404, 422))
+async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUser) -> Answer[wire.MarksChanged]:
     """Star, reject or annotate outputs, and add them to or remove them from a collection."""
     change = MarkChange(starred=body.starred, rejected=body.rejected, note=body.note)
     done = await context.engine.gallery.actions.mark(
@@ -119,7 +125,7 @@ async def mark_outputs(body: wire.NewMarks, context: ContextOf, user: CurrentUse
     return Answer(data=done)
 
 
-@router.post("/gallery/delete", responses=may_answer(401, 403, 422, 503))
+@router.post("/gallery/delete", responses=error_responses(403, 422))
 async def delete_outputs(
     body: wire.DeleteOutputs, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.DeletedOutputs]:
@@ -130,9 +136,9 @@ async def delete_outputs(
     return Answer(data=data, message=f"Deleted {len(data.deleted)} outputs, with {data.jobs} jobs{files}.")
 
 
-@router.post("/gallery/zip", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/gallery/zip", status_code=201, responses=error_responses(403, 404, 422))
 async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUser) -> Answer[wire.Zip]:
-    """A URL of a zip with these outputs, only for you. The download must start within 15 minutes."""
+    """Create a zip of outputs. Only you can download it, and must start within 15 minutes."""
     zip_id = await context.engine.gallery.zips.create(user, body.ids)
     return Answer(data=wire.Zip(url=f"{router.prefix}/gallery/zips/{zip_id}"))
 
@@ -145,33 +151,33 @@ async def make_zip(body: wire.ChosenOutputs, context: ContextOf, user: CurrentUs
             "description": "The zip",
             "content": {"application/zip": {"schema": {"type": "string", "format": "binary"}}},
         },
-        **may_answer(401, 404, 422, 503),
+        **error_responses(404, 422),
     },
 )
 async def download_zip(zip_id: IdInPath, context: ContextOf, user: CurrentUser) -> StreamingResponse:
-    """The zip, created while it is sent. A text file in it names missing outputs."""
-    pieces = await context.engine.gallery.zips.open(user, zip_id)
+    """Download a zip, which is created while it is sent. A text file in it names missing outputs."""
+    chunks = await context.engine.gallery.zips.open(user, zip_id)
     name = f"outputs-{utc_now():%Y-%m-%d-%H%M}.zip"
     return StreamingResponse(
-        pieces, media_type="application/zip", headers=_ZIP_HEADERS | {"Content-Disposition": content_disposition(name)}
+        chunks, media_type="application/zip", headers=_ZIP_HEADERS | {"Content-Disposition": content_disposition(name)}
     )
 
 
-@router.get("/collections", responses=may_answer(401, 503))
+@router.get("/collections")
 async def collections(context: ContextOf, user: CurrentUser) -> Answer[wire.Collections]:
-    """Your collections, by name."""
+    """List your collections by name."""
     found = await context.engine.gallery.collections.list_collections(user.tenant_id)
-    return Answer(data=wire.Collections(items=[_collection(each) for each in found]))
+    return Answer(data=wire.Collections(items=[_collection(view) for view in found]))
 
 
-@router.post("/collections", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 409, 422, 503))
+@router.post("/collections", status_code=201, responses=error_responses(403, 409, 422))
 async def create_collection(body: wire.NewCollection, context: ContextOf, user: CurrentUser) -> Answer[wire.Collection]:
     """Create a collection with a unique name."""
     made = await context.engine.gallery.collections.create(user.tenant_id, body.name)
-    return Answer(data=_collection(made), message="Made.")
+    return Answer(data=_collection(made), message="Created.")
 
 
-@router.patch("/collections/{collection_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.patch("/collections/{collection_id}", responses=error_responses(403, 404, 409, 422))
 async def rename_collection(
     collection_id: IdInPath, body: wire.NewCollection, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.Collection]:
@@ -180,11 +186,11 @@ async def rename_collection(
     return Answer(data=_collection(renamed), message="Renamed.")
 
 
-@router.delete("/collections/{collection_id}", responses=may_answer(401, 403, 404, 422, 503))
+@router.delete("/collections/{collection_id}", responses=error_responses(403, 404, 422))
 async def delete_collection(collection_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Delete a collection. Its outputs stay in the gallery."""
     await context.engine.gallery.collections.remove(user.tenant_id, collection_id)
-    return Answer(data=Deleted(id=collection_id), message="Deleted. What was in it is still in the gallery.")
+    return Answer(data=Deleted(id=collection_id), message="Deleted. Its outputs are still in the gallery.")
 
 
 def _item(view: GalleryOutputView) -> wire.GalleryItem:

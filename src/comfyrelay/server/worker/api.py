@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, TypeVar
 
-from fastapi import Header, HTTPException, Path, Request, Response, status
+from fastapi import Header, HTTPException, Path, Request, Response
 
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import Conflict, Forbidden, InvalidInput, NotFound, Unauthorized
@@ -28,32 +28,32 @@ from comfyrelay.services.queue.settle import Report, SettledOutput, Settlement, 
 from comfyrelay.wakeup import Wakeup
 
 T = TypeVar("T")
-# As proxies log it.
+# The status that proxies log for it.
 CLIENT_CLOSED_REQUEST = 499
-# A parked poll gets an empty response after this share of its time at the earliest.
-SHORTEST_SHARE = 0.5
+# A parked poll waits for a random share of its time, at least this one.
+MIN_WAIT_SHARE = 0.5
 # The response of EC2 at `dynamic/instance-identity/rsa2048`, without line breaks.
 IDENTITY_HEADER = "X-Instance-Identity"
 _BYTES = {"type": "string", "format": "binary"}
-router = Router(prefix="/api/worker", tags=["worker"])
+router = Router(prefix="/api/worker", tags=["worker"], responses=error_responses(401, 403, 422, 503))
 
 
-async def _with_fleet_secret(request: Request, context: Context) -> None:
-    """Check the secret; the body has the stage and the worker."""
-    _count_try(request, context)
+async def _authenticate_registration(request: Request, context: Context) -> None:
+    """Check the fleet secret or the identity document, before the body with stage and worker is read."""
+    _limit_rate(request, context)
     secret, owner = request.headers.get("X-Fleet-Secret", ""), context.owner
-    # compare all, so that the time reveals nothing
-    opened = [context.secrets.accepts(stage, secret) for stage in context.secrets.fleet]
+    # Compare all of them: the time must not reveal which one matched.
+    accepted = [context.secrets.accepts(stage, secret) for stage in context.secrets.fleet]
     is_own = owner is not None and owner.is_worker(secret)
-    if True in opened or is_own:
+    if True in accepted or is_own:
         return
     if secret or IDENTITY_HEADER not in request.headers:
         raise Unauthorized("The fleet secret is wrong.")
     context.engine.workers.identities.read(request.headers[IDENTITY_HEADER])
 
 
-def _count_try(request: Request, context: Context) -> None:
-    """Once per request, although the secret is compared before and after a large body is read."""
+def _limit_rate(request: Request, context: Context) -> None:
+    """Count each request once, although its secret is compared before and after a large body is read."""
     if not hasattr(request.state, "is_counted"):
         context.registrations.check(address_of(request))
         request.state.is_counted = True
@@ -61,10 +61,10 @@ def _count_try(request: Request, context: Context) -> None:
 
 @router.post(
     "/register",
-    status_code=status.HTTP_201_CREATED,
-    responses={200: {"model": Answer[wire.WouldRegister]}, **error_responses(401, 403, 404, 409, 422, 429, 503)},
+    status_code=201,
+    responses={200: {"model": Answer[wire.WouldRegister]}, **error_responses(404, 409, 429)},
 )
-@large_body(_with_fleet_secret)
+@large_body(_authenticate_registration)
 async def register(
     body: wire.RegisterRequest,
     request: Request,
@@ -74,9 +74,9 @@ async def register(
     x_fleet_secret: Annotated[str, Header()] = "",
     x_instance_identity: Annotated[str, Header()] = "",
 ) -> Answer[wire.WouldRegister] | Answer[wire.Registered]:
-    """Join a fleet, with its secret, or as an EC2 instance with its identity document. The token is shown only once; a
+    """Join a fleet with its secret, or as an EC2 instance with its identity document. The token is shown only once. A
     worker that missed it registers again with the same `registration_key`. A dry run registers nothing."""
-    _count_try(request, context)
+    _limit_rate(request, context)
     is_own = _is_own_worker(context, body.worker_id, x_fleet_secret)
     identity = None
     if x_instance_identity and not x_fleet_secret:
@@ -84,14 +84,14 @@ async def register(
         context.engine.workers.identities.require(identity, worker_id=body.worker_id, stage=body.stage)
     elif not is_own and not context.secrets.accepts(body.stage, x_fleet_secret):
         raise Unauthorized("The fleet secret is wrong for this stage.")
-    if body.protocol < wire.OLDEST_PROTOCOL:
+    if body.protocol < wire.MIN_PROTOCOL:
         raise InvalidInput(errors={"protocol": _too_old(body.protocol)})
     await context.engine.workers.instances.check(body.worker_id)
     if body.dry_run:
-        response.status_code = status.HTTP_200_OK
+        response.status_code = 200
         return Answer(data=await _try_to_register(context, body), message="Nothing was registered.")
     if is_own:
-        # the desk's worker may have lost its token; its leases under the old token end
+        # The desk's worker may have lost its token. Its leases under the old token end.
         with suppress(NotFound):
             await context.engine.workers.workers.deregister(body.worker_id, reason="registered again")
         context.forget_worker(body.worker_id)
@@ -109,18 +109,19 @@ async def register(
     return Answer(data=data, message="Registered.")
 
 
-@router.post("/poll", responses=error_responses(401, 403, 422, 503))
+@router.post("/poll")
 @large_body(authenticate_worker)
 async def poll(
     body: wire.PollRequest, request: Request, context: ContextOf, worker: PollingWorker
 ) -> Answer[wire.PollAnswer]:
-    """Request a job; with `wait_seconds`, wait for one. The same `request_id` gets the same lease while it is valid."""
+    """Request a job, and wait for one up to `wait_seconds`. The same `request_id` gets the same lease while it is
+    valid."""
     if body.worker_id != worker.worker_id:
         raise Forbidden("This token belongs to another worker.")
-    if worker.protocol < wire.OLDEST_PROTOCOL:
-        # the server is newer than its registration; the worker may still finish its leases
+    if worker.protocol < wire.MIN_PROTOCOL:
+        # The server was updated after the registration. The worker may still finish its leases.
         raise Unauthorized(_too_old(worker.protocol))
-    wish = LeaseRequest(
+    lease_request = LeaseRequest(
         **body.fields(but=("worker_id", "warm_workflow_hashes", "capabilities", "devices", "wait_seconds")),
         worker_id=worker.worker_id,
         warm_workflow_hashes=frozenset(body.warm_workflow_hashes),
@@ -133,37 +134,32 @@ async def poll(
         context.forget_worker(worker.worker_id)
     if body.capabilities is not None:
         await context.engine.workers.workers.note_capabilities(worker, body.capabilities)
-    wait_seconds = 0.0 if context.stopping.is_set() else _spread(min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS))
+    wait_seconds = 0.0 if context.stopping.is_set() else _randomize(min(body.wait_seconds, wire.MAX_WAIT_SECONDS))
     logs = context.engine.queue.worker_logs
     wants_logs = logs.should_request(worker.worker_id)
-    answer = await _unless_gone(request, _lease(context, wish, 0.0 if wants_logs else wait_seconds))
-    is_looked_at = wants_logs or logs.should_request(worker.worker_id)
-    data = answer.model_copy(update={"wants_logs": is_looked_at})
+    answer = await _cancel_on_disconnect(request, _lease(context, lease_request, 0.0 if wants_logs else wait_seconds))
+    data = answer.model_copy(update={"wants_logs": wants_logs or logs.should_request(worker.worker_id)})
     return Answer(data=data, message="Here is a job." if answer.job else "There is no job.")
 
 
-@router.post("/heartbeat", responses=error_responses(401, 403, 404, 422, 503))
+@router.post("/heartbeat", responses=error_responses(404))
 @large_body(authenticate_worker)
 async def heartbeat(
     body: wire.HeartbeatRequest, request: Request, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.HeartbeatAnswer]:
-    """Extend a lease, and get stop requests; with `wait_seconds`, wait for one."""
-    given = Heartbeat(
-        dispatch_id=body.dispatch_id,
-        lease_token=body.lease_token,
-        progress=body.progress,
-        logs=body.logs,
-        worker_id=worker.worker_id,
+    """Extend a lease, and wait for a stop request up to `wait_seconds`."""
+    beat = Heartbeat(
+        **body.fields(but=("wait_seconds", "fresh_urls", "preview_seconds", "devices")), worker_id=worker.worker_id
     )
     _note_devices(context, worker, body.devices)
-    wait_seconds = min(body.wait_seconds, wire.LONGEST_WAIT_SECONDS)
-    # before the first check, so that no signal is missed between it and the wait
+    wait_seconds = min(body.wait_seconds, wire.MAX_WAIT_SECONDS)
+    # Watch before the first check, so that no signal is missed between it and the wait.
     logs = context.engine.queue.worker_logs
     with context.engine.queue.stop_requests.watching(body.dispatch_id) as wakeup, logs.waking(worker.worker_id, wakeup):
-        answer = await context.engine.queue.heartbeats.beat(given)
+        answer = await context.engine.queue.heartbeats.beat(beat)
         if answer.stop is None and wait_seconds > 0 and not context.stopping.is_set():
             await _wait(context, request, body, wakeup, wait_seconds)
-            answer = await context.engine.queue.heartbeats.beat(replace(given, progress=None, logs=()))
+            answer = await context.engine.queue.heartbeats.beat(replace(beat, progress=None, logs=()))
     urls = await context.engine.queue.lease_payloads.fresh_urls(
         body.dispatch_id, body.lease_token, at_once=body.fresh_urls
     )
@@ -177,14 +173,14 @@ async def _wait(
 ) -> None:
     """Wait for a stop request, or for a new viewer of previews."""
     if body.preview_seconds is None:
-        await _unless_gone(request, wakeup.wait(seconds))
+        await _cancel_on_disconnect(request, wakeup.wait(seconds))
         return
     previews = context.engine.queue.previews
     job_id = (await context.engine.queue.lease_payloads.of_lease(body.dispatch_id, body.lease_token)).job_id
-    # one wakeup for both, and before the check
+    # Register the wakeup before the check, so that no viewer is missed.
     with previews.waking(job_id, wakeup):
         patience = previews.patience(job_id, sends_for=body.preview_seconds)
-        await _unless_gone(request, wakeup.wait(min(seconds, patience)))
+        await _cancel_on_disconnect(request, wakeup.wait(min(seconds, patience)))
 
 
 async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, Any]:
@@ -197,20 +193,22 @@ async def _preview(context: Context, body: wire.HeartbeatRequest) -> dict[str, A
     return {"preview_url": offer.url, "preview_headers": offer.headers, "preview_seconds": offer.seconds}
 
 
-@router.post("/complete", responses=error_responses(401, 403, 404, 422, 503))
+@router.post("/complete", responses=error_responses(404))
 @large_body(authenticate_worker)
 async def complete(body: wire.CompleteRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """Complete the job; its output is uploaded. 422 if the output is missing or unreadable: the lease stays valid."""
-    # the worker does not choose the file extension
+    """Complete a job after its output was uploaded. If the output is missing or unreadable, the response is 422 and the
+    lease stays valid."""
+    # The worker does not choose the file extension.
     output = SettledOutput(**dict(body.output), extension="", sent=body.output.sent) if body.output else None
     report = _report(context, worker, body, Verb.COMPLETE, output=output, provider_job_id=body.provider_job_id)
     return _settled(await context.engine.queue.outputs.complete(report))
 
 
-@router.post("/fail", responses=error_responses(401, 403, 404, 422, 503))
+@router.post("/fail", responses=error_responses(404))
 @large_body(authenticate_worker)
 async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """Fail the job; final without a `fault`. With the fault `worker` it is retried elsewhere, if attempts are left."""
+    """Fail a job. With the fault `worker` it is retried on another worker, if it has attempts left. Without a `fault`
+    the failure is final."""
     return await _settle(
         context,
         worker,
@@ -224,26 +222,26 @@ async def fail(body: wire.FailRequest, context: ContextOf, worker: CurrentWorker
     )
 
 
-@router.post("/requeue", responses=error_responses(401, 403, 404, 422, 503))
+@router.post("/requeue", responses=error_responses(404))
 @large_body(authenticate_worker)
 async def requeue(body: wire.RequeueRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.SettledAnswer]:
-    """Return a job without penalty: the machine shuts down, or the server requested it."""
+    """Return a job without penalty, because the machine shuts down or the server requested it."""
     return await _settle(context, worker, body, Verb.REQUEUE, reason=body.reason)
 
 
-@router.post("/definitions", responses=error_responses(401, 403, 422, 503))
+@router.post("/definitions")
 async def has_definitions(
-    body: wire.HasDefinitions, context: ContextOf, worker: CurrentWorker
+    body: wire.DefinitionsQuery, context: ContextOf, worker: CurrentWorker
 ) -> Answer[wire.KnownDefinitions]:
     """Report the hash of the node definitions. The response says whether to send them."""
     is_known = await context.engine.catalogue.node_definitions.register(worker.worker_id, body.sha256)
-    message = "They are known." if is_known else "They are not known here: send them."
+    message = "They are known." if is_known else "They are unknown: send them."
     return Answer(data=wire.KnownDefinitions(is_known=is_known), message=message)
 
 
 @router.put(
     "/definitions/{sha256}",
-    responses=error_responses(401, 403, 408, 413, 422, 503),
+    responses=error_responses(408, 413),
     openapi_extra={"requestBody": {"content": {"application/octet-stream": {"schema": _BYTES}}, "required": True}},
 )
 @large_body(authenticate_worker)
@@ -257,14 +255,14 @@ async def send_definitions(
     return Answer(data=wire.KnownDefinitions(is_known=True), message="Stored.")
 
 
-@router.post("/logs", responses=error_responses(401, 403, 422, 503))
-async def send_logs(body: wire.LogsRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.KeptLogs]:
+@router.post("/logs")
+async def send_logs(body: wire.LogsRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.StoredLogs]:
     """Send the last lines of the worker's log, after a response has requested them."""
     await context.engine.queue.worker_logs.store(worker.worker_id, body.lines)
-    return Answer(data=wire.KeptLogs(lines=len(body.lines)), message="Thank you.")
+    return Answer(data=wire.StoredLogs(lines=len(body.lines)), message="Thank you.")
 
 
-@router.post("/deregister", responses=error_responses(401, 403, 404, 422, 503))
+@router.post("/deregister", responses=error_responses(404))
 async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: CurrentWorker) -> Answer[wire.Released]:
     """Leave the fleet. Leases that are still held are requeued."""
     released = await context.engine.workers.workers.deregister(worker.worker_id, reason=body.reason)
@@ -274,17 +272,17 @@ async def deregister(body: wire.DeregisterRequest, context: ContextOf, worker: C
 
 def _note_devices(context: Context, worker: Worker, devices: list[wire.Device] | None) -> None:
     if devices is not None:
-        told = [device.model_dump(exclude_none=True) for device in devices]
-        context.engine.workers.slots.note(worker.worker_id, told)
+        reports = [device.model_dump(exclude_none=True) for device in devices]
+        context.engine.workers.slots.note(worker.worker_id, reports)
 
 
 def _is_own_worker(context: Context, worker_id: str, secret: str) -> bool:
-    """Whether it is a worker in this process. No other worker may use their names."""
+    """Whether this is a worker of the desk itself. Raises `Conflict` for another worker with its name."""
     owner = context.owner
     if owner is None or worker_id not in owner.worker_ids:
         return False
     if not owner.is_worker(secret):
-        raise Conflict(f"The worker {worker_id!r} is the desk's own.")
+        raise Conflict(f"The name {worker_id!r} is reserved for the desk's own worker.")
     return True
 
 
@@ -301,11 +299,11 @@ async def _try_to_register(context: Context, body: wire.RegisterRequest) -> wire
     )
 
 
-async def _lease(context: Context, wish: LeaseRequest, wait_seconds: float) -> wire.PollAnswer:
+async def _lease(context: Context, lease_request: LeaseRequest, wait_seconds: float) -> wire.PollAnswer:
     try:
-        leased = await context.engine.queue.polls.poll(wish, wait_seconds=wait_seconds)
+        leased = await context.engine.queue.polls.poll(lease_request, wait_seconds=wait_seconds)
     except (Unauthorized, Forbidden):
-        context.forget_worker(wish.worker_id)
+        context.forget_worker(lease_request.worker_id)
         raise
     if not leased:
         return wire.PollAnswer()
@@ -313,16 +311,16 @@ async def _lease(context: Context, wish: LeaseRequest, wait_seconds: float) -> w
     return wire.PollAnswer(job=job, more_waiting=leased[0].more_waiting)
 
 
-def _spread(wait_seconds: float) -> float:
-    """Slightly less, at random, so that workers that started together do not keep polling together."""
-    return wait_seconds * random.uniform(SHORTEST_SHARE, 1)
+def _randomize(wait_seconds: float) -> float:
+    """Shorten the wait at random, so that workers that started together do not keep polling together."""
+    return wait_seconds * random.uniform(MIN_WAIT_SHARE, 1)
 
 
 async def _settle(
     context: Context, worker: Worker, body: wire.EndOfLease, verb: Verb, **more: Any
 ) -> Answer[wire.SettledAnswer]:
     report = _report(context, worker, body, verb, **more)
-    # the decision is final once the queue has it; the shard is updated after the response
+    # The decision is final once the queue has it. The shard is updated after the response.
     return _settled(await context.engine.queue.settle.report(report, wait_for_tenant=False))
 
 
@@ -340,30 +338,29 @@ def _settled(settlement: Settlement) -> Answer[wire.SettledAnswer]:
     return Answer(data=wire.SettledAnswer(status=settlement.status), message=f"The job is {settlement.status}.")
 
 
-async def _unless_gone(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Run a long operation; if the caller disconnects, stop and undo it."""
-    doing = asyncio.create_task(work)
-    gone = asyncio.create_task(_hung_up(request))
+async def _cancel_on_disconnect(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Run a long operation, and cancel it if the caller disconnects."""
+    task = asyncio.create_task(work)
+    disconnected = asyncio.create_task(_wait_for_disconnect(request))
     try:
-        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
     finally:
-        gone.cancel()
-        if not doing.done():
-            doing.cancel()
-    await asyncio.wait({doing})
-    if doing.cancelled():
-        # the caller has disconnected
-        raise HTTPException(CLIENT_CLOSED_REQUEST, "The caller hung up.")
-    return doing.result()
+        disconnected.cancel()
+        if not task.done():
+            task.cancel()
+    await asyncio.wait({task})
+    if task.cancelled():
+        raise HTTPException(CLIENT_CLOSED_REQUEST, "The caller has disconnected.")
+    return task.result()
 
 
-async def _hung_up(request: Request) -> None:
+async def _wait_for_disconnect(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass
 
 
 def _too_old(protocol: int) -> str:
     return (
-        f"This worker is too old: it uses version {protocol} of the protocol, and the oldest that this server supports "
-        f"is {wire.OLDEST_PROTOCOL}. Update the worker."
+        f"This worker is too old: it uses protocol version {protocol}, and this server requires at least version "
+        f"{wire.MIN_PROTOCOL}. Update the worker."
     )

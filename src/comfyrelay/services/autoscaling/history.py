@@ -12,7 +12,7 @@ from comfyrelay.store.central.autoscaling.history import PastJobRow
 from comfyrelay.store.central.queue import dispatches
 
 AT_ONCE = 1000
-LARGEST_ID = 2**63 - 1
+MAX_ID = 2**63 - 1
 
 
 class History:
@@ -21,7 +21,7 @@ class History:
 
     async def done(self, stage: Stage, slug: str, *, days: float) -> AsyncIterator[PastJobRow]:
         """Completed jobs of the fleet's workflows, newest first, one page per transaction."""
-        before = LARGEST_ID
+        before = MAX_ID
         while True:
             async with self._databases.central.read() as tx:
                 fleet = await catalogue.fleet(tx, stage=stage, slug=slug)

@@ -9,7 +9,7 @@ from typing import Any
 from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, input_texts, load_graph, replace_placeholders
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.errors import GraphError, TooLarge
-from comfyrelay.protocol.fields import LONGEST_NAME, LONGEST_TEXT
+from comfyrelay.protocol.fields import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
 from comfyrelay.storage.objects import ObjectStore
 
 MAX_CACHED_GRAPHS = 256
@@ -34,8 +34,8 @@ class Graphs:
     def check_texts(self, graph: Graph) -> None:
         """Apply the limits of request bodies to a converted graph: a conversion may copy texts or make them names."""
         for node_id, node in graph.items():
-            if any(len(name) > LONGEST_NAME for name in (node_id, node["class_type"], *node["inputs"])):
-                raise GraphError(f"The graph contains a name of more than {LONGEST_NAME} characters.")
+            if any(len(name) > MAX_NAME_LENGTH for name in (node_id, node["class_type"], *node["inputs"])):
+                raise GraphError(f"The graph contains a name of more than {MAX_NAME_LENGTH} characters.")
         length = 0
         pending: list[Any] = [graph]
         while pending:
@@ -47,8 +47,8 @@ class Graphs:
                 pending.extend(value)
             elif isinstance(value, str):
                 length += len(value)
-                if len(value) > LONGEST_TEXT:
-                    raise GraphError(f"The graph contains a text of more than {LONGEST_TEXT} characters.")
+                if len(value) > MAX_TEXT_LENGTH:
+                    raise GraphError(f"The graph contains a text of more than {MAX_TEXT_LENGTH} characters.")
                 if length > MAX_BYTES:
                     raise TooLarge(f"The texts of a graph may have at most {MAX_BYTES} characters in total.")
 

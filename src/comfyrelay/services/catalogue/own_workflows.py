@@ -10,6 +10,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph, replace_placeholders
 from comfyrelay.comfyui.graphs.policy import GraphPolicy
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.domain.properties import ASSET_TYPES, describe_changes
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import WaitingForNodes, WorkflowRecord
@@ -23,13 +24,12 @@ from comfyrelay.errors import (
     TooLarge,
 )
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.protocol.fields import LONGEST_NAME
+from comfyrelay.protocol.fields import MAX_NAME_LENGTH
 from comfyrelay.services.catalogue.graph_import import GraphImporter, ImportedWorkflow, WorkflowImport
 from comfyrelay.services.catalogue.reader_threads import ReaderThreads
 from comfyrelay.services.catalogue.workflows import Workflows
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed, listed
-from comfyrelay.settings import ENV_PREFIX
+from comfyrelay.services.paging import ResultPage, make_page
 from comfyrelay.store.central import catalogue, library, tenants
 from comfyrelay.store.database import Tx
 
@@ -119,11 +119,11 @@ class OwnWorkflows:
             has_fleet = await library.has_fleet(tx, made.id)
         return AddedWorkflow(workflow=made, imported=imported, is_new=made.slug == slug, has_fleet=has_fleet)
 
-    async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> Listed[WorkflowRecord]:
+    async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> ResultPage[WorkflowRecord]:
         """Newest first."""
         async with self._databases.central.read() as tx:
             found = await library.own_workflows(tx, tenant_id, before_id=before_id, limit=limit + 1)
-        return listed(found, lambda each: each.id, limit=limit)
+        return make_page(found, limit=limit)
 
     async def rename(self, tenant_id: str, slug: str, name: str) -> WorkflowRecord:
         await self._own(tenant_id, slug)
@@ -173,8 +173,8 @@ class OwnWorkflows:
     def _pending_values(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
         """Values of a pending workflow. Refuse nodes that the policy never allows."""
         for node_type_ in node_types:
-            if len(node_type_) > LONGEST_NAME:
-                raise GraphError(f"The workflow contains a name of more than {LONGEST_NAME} characters.")
+            if len(node_type_) > MAX_NAME_LENGTH:
+                raise GraphError(f"The workflow contains a name of more than {MAX_NAME_LENGTH} characters.")
             if (why := self._policy.why_not(node_type_)) is not None:
                 raise GraphNotAllowed(f"Your workflows may not use the node {node_type_}: {why}.")
         return {

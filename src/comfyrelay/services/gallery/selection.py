@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from comfyrelay.domain.bulk import BulkAction, BulkResult
 from comfyrelay.domain.gallery import MarkChange
 from comfyrelay.errors import NotFound
-from comfyrelay.protocol.gallery import Marked
+from comfyrelay.protocol.gallery import MarksChanged
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.bulk import BulkActions
 from comfyrelay.services.transactions import TransactionStep
@@ -37,7 +37,7 @@ class OutputActions:
         *,
         add_to: str | None = None,
         remove_from: str | None = None,
-    ) -> Marked:
+    ) -> MarksChanged:
         """Mark outputs and change collections in one transaction."""
 
         async def work(tx: Tx) -> list[str]:
@@ -55,7 +55,7 @@ class OutputActions:
             return found
 
         found = set(await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work))
-        return Marked(changed=len(found), missing=_missing(ids, found))
+        return MarksChanged(changed=len(found), missing=_missing(ids, found))
 
     async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletionResult:
         """Delete the jobs that made these outputs, with their logs and all their outputs."""

@@ -6,7 +6,7 @@ from enum import StrEnum
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.errors import ComfyRelayError, ConfigurationError
-from comfyrelay.protocol.admin.operations import StorageTried
+from comfyrelay.protocol.admin.operations import StorageCheckPart
 from comfyrelay.storage.objects import ObjectStore, SignedUpload
 
 FOLDER = "checks"
@@ -29,7 +29,7 @@ class Part(StrEnum):
 class StorageCheckResult:
     """`upload` and `download_url` let the browser check its own access."""
 
-    tried: Sequence[StorageTried]
+    tried: Sequence[StorageCheckPart]
     upload: SignedUpload | None
     download_url: str | None
 
@@ -53,7 +53,7 @@ class StorageChecks:
             download_url=await self._objects.sign_download(path, ttl_seconds=URL_SECONDS),
         )
 
-    async def _tried(self) -> AsyncIterator[StorageTried]:
+    async def _tried(self) -> AsyncIterator[StorageCheckPart]:
         path = f"{FOLDER}/{new_id()}.txt"
         steps: dict[Part, Callable[[], Awaitable[None]]] = {
             Part.WRITE: lambda: self._objects.put(path, CONTENT),
@@ -65,10 +65,10 @@ class StorageChecks:
             try:
                 await work()
             except ComfyRelayError as error:
-                yield StorageTried(part=part, problem=error.detail)
+                yield StorageCheckPart(part=part, problem=error.detail)
                 # later checks depend on this one
                 return
-            yield StorageTried(part=part, problem=None)
+            yield StorageCheckPart(part=part, problem=None)
 
     async def _read(self, path: str) -> None:
         if await self._objects.get(path) != CONTENT:

@@ -11,7 +11,7 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import relay_now
 
-LARGEST_ID = 2**63 - 1
+MAX_ID = 2**63 - 1
 _DECISION = [s.c[name] for name in ScalingDecision.__dataclass_fields__]
 
 
@@ -27,7 +27,7 @@ async def note_outcome(tx: Tx, decision_id: int, outcome: Mapping[str, Any]) -> 
 def newest_query(fleet_id: int, *, before_id: int | None, limit: int) -> Select[Any]:
     """Compare and order by the columns of the index. With a plain condition on the fleet, the planner may scan the
     decisions of all fleets by id."""
-    before = LARGEST_ID if before_id is None else before_id
+    before = MAX_ID if before_id is None else before_id
     return (
         select(*_DECISION)
         .where(tuple_(s.c.fleet_id, s.c.id) < tuple_(fleet_id, before), s.c.fleet_id >= fleet_id)

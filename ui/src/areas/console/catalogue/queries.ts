@@ -12,7 +12,7 @@ type Schemas = components["schemas"];
 
 export type Effect = Schemas["EffectDetails"];
 export type Fleet = Schemas["Fleet"];
-export type Validated = Schemas["Validated"];
+export type Validated = Schemas["WorkflowValidation"];
 export type WorkerCheck = Schemas["WorkerCheck"];
 export type Summary = Omit<Schemas["WorkflowSummary"], "properties"> & { properties: Property[] };
 export type Workflow = Summary & { graph: Graph; warnings: string[] };
