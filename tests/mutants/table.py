@@ -367,7 +367,7 @@ MUTANTS = (
     Mutant(
         name="burst: the budget is ignored",
         file="domain/autoscaling/burst.py",
-        old="self._spent + cost <= self._money.limit_micros",
+        old="after.spent_micros <= self.limit_micros",
         new="True",
         tests="tests/unit/domain/test_burst.py",
         only="no_limit_of_money",
@@ -375,7 +375,7 @@ MUTANTS = (
     Mutant(
         name="burst: no budget is required",
         file="domain/autoscaling/burst.py",
-        old=" or not purse.has_limit(job)",
+        old=" or not budget.has_limit(job)",
         new="",
         tests="tests/unit/domain/test_burst.py",
         only="without_a_limit",
@@ -487,7 +487,7 @@ MUTANTS = (
     Mutant(
         name="gpus: jobs share one regardless of their memory",
         file="comfyui/pool/gpu_memory.py",
-        old="+ self._most((*member.buckets, bucket), gpu) <= usable",
+        old="+ self._largest_need((*member.buckets, bucket), gpu) <= usable",
         new=">= 0",
         tests="tests/integration/comfyui/pool/test_gpus.py",
         only="fills_the_gpu or never_exceed_its_memory",
@@ -495,7 +495,7 @@ MUTANTS = (
     Mutant(
         name="gpus: later jobs take the memory that an earlier one waits for",
         file="comfyui/pool/scheduler.py",
-        old="                kept.add(self._gpu_for(bucket, first, roster))",
+        old="                reserved.add(self._awaited_gpu(bucket, full_gpu, roster))",
         new="                pass",
         tests="tests/integration/comfyui/pool/test_gpus.py",
         only="not_starved_by_small_ones",
@@ -503,7 +503,7 @@ MUTANTS = (
     Mutant(
         name="gpus: a large job waits for another GPU in each turn",
         file="comfyui/pool/scheduler.py",
-        old="        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_paused}:",
+        old="        if self._awaited.get(bucket) not in {member.gpu for member in able if not member.is_paused}:",
         new="        if True:",
         tests="tests/integration/comfyui/pool/test_gpus.py",
         only="large_job_waits_for_one_gpu",

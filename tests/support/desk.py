@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.client import Client, Job
-from comfyrelay.comfyui.pool.member import MemberTimings
+from comfyrelay.comfyui.pool.members import MemberTimings
 from comfyrelay.desk.composition.first_start import create_initial_data, single_user_settings
 from comfyrelay.desk.desk import Desk, DeskReady
 from comfyrelay.desk.settings import DeskSettings

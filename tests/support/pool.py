@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.pool import Bucket, EventStream, MemberTimings, PoolEvent, Ticket, WorkflowPool
+from comfyrelay.comfyui.pool.members import Member
 from comfyrelay.simulator import Simulator
 
 E = TypeVar("E", bound=PoolEvent)
@@ -42,6 +43,19 @@ def ticket(number: int, *, workflow: str = "w", priority: int = 0, bucket: Bucke
         created_at=NOW,
         priority=priority,
         **more,
+    )
+
+
+def member(client_id: str, *, server: Any = None, gpu: str | None = None, comfyui: Any = None) -> Member:
+    """A server of a pool that is not watched."""
+    return Member(
+        client_id,
+        server,
+        is_owned=False,
+        timings=QUICK,
+        on_change=lambda _member, _reason: None,
+        gpu=gpu,
+        comfyui=comfyui,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from comfyrelay.comfyui.pool.member import MemberTimings
+from comfyrelay.comfyui.pool.members import MemberTimings
 from comfyrelay.comfyui.processes.supervisor import Timings
 from comfyrelay.errors import NotFound, NotStarted
 from comfyrelay.worker.comfyui import servers as servers_module

@@ -1,5 +1,6 @@
 """Run graphs on several ComfyUI servers: one queue, failover between servers, and events from all of them."""
 
+from comfyrelay.comfyui.pool.bus import EventStream
 from comfyrelay.comfyui.pool.events import (
     ClientBlockedWorkflow,
     ClientState,
@@ -22,13 +23,12 @@ from comfyrelay.comfyui.pool.events import (
     PoolReady,
 )
 from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, FailureVerdict, SmartFailover
-from comfyrelay.comfyui.pool.job import PoolJob
-from comfyrelay.comfyui.pool.member import MemberTimings
+from comfyrelay.comfyui.pool.jobs import PoolJob
+from comfyrelay.comfyui.pool.members import MemberTimings
 from comfyrelay.comfyui.pool.pool import WorkflowPool
-from comfyrelay.comfyui.pool.queue import JobOutcome, MemoryQueue, PoolJobStatus, QueueAdapter, StoredJobs
-from comfyrelay.comfyui.pool.sqlite_queue import SqliteQueue
+from comfyrelay.comfyui.pool.queues.queue import JobOutcome, MemoryQueue, PoolJobStatus, QueueAdapter, StoredJobs
+from comfyrelay.comfyui.pool.queues.sqlite import SqliteQueue
 from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
-from comfyrelay.comfyui.pool.streams import EventStream
 from comfyrelay.comfyui.pool.ticket import Bucket, JobOptions, Ticket
 from comfyrelay.domain.queue.blocks import Block
 

@@ -2,24 +2,91 @@
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable
+from collections import OrderedDict, deque
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, Self, TypeVar
 from weakref import WeakKeyDictionary
 
 import structlog
 
-from comfyrelay.comfyui.pool.events import EVENT_CLASSES, PoolEvent
-from comfyrelay.comfyui.pool.streams import EventStream
+from comfyrelay.comfyui.pool.events import (
+    EVENT_CLASSES,
+    JobCanceled,
+    JobCompleted,
+    JobFailed,
+    JobPreview,
+    JobProgress,
+    PoolEvent,
+)
 from comfyrelay.errors import InvalidInput
 
 log = structlog.get_logger(__name__)
 
+E = TypeVar("E", bound=PoolEvent)
 Callback = Callable[[Any], object]
 Selector = str | type[PoolEvent]
 
 # How long asynchronous callbacks may run after the pool has closed.
 _CALLBACK_SECONDS = 5.0
+
+
+class EventStream(Generic[E]):
+    """A bounded buffer of events for one reader: `async for event in stream`, from its creation until its source ends.
+
+    If `limit` events are unread, the oldest progress or preview is dropped for a new one, then the oldest other event.
+    The end of a job is never dropped.
+    """
+
+    def __init__(self, *, limit: int) -> None:
+        self.dropped = 0
+        self._limit = limit
+        self._unread: OrderedDict[int, E] = OrderedDict()
+        # Numbers of unread events, oldest first.
+        self._transient: deque[int] = deque()
+        self._lasting: deque[int] = deque()
+        self._next_number = 0
+        self._changed = asyncio.Event()
+        self._closed = False
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> E:
+        while not self._unread:
+            if self._closed:
+                raise StopAsyncIteration
+            self._changed.clear()
+            await self._changed.wait()
+        _, event = self._unread.popitem(last=False)
+        numbers = self._numbers_like(event)
+        if numbers is not None:
+            # Events are read in order, so this one is the oldest of its kind.
+            numbers.popleft()
+        return event
+
+    def put(self, event: E) -> None:
+        if self._closed:
+            return
+        if len(self._unread) >= self._limit and (numbers := self._transient or self._lasting):
+            del self._unread[numbers.popleft()]
+            self.dropped += 1
+        self._unread[self._next_number] = event
+        same_kind = self._numbers_like(event)
+        if same_kind is not None:
+            same_kind.append(self._next_number)
+        self._next_number += 1
+        self._changed.set()
+
+    def close(self) -> None:
+        """Accept no more events; unread ones can still be read."""
+        self._closed = True
+        self._changed.set()
+
+    def _numbers_like(self, event: E) -> deque[int] | None:
+        if isinstance(event, (JobCompleted, JobFailed, JobCanceled)):
+            return None
+        return self._transient if isinstance(event, (JobProgress, JobPreview)) else self._lasting
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -32,13 +99,13 @@ class Bus:
     def __init__(self, *, buffer_size: int) -> None:
         self._buffer_size = buffer_size
         self._listeners: dict[_Listener, None] = {}
-        # Weak: a reader that leaves its `async for` does not have to unsubscribe.
+        # The references are weak, so a reader that leaves its `async for` need not unsubscribe.
         self._streams: WeakKeyDictionary[EventStream[Any], tuple[type[PoolEvent], ...]] = WeakKeyDictionary()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    def on(self, which: Selector, callback: Callback) -> Callable[[], None]:
-        listener = _Listener(_classes([which]), callback)
+    def on(self, selector: Selector, callback: Callback) -> Callable[[], None]:
+        listener = _Listener(_classes([selector]), callback)
         self._listeners[listener] = None
 
         def unsubscribe() -> None:
@@ -46,9 +113,9 @@ class Bus:
 
         return unsubscribe
 
-    def stream(self, *which: Selector) -> EventStream[Any]:
+    def stream(self, *selectors: Selector) -> EventStream[Any]:
         stream: EventStream[Any] = EventStream(limit=self._buffer_size)
-        self._streams[stream] = _classes(which or ["*"])
+        self._streams[stream] = _classes(selectors or ["*"])
         if self._closed:
             stream.close()
         return stream
@@ -62,7 +129,7 @@ class Bus:
                 self._call(listener.callback, event)
 
     def do_not_wait_for(self, task: asyncio.Task[Any]) -> None:
-        """Do not wait for this callback on close: it is the one that closes the pool."""
+        """Do not wait for this task on close: it is the callback that closes the pool."""
         self._tasks.discard(task)
 
     async def close(self) -> None:
@@ -82,23 +149,23 @@ class Bus:
             log.exception("pool.callback_failed", event_type=event.type)
             return
         if inspect.isawaitable(answer):
-            task = asyncio.create_task(_finish(answer, event.type))
+            task = asyncio.create_task(_await_callback(answer, event.type))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
 
-async def _finish(answer: Awaitable[object], event_type: str) -> None:
+async def _await_callback(answer: Awaitable[object], event_type: str) -> None:
     try:
         await answer
     except Exception:
         log.exception("pool.callback_failed", event_type=event_type)
 
 
-def _classes(which: list[Selector] | tuple[Selector, ...]) -> tuple[type[PoolEvent], ...]:
-    return tuple(_class_of(each) if isinstance(each, str) else each for each in which)
+def _classes(selectors: Iterable[Selector]) -> tuple[type[PoolEvent], ...]:
+    return tuple(_class_named(selector) if isinstance(selector, str) else selector for selector in selectors)
 
 
-def _class_of(name: str) -> type[PoolEvent]:
+def _class_named(name: str) -> type[PoolEvent]:
     try:
         return EVENT_CLASSES[name]
     except KeyError:

@@ -9,10 +9,8 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.outputs import RunResult
 from comfyrelay.comfyui.pool.events import JobCanceled, JobCompleted, JobFailed, PoolEvent, PoolJobEvent
-from comfyrelay.comfyui.pool.queue import JobOutcome, PoolJobStatus, QueueAdapter
-from comfyrelay.comfyui.pool.record import Record
-from comfyrelay.comfyui.pool.registry import Registry
-from comfyrelay.comfyui.pool.stats import Tally
+from comfyrelay.comfyui.pool.jobs import Record, Registry
+from comfyrelay.comfyui.pool.queues.queue import JobOutcome, PoolJobStatus, QueueAdapter
 from comfyrelay.errors import Canceled, ComfyError
 
 T = TypeVar("T")
@@ -20,12 +18,9 @@ log = structlog.get_logger(__name__)
 
 
 class JobCompletion:
-    def __init__(
-        self, *, queue: QueueAdapter, registry: Registry, tally: Tally, emit: Callable[[PoolEvent], None]
-    ) -> None:
+    def __init__(self, *, queue: QueueAdapter, registry: Registry, emit: Callable[[PoolEvent], None]) -> None:
         self._queue = queue
         self._registry = registry
-        self._tally = tally
         self._emit_to_all = emit
         self._tasks: set[asyncio.Task[Any]] = set()
 
@@ -42,13 +37,18 @@ class JobCompletion:
         """Restore a job that finished before the pool was opened."""
         record.client_id = outcome.client_id
         record.started_at = outcome.started_at
-        record.end(outcome, _ending(record, outcome, None))
-        self._note_finished(record)
+        record.end(outcome, _final_event(record, outcome, None))
+        self._mark_finished(record)
 
     def abandon(self, record: Record) -> None:
         """Fail the waiters of a job that stays in the durable queue, because the pool closes."""
         record.failure = Canceled("The pool was closed; the job stays in its queue for the next start.")
         record.set_done()
+
+    def set_status(self, record: Record, status: PoolJobStatus) -> None:
+        self._registry.counts[record.status] -= 1
+        self._registry.counts[status] += 1
+        record.status = status
 
     def emit(self, record: Record, event: PoolJobEvent) -> None:
         for stream in record.streams:
@@ -62,7 +62,7 @@ class JobCompletion:
         task.add_done_callback(self._tasks.discard)
         return task
 
-    async def finish(self) -> None:
+    async def wait_for_tasks(self) -> None:
         """Wait for all spawned tasks."""
         while self._tasks:
             await asyncio.wait(self._tasks)
@@ -89,20 +89,19 @@ class JobCompletion:
         try:
             await self._queue.settle(record.ticket.id, outcome)
         except Exception:
-            # The job has ended even if this fails. A durable queue that could not store it runs it again after a
-            # restart.
+            # The job has ended nevertheless. A durable queue that could not store the outcome runs the job again
+            # after a restart.
             log.exception("pool.settle_failed", job_id=record.ticket.id)
-        self._tally.moved(record.status, status)
-        ending = _ending(record, outcome, reason)
-        record.end(outcome, ending)
-        self._note_finished(record)
-        self._emit_to_all(ending)
+        self.set_status(record, status)
+        final_event = _final_event(record, outcome, reason)
+        record.end(outcome, final_event)
+        self._mark_finished(record)
+        self._emit_to_all(final_event)
 
-    def _note_finished(self, record: Record) -> None:
+    def _mark_finished(self, record: Record) -> None:
         record.set_done()
-        forgotten = self._registry.finished(record.ticket.id)
-        if forgotten:
-            self.spawn(self._forget(forgotten))
+        if dropped := self._registry.mark_finished(record.ticket.id):
+            self.spawn(self._forget(dropped))
 
     async def _forget(self, job_ids: list[str]) -> None:
         try:
@@ -111,7 +110,7 @@ class JobCompletion:
             log.exception("pool.forget_failed", jobs=len(job_ids))
 
 
-def _ending(record: Record, outcome: JobOutcome, reason: str | None) -> PoolJobEvent:
+def _final_event(record: Record, outcome: JobOutcome, reason: str | None) -> PoolJobEvent:
     if outcome.result is not None:
         return record.event(JobCompleted, result=outcome.result)
     if outcome.error is not None:

@@ -14,7 +14,7 @@ from comfyrelay.comfyui.pool.events import (
     JobStarted,
     PoolJobEvent,
 )
-from comfyrelay.comfyui.pool.record import Record
+from comfyrelay.comfyui.pool.jobs import Record
 from comfyrelay.comfyui.runs.events import (
     Finished,
     NodeStarted,
@@ -30,7 +30,7 @@ from comfyrelay.comfyui.runs.events import (
 
 
 class EventTranslator:
-    """Translate the events of one attempt. For a stopped attempt only metadata is passed on."""
+    """Translate the events of one attempt. A stopped attempt emits metadata only."""
 
     def __init__(self, record: Record, graph: Graph, emit: Callable[[Record, PoolJobEvent], None]) -> None:
         self._record = record
@@ -43,10 +43,10 @@ class EventTranslator:
         self._record.prompt_id = event.prompt_id
         match event:
             case Queued():
-                behind = 1 if self._record.is_behind else None
-                self._emit_as(JobAccepted, event, position=behind if event.position is None else event.position)
+                unknown = 1 if self._record.is_behind else None
+                self._emit_as(JobAccepted, event, position=unknown if event.position is None else event.position)
             case Started():
-                self._record.has_begun = True
+                self._record.has_started = True
                 self._emit_as(JobStarted, event)
             case NodeStarted():
                 self._emit_progress(event, class_type=event.class_type)
@@ -68,9 +68,9 @@ class EventTranslator:
             case _:
                 assert_never(event)
 
-    def _emit_progress(self, event: NodeStarted | Step, **more: Any) -> None:
+    def _emit_progress(self, event: NodeStarted | Step, **fields: Any) -> None:
         self._record.progress = event.progress
-        self._emit_as(JobProgress, event, node_id=event.node_id, progress=event.progress, **more)
+        self._emit_as(JobProgress, event, node_id=event.node_id, progress=event.progress, **fields)
 
-    def _emit_as(self, kind: type[PoolJobEvent], event: RunEvent, **more: Any) -> None:
-        self._emit(self._record, self._record.event(kind, prompt_id=event.prompt_id, **more))
+    def _emit_as(self, event_class: type[PoolJobEvent], event: RunEvent, **fields: Any) -> None:
+        self._emit(self._record, self._record.event(event_class, prompt_id=event.prompt_id, **fields))

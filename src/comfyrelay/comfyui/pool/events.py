@@ -24,7 +24,7 @@ class PoolEvent:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PoolReady(PoolEvent):
-    """Every server was tried once; these are online."""
+    """Every server was checked once. `client_ids` are online."""
 
     type: ClassVar[str] = "pool:ready"
     client_ids: tuple[str, ...]
@@ -40,7 +40,7 @@ class ClientStateChanged(PoolEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClientBlockedWorkflow(PoolEvent):
-    """This server gets no jobs of this workflow until then."""
+    """A server gets no jobs of a workflow until `blocked_until`."""
 
     type: ClassVar[str] = BLOCKED_EVENT
     client_id: str
@@ -74,7 +74,7 @@ class JobQueued(PoolJobEvent):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class JobAccepted(PoolJobEvent):
-    """The server accepted the run. `position` is the number of runs ahead of it there, or `None` if unknown."""
+    """The server accepted the run. `position` is the number of runs ahead of it, or `None` if unknown."""
 
     type: ClassVar[str] = "job:accepted"
     prompt_id: str
@@ -166,8 +166,8 @@ class JobCanceled(PoolJobEvent):
 
 
 EVENT_CLASSES: dict[str, type[PoolEvent]] = {
-    each.type: each
-    for each in (
+    event_class.type: event_class
+    for event_class in (
         PoolEvent,
         PoolReady,
         ClientStateChanged,

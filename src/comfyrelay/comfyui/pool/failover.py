@@ -2,20 +2,26 @@
 
 import time
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from heapq import heappop, heappush
 from types import MappingProxyType
-from typing import Protocol
+from typing import Any, Protocol
+
+import structlog
 
 from comfyrelay.clock import utc_now
+from comfyrelay.comfyui.pool.events import ClientBlockedWorkflow, ClientUnblockedWorkflow, PoolEvent
+from comfyrelay.comfyui.pool.queues.queue import QueueAdapter
 from comfyrelay.domain.queue.blocks import Block, FailoverPolicy, is_blocked, record_failure
 from comfyrelay.errors import ComfyError, Fault, NodeFailed, NotInstalled
 
+log = structlog.get_logger(__name__)
+
 Clock = Callable[[], datetime]
-# Client id, workflow hash.
+# A server and a workflow: client id, workflow hash.
 Pair = tuple[str, str]
 
 
@@ -37,7 +43,7 @@ class FailureVerdict(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failure:
-    """`earlier` are the errors of this job on other servers, by client id."""
+    """A failed attempt. `earlier` has the errors of this job on other servers, by client id."""
 
     client_id: str
     workflow_hash: str
@@ -63,7 +69,7 @@ class FailoverStrategy(Protocol):
         """Record a success of this server. Returns whether that ended a block."""
 
     def lift(self, client_id: str, workflow_hash: str) -> bool:
-        """Remove the block and failure count of a pair on request. Returns whether it was blocked."""
+        """Remove the block and failure count of a pair on request. Returns whether the pair was blocked."""
 
     def release(self) -> list[Pair]:
         """Return the pairs whose block has expired since the last call. They may be used again."""
@@ -82,7 +88,7 @@ class FailoverStrategy(Protocol):
 
 
 class SmartFailover:
-    """Block a pair for a cooldown after a number of consecutive failures. Its count restarts when the block expires.
+    """Block a pair for a cooldown after a number of consecutive failures. The count restarts when the block expires.
 
     Only the pair is blocked: the server gets other workflows, and other servers get this one. A job whose node raised
     an exception is tried once on another server; if it fails there, too, the job fails.
@@ -99,7 +105,7 @@ class SmartFailover:
             max_failures_before_block=max_failures_before_block, cooldown=timedelta(seconds=cooldown_seconds)
         )
         self._clock = clock or steady_clock()
-        # Client id -> workflow hash -> failures.
+        # The failures, by client id and workflow hash.
         self._blocks: defaultdict[str, dict[str, Block]] = defaultdict(dict)
         self._ends: list[tuple[datetime, Pair]] = []
         self._released: list[Pair] = []
@@ -110,12 +116,12 @@ class SmartFailover:
             return FailureVerdict.ELSEWHERE
         if error.fault is not Fault.JOB:
             return FailureVerdict.SERVER if error.fault is Fault.WORKER else FailureVerdict.AGAIN
-        has_raised = any(isinstance(each, NodeFailed) for each in failure.earlier.values())
+        has_raised = any(isinstance(earlier, NodeFailed) for earlier in failure.earlier.values())
         return FailureVerdict.ELSEWHERE if isinstance(error, NodeFailed) and not has_raised else FailureVerdict.JOB
 
     def should_skip(self, client_id: str, workflow_hash: str) -> bool:
         self._expire()
-        return self._is_blocked(self._of(client_id).get(workflow_hash))
+        return self._is_blocked(self._blocks_of(client_id).get(workflow_hash))
 
     def record_failure(
         self,
@@ -126,7 +132,7 @@ class SmartFailover:
         self._expire()
         blocks = self._blocks[client_id]
         block = record_failure(blocks.get(workflow_hash), policy=self._policy, now=self._clock())
-        return self._note(client_id, workflow_hash, block)
+        return self._store(client_id, workflow_hash, block)
 
     def record_success(self, client_id: str, workflow_hash: str) -> bool:
         return self.lift(client_id, workflow_hash)
@@ -148,19 +154,19 @@ class SmartFailover:
 
     def blocks(self, client_id: str) -> Mapping[str, Block]:
         self._expire()
-        return MappingProxyType(self._of(client_id))
+        return MappingProxyType(self._blocks_of(client_id))
 
     def blocked_hashes(self, client_id: str) -> frozenset[str]:
-        return frozenset(digest for digest, block in self._of(client_id).items() if self._is_blocked(block))
+        return frozenset(digest for digest, block in self._blocks_of(client_id).items() if self._is_blocked(block))
 
     def restore(self, client_id: str, workflow_hash: str, block: Block) -> None:
         if block.blocked_until is None or self._is_blocked(block):
-            self._note(client_id, workflow_hash, block)
+            self._store(client_id, workflow_hash, block)
 
-    def _of(self, client_id: str) -> dict[str, Block]:
+    def _blocks_of(self, client_id: str) -> dict[str, Block]:
         return self._blocks.get(client_id) or {}
 
-    def _note(self, client_id: str, workflow_hash: str, block: Block) -> datetime | None:
+    def _store(self, client_id: str, workflow_hash: str, block: Block) -> datetime | None:
         self._blocks[client_id][workflow_hash] = block
         if block.blocked_until is None or not self._is_blocked(block):
             return None
@@ -168,7 +174,7 @@ class SmartFailover:
         return block.blocked_until
 
     def _forget(self, client_id: str, workflow_hash: str) -> Block | None:
-        blocks = self._of(client_id)
+        blocks = self._blocks_of(client_id)
         block = blocks.pop(workflow_hash, None)
         if not blocks:
             self._blocks.pop(client_id, None)
@@ -181,7 +187,7 @@ class SmartFailover:
         """Remove expired blocks."""
         while self._ends:
             until, (client_id, workflow_hash) = self._ends[0]
-            block = self._of(client_id).get(workflow_hash)
+            block = self._blocks_of(client_id).get(workflow_hash)
             if block is not None and block.blocked_until == until:
                 if self._is_blocked(block):
                     return
@@ -195,3 +201,71 @@ def steady_clock() -> Clock:
     """Return a UTC clock that advances evenly even if the system clock is changed."""
     start, started = utc_now(), time.monotonic()
     return lambda: start + timedelta(seconds=time.monotonic() - started)
+
+
+class Blocks:
+    """Record failures of servers per workflow, store them in the queue, and emit events about blocks."""
+
+    def __init__(
+        self,
+        *,
+        failover: FailoverStrategy,
+        queue: QueueAdapter,
+        emit: Callable[[PoolEvent], None],
+        spawn: Callable[[Coroutine[Any, Any, None]], object],
+        on_unblocked: Callable[[str], None],
+    ) -> None:
+        """`on_unblocked` is called with the client id of a server that may be used again."""
+        self._failover = failover
+        self._queue = queue
+        self._emit = emit
+        self._spawn = spawn
+        self._on_unblocked = on_unblocked
+
+    def restore(self, stored: Mapping[Pair, Block]) -> None:
+        for (client_id, workflow_hash), block in stored.items():
+            self._failover.restore(client_id, workflow_hash, block)
+            if workflow_hash not in self._failover.blocks(client_id):
+                self._store(client_id, workflow_hash)
+
+    def record_failure(self, client_id: str, workflow_hash: str, error: ComfyError) -> None:
+        until = self._failover.record_failure(client_id, workflow_hash, error)
+        self._store(client_id, workflow_hash)
+        if until is not None:
+            self._emit(ClientBlockedWorkflow(client_id=client_id, workflow_hash=workflow_hash, blocked_until=until))
+
+    def record_success(self, client_id: str, workflow_hash: str) -> None:
+        had_failed = workflow_hash in self._failover.blocks(client_id)
+        was_blocked = self._failover.record_success(client_id, workflow_hash)
+        if had_failed:
+            self._store(client_id, workflow_hash)
+        if was_blocked:
+            self._announce_unblocked(client_id, workflow_hash)
+
+    def lift(self, client_id: str, workflow_hash: str) -> bool:
+        was_blocked = self._failover.lift(client_id, workflow_hash)
+        self._store(client_id, workflow_hash)
+        if was_blocked:
+            self._announce_unblocked(client_id, workflow_hash)
+        return was_blocked
+
+    def release_expired(self) -> None:
+        for client_id, workflow_hash in self._failover.release():
+            self._store(client_id, workflow_hash)
+            self._announce_unblocked(client_id, workflow_hash)
+
+    def _announce_unblocked(self, client_id: str, workflow_hash: str) -> None:
+        self._on_unblocked(client_id)
+        self._emit(ClientUnblockedWorkflow(client_id=client_id, workflow_hash=workflow_hash))
+
+    def _store(self, client_id: str, workflow_hash: str) -> None:
+        # Nothing waits for the write: a lost block costs one attempt.
+        if self._queue.durable:
+            self._spawn(self._write(client_id, workflow_hash))
+
+    async def _write(self, client_id: str, workflow_hash: str) -> None:
+        try:
+            # Read the block here, so that of several writes the last one has the newest.
+            await self._queue.store_block(client_id, workflow_hash, self._failover.blocks(client_id).get(workflow_hash))
+        except Exception:
+            log.exception("pool.block_not_stored", client_id=client_id, workflow_hash=workflow_hash)

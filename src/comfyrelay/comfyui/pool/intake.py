@@ -8,11 +8,9 @@ from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.events import JobQueued
-from comfyrelay.comfyui.pool.job import PoolJob
-from comfyrelay.comfyui.pool.queue import QueueAdapter, StoredJobs
-from comfyrelay.comfyui.pool.record import Record
-from comfyrelay.comfyui.pool.registry import Registry
-from comfyrelay.comfyui.pool.stats import Tally
+from comfyrelay.comfyui.pool.failover import Pair
+from comfyrelay.comfyui.pool.jobs import PoolJob, Record, Registry
+from comfyrelay.comfyui.pool.queues.queue import QueueAdapter
 from comfyrelay.comfyui.pool.ticket import JobOptions, Ticket, make_ticket
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import Conflict, InvalidInput, RunLost
@@ -25,48 +23,52 @@ class Intake:
         queue: QueueAdapter,
         registry: Registry,
         completion: JobCompletion,
-        tally: Tally,
-        arrived: Callable[[Ticket], None],
+        schedule: Callable[[Ticket], None],
         make_job: Callable[[Record], PoolJob],
-        restore_blocks: Callable[[Mapping[tuple[str, str], Block]], None],
+        restore_blocks: Callable[[Mapping[Pair, Block]], None],
         is_cached: Callable[[str], bool],
     ) -> None:
-        """`is_cached` says whether the last run of a server had this `cache_key`."""
+        """`is_cached` says whether the last run of any server had this `cache_key`."""
         self._queue = queue
         self._registry = registry
         self._completion = completion
-        self._tally = tally
-        self._arrived = arrived
+        self._schedule = schedule
         self._make_job = make_job
         self._restore_blocks = restore_blocks
         self._is_cached = is_cached
         self._is_open = False
         self._next_sequence = 1
         self._turn = asyncio.Lock()
-        self._arriving = 0
-        self._all_arrived = asyncio.Event()
-        self._all_arrived.set()
+        # Number of jobs that are being written to the queue.
+        self._pending = 0
+        self._none_pending = asyncio.Event()
+        self._none_pending.set()
 
     async def open(self) -> None:
+        """Restore the jobs and blocks of a durable queue, and accept new jobs."""
         stored = await self._queue.open()
         self._restore_blocks(stored.blocks)
-        self._restore(stored)
+        for ticket, outcome in stored.finished:
+            record, _ = self._register(ticket)
+            self._completion.restore(record, outcome)
+        tickets = (*stored.waiting, *(ticket for ticket, _ in stored.finished))
+        self._next_sequence = max((ticket.sequence for ticket in tickets), default=0) + 1
         for ticket in stored.waiting:
             record, _ = self._register(ticket)
-            self._tally.added(record.status)
+            self._registry.counts[record.status] += 1
             if ticket.attempts >= ticket.max_attempts:
                 self._queue.remove(ticket.id)
                 await self._completion.fail(record, RunLost("The process exited during the last attempt."))
             else:
-                self._arrived(ticket)
+                self._schedule(ticket)
         self._is_open = True
 
     async def close(self) -> None:
         """Accept no more jobs, and wait until pending ones are queued."""
         self._is_open = False
-        await self._all_arrived.wait()
+        await self._none_pending.wait()
 
-    async def take(self, graph: Graph, options: JobOptions, client_ids: Collection[str]) -> PoolJob:
+    async def accept(self, graph: Graph, options: JobOptions, client_ids: Collection[str]) -> PoolJob:
         # One job per turn of the event loop, even if a caller enqueues thousands.
         async with self._turn:
             await asyncio.sleep(0)
@@ -77,11 +79,11 @@ class Intake:
             ticket = self._route_by_cache_key(ticket)
             self._next_sequence += 1
         await self._put(ticket)
-        # Nothing has run since the job became available, so no other event of it precedes this one.
+        # No other task has run since the job became available, so this is its first event.
         record, job = self._register(ticket)
-        self._tally.added(record.status)
+        self._registry.counts[record.status] += 1
         self._completion.emit(record, record.event(JobQueued, priority=ticket.priority))
-        self._arrived(ticket)
+        self._schedule(ticket)
         return job
 
     def _route_by_cache_key(self, ticket: Ticket) -> Ticket:
@@ -89,29 +91,22 @@ class Intake:
         key = ticket.cache_key
         if key is None:
             return ticket
-        is_known = self._is_cached(key) or any(each.ticket.cache_key == key for each in self._registry.unfinished)
+        is_known = self._is_cached(key) or any(record.ticket.cache_key == key for record in self._registry.unfinished)
         return replace(ticket, bucket=ticket.bucket._replace(same_as=key)) if is_known else ticket
 
     async def _put(self, ticket: Ticket) -> None:
-        self._arriving += 1
-        self._all_arrived.clear()
+        self._pending += 1
+        self._none_pending.clear()
         try:
             await self._queue.put(ticket)
         except asyncio.CancelledError:
-            # The caller has no handle, but the job may be stored already.
+            # The caller gets no handle, but the queue may have stored the job.
             self._completion.spawn(self._queue.forget([ticket.id]))
             raise
         finally:
-            self._arriving -= 1
-            if not self._arriving:
-                self._all_arrived.set()
-
-    def _restore(self, stored: StoredJobs) -> None:
-        for ticket, outcome in stored.finished:
-            record, _ = self._register(ticket)
-            self._completion.restore(record, outcome)
-        known = (*stored.waiting, *(ticket for ticket, _ in stored.finished))
-        self._next_sequence = max((ticket.sequence for ticket in known), default=0) + 1
+            self._pending -= 1
+            if not self._pending:
+                self._none_pending.set()
 
     def _register(self, ticket: Ticket) -> tuple[Record, PoolJob]:
         record = Record(ticket=ticket)

@@ -2,31 +2,27 @@
 
 import asyncio
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Self, TypeVar, Unpack, overload
 
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.hash import workflow_hash
 from comfyrelay.comfyui.outputs import RunResult
-from comfyrelay.comfyui.pool.blocks import Blocks
-from comfyrelay.comfyui.pool.bus import Bus, Selector
+from comfyrelay.comfyui.pool.bus import Bus, EventStream, Selector
 from comfyrelay.comfyui.pool.completion import JobCompletion
-from comfyrelay.comfyui.pool.events import ClientState, PoolEvent
-from comfyrelay.comfyui.pool.failover import FailoverStrategy, SmartFailover
-from comfyrelay.comfyui.pool.gpu_memory import GpuMemory, Memory, ReportsMemory
+from comfyrelay.comfyui.pool.events import PoolEvent
+from comfyrelay.comfyui.pool.failover import Blocks, FailoverStrategy, SmartFailover
+from comfyrelay.comfyui.pool.gpu_memory import GpuMemory, Memory
 from comfyrelay.comfyui.pool.intake import Intake
-from comfyrelay.comfyui.pool.job import PoolJob
-from comfyrelay.comfyui.pool.member import Member, MemberTimings
-from comfyrelay.comfyui.pool.members import Roster, Servers
-from comfyrelay.comfyui.pool.queue import MemoryQueue, PoolJobStatus, QueueAdapter
-from comfyrelay.comfyui.pool.record import Record, StopReason
-from comfyrelay.comfyui.pool.registry import Registry
+from comfyrelay.comfyui.pool.jobs import PoolJob, Registry, StopReason
+from comfyrelay.comfyui.pool.members import Member, MemberTimings, ReportsMemory, Roster, Servers
+from comfyrelay.comfyui.pool.queues.queue import MemoryQueue, PoolJobStatus, QueueAdapter
 from comfyrelay.comfyui.pool.runner import Runner, all_refused_error
 from comfyrelay.comfyui.pool.scheduler import Scheduler
-from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats, Tally
-from comfyrelay.comfyui.pool.streams import EventStream
+from comfyrelay.comfyui.pool.stats import ClientStats, PoolStats
 from comfyrelay.comfyui.pool.ticket import JobOptions, Ticket
-from comfyrelay.errors import Conflict, NotFound, NotInstalled, RunInterrupted
+from comfyrelay.errors import Conflict, NotInstalled, RunInterrupted
 
 E = TypeVar("E", bound=PoolEvent)
 
@@ -52,20 +48,18 @@ class WorkflowPool:
         event_buffer: int = 1000,
         ahead_seconds: float = 0.0,
     ) -> None:
-        """Create a pool. Nothing happens until it is entered or `open` is called.
+        """Create a pool, which starts when it is entered or `open` is called.
 
         `keep_finished` is the number of finished jobs that can still be looked up, here and in a durable queue.
         `event_buffer` is the number of events that wait for a slow reader before some are dropped. The next job is sent
         to a busy server ahead of time, to leave no gap between two jobs, if both are known to take at most
         `ahead_seconds` there.
         """
-        # An empty queue is falsy.
+        # An empty queue is falsy, so `or` would replace it.
         self._queue = MemoryQueue() if queue is None else queue
         self._failover = SmartFailover() if failover is None else failover
-        self._event_buffer = event_buffer
         self._bus = Bus(buffer_size=event_buffer)
         self._registry = Registry(keep_finished=keep_finished)
-        self._tally = Tally()
         emit = self._bus.emit
         self.memory = GpuMemory()
         self._scheduler = Scheduler(
@@ -74,23 +68,22 @@ class WorkflowPool:
             memory=self.memory,
             start=self._start,
             give_up=self._give_up,
-            release=self._release_blocks,
+            release_blocks=self._release_blocks,
             ahead_seconds=ahead_seconds,
         )
         self._roster = Roster(servers, timings=timings or MemberTimings(), emit=emit, wake=self._scheduler.wake)
-        self._completion = JobCompletion(queue=self._queue, registry=self._registry, tally=self._tally, emit=emit)
+        self._completion = JobCompletion(queue=self._queue, registry=self._registry, emit=emit)
         self._blocks = Blocks(
             failover=self._failover,
             queue=self._queue,
             emit=emit,
             spawn=self._completion.spawn,
-            unblocked=self._scheduler.unblocked,
+            on_unblocked=self._scheduler.reconsider,
         )
         self._runner = Runner(
             queue=self._queue,
             failover=self._failover,
             completion=self._completion,
-            tally=self._tally,
             blocks=self._blocks,
             scheduler=self._scheduler,
             memory=self.memory,
@@ -100,14 +93,11 @@ class WorkflowPool:
             queue=self._queue,
             registry=self._registry,
             completion=self._completion,
-            tally=self._tally,
-            arrived=self._scheduler.arrived,
-            make_job=self._make_job,
+            schedule=self._scheduler.add,
+            make_job=partial(PoolJob, cancel=self.cancel, buffer_size=event_buffer),
             restore_blocks=self._blocks.restore,
-            is_cached=lambda key: any(each.cached == key for each in self._roster),
+            is_cached=lambda key: any(member.cache_key == key for member in self._roster),
         )
-        # Created once: `self._cancel_job` is a new object each time.
-        self._cancel = self._cancel_job
         self._was_opened = False
         self._closing: asyncio.Task[None] | None = None
 
@@ -119,7 +109,7 @@ class WorkflowPool:
         await self.close()
 
     async def open(self) -> None:
-        """Load the jobs in the queue and start connecting to the servers. A pool is opened once."""
+        """Load the jobs in the queue and start connecting to the servers. A pool can be opened once."""
         if self._was_opened or self._closing is not None:
             raise Conflict("A pool can be opened once only.")
         self._was_opened = True
@@ -158,7 +148,7 @@ class WorkflowPool:
 
     async def enqueue(self, graph: Graph, **options: Unpack[JobOptions]) -> PoolJob:
         """Queue a copy of a graph. With a durable queue, the job cannot be lost once this returns."""
-        return await self._intake.take(graph, options, self._roster.ids)
+        return await self._intake.accept(graph, options, self._roster.ids)
 
     async def run(self, graph: Graph, **options: Unpack[JobOptions]) -> RunResult:
         """Enqueue a graph and wait for its result. Canceling this call cancels the job."""
@@ -180,23 +170,20 @@ class WorkflowPool:
     async def cancel(self, job_id: str, *, wait: bool = True) -> bool:
         """Remove a job from the queue, or stop it on its server.
 
-        Returns false if it had ended. See `PoolJob.cancel`.
+        Returns false if the job had ended. See `PoolJob.cancel`.
         """
-        return await self._cancel_job(job_id, wait)
-
-    async def _cancel_job(self, job_id: str, wait: bool) -> bool:
         record = self._registry.record(job_id)
         if record.is_done:
             return False
         while not record.is_done:
             if self._queue.remove(job_id):
-                self._scheduler.withdrawn(record.ticket)
+                self._scheduler.remove(record.ticket)
                 # In a separate task: the job must end even if the caller is canceled.
                 await asyncio.shield(self._completion.spawn(self._completion.cancel(record)))
             elif record.task is not None:
                 await self._runner.stop(record, StopReason.CANCEL)
             else:
-                # Another task has just removed it.
+                # Another task has just removed the job and ends it.
                 await record.wait()
         is_canceled = record.status is PoolJobStatus.CANCELED
         if is_canceled and wait and record.server is not None and record.prompt_id is not None:
@@ -206,34 +193,33 @@ class WorkflowPool:
     def unblock(self, client_id: str, workflow_hash: str) -> bool:
         """Remove the block and failure count of a server and workflow.
 
-        Returns false if it was not blocked. `stats().clients[…].blocks` lists all blocks.
+        Returns false if the server was not blocked. `stats().clients[…].blocks` lists all blocks.
         """
-        if self._roster.find(client_id) is None:
-            raise NotFound(f'The pool has no server "{client_id}".')
+        self._roster.get(client_id)
         return self._blocks.lift(client_id, workflow_hash)
 
     def stats(self) -> PoolStats:
         return PoolStats(
-            **{status.value: self._tally[status] for status in PoolJobStatus},
+            **{status.value: self._registry.counts[status] for status in PoolJobStatus},
             clients={member.id: ClientStats.of(member, self._failover) for member in self._roster},
         )
 
     @overload
-    def on(self, which: type[E], callback: Callable[[E], object]) -> Callable[[], None]: ...
+    def on(self, selector: type[E], callback: Callable[[E], object]) -> Callable[[], None]: ...
 
     @overload
-    def on(self, which: str, callback: Callable[[Any], object]) -> Callable[[], None]: ...
+    def on(self, selector: str, callback: Callable[[Any], object]) -> Callable[[], None]: ...
 
-    def on(self, which: Selector, callback: Callable[[Any], object]) -> Callable[[], None]:
+    def on(self, selector: Selector, callback: Callable[[Any], object]) -> Callable[[], None]:
         """Call a function, or start a coroutine, for each event of a type (`"job:completed"`), class, or all (`"*"`).
 
         Returns a function that unsubscribes. Exceptions of a callback are logged.
         """
-        return self._bus.on(which, callback)
+        return self._bus.on(selector, callback)
 
-    def events(self, *which: Selector) -> EventStream[Any]:
+    def events(self, *selectors: Selector) -> EventStream[Any]:
         """Stream events of these types or classes, or all, until the pool is closed: `async for event in …`."""
-        return self._bus.stream(*which)
+        return self._bus.stream(*selectors)
 
     def add_server(
         self,
@@ -257,55 +243,51 @@ class WorkflowPool:
 
     def pause_server(self, client_id: str, *, is_paused: bool = True) -> None:
         """Pause or resume sending jobs to a server. Active runs continue."""
-        member = self._roster.find(client_id)
-        if member is None:
-            raise NotFound(f'The pool has no server "{client_id}".')
+        member = self._roster.get(client_id)
         if member.is_paused is not is_paused:
             member.is_paused = is_paused
-            self._scheduler.unblocked(client_id)
+            self._scheduler.reconsider(client_id)
 
     async def measure_memory(self, client_id: str) -> Memory | None:
         """Return the memory of a server and its GPU, and update the known need of the workflow that runs there."""
         member = self._roster.find(client_id)
         if member is None:
             return None
-        found = await self.memory.measure(member, self._roster)
-        here = {bucket.workflow_hash for bucket in member.buckets}
-        if found is not None and len(here) == 1 and member.loaded.keys() <= here:
-            self.memory.grew(here.pop(), found.held)
-        return found
+        memory = await self.memory.measure(member, self._roster)
+        running = {bucket.workflow_hash for bucket in member.buckets}
+        if memory is not None and len(running) == 1 and member.loaded.keys() <= running:
+            self.memory.raise_need(running.pop(), memory.held)
+        return memory
 
     async def record_too_small(self, graph: Graph, gpu_bytes: int) -> None:
-        """Record that a workflow did not fit on a GPU of this size, here or elsewhere.
+        """Record that a workflow did not fit on a GPU of this size, which may belong to another machine.
 
-        It goes to larger ones if there are any.
+        Its jobs go to larger GPUs if there are any.
         """
         self.memory.record_too_small(workflow_hash(graph), gpu_bytes)
-        online = [each for each in self._roster if each.state is ClientState.ONLINE]
-        if len(online) > 1:
-            # Servers with a GPU of unknown size are not avoided.
-            await self.memory.larger(gpu_bytes, online)
+        if len(self._roster.online) > 1:
+            # Measure the sizes: a GPU of unknown size is not avoided.
+            await self.memory.larger(gpu_bytes, self._roster.online)
 
     async def remove_server(self, client_id: str, *, finish: bool = False) -> None:
         """Remove a server.
 
-        Its active run is interrupted and requeued without counting the attempt; with `finish`, it completes first.
+        Its active runs are interrupted and requeued without counting the attempt; with `finish`, they complete first.
         """
-        member = self._roster.take_out(client_id)
+        member = self._roster.remove(client_id)
         self.memory.forget(member)
-        here = [each for each in self._registry.unfinished if each.task is not None and each.client_id == client_id]
+        active = {record: record.task for record in self._registry.unfinished if record.client_id == client_id}
         if finish:
-            await asyncio.gather(*(each.task for each in here if each.task is not None), return_exceptions=True)
+            await asyncio.gather(*filter(None, active.values()), return_exceptions=True)
         else:
-            await asyncio.gather(*(self._runner.stop(record, StopReason.PUT_BACK) for record in here))
-        await self._roster.dismiss(member)
+            await asyncio.gather(
+                *(self._runner.stop(record, StopReason.PUT_BACK) for record, task in active.items() if task is not None)
+            )
+        await self._roster.close_member(member)
         for record in self._registry.unfinished:
             bucket = record.ticket.bucket
             if record.failures and record.task is None and bucket.exclude_clients.issuperset(self._roster.ids):
                 self._give_up(record.ticket.id)
-
-    def _make_job(self, record: Record) -> PoolJob:
-        return PoolJob(record, cancel=self._cancel, buffer_size=self._event_buffer)
 
     def _start(self, ticket: Ticket, member: Member) -> None:
         self._runner.start(self._registry.record(ticket.id), member)
@@ -313,14 +295,14 @@ class WorkflowPool:
     def _give_up(self, job_id: str) -> None:
         record = self._registry.record(job_id)
         if self._queue.remove(job_id):
-            self._scheduler.withdrawn(record.ticket)
+            self._scheduler.remove(record.ticket)
             error = record.first_error or RunInterrupted("No server that may run this job can be reached.")
             if isinstance(error, NotInstalled):
                 error = all_refused_error(record)
             self._completion.spawn(self._completion.fail(record, error))
 
     def _release_blocks(self) -> None:
-        self._blocks.release()
+        self._blocks.release_expired()
 
     async def _close(self) -> None:
         self._scheduler.close()
@@ -331,8 +313,8 @@ class WorkflowPool:
                 self._completion.abandon(record)
             elif self._queue.remove(record.ticket.id):
                 await self._completion.cancel(record, "The pool was closed.")
-        await self._completion.finish()
-        # For a drain that this interrupts.
+        await self._completion.wait_for_tasks()
+        # Release a `close(drain=True)` that this close interrupts.
         self._registry.idle.set()
         await self._roster.close()
         await self._queue.close()

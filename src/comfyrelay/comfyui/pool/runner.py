@@ -12,17 +12,15 @@ from comfyrelay.clock import utc_now
 from comfyrelay.comfyui.client.interface import ComfyServer
 from comfyrelay.comfyui.graphs.nodes import output_nodes
 from comfyrelay.comfyui.outputs import RunResult
-from comfyrelay.comfyui.pool.blocks import Blocks
 from comfyrelay.comfyui.pool.completion import JobCompletion
 from comfyrelay.comfyui.pool.event_translator import EventTranslator
 from comfyrelay.comfyui.pool.events import JobRetrying
-from comfyrelay.comfyui.pool.failover import FailoverStrategy, Failure, FailureVerdict
+from comfyrelay.comfyui.pool.failover import Blocks, FailoverStrategy, Failure, FailureVerdict
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory
-from comfyrelay.comfyui.pool.member import Member
-from comfyrelay.comfyui.pool.queue import PoolJobStatus, QueueAdapter
-from comfyrelay.comfyui.pool.record import Record, StopReason
+from comfyrelay.comfyui.pool.jobs import Record, StopReason
+from comfyrelay.comfyui.pool.members import Member
+from comfyrelay.comfyui.pool.queues.queue import PoolJobStatus, QueueAdapter
 from comfyrelay.comfyui.pool.scheduler import Scheduler
-from comfyrelay.comfyui.pool.stats import Tally
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.domain.queue.memory import OutOfMemoryStep, is_alone_on_gpu, next_memory_step
 from comfyrelay.errors import (
@@ -50,9 +48,9 @@ CROWDED_SECONDS = 30.0
 
 
 class _CollateralFailure(Exception):
-    """An attempt that was queued behind another run failed because of that run:
+    """An attempt that was queued behind another run failed because of that run.
 
-    it never started, or the server was no longer usable. It is requeued without counting the attempt.
+    The attempt never started, or the server was no longer usable. The job is requeued without counting the attempt.
     """
 
     def __init__(self, error: ComfyError) -> None:
@@ -67,7 +65,6 @@ class Runner:
         queue: QueueAdapter,
         failover: FailoverStrategy,
         completion: JobCompletion,
-        tally: Tally,
         blocks: Blocks,
         scheduler: Scheduler,
         memory: GpuMemory,
@@ -76,60 +73,58 @@ class Runner:
         self._queue = queue
         self._failover = failover
         self._completion = completion
-        self._tally = tally
         self._blocks = blocks
         self._scheduler = scheduler
         self._memory = memory
         self._members = members
-        self._uses = 0
+        self._starts = 0
 
     def start(self, record: Record, member: Member) -> None:
         """Start an attempt of a job that was taken from the queue."""
-        self._uses += 1
-        member.last_used = self._uses
+        self._starts += 1
+        member.last_used = self._starts
         record.is_behind = member.running >= member.server.slots
-        record.has_begun = False
-        member.running += 1
+        record.has_started = False
         member.buckets.append(record.ticket.bucket)
-        member.cached = record.ticket.cache_key
-        if member.made != member.cached:
-            member.made = None
+        member.cache_key = record.ticket.cache_key
+        if member.completed_cache_key != member.cache_key:
+            member.completed_cache_key = None
         record.ticket = replace(record.ticket, attempts=record.ticket.attempts + 1)
         record.client_id = member.id
         record.server = member.server
         record.started_at = utc_now()
         record.progress = 0.0
         record.prompt_id = None
-        self._set(record, PoolJobStatus.RUNNING)
+        self._completion.set_status(record, PoolJobStatus.RUNNING)
         record.task = self._completion.spawn(self._attempt(record, member))
 
-    async def stop(self, record: Record, why: StopReason) -> None:
+    async def stop(self, record: Record, reason: StopReason) -> None:
         """Stop a job that is not waiting, and wait until its task has ended."""
         task = record.task
         assert task is not None
         if record.stop is None:
-            record.stop = why
+            record.stop = reason
             if record.can_stop:
                 task.cancel()
         await asyncio.wait({task})
 
     async def _attempt(self, record: Record, member: Member) -> None:
         try:
-            verdict = await self._run(record, member)
-            if isinstance(verdict, RunResult):
-                await self._succeed(record, member, verdict)
+            outcome = await self._run(record, member)
+            if isinstance(outcome, RunResult):
+                await self._succeed(record, member, outcome)
             else:
-                await self._fail(record, member, verdict)
-        except _CollateralFailure as failed:
-            if isinstance(failed.error, _SUSPECT_ERRORS):
-                member.suspect(failed.error.detail)
-            if record.has_begun:
-                self._completion.emit(record, record.event(JobRetrying, error=failed.error, delay_seconds=0.0))
-            await self._stopped(record, StopReason.PUT_BACK)
+                await self._fail(record, member, outcome)
+        except _CollateralFailure as failure:
+            if isinstance(failure.error, _SUSPECT_ERRORS):
+                member.suspect(failure.error.detail)
+            if record.has_started:
+                self._completion.emit(record, record.event(JobRetrying, error=failure.error, delay_seconds=0.0))
+            await self._handle_stop(record, StopReason.PUT_BACK)
         except asyncio.CancelledError:
             if record.stop is None:
                 raise
-            await self._stopped(record, record.stop)
+            await self._handle_stop(record, record.stop)
         except Exception as error:
             # The queue or the strategy failed, not a server: a disk may be full.
             log.exception("pool.attempt_failed", client_id=member.id, job_id=record.ticket.id)
@@ -137,7 +132,7 @@ class Runner:
 
     async def _run(self, record: Record, member: Member) -> RunResult | ComfyError:
         bucket = record.ticket.bucket
-        since = asyncio.get_running_loop().time()
+        began = asyncio.get_running_loop().time()
         try:
             # A task that is canceled before its first step never reaches its own cleanup.
             record.can_stop = True
@@ -147,28 +142,23 @@ class Runner:
             if member.gpu is not None or bucket.alone:
                 await self._memory.free_memory_for(bucket, member, self._members)
                 # The new measurement may let other jobs start.
-                self._scheduler.ran(member)
-            ran = await self._run_on(member.server, record)
-            if isinstance(ran, _SPREADING_ERRORS):
-                if record.is_behind and (not record.has_begun or member.failed_at >= since):
-                    raise _CollateralFailure(ran)
+                self._scheduler.reconsider_gpu(member)
+            outcome = await self._run_on(member.server, record)
+            if isinstance(outcome, _SPREADING_ERRORS):
+                if record.is_behind and (not record.has_started or member.failed_at >= began):
+                    raise _CollateralFailure(outcome)
                 member.failed_at = asyncio.get_running_loop().time()
-            if member.gpu is not None:
-                await self._learn(bucket.workflow_hash, member, ran)
-            return ran
+            if member.gpu is not None and isinstance(outcome, OutOfMemory):
+                self._memory.record_out_of_memory(bucket.workflow_hash)
+            elif member.gpu is not None and isinstance(outcome, RunResult):
+                # Measure before the next run starts there and holds memory, too.
+                await self._memory.learn(bucket.workflow_hash, member, self._members)
+            return outcome
         finally:
-            if record.has_begun:
-                member.note_loaded(bucket.workflow_hash)
-            member.running -= 1
+            if record.has_started:
+                member.record_loaded(bucket.workflow_hash)
             member.buckets.remove(bucket)
-            self._scheduler.ran(member)
-
-    async def _learn(self, workflow_hash: str, member: Member, ran: RunResult | ComfyError) -> None:
-        if isinstance(ran, OutOfMemory):
-            self._memory.ran_out(workflow_hash)
-        elif isinstance(ran, RunResult):
-            # Measure before the next run starts there and holds memory, too.
-            await self._memory.learn(workflow_hash, member, self._members)
+            self._scheduler.reconsider_gpu(member)
 
     async def _run_on(self, server: ComfyServer, record: Record) -> RunResult | ComfyError:
         ticket = record.ticket
@@ -193,31 +183,30 @@ class Runner:
 
     async def _succeed(self, record: Record, member: Member, result: RunResult) -> None:
         workflow_hash = record.ticket.bucket.workflow_hash
-        self._note_made(record.ticket, member, result)
-        member.completed += 1
-        member.note_warm(workflow_hash, result.seconds)
-        self._note_pinned(record.ticket.bucket, member)
-        self._blocks.succeeded(member.id, workflow_hash)
+        self._record_cache_use(record.ticket, member, result)
+        member.record_completed(workflow_hash, result.seconds)
+        self._update_pins(record.ticket.bucket, member)
+        self._blocks.record_success(member.id, workflow_hash)
         for client_id, (verdict, error) in record.failures.items():
             if verdict is FailureVerdict.ELSEWHERE and client_id != member.id:
                 # Another server could run it, so this server was at fault.
-                self._blocks.failed(client_id, workflow_hash, error)
+                self._blocks.record_failure(client_id, workflow_hash, error)
         await self._completion.complete(record, result)
 
-    def _note_made(self, ticket: Ticket, member: Member, result: RunResult) -> None:
+    def _record_cache_use(self, ticket: Ticket, member: Member, result: RunResult) -> None:
         """Record whether a server that repeats its last work used its cache, which not every node allows."""
         key = ticket.cache_key
-        if key is not None and member.made == key:
+        if key is not None and member.completed_cache_key == key:
             graph = orjson.loads(ticket.graph)
-            # Savers always run, because each run has its own folder.
+            # Output nodes always run, because each run has its own folder.
             is_cached = graph.keys() - output_nodes(graph) <= result.cached_nodes
             self._scheduler.record_repeat(ticket.bucket.workflow_hash, is_cached=is_cached)
-        if member.cached == key:
-            member.made = key
+        if member.cache_key == key:
+            member.completed_cache_key = key
 
-    def _note_pinned(self, bucket: Bucket, member: Member) -> None:
-        """Pin a workflow that stays loaded to one server, and unpin it once that is no longer wanted."""
-        holders = [each for each in self._members if each.pinned == bucket.workflow_hash]
+    def _update_pins(self, bucket: Bucket, member: Member) -> None:
+        """Pin a workflow that stays loaded to one server. Unpin it after a job that does not request this."""
+        holders = [other for other in self._members if other.pinned == bucket.workflow_hash]
         if not bucket.keep_loaded:
             for holder in holders:
                 holder.pinned = None
@@ -236,12 +225,11 @@ class Runner:
             and member.comfyui is not None
             and not await self._is_crowded(record, member, error)
         ):
-            await self._ran_out(record, member, error)
+            await self._handle_out_of_memory(record, member, error)
             return
         if verdict is FailureVerdict.SERVER:
-            self._blocks.failed(member.id, record.ticket.bucket.workflow_hash, error)
+            self._blocks.record_failure(member.id, record.ticket.bucket.workflow_hash, error)
         if isinstance(error, _SUSPECT_ERRORS):
-            # It gets no jobs until a health check succeeds.
             member.suspect(error.detail)
         if (ticket := self._next_attempt(record, member, verdict)) is not None:
             record.ticket = ticket
@@ -252,9 +240,9 @@ class Runner:
             await self._completion.fail(record, error)
 
     async def _is_crowded(self, record: Record, member: Member, error: OutOfMemory) -> bool:
-        """Whether the job had no neighbours of ours but other programs held much of the GPU.
+        """Whether the job ran without other jobs on its GPU, but other programs held much of the memory.
 
-        That says nothing about the job or the GPU: it is retried like any server fault, when the memory may be free.
+        This says nothing about the job or the GPU. The job is retried later, when the memory may be free.
         """
         size = await self._memory.size(member) if record.ticket.bucket.alone else None
         if size is None or is_alone_on_gpu(size, others := await self._memory.held_by_others(member, self._members)):
@@ -263,8 +251,8 @@ class Runner:
         error.retry_after_seconds = CROWDED_SECONDS
         return True
 
-    async def _ran_out(self, record: Record, member: Member, error: OutOfMemory) -> None:
-        """Handle an out-of-memory error: no server is blamed, and moving the job costs no attempt."""
+    async def _handle_out_of_memory(self, record: Record, member: Member, error: OutOfMemory) -> None:
+        """Retry a job alone or on a larger GPU. No server is blamed, and moving the job costs no attempt."""
         ticket, bucket = record.ticket, record.ticket.bucket
         larger: set[str] = set()
         if bucket.alone and (size := await self._memory.size(member)) is not None:
@@ -272,18 +260,18 @@ class Runner:
             self._memory.record_too_small(bucket.workflow_hash, size)
             larger = await self._memory.larger(size, self._members)
         elsewhere = bucket._replace(
-            exclude_clients=bucket.exclude_clients | {each.id for each in self._members if each.id not in larger}
+            exclude_clients=bucket.exclude_clients | {other.id for other in self._members if other.id not in larger}
         )
         next_step = next_memory_step(
             ran_alone=bucket.alone,
             has_moved=ticket.ran_out_bytes is not None,
-            has_larger_gpu=bool(larger) and self._scheduler.could_run(elsewhere),
+            has_larger_gpu=bool(larger) and self._scheduler.has_online_server(elsewhere),
         )
         again = replace(ticket, attempts=ticket.attempts - 1)
         if next_step is OutOfMemoryStep.ALONE:
             record.ticket = replace(again, bucket=bucket._replace(alone=True))
         elif next_step is OutOfMemoryStep.LARGER:
-            # The error to report if the larger GPU goes away.
+            # The job fails with this error if the larger GPU becomes unreachable.
             record.first_error = error
             record.ticket = replace(
                 again, bucket=elsewhere, ran_out_bytes=error.gpu_bytes, give_up_after_seconds=_give_up_seconds(ticket)
@@ -298,7 +286,9 @@ class Runner:
             client_id=member.id,
             workflow_hash=record.ticket.bucket.workflow_hash,
             error=error,
-            earlier={client_id: each for client_id, (_, each) in record.failures.items() if client_id != member.id},
+            earlier={
+                client_id: earlier for client_id, (_, earlier) in record.failures.items() if client_id != member.id
+            },
         )
         verdict = self._failover.judge(failure)
         record.failures = {**record.failures, member.id: (verdict, error)}
@@ -313,31 +303,29 @@ class Runner:
             return None
         if isinstance(record.last_error, NotInstalled):
             # An unreachable or blocked server may have the missing nodes or models. A rejection costs no attempt.
-            can_move = self._scheduler.could_ever_run(elsewhere)
+            can_move = self._scheduler.has_server(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
+        can_move = self._scheduler.has_online_server(elsewhere)
         if verdict is FailureVerdict.ELSEWHERE:
-            can_move = self._scheduler.could_run(elsewhere) and not is_last
-            return (
-                replace(ticket, bucket=elsewhere, give_up_after_seconds=_give_up_seconds(ticket)) if can_move else None
-            )
+            moved = replace(ticket, bucket=elsewhere, give_up_after_seconds=_give_up_seconds(ticket))
+            return moved if can_move and not is_last else None
         if ticket.one_attempt_per_server and verdict is FailureVerdict.SERVER:
-            can_move = self._scheduler.could_run(elsewhere)
             return replace(ticket, bucket=elsewhere, attempts=ticket.attempts - 1) if can_move else None
         return None if is_last else ticket
 
     async def _retry(self, record: Record, error: ComfyError) -> None:
-        # Another server does not have to wait for the delay this one requests.
+        # The delay that a server requests does not apply to another one.
         bucket = record.ticket.bucket
         runs_alone_now = bucket.alone and error.retry_after_seconds is None
         is_moving = record.ticket.one_attempt_per_server or record.client_id in bucket.exclude_clients or runs_alone_now
         delay = 0.0 if is_moving else max(record.ticket.retry_delay, error.retry_after_seconds or 0.0)
-        self._set(record, PoolJobStatus.RETRYING)
+        self._completion.set_status(record, PoolJobStatus.RETRYING)
         self._completion.emit(record, record.event(JobRetrying, error=error, delay_seconds=delay))
         await asyncio.sleep(delay)
         await self._put_back(record)
 
-    async def _stopped(self, record: Record, why: StopReason) -> None:
-        if why is StopReason.CANCEL:
+    async def _handle_stop(self, record: Record, reason: StopReason) -> None:
+        if reason is StopReason.CANCEL:
             await self._completion.cancel(record)
             return
         if record.status is PoolJobStatus.RUNNING:
@@ -347,15 +335,11 @@ class Runner:
 
     async def _put_back(self, record: Record) -> None:
         await self._queue.put_back(record.ticket)
-        self._set(record, PoolJobStatus.QUEUED)
+        self._completion.set_status(record, PoolJobStatus.QUEUED)
         record.task = None
         record.stop = None
         record.can_stop = False
-        self._scheduler.arrived(record.ticket)
-
-    def _set(self, record: Record, status: PoolJobStatus) -> None:
-        self._tally.moved(record.status, status)
-        record.status = status
+        self._scheduler.add(record.ticket)
 
 
 def _give_up_seconds(ticket: Ticket) -> float:
@@ -364,8 +348,8 @@ def _give_up_seconds(ticket: Ticket) -> float:
 
 
 def _unexpected(error: Exception) -> ComfyError:
-    what = f"The run failed unexpectedly ({type(error).__name__})."
-    return ComfyError(what, raw="".join(traceback.format_exception(error)))
+    detail = f"The run failed unexpectedly ({type(error).__name__})."
+    return ComfyError(detail, raw="".join(traceback.format_exception(error)))
 
 
 def all_refused_error(record: Record) -> ComfyError:

@@ -1,25 +1,47 @@
 """Match waiting jobs with free servers after each change."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
-from comfyrelay.comfyui.pool.events import ClientState
 from comfyrelay.comfyui.pool.failover import FailoverStrategy
 from comfyrelay.comfyui.pool.gpu_memory import GpuMemory
-from comfyrelay.comfyui.pool.member import Member
-from comfyrelay.comfyui.pool.members import Roster
-from comfyrelay.comfyui.pool.queue import QueueAdapter
-from comfyrelay.comfyui.pool.schedule import choose, fits
+from comfyrelay.comfyui.pool.members import Member, Roster
+from comfyrelay.comfyui.pool.queues.queue import QueueAdapter
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.pool.unserved_jobs import UnservedJobs
 
-# Yield to other tasks of the event loop.
+ShouldSkip = Callable[[str, str], bool]
+
+# How long a turn may take before other tasks of the event loop get theirs.
 _TURN_SECONDS = 0.005
 MAX_UNCACHED = 1000
 
 
+def fits(bucket: Bucket, client_id: str, should_skip: ShouldSkip) -> bool:
+    """Whether a job of this bucket may go to this server at all."""
+    return client_id not in bucket.exclude_clients and not should_skip(client_id, bucket.workflow_hash)
+
+
+def choose(bucket: Bucket, candidates: Iterable[Member], should_skip: ShouldSkip) -> Member | None:
+    """Choose a preferred server, then one with the cached result, then one with the models loaded, then the least
+    busy, then the longest idle."""
+    return min(
+        (candidate for candidate in candidates if fits(bucket, candidate.id, should_skip)),
+        key=lambda member: (
+            member.id not in bucket.preferred_clients,
+            bucket.same_as is None or bucket.same_as != member.cache_key,
+            # The last completed workflow is loaded; earlier ones may be.
+            bucket.workflow_hash not in member.warm,
+            bucket.workflow_hash != next(iter(member.warm), None),
+            member.foreign_runs,
+            member.last_used,
+        ),
+        default=None,
+    )
+
+
 class Scheduler:
-    """Assign jobs to servers without polling:
+    """Assign jobs to servers without polling.
 
     `wake` signals a change, and a timer covers what changes with time alone.
     """
@@ -32,10 +54,10 @@ class Scheduler:
         memory: GpuMemory,
         start: Callable[[Ticket, Member], None],
         give_up: Callable[[str], None],
-        release: Callable[[], None],
+        release_blocks: Callable[[], None],
         ahead_seconds: float,
     ) -> None:
-        """`release` announces expired blocks.
+        """`release_blocks` announces expired blocks.
 
         The next job may be queued on a busy server if it and the active job are known to take at most `ahead_seconds`.
         """
@@ -44,7 +66,7 @@ class Scheduler:
         self._memory = memory
         self._start = start
         self._give_up = give_up
-        self._release = release
+        self._release_blocks = release_blocks
         self._ahead_seconds = ahead_seconds
         self._roster: Roster | None = None
         self._turn: asyncio.Handle | None = None
@@ -53,11 +75,11 @@ class Scheduler:
         # every turn: 5 ms with 10,000 of them.
         self._unwanted: set[str] = set()
         self._unserved = UnservedJobs()
-        # A job waits for a busy server: others may do once that changes.
+        # Whether a job waits for a busy server, although others are free. They are tried again after each change.
         self._is_holding_back = False
         # The GPU on which a bucket waits for memory. It must stay the same one, or none would ever become free.
         self._awaited: dict[Bucket, str] = {}
-        # Workflows that servers run again each time despite an identical last run, newest last.
+        # Workflows that servers do not cache: they run again despite an identical last run. Newest last.
         self._uncached: dict[str, None] = {}
 
     def open(self, roster: Roster) -> None:
@@ -69,28 +91,30 @@ class Scheduler:
         if self._roster is not None and self._turn is None:
             self._turn = asyncio.get_running_loop().call_soon(self._take_turn, self._roster)
 
-    def arrived(self, ticket: Ticket) -> None:
-        """A job waits, which may use a server that no other job could."""
+    def add(self, ticket: Ticket) -> None:
+        """Handle a new waiting job, which may use a server that no other job could."""
         self._unserved.add(ticket, now=asyncio.get_running_loop().time())
         if self._unwanted:
             should_skip = self._failover.should_skip
-            self._unwanted = {each for each in self._unwanted if not fits(ticket.bucket, each, should_skip)}
+            self._unwanted = {
+                client_id for client_id in self._unwanted if not fits(ticket.bucket, client_id, should_skip)
+            }
         self.wake()
 
-    def withdrawn(self, ticket: Ticket) -> None:
-        """A job was removed from the queue."""
+    def remove(self, ticket: Ticket) -> None:
+        """Handle a job that was removed from the queue."""
         self._unserved.discard(ticket)
         self._awaited.pop(ticket.bucket, None)
 
-    def unblocked(self, client_id: str) -> None:
-        """This server may get a workflow again."""
+    def reconsider(self, client_id: str) -> None:
+        """Try a server again that was paused, or blocked for a workflow."""
         self._unwanted.discard(client_id)
         self.wake()
 
-    def ran(self, member: Member) -> None:
-        """A run has ended: others that share its GPU may have enough memory now."""
+    def reconsider_gpu(self, member: Member) -> None:
+        """Try the servers again that share a server's GPU: it may have enough memory now."""
         if member.gpu is not None and self._roster is not None:
-            self._unwanted.difference_update(each.id for each in self._roster if each.gpu == member.gpu)
+            self._unwanted.difference_update(other.id for other in self._roster if other.gpu == member.gpu)
         self.wake()
 
     def record_repeat(self, workflow_hash: str, *, is_cached: bool) -> None:
@@ -104,15 +128,11 @@ class Scheduler:
             for oldest in [*self._uncached][:-MAX_UNCACHED]:
                 del self._uncached[oldest]
 
-    def could_run(self, bucket: Bucket) -> bool:
+    def has_online_server(self, bucket: Bucket) -> bool:
         """Whether a server is online that may get a job of this bucket, now or once it is free."""
-        return self._roster is not None and any(
-            fits(bucket, member.id, self._failover.should_skip)
-            for member in self._roster
-            if member.state is ClientState.ONLINE
-        )
+        return self._roster is not None and bool(self._able(bucket, self._roster))
 
-    def could_ever_run(self, bucket: Bucket) -> bool:
+    def has_server(self, bucket: Bucket) -> bool:
         """Whether any server may ever get a job of this bucket, including unreachable and blocked ones."""
         return self._roster is not None and not bucket.exclude_clients.issuperset(self._roster.ids)
 
@@ -123,12 +143,15 @@ class Scheduler:
             if handle is not None:
                 handle.cancel()
 
+    def _able(self, bucket: Bucket, roster: Roster) -> list[Member]:
+        return [member for member in roster.online if fits(bucket, member.id, self._failover.should_skip)]
+
     def _take_turn(self, roster: Roster) -> None:
         self._turn = None
         if self._is_holding_back:
             self._is_holding_back = False
             self._unwanted.clear()
-        self._release()
+        self._release_blocks()
         loop = asyncio.get_running_loop()
         now = loop.time()
         free = [member for member in roster if member.is_free(now) and member.id not in self._unwanted]
@@ -144,49 +167,48 @@ class Scheduler:
             free = [member for member in free if member.is_free(now)]
         while self._ahead_seconds and not is_late and self._place_ahead(roster, now):
             pass
-        online = [member.id for member in roster if member.state is ClientState.ONLINE]
-        for job_id in self._unserved.overdue(online, now=now):
+        for job_id in self._unserved.overdue([member.id for member in roster.online], now=now):
             self._give_up(job_id)
         self._set_alarm(roster, now)
 
     def _place_one(self, free: list[Member], roster: Roster) -> bool:
         chosen: Member | None = None
         # GPUs on which an earlier job waits for memory: later ones must not take it.
-        kept: set[str] = set()
-        has_pins = any(each.pinned is not None for each in roster)
+        reserved: set[str] = set()
+        has_pins = any(member.pinned is not None for member in roster)
 
         def may_run(bucket: Bucket) -> bool:
             nonlocal chosen
-            others = [each for each in free if each.gpu not in kept] if kept else free
-            if spared := self._spared(bucket, roster, has_pins=has_pins):
+            candidates = [member for member in free if member.gpu not in reserved] if reserved else free
+            if avoided := self._servers_to_avoid(bucket, roster, has_pins=has_pins):
                 self._is_holding_back = True
-                others = [other for other in others if other.id not in spared]
-            chosen = choose(bucket, others, self._failover.should_skip)
+                candidates = [member for member in candidates if member.id not in avoided]
+            chosen = choose(bucket, candidates, self._failover.should_skip)
             if chosen is None or chosen.gpu is None or self._memory.has_memory_for(bucket, chosen, roster):
                 return chosen is not None
-            first = chosen.gpu
-            roomy = [
-                other for other in others if other.gpu is None or self._memory.has_memory_for(bucket, other, roster)
-            ]
-            chosen = choose(bucket, roomy, self._failover.should_skip)
+            full_gpu = chosen.gpu
+            chosen = self._choose_with_memory(bucket, candidates, roster)
             if chosen is None:
-                kept.add(self._gpu_for(bucket, first, roster))
+                reserved.add(self._awaited_gpu(bucket, full_gpu, roster))
             return chosen is not None
 
-        return self._begin(self._queue.take(may_run), chosen)
+        return self._start_taken(self._queue.take(may_run), chosen)
 
-    def _gpu_for(self, bucket: Bucket, first: str, roster: Roster) -> str:
+    def _choose_with_memory(self, bucket: Bucket, candidates: list[Member], roster: Roster) -> Member | None:
+        with_memory = [member for member in candidates if self._memory.has_memory_for(bucket, member, roster)]
+        return choose(bucket, with_memory, self._failover.should_skip)
+
+    def _awaited_gpu(self, bucket: Bucket, full_gpu: str, roster: Roster) -> str:
         """Return the GPU that a job of this bucket waits for: the same as before, as long as it could run there."""
-        skip = self._failover.should_skip
-        able = [each for each in roster if each.state is ClientState.ONLINE and fits(bucket, each.id, skip)]
-        if self._awaited.get(bucket) not in {each.gpu for each in able if not each.is_paused}:
-            self._awaited[bucket] = first
+        able = self._able(bucket, roster)
+        if self._awaited.get(bucket) not in {member.gpu for member in able if not member.is_paused}:
+            self._awaited[bucket] = full_gpu
         return self._awaited[bucket]
 
     def _place_ahead(self, roster: Roster, now: float) -> bool:
         """Send the next job to a server that is busy with a short one, to leave no gap between the two.
 
-        Only that job: later ones must not overtake it.
+        Later jobs must not overtake it, so they are not considered.
         """
         chosen: Member | None = None
         is_next = True
@@ -194,24 +216,21 @@ class Scheduler:
         def may_wait(bucket: Bucket) -> bool:
             nonlocal chosen, is_next
             if is_next:
-                seconds = self._ahead_seconds
-                busy = [each for each in roster if each.may_queue(bucket, now, seconds=seconds)]
-                roomy = [each for each in busy if self._memory.has_memory_for(bucket, each, roster)]
-                chosen = choose(bucket, roomy, self._failover.should_skip)
+                busy = [member for member in roster if member.may_queue(bucket, now, seconds=self._ahead_seconds)]
+                chosen = self._choose_with_memory(bucket, busy, roster)
             is_next = False
             return chosen is not None
 
-        return self._begin(self._queue.take(may_wait), chosen)
+        return self._start_taken(self._queue.take(may_wait), chosen)
 
-    def _begin(self, ticket: Ticket | None, chosen: Member | None) -> bool:
+    def _start_taken(self, ticket: Ticket | None, chosen: Member | None) -> bool:
         if ticket is None or chosen is None:
             return False
-        self._unserved.discard(ticket)
-        self._awaited.pop(ticket.bucket, None)
+        self.remove(ticket)
         self._start(ticket, chosen)
         return True
 
-    def _spared(self, bucket: Bucket, roster: Roster, *, has_pins: bool) -> set[str]:
+    def _servers_to_avoid(self, bucket: Bucket, roster: Roster, *, has_pins: bool) -> set[str]:
         """Return the servers to avoid although the job could run there, because another can take it now or later.
 
         These are servers whose GPU is too small, that keep another workflow loaded or would have to unload one, and all
@@ -220,20 +239,22 @@ class Scheduler:
         waits_for_same = bucket.same_as is not None and bucket.workflow_hash not in self._uncached
         if not has_pins and not waits_for_same and not self._memory.is_oversized(bucket.workflow_hash):
             return set()
-        skip = self._failover.should_skip
-        able = [each for each in roster if each.state is ClientState.ONLINE and fits(bucket, each.id, skip)]
-        spared: set[str] = set(self._memory.too_small(bucket.workflow_hash, able))
-        for is_kept in (_keeps_another, self._would_unload):
-            left = [member for member in able if member.id not in spared]
-            kept = {member.id for member in left if is_kept(bucket, member, roster)}
-            spared |= kept if len(kept) < len(left) else set()
-        if waits_for_same and any(each.cached == bucket.same_as and each.running for each in able):
-            spared |= {each.id for each in able if each.cached != bucket.same_as}
-        return spared
+        able = self._able(bucket, roster)
+        avoided: set[str] = set(self._memory.too_small(bucket.workflow_hash, able))
 
-    def _would_unload(self, bucket: Bucket, member: Member, roster: Roster) -> bool:
-        """Whether a server of its GPU would have to unload its pinned workflow."""
-        return self._memory.would_evict_pinned(bucket, member, roster)
+        def is_pinned_to_another(member: Member) -> bool:
+            return member.pinned not in (None, bucket.workflow_hash)
+
+        def would_evict_pinned(member: Member) -> bool:
+            return self._memory.would_evict_pinned(bucket, member, roster)
+
+        for is_bad in (is_pinned_to_another, would_evict_pinned):
+            remaining = [member for member in able if member.id not in avoided]
+            bad = {member.id for member in remaining if is_bad(member)}
+            avoided |= bad if len(bad) < len(remaining) else set()
+        if waits_for_same and any(member.cache_key == bucket.same_as and member.running for member in able):
+            avoided |= {member.id for member in able if member.cache_key != bucket.same_as}
+        return avoided
 
     def _set_alarm(self, roster: Roster, now: float) -> None:
         """Wake when the next block, server grace period or wait for servers expires."""
@@ -249,7 +270,3 @@ class Scheduler:
             due.append(deadline)
         if due:
             self._alarm = asyncio.get_running_loop().call_at(min(due), self.wake)
-
-
-def _keeps_another(bucket: Bucket, member: Member, _roster: Roster) -> bool:
-    return member.pinned not in (None, bucket.workflow_hash)

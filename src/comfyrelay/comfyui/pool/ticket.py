@@ -16,7 +16,7 @@ from comfyrelay.comfyui.graphs.nodes import find_node
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import InvalidInput
 
-_NOTHING: Mapping[str, Any] = MappingProxyType({})
+_NO_METADATA: Mapping[str, Any] = MappingProxyType({})
 
 
 class Bucket(NamedTuple):
@@ -26,35 +26,35 @@ class Bucket(NamedTuple):
     preferred_clients: frozenset[str] = frozenset()
     exclude_clients: frozenset[str] = frozenset()
     memory_bytes: int | None = None
-    # It ran out of memory next to others, and gets the GPU to itself.
+    # Whether a job ran out of memory next to others, and now gets the GPU to itself.
     alone: bool = False
-    # Its workflow stays loaded where it runs.
+    # Whether the server that runs a job keeps its models loaded.
     keep_loaded: bool = False
-    # The cache key of an earlier identical job: a server that has the result cached need not run it again.
+    # The cache key of an earlier identical job. A server that has the result cached need not run it again.
     same_as: str | None = None
 
 
 class JobOptions(TypedDict, total=False):
     """Options of a job.
 
-    - `priority`: higher goes first; default 0.
+    - `priority`: jobs with a higher one go first; default 0.
     - `metadata`: available on the job and each of its events.
     - `include_outputs`: nodes (ids or titles) whose outputs come first in the result.
     - `attachments`: files that are uploaded to the server before the run.
     - `preferred_clients`: servers to use if one of them is free; otherwise others are used.
     - `exclude_clients`: servers never to use.
-    - `memory_bytes`: minimum memory it needs on a shared GPU; a larger measured need wins.
-    - `keep_loaded`: the server that runs it gets no other workflows while others can take them, and does not unload its
-      models unless a job needs the memory that fits nowhere else.
-    - `cache_key`: jobs with the same key ask for the same work, which a server has cached the second time: they run on
-      one server, one after the other.
+    - `memory_bytes`: minimum memory that the job needs on a shared GPU; a larger measured need wins.
+    - `keep_loaded`: the server that runs the job gets no other workflows while other servers can take them. It unloads
+      the models only if another job needs the memory and fits nowhere else.
+    - `cache_key`: jobs with the same key request the same work. They run on one server in sequence, so that later ones
+      use its cache.
     - `max_attempts`: default 3.
     - `retry_delay`: seconds between a failed attempt and the next; default 1.
-    - `one_attempt_per_server`: a server that fails it through its own fault does not get it again. It moves to another
-      online server, which costs no attempt; without one, the job fails.
-    - `give_up_after_seconds`: how long it waits while no suitable server is online; no limit by default. It then fails
-      with its first error, or else `RunInterrupted`.
-    - `timeouts`: timeouts of its runs.
+    - `one_attempt_per_server`: a server that causes a failure does not get the job again. The job moves to another
+      online server, which costs no attempt; without one, it fails.
+    - `give_up_after_seconds`: how long the job waits while no suitable server is online; no limit by default. It then
+      fails with its first error, or else `RunInterrupted`.
+    - `timeouts`: timeouts of the runs.
     - `extra_data`: JSON that is sent to ComfyUI with the graph, such as keys of partner nodes.
     """
 
@@ -77,7 +77,7 @@ class JobOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Ticket:
-    """A queued job. `sequence` is its place among equals, which it keeps on retries."""
+    """A queued job. `sequence` is its place among jobs of the same priority, which it keeps on retries."""
 
     id: str
     sequence: int
@@ -96,7 +96,7 @@ class Ticket:
     extra_data: Mapping[str, Any] | None = None
     attempts: int = 0
     cache_key: str | None = None
-    # Memory of the GPU that was too small, once it moved to a larger one.
+    # Memory of the GPU that was too small, once the job moved to a larger one.
     ran_out_bytes: int | None = None
 
 
@@ -109,7 +109,7 @@ def make_ticket(graph: Graph, options: JobOptions, *, sequence: int, created_at:
         graph=dump_json(graph),
         created_at=created_at,
         priority=options.get("priority", 0),
-        metadata=MappingProxyType(dict(metadata)) if (metadata := options.get("metadata")) else _NOTHING,
+        metadata=MappingProxyType(dict(metadata)) if (metadata := options.get("metadata")) else _NO_METADATA,
         include_outputs=tuple(options.get("include_outputs", ())),
         attachments=tuple(options.get("attachments", ())),
         max_attempts=options.get("max_attempts", 3),

@@ -10,20 +10,14 @@ from comfyrelay.comfyui.pool.ticket import Ticket
 class _Group:
     """Jobs that exclude the same servers, so that a server suits all of them or none."""
 
-    # When the last suitable server went offline; `None` while there is one.
+    # When the last suitable server went offline; `None` while one is online.
     since: float | None = None
-    # Job id -> when it started to wait, and how long it waits without a server.
+    # Job id -> when the job started to wait, and how long it waits without a server.
     jobs: dict[str, tuple[float, float]] = field(default_factory=dict)
-
-    @property
-    def deadlines(self) -> Iterator[tuple[float, str]]:
-        if self.since is not None:
-            for job_id, (began, seconds) in self.jobs.items():
-                yield max(self.since, began) + seconds, job_id
 
 
 class UnservedJobs:
-    """Waiting jobs with a limit. Callers pass the time of a monotonic clock."""
+    """Waiting jobs that give up after a time without servers. Callers pass the time of a monotonic clock."""
 
     def __init__(self) -> None:
         self._groups: dict[frozenset[str], _Group] = {}
@@ -53,10 +47,12 @@ class UnservedJobs:
 
     @property
     def next_deadline(self) -> float | None:
-        """Return the next deadline if no server comes online, or `None`."""
+        """Return when the next job gives up if no server comes online, or `None`."""
         return min((deadline for deadline, _ in self._deadlines), default=None)
 
     @property
     def _deadlines(self) -> Iterator[tuple[float, str]]:
         for group in self._groups.values():
-            yield from group.deadlines
+            if group.since is not None:
+                for job_id, (began, seconds) in group.jobs.items():
+                    yield max(group.since, began) + seconds, job_id

@@ -168,7 +168,7 @@ class Packer:
     async def _check_gpu(self, gpu: GpuProcesses, load: float | None, room: tuple[int, int] | None) -> None:
         watched = self._watched[gpu.key]
         found = await asyncio.gather(*(self._pool.measure_memory(name) for name in self._here(gpu)))
-        self._pool.memory.note_foreign(gpu.key, found)
+        self._pool.memory.update_foreign(gpu.key, found)
         known = [each for each in found if each is not None]
         watched.note_load(load)
         if watched.removing is not None:

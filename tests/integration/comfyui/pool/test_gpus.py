@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,12 @@ from comfyrelay.comfyui.pool import (
     WorkflowPool,
 )
 from comfyrelay.comfyui.pool.gpu_memory import ALONE_SECONDS, LEARN_SECONDS, GpuMemory, Memory, memory_in
+from comfyrelay.comfyui.pool.members import Member
 from comfyrelay.errors import Conflict, NodeFailed
 from comfyrelay.simulator import Fail, SimulatedGpuOptions, Simulator, Stuck
 from comfyrelay.simulator.gpu import GIB
 from tests.support.full import full_only
-from tests.support.pool import QUICK, until
+from tests.support.pool import QUICK, member, until
 from tests.support.world import PATIENCE_SECONDS
 
 SMALL, LARGE = "small.safetensors", "large.safetensors"
@@ -183,9 +184,11 @@ async def test_models_of_a_failed_run_do_not_count_for_another_workflow(
 async def test_known_memory_need_is_measured_again() -> None:
     seconds = 0.0
     memory = GpuMemory(clock=lambda: seconds)
-    server = Server(id="a", comfyui=Telling(held=60), loaded={"other": None, "w": None})
+    telling = Telling(held=60)
+    server = server_on_gpu("a", telling)
+    server.loaded = {"other": None, "w": None}
     await memory.learn("w", server, [server])
-    server.comfyui.held = 40
+    telling.held = 40
     await memory.learn("w", server, [server])
     assert memory.known_need("w") == 60
     seconds += LEARN_SECONDS
@@ -199,7 +202,7 @@ async def test_known_memory_need_is_measured_again() -> None:
 def test_workflow_that_ran_out_of_memory_shares_the_gpu_after_an_hour() -> None:
     seconds = 0.0
     memory = GpuMemory(clock=lambda: seconds)
-    memory.ran_out("w")
+    memory.record_out_of_memory("w")
     seconds += ALONE_SECONDS - 1
     assert memory.runs_alone("w")
     seconds += 1
@@ -318,17 +321,8 @@ def test_device_that_is_no_gpu_has_no_memory() -> None:
     assert memory_in({"devices": []}) is None
 
 
-@dataclass
-class Server:
-    id: str
-    gpu: str | None = "gpu"
-    comfyui: Any = None
-    buckets: list[Bucket] = field(default_factory=list)
-    warm: dict[str, None] = field(default_factory=dict)
-    loaded: dict[str, None] = field(default_factory=dict)
-    pinned: str | None = None
-    cached: str | None = None
-    made: str | None = None
+def server_on_gpu(client_id: str, comfyui: Any = None) -> Member:
+    return member(client_id, gpu="gpu", comfyui=comfyui)
 
 
 @dataclass
@@ -369,7 +363,7 @@ class Leaving(Telling):
 @pytest.mark.parametrize("answers", range(4))
 async def test_server_removed_while_memory_is_freed_fails_no_job(bucket: Bucket, answers: int) -> None:
     memory = GpuMemory()
-    here, *idle = servers = [Server(id=each) for each in "abc"]
+    here, *idle = servers = [server_on_gpu(name) for name in "abc"]
     here.comfyui = Telling(free_bytes=20)
 
     def leave() -> None:
@@ -384,8 +378,8 @@ async def test_server_removed_while_memory_is_freed_fails_no_job(bucket: Bucket,
 
 
 async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
-    memory, servers = GpuMemory(), [Server(id=each) for each in "ab"]
-    memory.note("w", 10, is_exact=True)
+    memory, servers = GpuMemory(), [server_on_gpu(name) for name in "ab"]
+    memory.record_need("w", 10, is_exact=True)
     for server in servers:
         server.comfyui = Telling(free_bytes=0)
     await memory.measure_gpu(servers[0], servers)
@@ -404,13 +398,13 @@ async def test_gpu_that_another_program_fills_gets_one_job_at_a_time() -> None:
 def test_jobs_that_share_a_gpu_never_exceed_its_memory(
     needs: dict[str, int], alone: frozenset[str], coming: list[str], going: list[int]
 ) -> None:
-    memory, servers = GpuMemory(), [Server(id=str(number)) for number in range(4)]
+    memory, servers = GpuMemory(), [server_on_gpu(str(number)) for number in range(4)]
     servers[0].comfyui = Telling()
     asyncio.run(_look(memory, servers))
     for workflow, need in needs.items():
-        memory.note(workflow, need, is_exact=True)
+        memory.record_need(workflow, need, is_exact=True)
     for workflow in alone:
-        memory.ran_out(workflow)
+        memory.record_out_of_memory(workflow)
     for number, workflow in enumerate(coming):
         free = next((server for server in servers if not server.buckets), None)
         if free is not None and memory.has_memory_for(Bucket(workflow), free, servers):
@@ -422,7 +416,7 @@ def test_jobs_that_share_a_gpu_never_exceed_its_memory(
             servers[going[number]].buckets.clear()
 
 
-async def _look(memory: GpuMemory, servers: list[Server]) -> None:
+async def _look(memory: GpuMemory, servers: list[Member]) -> None:
     await memory.measure(servers[0], servers)
 
 
@@ -441,10 +435,10 @@ class Saying(Telling):
 
 async def test_server_that_does_not_answer_while_it_loads_is_not_another_program() -> None:
     memory, says = GpuMemory(), [Saying(70, 10), Saying(70, 10)]
-    servers = [Server(id=name, comfyui=each) for name, each in zip("ab", says, strict=True)]
+    servers = [server_on_gpu(name, comfyui) for name, comfyui in zip("ab", says, strict=True)]
 
     async def look() -> int | None:
-        memory.note_foreign("gpu", await asyncio.gather(*(memory.measure(server, servers) for server in servers)))
+        memory.update_foreign("gpu", await asyncio.gather(*(memory.measure(server, servers) for server in servers)))
         return memory.usable("gpu")
 
     assert await look() == 87

@@ -13,7 +13,7 @@ import pytest
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.comfyui.pool import Block, Bucket, JobOutcome, PoolJobStatus, SqliteQueue, StoredJobs
-from comfyrelay.comfyui.pool.sqlite_queue import SCHEMA_VERSION
+from comfyrelay.comfyui.pool.queues.sqlite import SCHEMA_VERSION
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, ConfigurationError, Conflict, Fault, InvalidInput, OutOfMemory
 from tests.support.pool import NOW, anywhere, ticket

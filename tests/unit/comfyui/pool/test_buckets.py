@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfyui.pool.buckets import Buckets
+from comfyrelay.comfyui.pool.queues.queue import Buckets
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from tests.support.pool import anywhere, ticket
 

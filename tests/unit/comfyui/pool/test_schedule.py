@@ -1,20 +1,23 @@
 from collections.abc import Collection
-from dataclasses import dataclass
+from types import SimpleNamespace
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from comfyrelay.comfyui.pool.schedule import choose, fits
+from comfyrelay.comfyui.pool.members import Member
+from comfyrelay.comfyui.pool.scheduler import choose, fits
 from comfyrelay.comfyui.pool.ticket import Bucket
+from tests.support.pool import member
 
 
-@dataclass(frozen=True, kw_only=True)
-class Server:
-    id: str
-    warm: Collection[str] = frozenset()
-    foreign_runs: int = 0
-    last_used: int = 0
-    cached: str | None = None
+def server(
+    *, id: str, warm: Collection[str] = (), foreign_runs: int = 0, last_used: int = 0, cache_key: str | None = None
+) -> Member:
+    built = member(id, server=SimpleNamespace(queue_remaining=foreign_runs))
+    built.warm = dict.fromkeys(warm)
+    built.last_used = last_used
+    built.cache_key = cache_key
+    return built
 
 
 def nobody(_client_id: str, _workflow_hash: str) -> bool:
@@ -26,43 +29,43 @@ def test_no_server_is_chosen_without_candidates() -> None:
 
 
 def test_excluded_server_is_never_chosen() -> None:
-    a, b = Server(id="a", warm=frozenset({"w"})), Server(id="b")
+    a, b = server(id="a", warm=frozenset({"w"})), server(id="b")
     bucket = Bucket("w", preferred_clients=frozenset({"a"}), exclude_clients=frozenset({"a"}))
     assert choose(bucket, [a, b], nobody) is b
     assert choose(bucket, [a], nobody) is None
 
 
 def test_server_that_the_strategy_skips_is_not_chosen() -> None:
-    a, b = Server(id="a"), Server(id="b")
+    a, b = server(id="a"), server(id="b")
     blocked = {("a", "w")}
     assert choose(Bucket("w"), [a, b], lambda *pair: pair in blocked) is b
     assert choose(Bucket("other"), [a, b], lambda *pair: pair in blocked) is a
 
 
 def test_preferred_server_goes_before_a_warm_one() -> None:
-    a, b = Server(id="a", foreign_runs=3, last_used=9), Server(id="b", warm=frozenset({"w"}))
+    a, b = server(id="a", foreign_runs=3, last_used=9), server(id="b", warm=frozenset({"w"}))
     assert choose(Bucket("w", preferred_clients=frozenset({"a"})), [b, a], nobody) is a
 
 
 def test_preference_is_no_restriction() -> None:
-    b = Server(id="b")
+    b = server(id="b")
     assert choose(Bucket("w", preferred_clients=frozenset({"a"})), [b], nobody) is b
 
 
 def test_warm_server_goes_before_a_less_occupied_one() -> None:
-    a, b = Server(id="a"), Server(id="b", warm=frozenset({"w"}), foreign_runs=2)
+    a, b = server(id="a"), server(id="b", warm=frozenset({"w"}), foreign_runs=2)
     assert choose(Bucket("w"), [a, b], nobody) is b
     assert choose(Bucket("other"), [a, b], nobody) is a
 
 
 def test_least_occupied_goes_before_the_longest_idle() -> None:
-    a, b, c = Server(id="a", foreign_runs=1), Server(id="b", last_used=7), Server(id="c", last_used=5)
+    a, b, c = server(id="a", foreign_runs=1), server(id="b", last_used=7), server(id="c", last_used=5)
     assert choose(Bucket("w"), [a, b, c], nobody) is c
 
 
 servers = st.lists(
     st.builds(
-        Server,
+        server,
         id=st.sampled_from("abcdefgh"),
         warm=st.frozensets(st.sampled_from(["w", "v"])),
         foreign_runs=st.integers(0, 3),
@@ -75,7 +78,7 @@ ids = st.frozensets(st.sampled_from("abcdefgh"))
 
 @given(candidates=servers, preferred=ids, excluded=ids, skipped=ids)
 def test_choice_fits_and_nothing_that_fits_is_better(
-    candidates: list[Server], preferred: frozenset[str], excluded: frozenset[str], skipped: frozenset[str]
+    candidates: list[Member], preferred: frozenset[str], excluded: frozenset[str], skipped: frozenset[str]
 ) -> None:
     bucket = Bucket("w", preferred, excluded)
 
@@ -97,13 +100,13 @@ def test_choice_fits_and_nothing_that_fits_is_better(
 
 
 def test_most_recent_warm_server_is_chosen() -> None:
-    a = Server(id="a", warm=dict.fromkeys(["v", "w"]))
-    b = Server(id="b", warm=dict.fromkeys(["w", "v"]), last_used=9)
+    a = server(id="a", warm=["v", "w"])
+    b = server(id="b", warm=["w", "v"], last_used=9)
     assert choose(Bucket("w"), [a, b], nobody) is b
     assert choose(Bucket("v"), [a, b], nobody) is a
 
 
 def test_server_with_the_cached_result_goes_before_a_warm_one() -> None:
-    a, b = Server(id="a", warm=frozenset({"w"})), Server(id="b", cached="this")
+    a, b = server(id="a", warm=frozenset({"w"})), server(id="b", cache_key="this")
     assert choose(Bucket("w", same_as="this"), [a, b], nobody) is b
     assert choose(Bucket("w"), [a, b], nobody) is a

@@ -40,7 +40,7 @@ class Writer:
         return await self._in_thread(work)
 
     async def write(self, *statements: Statement) -> None:
-        """Return when all statements are committed, in one transaction."""
+        """Execute statements in one transaction, and return when it is committed."""
         await self._group.call(statements)
 
     async def close(self) -> None:
@@ -55,7 +55,7 @@ class Writer:
         error = await self._in_thread(partial(self._commit, writes))
         if error is None or len(writes) == 1:
             return [error] * len(writes)
-        # One of them failed: write the others separately.
+        # One write failed, so each is written separately.
         return [await self._in_thread(partial(self._commit, [statements])) for statements in writes]
 
     def _commit(self, writes: Sequence[Sequence[Statement]]) -> Exception | None:
@@ -67,7 +67,7 @@ class Writer:
                     for sql, parameters in statements:
                         self._connection.execute(sql, parameters)
         except Exception as error:
-            # Waiters must get any exception.
+            # The callers of `write` get the exception.
             return error
         return None
 

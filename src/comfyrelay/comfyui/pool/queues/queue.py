@@ -1,16 +1,20 @@
-"""Queue interface of a pool, and the in-memory queue."""
+"""Queue interface of a pool, the order of waiting jobs, and the in-memory queue."""
 
+from bisect import bisect_left, insort
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
+from heapq import heappop, heappush
 from typing import Protocol
 
 from comfyrelay.comfyui.outputs import RunResult
-from comfyrelay.comfyui.pool.buckets import Buckets
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ComfyError
+
+# -priority, sequence, id: the smallest goes first, and sequences are unique.
+Place = tuple[int, int, str]
 
 
 class PoolJobStatus(StrEnum):
@@ -37,9 +41,9 @@ class JobOutcome:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredJobs:
-    """What a durable queue restored:
+    """The content of a durable queue after a restart. Jobs that were running wait again.
 
-    waiting jobs (including those found running), finished ones, and failures of servers by client id and workflow hash.
+    `blocks` has the failures of servers by client id and workflow hash.
     """
 
     waiting: tuple[Ticket, ...] = ()
@@ -89,43 +93,92 @@ class QueueAdapter(Protocol):
     async def close(self) -> None: ...
 
 
-class MemoryQueue:
+class Buckets:
+    """Waiting jobs in order: highest priority first, then first come. A bucket that may not run does not delay others.
+
+    Jobs are grouped by bucket, so that choosing the next one does not walk all of them.
+    """
+
+    def __init__(self) -> None:
+        self._tickets: dict[str, Ticket] = {}
+        self._heaps: dict[Bucket, list[Place]] = {}
+        # The first place of each bucket, sorted. A list beats a heap here: scanning it changes nothing, and most scans
+        # skip buckets that may not run.
+        self._heads: list[tuple[Place, Bucket]] = []
+
+    def __len__(self) -> int:
+        return len(self._tickets)
+
+    def add(self, ticket: Ticket) -> None:
+        self._tickets[ticket.id] = ticket
+        place = (-ticket.priority, ticket.sequence, ticket.id)
+        heap = self._heaps.setdefault(ticket.bucket, [])
+        first = heap[0] if heap else None
+        heappush(heap, place)
+        if heap[0] != first:
+            self._move_head(ticket.bucket, first)
+
+    def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
+        """Remove and return the first job whose bucket may run."""
+        for place, bucket in self._heads:
+            if may_run(bucket):
+                ticket = self._tickets.pop(place[2])
+                self._drop_gone(bucket)
+                return ticket
+        return None
+
+    def remove(self, job_id: str) -> bool:
+        ticket = self._tickets.pop(job_id, None)
+        if ticket is None:
+            return False
+        # A job further back leaves a gap, which is skipped when it reaches the front.
+        if self._heaps[ticket.bucket][0][2] == job_id:
+            self._drop_gone(ticket.bucket)
+        return True
+
+    def _drop_gone(self, bucket: Bucket) -> None:
+        """Make the bucket's next waiting job its head, after the first one was removed."""
+        heap = self._heaps[bucket]
+        first = heap[0]
+        while heap and heap[0][2] not in self._tickets:
+            heappop(heap)
+        self._move_head(bucket, first)
+
+    def _move_head(self, bucket: Bucket, first: Place | None) -> None:
+        if first is not None:
+            del self._heads[bisect_left(self._heads, (first, bucket))]
+        heap = self._heaps[bucket]
+        if heap:
+            insort(self._heads, (heap[0], bucket))
+        else:
+            del self._heaps[bucket]
+
+
+class MemoryQueue(Buckets):
     """An in-memory queue. Its jobs are lost when the process ends."""
 
     durable = False
-
-    def __init__(self) -> None:
-        self._buckets = Buckets()
-
-    def __len__(self) -> int:
-        return len(self._buckets)
 
     async def open(self) -> StoredJobs:
         return StoredJobs()
 
     async def put(self, ticket: Ticket) -> None:
-        self._buckets.add(ticket)
+        self.add(ticket)
 
     async def put_back(self, ticket: Ticket) -> None:
-        self._buckets.add(ticket)
-
-    def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
-        return self._buckets.take(may_run)
-
-    def remove(self, job_id: str) -> bool:
-        return self._buckets.remove(job_id)
+        self.add(ticket)
 
     async def begin(self, ticket: Ticket) -> None:
-        """Nothing to do: nothing to do: jobs do not outlive the process."""
+        """Do nothing: the attempt does not outlive the process."""
 
     async def settle(self, job_id: str, outcome: JobOutcome) -> None:
-        """Nothing to do: the pool's own registry has it."""
+        """Do nothing: the pool's registry has the outcome."""
 
     async def forget(self, job_ids: Sequence[str]) -> None:
-        """Nothing to do: nothing was stored."""
+        """Do nothing: the queue has waiting jobs only."""
 
     async def store_block(self, client_id: str, workflow_hash: str, block: Block | None) -> None:
-        """Nothing to do: the strategy has the block in memory."""
+        """Do nothing: the failover strategy has the block in memory."""
 
     async def close(self) -> None:
-        """Nothing to do."""
+        """Do nothing: the queue has no connection."""

@@ -2,15 +2,14 @@
 
 import sqlite3
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime
 from pathlib import Path
 
-from comfyrelay.comfyui.pool.buckets import Buckets
-from comfyrelay.comfyui.pool.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
-from comfyrelay.comfyui.pool.queue import JobOutcome, PoolJobStatus, StoredJobs
-from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
-from comfyrelay.comfyui.pool.writer import Writer
+from comfyrelay.comfyui.pool.queues.codec import dump_outcome, dump_ticket, load_outcome, load_ticket
+from comfyrelay.comfyui.pool.queues.queue import Buckets, JobOutcome, PoolJobStatus, StoredJobs
+from comfyrelay.comfyui.pool.queues.writer import Writer
+from comfyrelay.comfyui.pool.ticket import Ticket
 from comfyrelay.domain.queue.blocks import Block
 from comfyrelay.errors import ConfigurationError, Conflict
 
@@ -37,7 +36,7 @@ CREATE TABLE attachments (
     PRIMARY KEY (job_id, position)
 );
 """
-# Added with version 2.
+# Version 2 added this table.
 CREATE_BLOCKS = """
 CREATE TABLE blocks (
     client_id TEXT NOT NULL,
@@ -67,8 +66,8 @@ ALL_JOBS = "SELECT id, sequence, state, attempts, ticket, graph, outcome FROM jo
 ALL_ATTACHMENTS = "SELECT job_id, position, content FROM attachments"
 
 
-class SqliteQueue:
-    """Loses nothing if the process is killed. One pool at a time may use the file.
+class SqliteQueue(Buckets):
+    """A durable queue that loses no job if the process is killed. One pool at a time may use the file.
 
     A job that was running is queued again with that attempt counted, so a job that kills the process runs out of
     attempts like any other.
@@ -77,45 +76,36 @@ class SqliteQueue:
     durable = True
 
     def __init__(self, path: Path | str) -> None:
+        super().__init__()
         self._path = Path(path)
-        self._buckets = Buckets()
         self._writer = Writer(self._connect)
-
-    def __len__(self) -> int:
-        return len(self._buckets)
 
     async def open(self) -> StoredJobs:
         stored = await self._writer.open(self._prepare)
         for ticket in stored.waiting:
-            self._buckets.add(ticket)
+            self.add(ticket)
         return stored
 
     async def put(self, ticket: Ticket) -> None:
         row = (ticket.id, ticket.sequence, ticket.attempts, dump_ticket(ticket), ticket.graph)
         contents = [
-            (ATTACH, (ticket.id, position, each.source))
-            for position, each in enumerate(ticket.attachments)
-            if isinstance(each.source, bytes)
+            (ATTACH, (ticket.id, position, attachment.source))
+            for position, attachment in enumerate(ticket.attachments)
+            if isinstance(attachment.source, bytes)
         ]
         await self._writer.write((PUT, row), *contents)
-        self._buckets.add(ticket)
+        self.add(ticket)
 
     async def put_back(self, ticket: Ticket) -> None:
         await self._writer.write((PUT_BACK, (ticket.attempts, ticket.id)))
-        self._buckets.add(ticket)
-
-    def take(self, may_run: Callable[[Bucket], bool]) -> Ticket | None:
-        return self._buckets.take(may_run)
-
-    def remove(self, job_id: str) -> bool:
-        return self._buckets.remove(job_id)
+        self.add(ticket)
 
     async def begin(self, ticket: Ticket) -> None:
         await self._writer.write((BEGIN, (ticket.attempts, ticket.id)))
 
     async def settle(self, job_id: str, outcome: JobOutcome) -> None:
-        settled = (outcome.status, outcome.attempts, dump_outcome(outcome), job_id)
-        await self._writer.write((SETTLE, settled), (DETACH, (job_id,)))
+        row = (outcome.status, outcome.attempts, dump_outcome(outcome), job_id)
+        await self._writer.write((SETTLE, row), (DETACH, (job_id,)))
 
     async def forget(self, job_ids: Sequence[str]) -> None:
         await self._writer.write(*((FORGET, (job_id,)) for job_id in job_ids))
@@ -132,14 +122,14 @@ class SqliteQueue:
 
     def _connect(self) -> sqlite3.Connection:
         try:
-            # Transactions are started explicitly. One thread uses it, but an executor opens and closes it.
+            # Transactions are started explicitly. The writer uses the connection in one thread at a time.
             return sqlite3.connect(self._path, timeout=0, isolation_level=None, check_same_thread=False)
         except sqlite3.Error as error:
             raise ConfigurationError(f"The queue {self._path} cannot be opened: {error}.") from None
 
     def _prepare(self, connection: sqlite3.Connection) -> StoredJobs:
         try:
-            # Held until the connection is closed or the process exits.
+            # SQLite holds this lock until the connection is closed or the process exits.
             connection.execute("PRAGMA locking_mode = EXCLUSIVE")
             connection.execute("PRAGMA journal_mode = WAL")
             connection.execute("PRAGMA synchronous = FULL")

@@ -10,57 +10,50 @@ import orjson
 
 from comfyrelay.comfyui.client.uploads import Attachment
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
-from comfyrelay.comfyui.pool.queue import JobOutcome, PoolJobStatus
+from comfyrelay.comfyui.pool.queues.queue import JobOutcome, PoolJobStatus
 from comfyrelay.comfyui.pool.ticket import Bucket, Ticket
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
 from comfyrelay.errors import ComfyError, Fault, InvalidInput
 
 # orjson would encode these as another type.
 _STRICT = orjson.OPT_PASSTHROUGH_DATACLASS | orjson.OPT_PASSTHROUGH_DATETIME | orjson.OPT_PASSTHROUGH_SUBCLASS
-# Stored in columns or in another form.
-_APART = frozenset({"id", "sequence", "bucket", "graph", "attempts", "metadata", "attachments"})
+# Fields that have their own column or another form in JSON.
+_SPECIAL_FIELDS = frozenset({"id", "sequence", "bucket", "graph", "attempts", "metadata", "attachments"})
 
 
 def dump_ticket(ticket: Ticket) -> bytes:
     """Encode everything except the graph, the bytes of attachments and the number of attempts."""
-    kept = {field.name: getattr(ticket, field.name) for field in fields(ticket) if field.name not in _APART}
+    plain = {field.name: getattr(ticket, field.name) for field in fields(ticket) if field.name not in _SPECIAL_FIELDS}
     metadata = orjson.Fragment(_dump_metadata(ticket))
-    attachments = [_attachment(attachment) for attachment in ticket.attachments]
+    attachments = [_dump_attachment(attachment) for attachment in ticket.attachments]
     return orjson.dumps(
-        {**kept, **ticket.bucket._asdict(), "metadata": metadata, "attachments": attachments}, default=sorted
+        {**plain, **ticket.bucket._asdict(), "metadata": metadata, "attachments": attachments}, default=sorted
     )
 
 
 def load_ticket(
     text: bytes, *, job_id: str, sequence: int, attempts: int, graph: bytes, contents: dict[int, bytes]
 ) -> Ticket:
-    """`contents` are the bytes of attachments by position."""
-    value = orjson.loads(text)
+    """Decode a ticket. `contents` are the bytes of attachments by position."""
+    stored = orjson.loads(text)
     attachments = [
-        Attachment(**{**each, "source": contents[position] if each["source"] is None else Path(each["source"])})
-        for position, each in enumerate(value["attachments"])
+        Attachment(**{**value, "source": contents[position] if value["source"] is None else Path(value["source"])})
+        for position, value in enumerate(stored["attachments"])
         # The bytes of a finished job are deleted.
-        if each["source"] is not None or position in contents
+        if value["source"] is not None or position in contents
     ]
-    bucket = Bucket(
-        value.pop("workflow_hash"),
-        frozenset(value.pop("preferred_clients")),
-        frozenset(value.pop("exclude_clients")),
-        value.pop("memory_bytes", None),
-        value.pop("alone", False),
-        value.pop("keep_loaded", False),
-        value.pop("same_as", None),
-    )
-    given = {
-        # A queue of an earlier version may not have fields with a default.
-        **value,
-        "bucket": bucket,
-        "created_at": datetime.fromisoformat(value["created_at"]),
-        "include_outputs": tuple(value["include_outputs"]),
+    # A queue of an earlier version may lack fields that have a default.
+    bucket = Bucket(**{name: stored.pop(name) for name in Bucket._fields if name in stored})
+    stored |= {
+        "bucket": bucket._replace(
+            preferred_clients=frozenset(bucket.preferred_clients), exclude_clients=frozenset(bucket.exclude_clients)
+        ),
+        "created_at": datetime.fromisoformat(stored["created_at"]),
+        "include_outputs": tuple(stored["include_outputs"]),
         "attachments": tuple(attachments),
-        "timeouts": RunTimeouts(**value["timeouts"]) if value["timeouts"] else None,
+        "timeouts": RunTimeouts(**stored["timeouts"]) if stored["timeouts"] else None,
     }
-    return Ticket(id=job_id, sequence=sequence, graph=graph, attempts=attempts, **given)
+    return Ticket(id=job_id, sequence=sequence, graph=graph, attempts=attempts, **stored)
 
 
 def dump_outcome(outcome: JobOutcome) -> bytes:
@@ -97,11 +90,11 @@ def _dump_metadata(ticket: Ticket) -> bytes:
         ) from None
 
 
-def _attachment(attachment: Attachment) -> dict[str, Any]:
+def _dump_attachment(attachment: Attachment) -> dict[str, Any]:
     source = attachment.source
-    # Absolute: the process that runs the job may start in another folder.
-    kept = str(source.absolute()) if isinstance(source, Path) else None
-    return {field.name: getattr(attachment, field.name) for field in fields(attachment)} | {"source": kept}
+    # The process that runs the job may start in another folder, so the path must be absolute.
+    path = str(source.absolute()) if isinstance(source, Path) else None
+    return {field.name: getattr(attachment, field.name) for field in fields(attachment)} | {"source": path}
 
 
 def _dump_result(result: RunResult) -> dict[str, Any]:
@@ -113,8 +106,8 @@ def _load_result(value: dict[str, Any]) -> RunResult:
     return RunResult(
         prompt_id=value["prompt_id"],
         files=tuple(
-            OutputFile(**each | {"content": each.get("content") and b64decode(each["content"])})
-            for each in value["files"]
+            OutputFile(**file | {"content": file.get("content") and b64decode(file["content"])})
+            for file in value["files"]
         ),
         texts={node_id: tuple(texts) for node_id, texts in value["texts"].items()},
         cached_nodes=frozenset(value["cached_nodes"]),
@@ -124,28 +117,21 @@ def _load_result(value: dict[str, Any]) -> RunResult:
 
 
 def _dump_error(error: ComfyError) -> dict[str, Any]:
-    return {
-        "code": error.code,
-        "detail": error.detail,
-        "fault": error.fault.value,
-        "node_id": error.node_id,
-        "problems": error.problems,
-        "raw": error.raw,
-        "retry_after_seconds": error.retry_after_seconds,
-    }
+    names = ("code", "detail", "fault", "node_id", "problems", "raw", "retry_after_seconds")
+    return {name: getattr(error, name) for name in names}
 
 
 def _load_error(value: dict[str, Any]) -> ComfyError:
-    kind = _error_class(value.pop("code"))
-    return kind(value.pop("detail"), fault=Fault(value.pop("fault")), **value)
+    error_class = _error_class(value.pop("code"))
+    return error_class(value.pop("detail"), fault=Fault(value.pop("fault")), **value)
 
 
 def _error_class(code: str) -> type[ComfyError]:
     """Return the class with this code. A subclass with its parent's code is loaded as the parent."""
     level: list[type[ComfyError]] = [ComfyError]
     while level:
-        for each in level:
-            if each.code == code:
-                return each
+        for error_class in level:
+            if error_class.code == code:
+                return error_class
         level = [child for parent in level for child in parent.__subclasses__()]
     return ComfyError

@@ -1,0 +1,1 @@
+"""Queues of a pool: in memory, or durable in an SQLite file."""
