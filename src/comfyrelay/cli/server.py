@@ -48,9 +48,9 @@ def server(
     restrict_to_user(settings.data_dir)
     secrets = load_secrets(settings)
     err.print(f"ComfyRelay {__version__} serves at {settings.base_url}", highlight=False)
-    if secrets.made_at is not None:
+    if secrets.new_file is not None:
         registration = "" if settings.fleet_secrets else "; workers register with those"
-        err.print(f"  made new secrets in {secrets.made_at}{registration}", highlight=False)
+        err.print(f"  made new secrets in {secrets.new_file}{registration}", highlight=False)
     on_setup_code = partial(_print_setup_code, settings.base_url)
     run_loop(serve(settings, secrets, log_level=log_level, on_setup_code=on_setup_code))
 

@@ -1,1 +1,1 @@
-"""The control plane over HTTP: what users, workers and administrators can ask of the engine."""
+"""The HTTP API of the control plane, for users, workers and administrators."""

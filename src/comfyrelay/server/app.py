@@ -15,12 +15,12 @@ from comfyrelay.server.http.metrics import Latencies
 from comfyrelay.server.http.middleware import RequestLog, SecurityHeaders
 from comfyrelay.server.http.problems import add_problem_handlers, handle_http_exception
 from comfyrelay.server.http.secrets import Secrets
-from comfyrelay.server.operations import docs, files, health, metrics, payments
+from comfyrelay.server.operations import docs, files, monitoring, payments
 from comfyrelay.services.engine import Engine
 from comfyrelay.storage.objects import LocalObjects
 from comfyrelay.web import app_files
 
-ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, health.router, metrics.router, docs.router)
+ROUTERS = (worker.router, *user.ROUTERS, *admin.ROUTERS, payments.router, monitoring.router, docs.router)
 
 
 def create_app(

@@ -104,7 +104,7 @@ def _config(app: FastAPI, settings: Settings) -> uvicorn.Config:
         ResponseTracker(app),
         http=cast(type[asyncio.Protocol], connection),
         ws="none",
-        # By default, uvicorn trusts proxy headers of local callers and of its own environment variable.
+        # By default, uvicorn trusts the proxy headers of local callers.
         proxy_headers=bool(settings.trusted_proxies),
         forwarded_allow_ips=settings.trusted_proxies,
         log_config=None,

@@ -11,7 +11,7 @@ from fastapi.routing import APIRoute
 from sqlalchemy import select
 
 from comfyrelay.server.app import create_app
-from comfyrelay.server.user import live
+from comfyrelay.server.http import streams
 from comfyrelay.services.engine import Engine
 from comfyrelay.services.jobs.submission.requests import JobRequest
 from comfyrelay.settings import Settings
@@ -194,7 +194,7 @@ async def test_token_opens_the_routes_of_its_own_kind_only(people: People, who: 
 
 async def test_other_tenants_resources_are_not_found(api: Api, people: People, monkeypatch: pytest.MonkeyPatch) -> None:
     # close the endless stream after its first messages
-    monkeypatch.setattr(live, "LONGEST_SECONDS", -1.0)
+    monkeypatch.setattr(streams, "MAX_STREAM_SECONDS", -1.0)
     before = await rows_of(api, people.ids["tenant_id"])
     secrets = [
         people.ids[name] for name in ("job_id", "delivery_id", "video_id", "file_id", "tenant_id", "collection_id")

@@ -225,7 +225,7 @@ class TestEvents:
         self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         words: list[str] = []
-        desk.api.engine.notify_channel.on_word(words.append)
+        desk.api.engine.notify_channel.on_message(words.append)
         monkeypatch.setattr(live, "BATCH_SECONDS", 0.0)
         for _ in range(100):
             desk.api.engine.operations.live.publish_soon("webhooks")
@@ -314,7 +314,7 @@ async def test_server_that_stops_ends_its_streams(desk: OperatorScenario) -> Non
 
 def test_event_is_json_with_every_kind() -> None:
     told = live.PendingChanges(named={"workers": {"b", "a"}}, flags={"samples"}).by_kind
-    text = overview._encoded(StreamMessage(what=told))
+    text = overview._encode(StreamMessage(content=told))
     assert text.startswith("event: changed\ndata: {")
     data = json.loads(text.partition("data: ")[2])
     assert data.keys() == live.NAMED | live.FLAGS

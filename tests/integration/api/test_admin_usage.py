@@ -52,7 +52,7 @@ async def test_days_can_be_chosen(api: Api) -> None:
     before = str(day - timedelta(days=1))
     assert await admin.get("/api/admin/usage", params={"from": before, "to": before}) == []
     answer = await admin.call("GET", "/api/admin/usage", params={"from": str(day), "to": before})
-    assert problem_of(answer, 422)["errors"] == {"from": "This must not be after `to`."}
+    assert problem_of(answer, 422)["errors"] == {"from": "The first day must not be after `to`."}
     for wrong in ({"by": "moon"}, {"from": "yesterday"}, {"to": "0001-01-01"}, {"to": "9999-12-31"}):
         problem_of(await admin.call("GET", "/api/admin/usage", params=wrong), 422)
 

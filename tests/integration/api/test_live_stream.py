@@ -210,17 +210,17 @@ async def test_two_hundred_open_pages_cost_one_load(
 ) -> None:
     loads: list[str] = []
     encoded: list[Any] = []
-    load, encode = live.LiveUpdates.load, route._encoded
+    load, encode = live.LiveUpdates.load, route._encode
 
     async def counted(self: live.LiveUpdates, tenant_id: str, found: Any) -> Any:
         loads.append(tenant_id)
         return await load(self, tenant_id, found)
 
     def counted_encoding(message: following.StreamMessage[live.LiveMessage]) -> str:
-        encoded.append(message.what)
+        encoded.append(message.content)
         return encode(message)
 
-    monkeypatch.setattr(route, "_encoded", counted_encoding)
+    monkeypatch.setattr(route, "_encode", counted_encoding)
     async with AsyncExitStack() as stack:
         streams = [await stack.enter_async_context(follow_all(user)) for _ in range(200)]
         for stream in streams:
@@ -244,10 +244,10 @@ async def test_slow_reader_gets_a_reset(api: Api, user: Caller, effect: int, mon
     [tenant] = hub._readers[await api.engine.databases.shard_name_of(tenant_id)].tenants.values()
     [subscriber] = tenant.subscribers
     for number in range(10):
-        tenant.send(following.StreamMessage(what=following.Reset() if number == 9 else [], cursor=str(number)))
+        tenant.send(following.StreamMessage(content=following.Reset() if number == 9 else [], cursor=str(number)))
         assert len(subscriber._unread) <= 3
     heard = [subscriber.pop() for _ in range(len(subscriber._unread))]
-    assert isinstance(heard[0].what, following.Reset)  # type: ignore[union-attr]
+    assert isinstance(heard[0].content, following.Reset)  # type: ignore[union-attr]
     await slow.aclose()
 
 
@@ -338,7 +338,7 @@ async def test_server_that_stops_ends_its_streams(api: Api, user: Caller) -> Non
 
 
 async def test_stream_ends_periodically_to_reauthenticate(user: Caller, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(route, "LONGEST_SECONDS", -1.0)
+    monkeypatch.setattr(streams, "MAX_STREAM_SECONDS", -1.0)
     async with follow_all(user) as stream:
         assert [each.type for each in await stream.rest()] == ["queue"]
 

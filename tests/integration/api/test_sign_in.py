@@ -10,7 +10,7 @@ import pytest
 from fastapi import Request
 from pwdlib import PasswordHash
 
-from comfyrelay.server.admin import join_command
+from comfyrelay.server.admin import fleets
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.services.accounts import passwords
 from comfyrelay.services.accounts.links import RESET_SECONDS, SETUP_SECONDS
@@ -289,7 +289,7 @@ class TestJoining:
         self, api: Api, admin: Caller, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         await api.effect()
-        monkeypatch.setattr(join_command, "COMFYUI", "http://o'brien\u2019s $pc`:8188")
+        monkeypatch.setattr(fleets, "COMFYUI_URL", "http://o'brien\u2019s $pc`:8188")
         found = await admin.get("/api/admin/fleets/production/home-clip/join-command")
         *variables, last = found["powershell"].split("; ")
         assert last == "comfyrelay worker"

@@ -311,7 +311,7 @@ class TestOrder:
         for body in ({}, {"to": "top", "before": first}, {"to": "nowhere"}):
             problem_of(await user.call("POST", f"/api/ai-jobs/{job}/move", body), 422)
         answer = await user.call("POST", f"/api/ai-jobs/{job}/move", {"before": job})
-        assert answer.json()["message"].startswith("It is there already")
+        assert answer.json()["message"].startswith("It is already there.")
 
     async def test_bulk_move_keeps_the_order(self, user: Caller, effect: int) -> None:
         a, b, c, d = [(await submit(user, effect, label=f"{n % 2}-kind"))["id"] for n in range(4)]

@@ -13,7 +13,7 @@ from tests.support.world import execute
 
 REGISTER = "/api/worker/register"
 TOO_OLD = (
-    "This worker is too old: it uses version 0 of the protocol, and the oldest that this server supports is 1. "
+    "This worker is too old: it uses protocol version 0, and this server requires at least version 1. "
     "Update the worker."
 )
 KEY = "0123456789abcdef"

@@ -269,7 +269,7 @@ async def test_batch_supports_every_job_action(site: Site) -> None:
     short = batch["id"][-8:]
     assert "2 jobs paused." in (await site.command("pause", short)).out
     assert "2 jobs resumed." in (await site.command("resume", short)).out
-    assert "It is there already" in (await site.command("move", short, "--to", "top")).out
+    assert "It is already there." in (await site.command("move", short, "--to", "top")).out
     first = await site.submit()
     assert "Moved." in (await site.command("move", short, "--to", "bottom")).out
     assert "Moved." in (await site.command("move", short, "--before", first["id"][-8:])).out
@@ -291,7 +291,7 @@ async def test_job_is_retried_as_a_new_one(site: Site) -> None:
     [again] = json.loads((await site.command("retry", job["id"], "--json")).out)
     assert (again["retry_of"], again["status"]) == (job["id"], "queued")
     told = (await site.command("retry", job["id"])).out
-    assert f"It was retried before, as {again['id']}, which is queued." in told.replace("\n", " ")
+    assert f"The job was already retried as {again['id']}, which is queued." in told.replace("\n", " ")
     assert (await site.command("retry", job["id"], "--all")).code == 2
 
 

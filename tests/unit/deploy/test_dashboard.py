@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import yaml
 
-from comfyrelay.server.http.metrics import OF_FLEETS
+from comfyrelay.server.http.metrics import FLEET_METRICS
 from tests.support.paths import ROOT
 
 DASHBOARD = json.loads((ROOT / "deploy" / "grafana" / "comfyrelay-fleets.json").read_text("utf-8"))
 ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text("utf-8"))
 RULES = [rule for group in ALERTS["groups"] for rule in group["rules"]]
-GAUGES = {f"comfyrelay_fleet_{name}" for name, _ in OF_FLEETS.values()}
+GAUGES = {f"comfyrelay_fleet_{name}" for name, _ in FLEET_METRICS.values()}
 COUNTERS = {"comfyrelay_fleet_gpu_seconds_total", "comfyrelay_fleet_cost_total"}
 # as in Grafana
 UNITS = {"short", "s", "percentunit"}

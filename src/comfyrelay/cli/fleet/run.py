@@ -101,9 +101,9 @@ def decisions(
 
     found = with_databases(work)
     if as_json:
-        from comfyrelay.server.admin.autoscaling import decision_body
+        from comfyrelay.protocol.admin.autoscaling import Decision
 
-        rows = [{"fleet": slug, **decision_body(each).model_dump(mode="json")} for slug, each in found]
+        rows = [{"fleet": slug, **Decision.of(decision).model_dump(mode="json")} for slug, decision in found]
         out.print_json(json.dumps(rows))
         return
     if not found:

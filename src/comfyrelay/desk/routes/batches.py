@@ -23,16 +23,16 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import NewDeskBatch
 from comfyrelay.protocol.jobs import Batch
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
-from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.user.batches import batch_body
 from comfyrelay.services.jobs.batches import BatchRequest
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.jobs.submission.resolve import Target
 
-router = Router(prefix="/api/desk", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk", tags=["desk"])
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,7 +64,7 @@ class BatchPlan:
         ]
 
 
-@router.post("/batches", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.post("/batches", status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403, 404, 409, 422, 503))
 @large_body(authenticate_user)
 async def add_batch(body: NewDeskBatch, request: Request, context: ContextOf, user: CurrentUser) -> Answer[Batch]:
     """Make a batch: all inputs × prompts × negative prompts × tries, or input n with prompt n."""

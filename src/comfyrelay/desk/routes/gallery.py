@@ -7,15 +7,14 @@ from comfyrelay.desk.state import DeskState
 from comfyrelay.protocol import gallery as wire
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 
-router = Router(prefix="/api/desk/gallery", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk/gallery", tags=["desk"])
 
 
-@router.post("/copy", responses=may_answer(401, 403, 422, 503))
+@router.post("/copy", responses=error_responses(401, 403, 422, 503))
 async def copy_outputs(
     body: wire.CopyOutputs, request: Request, context: ContextOf, user: CurrentUser
 ) -> Answer[wire.CopiedOutputs]:

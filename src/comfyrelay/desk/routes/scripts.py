@@ -10,14 +10,13 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 
-router = Router(prefix="/api/desk/script", tags=["desk"], route_class=BodyRoute)
+router = Router(prefix="/api/desk/script", tags=["desk"])
 
 
-@router.get("", responses=may_answer(401, 404))
+@router.get("", responses=error_responses(401, 404))
 async def script(request: Request, _user: CurrentUser) -> Answer[Script]:
     """The configuration in `[desk.script]`."""
     settings = _settings(request)
@@ -32,7 +31,7 @@ async def script(request: Request, _user: CurrentUser) -> Answer[Script]:
     )
 
 
-@router.post("/preview", responses=may_answer(401, 403, 404, 422))
+@router.post("/preview", responses=error_responses(401, 403, 404, 422))
 async def preview(body: ScriptJob, request: Request, _user: CurrentUser) -> Answer[ScriptCommand]:
     """The command for these parameters. Nothing is run."""
     argv = await asyncio.to_thread(command_of, _settings(request), body)

@@ -14,7 +14,7 @@ from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.bodies import BodyRoute, anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.user.accounts import begin_session
 from comfyrelay.web.desk import SIGN_IN_PATH, closed_page, opened_page, sign_in_page
 
@@ -23,7 +23,7 @@ WRONG = "That is not the password."
 TOO_MANY = "Too many guesses. Wait a minute, then try again."
 
 
-@router.post("/api/desk/links", tags=["desk"], status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403))
+@router.post("/api/desk/links", tags=["desk"], status_code=status.HTTP_201_CREATED, responses=error_responses(401, 403))
 async def add_link(request: Request, _user: CurrentUser) -> Answer[Link]:
     """Create a link that opens the page once."""
     state: DeskState = request.app.state.desk

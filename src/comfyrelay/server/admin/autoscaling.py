@@ -1,6 +1,5 @@
 """Autoscaling of fleets: status, decisions, pause and resume."""
 
-from comfyrelay.domain.autoscaling.machines import ScalingDecision
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.admin import autoscaling as wire
 from comfyrelay.protocol.base import Answer, Page
@@ -12,19 +11,19 @@ from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.autoscaling.views import ScalingView
 
 router = admin_router("/fleets/{stage}/{slug}")
-# `by_state` counts all of them; ordered machines come first.
+# More machines are counted in `by_state`, but not listed.
 MAX_MACHINES = 200
 
 
 @router.get("/autoscaling", responses=error_responses(404, 422))
 async def autoscaling_status(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetAutoscalingStatus]:
-    """The machines of a fleet, its queue, and the last decision."""
+    """Get the machines of a fleet, its queue, and the last decision."""
     return Answer(data=await _status(context, stage, slug))
 
 
 @router.get("/desired", responses=error_responses(404, 422))
 async def desired_machines(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.DesiredMachines]:
-    """The desired number of machines, for an external autoscaler. Nothing is changed or recorded."""
+    """Get the desired number of machines, for an external autoscaler. Nothing is changed or recorded."""
     return Answer(data=wire.DesiredMachines.of(await context.engine.autoscaling.views.desired(stage, slug)))
 
 
@@ -32,14 +31,14 @@ async def desired_machines(stage: Stage, slug: SlugInPath, context: ContextOf) -
 async def fleet_decisions(
     stage: Stage, slug: SlugInPath, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.Decision]]:
-    """The autoscaling decisions for a fleet and their reasons, newest first."""
+    """List the autoscaling decisions for a fleet and their reasons, newest first."""
     page = await context.engine.autoscaling.views.decisions(stage, slug, cursor=cursor, limit=limit)
-    return page_of(page, decision_body)
+    return page_of(page, wire.Decision.of)
 
 
 @router.post("/pause", responses=error_responses(404, 422))
 async def pause_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetAutoscalingStatus]:
-    """Stop launching and terminating machines until the fleet is resumed. Jobs and workers continue."""
+    """Pause autoscaling: no machine is launched or terminated until the fleet is resumed. Jobs and workers continue."""
     await context.engine.autoscaling.views.set_paused(stage, slug, is_paused=True)
     return Answer(data=await _status(context, stage, slug), message="Paused.")
 
@@ -61,13 +60,9 @@ def status_body(view: ScalingView) -> wire.FleetAutoscalingStatus:
         view.seen,
         provider=view.fleet.machine_spec.provider,
         leader=None if view.leader is None else view.leader.holder,
-        decision=None if view.decision is None else decision_body(view.decision),
+        decision=None if view.decision is None else wire.Decision.of(view.decision),
         machines=[wire.Machine.of(machine) for machine in view.machines[:MAX_MACHINES]],
     )
-
-
-def decision_body(decision: ScalingDecision) -> wire.Decision:
-    return wire.Decision.of(decision)
 
 
 async def _status(context: Context, stage: Stage, slug: str) -> wire.FleetAutoscalingStatus:

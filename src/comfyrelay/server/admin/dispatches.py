@@ -1,4 +1,4 @@
-"""The queue: search dispatches, and cancel, retry or prioritise one."""
+"""The queue: search dispatches, cancel, retry or prioritise one, and list bursts to Comfy Cloud."""
 
 from typing import Annotated
 
@@ -6,6 +6,7 @@ from fastapi import Query
 
 from comfyrelay.domain.queue.states import DispatchStatus, Stage
 from comfyrelay.domain.records.jobs import DispatchFilter
+from comfyrelay.domain.records.workers import BurstRecord
 from comfyrelay.protocol.admin import dispatches as wire
 from comfyrelay.protocol.admin.workers import AuditEntry
 from comfyrelay.protocol.base import Answer, Page
@@ -13,11 +14,11 @@ from comfyrelay.protocol.records import Waiting
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import AnyId, DispatchId, Limit, NumberCursor
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.parameters import DispatchId, Limit, NumberCursor, TextFilter
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.operations.inspection import DispatchView
 
-router = admin_router("/dispatches")
+router = admin_router()
 Search = Annotated[
     str | None,
     Query(
@@ -29,46 +30,46 @@ Search = Annotated[
 ]
 
 
-@router.get("", responses=may_answer(422))
+@router.get("/dispatches", responses=error_responses(422))
 async def list_dispatches(
     context: ContextOf,
     *,
     status: DispatchStatus | None = None,
     stage: Stage | None = None,
-    workflow: AnyId = None,
-    tenant: AnyId = None,
-    worker: AnyId = None,
-    batch: AnyId = None,
+    workflow: TextFilter = None,
+    tenant: TextFilter = None,
+    worker: TextFilter = None,
+    batch: TextFilter = None,
     search: Search = None,
     limit: Limit = 50,
     cursor: NumberCursor = None,
 ) -> Answer[Page[wire.DispatchSummary]]:
-    """The queue, newest first. With a search, a page may be short although there are more: use its cursor."""
-    wanted = DispatchFilter(
+    """List the queue, newest first. With a search, a short page may still have a cursor to the next one."""
+    filter_ = DispatchFilter(
         status=status, stage=stage, tenant_id=tenant, worker_id=worker, batch_id=batch, search=search
     )
     page = await context.engine.operations.inspection.dispatches(
-        wanted, workflow_slug=workflow, cursor=cursor, limit=limit
+        filter_, workflow_slug=workflow, cursor=cursor, limit=limit
     )
     return page_of(page, _body)
 
 
-@router.get("/{dispatch_id}", responses=may_answer(404, 422))
+@router.get("/dispatches/{dispatch_id}", responses=error_responses(404, 422))
 async def get_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.DispatchSummary]:
     return Answer(data=_body(await context.engine.operations.inspection.dispatch(dispatch_id)))
 
 
-@router.post("/{dispatch_id}/cancel", responses=may_answer(404, 409, 422))
+@router.post("/dispatches/{dispatch_id}/cancel", responses=error_responses(404, 409, 422))
 async def cancel_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.DispatchSummary]:
-    """Cancel a job: at once if it waits, or by a stop request to its worker if it runs."""
+    """Cancel a job: a waiting job at once, a running one by a stop request to its worker."""
     view = await context.engine.operations.inspection.cancel(dispatch_id)
-    done = "Canceled." if view.dispatch.is_terminal else "The worker gets a stop request."
-    return Answer(data=_body(view), message=done)
+    message = "Canceled." if view.dispatch.is_terminal else "The worker gets a stop request."
+    return Answer(data=_body(view), message=message)
 
 
-@router.post("/{dispatch_id}/retry", responses=may_answer(404, 409, 422, 429))
+@router.post("/dispatches/{dispatch_id}/retry", responses=error_responses(404, 409, 422, 429))
 async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[wire.Retried]:
-    """Retry a failed or canceled job, as a new job of its tenant, which pays for it."""
+    """Retry a failed or canceled job as a new job. Its tenant pays for it."""
     retried = await context.engine.operations.inspection.retry(dispatch_id)
     data = wire.Retried(
         job_id=retried.job.id,
@@ -78,29 +79,43 @@ async def retry_dispatch(dispatch_id: DispatchId, context: ContextOf) -> Answer[
     return Answer(data=data, message="Submitted again.")
 
 
-@router.post("/{dispatch_id}/priority", responses=may_answer(404, 409, 422))
+@router.post("/dispatches/{dispatch_id}/priority", responses=error_responses(404, 409, 422))
 async def set_priority(
     dispatch_id: DispatchId, body: wire.NewPriority, context: ContextOf
 ) -> Answer[wire.DispatchSummary]:
-    """Change the priority of a job; higher runs first."""
+    """Change the priority of a job. Higher priorities run first."""
     view = await context.engine.operations.inspection.set_priority(dispatch_id, body.priority)
     return Answer(data=_body(view), message="Changed.")
 
 
-@router.get("/{dispatch_id}/waiting", responses=may_answer(404, 422))
+@router.get("/dispatches/{dispatch_id}/waiting", responses=error_responses(404, 422))
 async def why_waiting(dispatch_id: DispatchId, context: ContextOf) -> Answer[Waiting]:
-    """Why a job is waiting."""
+    """Explain why a job is waiting."""
     return Answer(data=await context.engine.operations.inspection.waiting(dispatch_id))
 
 
-@router.get("/{dispatch_id}/audit", responses=may_answer(404, 422))
+@router.get("/dispatches/{dispatch_id}/audit", responses=error_responses(404, 422))
 async def audit_dispatch(
     dispatch_id: DispatchId, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[wire.DispatchAudit]:
-    """The history of a job in the queue, newest first: its attempts on all workers, and its audit log."""
-    found = await context.engine.operations.inspection.audit_of(dispatch_id, cursor=cursor, limit=limit)
-    entries = page_of(found.entries, AuditEntry.of).data
-    return Answer(data=wire.DispatchAudit(attempts=list(found.attempts), entries=entries))
+    """Get the history of a job in the queue, newest first: its attempts on all workers, and its audit log."""
+    audit = await context.engine.operations.inspection.audit_of(dispatch_id, cursor=cursor, limit=limit)
+    entries = page_of(audit.entries, AuditEntry.of).data
+    return Answer(data=wire.DispatchAudit(attempts=list(audit.attempts), entries=entries))
+
+
+@router.get("/bursts", responses=error_responses(422))
+async def list_bursts(
+    context: ContextOf, workflow: TextFilter = None, limit: Limit = 50, cursor: NumberCursor = None
+) -> Answer[Page[wire.Burst]]:
+    """List jobs that ran at Comfy Cloud because they would have waited too long, newest first, with their cost."""
+    page = await context.engine.autoscaling.bursting.page(workflow_slug=workflow, cursor=cursor, limit=limit)
+    return page_of(page, _burst)
+
+
+def _burst(row: tuple[BurstRecord, str]) -> wire.Burst:
+    burst, slug = row
+    return wire.Burst.of(burst, workflow_slug=slug)
 
 
 def _body(view: DispatchView) -> wire.DispatchSummary:

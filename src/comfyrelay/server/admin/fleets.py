@@ -1,27 +1,29 @@
-"""Fleets: the workflows of a group of workers, and its metrics."""
+"""Fleets: their workflows, metrics, and the command with which machines join."""
 
+import shlex
 from collections.abc import Mapping
 from typing import Any
-
-from fastapi import status
 
 from comfyrelay.autoscaling import options
 from comfyrelay.autoscaling.providers import registry
 from comfyrelay.domain.autoscaling.spec_json import machines_to_json, scaling_to_json
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.errors import InvalidInput
+from comfyrelay.errors import Conflict, InvalidInput
 from comfyrelay.protocol.admin import fleets as wire
 from comfyrelay.protocol.admin.autoscaling import FleetMachines
 from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
-from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.workers.views import FleetView
 
 router = admin_router("/fleets")
+COMFYUI_URL = "http://127.0.0.1:8188"
+# In a clone, because there is no release yet.
+INSTALL = "pip install ."
 
 
 @router.get("", responses=error_responses(422))
@@ -32,17 +34,17 @@ async def list_fleets(
     return page_of(page, _body)
 
 
-@router.post("", status_code=status.HTTP_201_CREATED, responses=error_responses(409, 422))
+@router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_fleet(body: wire.NewFleet, context: ContextOf) -> Answer[wire.Fleet]:
     """Create a fleet. Workers join it with its stage, its slug and the secret of the stage."""
     _check_provider(body.machines, before=None)
     await context.engine.workers.fleets.create(**body.model_dump(exclude_unset=True))
-    return Answer(data=_body(await context.engine.workers.views.get(body.stage, body.slug)), message="Created.")
+    return await _fleet(context, body.stage, body.slug, "Created.")
 
 
 @router.get("/{stage}/{slug}", responses=error_responses(404, 422))
 async def get_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.Fleet]:
-    return Answer(data=_body(await context.engine.workers.views.get(stage, slug)))
+    return await _fleet(context, stage, slug, "OK")
 
 
 @router.patch("/{stage}/{slug}", responses=error_responses(404, 422))
@@ -53,7 +55,7 @@ async def change_fleet(stage: Stage, slug: SlugInPath, body: wire.FleetPatch, co
         before = (await context.engine.workers.views.get(stage, slug)).fleet.machines
         _check_provider(body.machines, before=before)
     await context.engine.workers.fleets.change(stage=stage, slug=slug, changes=body.changes())
-    return Answer(data=_body(await context.engine.workers.views.get(stage, slug)), message="Changed.")
+    return await _fleet(context, stage, slug, "Changed.")
 
 
 @router.delete("/{stage}/{slug}", responses=error_responses(404, 409, 422))
@@ -67,30 +69,61 @@ async def delete_fleet(stage: Stage, slug: SlugInPath, context: ContextOf) -> An
 async def map_workflows(
     stage: Stage, slug: SlugInPath, body: wire.FleetMapping, context: ContextOf
 ) -> Answer[wire.Fleet]:
-    """Replace the workflows of the fleet; the assignments of its workers follow at once. A new workflow with missing
-    requirements is refused with the list, unless `force` is true."""
+    """Replace the workflows of the fleet and of its workers. Unless `force` is true, a new workflow with missing
+    requirements is refused, and the response lists them."""
     await context.engine.workers.fleets.map_workflows(
         stage=stage, slug=slug, workflow_slugs=body.workflow_slugs, force=body.force
     )
-    return Answer(data=_body(await context.engine.workers.views.get(stage, slug)), message="Mapped.")
+    return await _fleet(context, stage, slug, "Mapped.")
 
 
 @router.get("/{stage}/{slug}/metrics", responses=error_responses(404, 422))
 async def fleet_metrics(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.FleetMetrics]:
-    """Workers by state, leases, queues, and the results of the last hour for the fleet's workflows."""
+    """Get workers by state, leases, queues, and the results of the last hour for the fleet's workflows."""
     return Answer(data=await context.engine.workers.views.metrics(stage, slug))
 
 
+@router.get("/{stage}/{slug}/join-command", responses=error_responses(404, 409, 422))
+async def join_command(stage: Stage, slug: SlugInPath, context: ContextOf) -> Answer[wire.JoinCommand]:
+    """Get the command that starts a worker of this fleet on a machine with ComfyUI. It contains the secret of the
+    stage."""
+    fleet = (await context.engine.workers.views.get(stage, slug)).fleet
+    secrets = context.secrets.fleet.get(stage)
+    if not secrets:
+        raise Conflict(f"This server has no secret for the stage {stage}. Set COMFYRELAY_FLEET_SECRETS.")
+    variables = {
+        "API_BASE_URL": context.settings.base_url,
+        "FLEET_SECRET": secrets[0],
+        "FLEET_STAGE": str(stage),
+        "FLEET_SLUG": fleet.slug,
+        "COMFYUI_BASE_URL": COMFYUI_URL,
+    }
+    command = " ".join([*(f"{name}={shlex.quote(value)}" for name, value in variables.items()), "comfyrelay worker"])
+    assignments = [f"$env:{name}={_quote_powershell(value)}" for name, value in variables.items()]
+    powershell = "; ".join([*assignments, "comfyrelay worker"])
+    return Answer(data=wire.JoinCommand(install=INSTALL, command=command, powershell=powershell, variables=variables))
+
+
+def _quote_powershell(value: str) -> str:
+    """Quote a literal. Between single quotes nothing is expanded, and a quote, also a curly one, is doubled."""
+    quotes = str.maketrans({quote: quote * 2 for quote in "'\u2018\u2019\u201a\u201b"})
+    return f"'{value.translate(quotes)}'"
+
+
 def _check_provider(machines: FleetMachines | None, *, before: Mapping[str, Any] | None) -> None:
-    """Known providers depend on the installed extras, and valid options on the provider."""
+    """Check provider and options here: known providers depend on the installed extras."""
     if machines is None:
         return
     if machines.provider is not None and machines.provider not in (known := registry.names()):
-        raise InvalidInput(errors={"machines.provider": f"There is no such provider. There are: {', '.join(known)}."})
-    said = machines.model_dump(include={"provider", "options"}, exclude_unset=True)
-    if said:
-        spec = {**(before or {}), **said}
+        raise InvalidInput(errors={"machines.provider": f"Unknown provider. Known providers: {', '.join(known)}."})
+    changes = machines.model_dump(include={"provider", "options"}, exclude_unset=True)
+    if changes:
+        spec = {**(before or {}), **changes}
         options.check(str(spec.get("provider")), spec.get("options") or {})
+
+
+async def _fleet(context: Context, stage: Stage, slug: str, message: str) -> Answer[wire.Fleet]:
+    return Answer(data=_body(await context.engine.workers.views.get(stage, slug)), message=message)
 
 
 def _body(view: FleetView) -> wire.Fleet:

@@ -1,4 +1,4 @@
-"""The load now and over time, and a stream of changes."""
+"""The current load, its history, and a stream of changes."""
 
 from fastapi import Request, Response
 from fastapi.responses import StreamingResponse
@@ -9,13 +9,12 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import AccessCheck, authenticate_admin
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.streams import (
     KEEP_ALIVE_SECONDS,
-    LONGEST_SECONDS,
     EventStreamResponse,
-    may_stream,
     stream_messages,
+    stream_responses,
 )
 from comfyrelay.services.operations.live import ChangedKinds
 from comfyrelay.services.operations.samples import MINUTES, CurrentLoad, Range, Series
@@ -24,9 +23,9 @@ from comfyrelay.services.subscriptions import Reset, StreamMessage
 router = admin_router()
 
 
-@router.get("/overview", responses=may_answer(422))
+@router.get("/overview", responses=error_responses(422))
 async def overview(context: ContextOf, range: Range = Range.HOUR) -> Answer[wire.Overview]:
-    """The current load, and its history over an hour, a day or a week."""
+    """Get the current load, and its history over an hour, a day or a week."""
     samples = context.engine.operations.samples
     data = wire.Overview(
         range=range,
@@ -37,21 +36,20 @@ async def overview(context: ContextOf, range: Range = Range.HOUR) -> Answer[wire
     return Answer(data=data)
 
 
-@router.get("/events", response_class=StreamingResponse, responses=may_stream(429))
+@router.get("/events", response_class=StreamingResponse, responses=stream_responses(429))
 async def events(request: Request, context: ContextOf) -> Response:
-    """A stream of changes. `changed` names them by kind, at most twice a second, so that a page fetches them again.
+    """Stream changes. `changed` names them by kind, at most twice a second, so that a page fetches them again.
     `workers`, `fleets` (with their stages), `workflows`, `effects` and `tenants` are lists of names, where `*` means
     any; `dispatches`, `samples`, `webhooks` and `reconcile` are booleans. `reset` is sent first, and after missed
     changes: fetch everything again."""
     live = context.engine.operations.live
     live.check_subscriber_limit()
-    let_in = AccessCheck(request, context, authenticate_admin)
     messages = live.subscribe(quiet_seconds=KEEP_ALIVE_SECONDS)
-    return EventStreamResponse(stream_messages(messages, _encoded, is_allowed=let_in, longest_seconds=LONGEST_SECONDS))
+    return EventStreamResponse(stream_messages(messages, _encode, AccessCheck(request, context, authenticate_admin)))
 
 
-def _encoded(message: StreamMessage[ChangedKinds]) -> str:
-    match message.what:
+def _encode(message: StreamMessage[ChangedKinds]) -> str:
+    match message.content:
         case None:
             return ": still here\n\n"
         case Reset():

@@ -1,4 +1,4 @@
-"""Tenants and their credits, and the audit of all workers."""
+"""Tenants and their credits, and the audit log of all workers."""
 
 import structlog
 
@@ -10,54 +10,56 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import AnyId, Limit, NumberCursor, TenantId, TextCursor
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.parameters import Limit, NumberCursor, TenantId, TextCursor, TextFilter
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.operations.inspection import TenantView
-from comfyrelay.services.paging import listed
+from comfyrelay.services.paging import make_page
 
 log = structlog.get_logger(__name__)
 router = admin_router()
 
 
-@router.get("/tenants", responses=may_answer(422))
+@router.get("/tenants", responses=error_responses(422))
 async def list_tenants(
-    context: ContextOf, search: AnyId = None, limit: Limit = 50, cursor: TextCursor = None
+    context: ContextOf, search: TextFilter = None, limit: Limit = 50, cursor: TextCursor = None
 ) -> Answer[Page[wire.Tenant]]:
-    """Tenants with their users and balances, newest first; `search` is part of an email address."""
+    """List tenants with their users and balances, newest first. `search` is part of an email address."""
     page = await context.engine.operations.inspection.tenants(email=search, cursor=cursor, limit=limit)
     return page_of(page, _body)
 
 
-@router.get("/tenants/{tenant_id}", responses=may_answer(404, 422))
+@router.get("/tenants/{tenant_id}", responses=error_responses(404, 422))
 async def get_tenant(tenant_id: TenantId, context: ContextOf) -> Answer[wire.TenantDetails]:
-    """A tenant with its users, balance and limits."""
-    found = await context.engine.operations.inspection.tenant(tenant_id)
-    limits = wire.TenantLimits.of(found.tenant, usual_active_jobs=context.settings.max_active_jobs_per_user)
-    users = [wire.TenantUser.of(user) for user in found.users]
-    return Answer(data=wire.TenantDetails.of(found, found.tenant, users=users, limits=limits))
+    """Get a tenant with its users, balance and limits."""
+    details = await context.engine.operations.inspection.tenant(tenant_id)
+    limits = wire.TenantLimits.of(details.tenant, usual_active_jobs=context.settings.max_active_jobs_per_user)
+    users = [wire.TenantUser.of(user) for user in details.users]
+    return Answer(data=wire.TenantDetails.of(details, details.tenant, users=users, limits=limits))
 
 
-@router.get("/tenants/{tenant_id}/transactions", responses=may_answer(404, 422))
+@router.get("/tenants/{tenant_id}/transactions", responses=error_responses(404, 422))
 async def list_transactions(
     tenant_id: TenantId, context: ContextOf, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[Page[wire.TenantTransaction]]:
-    """The transactions of a tenant's wallet, newest first."""
-    _balance, found = await context.engine.accounts.ledger.statement(tenant_id, limit=limit + 1, before_id=cursor)
-    return page_of(listed(found, lambda each: each.id, limit=limit), wire.TenantTransaction.of)
+    """List the transactions of a tenant's wallet, newest first."""
+    _balance, transactions = await context.engine.accounts.ledger.statement(
+        tenant_id, limit=limit + 1, before_id=cursor
+    )
+    return page_of(make_page(transactions, limit=limit), wire.TenantTransaction.of)
 
 
-@router.patch("/tenants/{tenant_id}", responses=may_answer(404, 422))
+@router.patch("/tenants/{tenant_id}", responses=error_responses(404, 422))
 async def change_tenant(tenant_id: TenantId, body: wire.TenantPatch, context: ContextOf) -> Answer[wire.ChangedTenant]:
     """Set how long a tenant's jobs may wait before they may run at Comfy Cloud, and how many may be active."""
     changes = body.changes()
     if not changes:
-        raise InvalidInput(errors={"max_wait_seconds": "Say what is to be changed; null takes it away."})
+        raise InvalidInput(errors={"max_wait_seconds": "Send at least one field to change. Null removes a limit."})
     await context.engine.accounts.tenancy.set_limits(tenant_id, changes)
-    found = await context.engine.operations.inspection.tenant(tenant_id)
-    return Answer(data=wire.ChangedTenant.of(found.tenant), message="Changed.")
+    details = await context.engine.operations.inspection.tenant(tenant_id)
+    return Answer(data=wire.ChangedTenant.of(details.tenant), message="Changed.")
 
 
-@router.post("/tenants/{tenant_id}/credits", responses=may_answer(404, 409, 422))
+@router.post("/tenants/{tenant_id}/credits", responses=error_responses(404, 409, 422))
 async def credit_tenant(
     tenant_id: TenantId, body: wire.NewCredits, context: ContextOf, admin: Admin
 ) -> Answer[wire.Credited]:
@@ -73,11 +75,15 @@ async def credit_tenant(
     return Answer(data=data, message="Credited.")
 
 
-@router.get("/audit-logs", responses=may_answer(422))
+@router.get("/audit-logs", responses=error_responses(422))
 async def list_audit_logs(
-    context: ContextOf, worker: AnyId = None, event: AnyId = None, limit: Limit = 50, cursor: NumberCursor = None
+    context: ContextOf,
+    worker: TextFilter = None,
+    event: TextFilter = None,
+    limit: Limit = 50,
+    cursor: NumberCursor = None,
 ) -> Answer[Page[AuditEntry]]:
-    """The audit log of all workers, newest first."""
+    """List the audit log of all workers, newest first."""
     page = await context.engine.operations.inspection.audit_logs(
         worker_id=worker, event=event, cursor=cursor, limit=limit
     )

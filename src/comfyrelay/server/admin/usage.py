@@ -14,7 +14,7 @@ from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.autoscaling.usage import By
 
 router = admin_router("/usage")
-# The range for which days before and after can be computed.
+# Dates outside this range could overflow in date arithmetic.
 EARLIEST, LATEST = date(2000, 1, 1), date(9999, 1, 1)
 First = Annotated[
     date | None, Query(alias="from", description="the first day; default: 30 days ago", ge=EARLIEST, le=LATEST)
@@ -28,7 +28,7 @@ Last = Annotated[
 async def get_usage(
     context: ContextOf, by: By = By.FLEET, first: First = None, last: Last = None
 ) -> Answer[list[wire.Usage]]:
-    """Seconds and cost of machines by fleet, workflow or tenant. The last minute may be missing."""
+    """Get seconds and cost of machines by fleet, workflow or tenant. The last minute may be missing."""
     if first is not None and last is not None and first > last:
-        raise InvalidInput(errors={"from": "This must not be after `to`."})
+        raise InvalidInput(errors={"from": "The first day must not be after `to`."})
     return Answer(data=await context.engine.autoscaling.usage.report(by, first=first, last=last))

@@ -1,7 +1,5 @@
 """Accounts, and links that set a new password."""
 
-from fastapi import status
-
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import InvalidInput
 from comfyrelay.protocol.admin import tenants as wire
@@ -10,21 +8,21 @@ from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.parameters import IdInPath
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.accounts.links import NewLink
 
 router = admin_router("/users")
-KEEP = "Send the link to the user: it works once, for a day, and is not shown again."
+SEND_LINK = "Send the link to the user: it works once, for a day, and is not shown again."
 
 
-@router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
+@router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_user(body: wire.NewUser, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
     """Create an account, and a link with which its user sets a password."""
     user, link = await context.engine.accounts.links.invite(**body.model_dump(), by=admin)
-    return Answer(data=_link(context, user, link), message=KEEP)
+    return Answer(data=_link(context, user, link), message=SEND_LINK)
 
 
-@router.patch("/{user_id}", responses=may_answer(404, 409, 422))
+@router.patch("/{user_id}", responses=error_responses(404, 409, 422))
 async def change_user(
     user_id: IdInPath, body: wire.UserPatch, context: ContextOf, admin: Admin
 ) -> Answer[wire.TenantUser]:
@@ -35,19 +33,19 @@ async def change_user(
         raise InvalidInput(errors={"is_disabled": "Send at least one field to change."})
     user = await context.engine.accounts.tenancy.change_user(user_id, **changes, by=admin)
     context.forget_user(user)
-    found = await context.engine.operations.inspection.tenant(user.tenant_id)
-    [shown] = [each for each in found.users if each.id == user_id]
-    return Answer(data=wire.TenantUser.of(shown), message="Changed.")
+    tenant = await context.engine.operations.inspection.tenant(user.tenant_id)
+    [changed] = [tenant_user for tenant_user in tenant.users if tenant_user.id == user_id]
+    return Answer(data=wire.TenantUser.of(changed), message="Changed.")
 
 
-@router.post("/{user_id}/reset-link", status_code=status.HTTP_201_CREATED, responses=may_answer(404, 422))
+@router.post("/{user_id}/reset-link", status_code=201, responses=error_responses(404, 422))
 async def make_reset_link(user_id: IdInPath, context: ContextOf, admin: Admin) -> Answer[wire.ResetLink]:
     """Create a link with which a user sets a new password. Older links end."""
     user, link = await context.engine.accounts.links.create_reset_link(user_id, by=admin)
-    return Answer(data=_link(context, user, link), message=KEEP)
+    return Answer(data=_link(context, user, link), message=SEND_LINK)
 
 
 def _link(context: Context, user: User, link: NewLink) -> wire.ResetLink:
-    # behind `#`, which browsers do not send: it is in no log, ours or a proxy's
+    # Browsers do not send the part after `#`, so no log contains the secret.
     url = f"{context.settings.base_url}/reset#{link.secret}"
     return wire.ResetLink.of(link, user_id=user.id, email=user.email, url=url)

@@ -10,47 +10,47 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import AnyId, Cursor, IdInPath, Limit
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, TextFilter
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.webhooks.overview import DeliveryOfTenant
 
 router = admin_router()
 
 
-@router.get("/webhooks/deliveries", responses=may_answer(404, 422))
+@router.get("/webhooks/deliveries", responses=error_responses(404, 422))
 async def list_deliveries(
     context: ContextOf,
-    wanted: Annotated[DeliveryState | None, Query(alias="status")] = None,
-    tenant: AnyId = None,
+    state: Annotated[DeliveryState | None, Query(alias="status")] = None,
+    tenant: TextFilter = None,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.TenantDelivery]]:
-    """Webhook deliveries, newest first."""
-    page = await context.engine.webhooks.overview.page(state=wanted, tenant_id=tenant, cursor=cursor, limit=limit)
+    """List webhook deliveries, newest first."""
+    page = await context.engine.webhooks.overview.page(state=state, tenant_id=tenant, cursor=cursor, limit=limit)
     return page_of(page, _delivery)
 
 
 @router.get("/webhooks/counts")
 async def count_deliveries(context: ContextOf) -> Answer[wire.DeliveryCounts]:
-    """The number of dead and of pending deliveries. A count equal to `most` may be higher."""
+    """Count dead and pending deliveries. A count equal to `most` may be higher."""
     return Answer(data=await context.engine.webhooks.overview.counts())
 
 
-@router.post("/webhooks/deliveries/{delivery_id}/redeliver", responses=may_answer(404, 422))
+@router.post("/webhooks/deliveries/{delivery_id}/redeliver", responses=error_responses(404, 422))
 async def redeliver(delivery_id: IdInPath, context: ContextOf) -> Answer[wire.TenantDelivery]:
-    """Send it again now, with the same id. A dead delivery gets as many attempts as a new one."""
-    found = await context.engine.webhooks.deliveries.send_again(delivery_id)
-    [told] = await context.engine.webhooks.overview.add_emails([found])
-    return Answer(data=_delivery(told), message="It is sent again.")
+    """Send a webhook again now, with the same id. A dead delivery gets as many attempts as a new one."""
+    record = await context.engine.webhooks.deliveries.send_again(delivery_id)
+    [delivery] = await context.engine.webhooks.overview.add_emails([record])
+    return Answer(data=_delivery(delivery), message="The webhook is sent again.")
 
 
 @router.get("/outbox/dead")
 async def list_stuck_steps(context: ContextOf) -> Answer[wire.StuckSteps]:
-    """Steps that have not been applied to the other database for a minute, oldest first; at most 200."""
+    """List steps that were not applied to the other database for a minute, oldest first; at most 200."""
     return Answer(data=wire.StuckSteps(items=await context.engine.operations.reconcile_runs.stuck()))
 
 
-def _delivery(told: DeliveryOfTenant) -> wire.TenantDelivery:
-    found = told.delivery
-    status = delivery_state(found.status, found.attempts)
-    return wire.TenantDelivery.of(told, found, status=status, next_attempt_at=found.due_at)
+def _delivery(view: DeliveryOfTenant) -> wire.TenantDelivery:
+    record = view.delivery
+    status = delivery_state(record.status, record.attempts)
+    return wire.TenantDelivery.of(view, record, status=status, next_attempt_at=record.due_at)

@@ -1,1 +1,1 @@
-"""Shared parts of all routes: authentication, request context, limits and error responses."""
+"""Parts that all routes share: authentication, request context, limits and error responses."""

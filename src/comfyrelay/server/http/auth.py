@@ -14,11 +14,11 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.workers import Worker
 from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.http_client import origin_parts
-from comfyrelay.server.http.cache import REMEMBER_SECONDS
+from comfyrelay.server.http.cache import CACHE_SECONDS
 from comfyrelay.server.http.context import Context
 
 T = TypeVar("T")
-POLL_REMEMBER_SECONDS = 3600.0
+POLL_CACHE_SECONDS = 3600.0
 # A stream ends at most this long after its user has signed out.
 CHECK_SECONDS = 15.0
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
@@ -27,23 +27,23 @@ Bearer = Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)]
 
 
 class _Caller(SecurityBase, Generic[T]):
-    """The caller as a single dependency. FastAPI resolves each dependency for every request, which costs more than the
-    lookup itself. In the API documentation it appears as the security scheme."""
+    """Authenticates the caller as a single dependency: FastAPI resolves each dependency for every request, which costs
+    more than the lookup itself. The API documentation shows it as the security scheme."""
 
-    def __init__(self, find: Callable[[Request, Context], Awaitable[T]]) -> None:
+    def __init__(self, authenticate: Callable[[Request, Context], Awaitable[T]]) -> None:
         self.model, self.scheme_name = _bearer.model, _bearer.scheme_name
-        self._find = find
+        self._authenticate = authenticate
 
     async def __call__(self, request: Request) -> T:
-        return await self._find(request, request.app.state.context)
+        return await self._authenticate(request, request.app.state.context)
 
 
 async def authenticate_user(request: Request, context: Context) -> User:
-    secret, is_bearer = await _secret_in(request, context)
+    secret, is_bearer = await _read_secret(request, context)
     if not secret:
         raise Unauthorized
     if not is_bearer and request.method not in SAFE_METHODS:
-        _refuse_other_sites(request, context)
+        _require_same_site(request, context)
     user = await context.user_of(secret)
     if user is None:
         raise Unauthorized("This token is invalid or has expired.")
@@ -52,17 +52,17 @@ async def authenticate_user(request: Request, context: Context) -> User:
 
 
 class AccessCheck:
-    """Whether the caller of a stream is still allowed to read it. Called for each message, checked at intervals."""
+    """Whether the caller of a stream is still allowed to read it. Called for each message, and checked at intervals."""
 
     def __init__(
         self,
         request: Request,
         context: Context,
-        find: Callable[[Request, Context], Awaitable[User]] = authenticate_user,
+        authenticate: Callable[[Request, Context], Awaitable[User]] = authenticate_user,
     ) -> None:
         self._request = request
         self._context = context
-        self._find = find
+        self._authenticate = authenticate
         self._now = asyncio.get_running_loop().time
         self._checked_at = self._now()
 
@@ -71,14 +71,14 @@ class AccessCheck:
             return True
         self._checked_at = self._now()
         try:
-            await self._find(self._request, self._context)
+            await self._authenticate(self._request, self._context)
         except (Unauthorized, Forbidden):
             return False
-        secret, _is_bearer = await _secret_in(self._request, self._context)
+        secret, _is_bearer = await _read_secret(self._request, self._context)
         return await self._context.session_of(secret) is not None
 
 
-async def _secret_in(request: Request, context: Context) -> tuple[str, bool]:
+async def _read_secret(request: Request, context: Context) -> tuple[str, bool]:
     """Return the secret of the caller, and whether it is a bearer token."""
     bearer = await _bearer(request)
     return (bearer.credentials, True) if bearer else (request.cookies.get(context.session_cookie, ""), False)
@@ -92,22 +92,22 @@ async def authenticate_admin(request: Request, context: Context) -> User:
 
 
 async def authenticate_worker(request: Request, context: Context) -> Worker:
-    return await _worker(request, context, oldest_seconds=REMEMBER_SECONDS)
+    return await _worker(request, context, max_age_seconds=CACHE_SECONDS)
 
 
 async def _polling_worker(request: Request, context: Context) -> Worker:
-    """Cached for longer than for other calls, because leasing checks the token and the approval itself."""
+    """Authenticate a poll, with a longer cache than other calls: leasing checks the token and the approval itself."""
     try:
-        return await _worker(request, context, oldest_seconds=POLL_REMEMBER_SECONDS)
+        return await _worker(request, context, max_age_seconds=POLL_CACHE_SECONDS)
     except (Unauthorized, Forbidden):
         return await authenticate_worker(request, context)
 
 
-async def _worker(request: Request, context: Context, *, oldest_seconds: float) -> Worker:
+async def _worker(request: Request, context: Context, *, max_age_seconds: float) -> Worker:
     bearer = await _bearer(request)
     if bearer is None:
         raise Unauthorized("Send the worker's token as a bearer token.")
-    worker = await context.worker_of(bearer.credentials, oldest_seconds=oldest_seconds)
+    worker = await context.worker_of(bearer.credentials, max_age_seconds=max_age_seconds)
     if worker is None:
         raise Unauthorized("This worker token is invalid or has expired. Register again.")
     if not worker.is_approved:
@@ -116,18 +116,18 @@ async def _worker(request: Request, context: Context, *, oldest_seconds: float) 
     return worker
 
 
-def _refuse_other_sites(request: Request, context: Context) -> None:
-    """Browsers send the cookie with requests from any site. Only pages of this server may change something with it."""
+def _require_same_site(request: Request, context: Context) -> None:
+    """Refuse requests from pages of other sites: browsers send the cookie with those, too."""
     site = request.headers.get("Sec-Fetch-Site")
     if site in ("same-origin", "none"):
         return
     origin = request.headers.get("Origin")
-    if site is None and origin is not None and _is_ours(origin, request, context):
+    if site is None and origin is not None and _is_own_origin(origin, request, context):
         return
     raise Forbidden("This request came from another site. Use an API token instead of the session cookie.")
 
 
-def _is_ours(origin: str, request: Request, context: Context) -> bool:
+def _is_own_origin(origin: str, request: Request, context: Context) -> bool:
     public = urlsplit(context.settings.base_url)
     return origin == f"{public.scheme}://{public.netloc}" or origin_parts(origin).netloc == request.headers.get("Host")
 

@@ -1,8 +1,8 @@
 """Limits on request bodies: size, time, and authentication before large ones.
 
-FastAPI reads and parses the whole body before it authenticates the caller. Here a large body is accepted only by routes
-that ask for it, after authentication. It is parsed and validated in a thread, and only if its number of values, which
-determines the cost, is within the limit.
+FastAPI reads and parses the whole body before it authenticates the caller. `BodyRoute` accepts a large body only for
+routes marked with `large_body`, after authentication. It refuses a body with too many values, because their number
+determines the cost, and parses and validates the others in a thread.
 """
 
 import asyncio
@@ -14,11 +14,12 @@ from fastapi import Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.errors import InvalidInput, RequestTimeout, TooLarge
 from comfyrelay.json_size import has_more_values
 from comfyrelay.server.http.context import Context
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.settings import ENV_PREFIX, Settings
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.settings import Settings
 
 # Up to this size, a thread switch takes longer than parsing.
 SMALL_BYTES = 32 * 1024
@@ -26,15 +27,15 @@ SMALL_BYTES = 32 * 1024
 E = TypeVar("E", bound=Callable[..., Any])
 # Raises `Unauthorized` or `Forbidden` if the caller may not send a large body.
 Authenticate = Callable[[Request, Context], Awaitable[object]]
-_LARGE: dict[Callable[..., Any], Authenticate] = {}
-_ANONYMOUS: set[Callable[..., Any]] = set()
+_LARGE_BODIES: dict[Callable[..., Any], Authenticate] = {}
+_ANONYMOUS_BODIES: set[Callable[..., Any]] = set()
 
 
 def large_body(authenticate: Authenticate) -> Callable[[E], E]:
     """Mark a route whose body may be large after authentication: a graph, a batch or a report."""
 
     def mark(endpoint: E) -> E:
-        _LARGE[endpoint] = authenticate
+        _LARGE_BODIES[endpoint] = authenticate
         return endpoint
 
     return mark
@@ -42,17 +43,17 @@ def large_body(authenticate: Authenticate) -> Callable[[E], E]:
 
 def anonymous_body(endpoint: E) -> E:
     """Mark a route without authentication: its body must be small and arrive quickly."""
-    _ANONYMOUS.add(endpoint)
+    _ANONYMOUS_BODIES.add(endpoint)
     return endpoint
 
 
 class BodyRoute(APIRoute):
-    """A route with a limited body."""
+    """A route that limits the size of its body and the time to receive it."""
 
     def __init__(self, *args: Any, responses: dict[int | str, dict[str, Any]] | None = None, **options: Any) -> None:
         takes_body = set(options.get("methods") or ()) & {"POST", "PUT", "PATCH"}
         super().__init__(
-            *args, responses={**(may_answer(408, 413) if takes_body else {}), **(responses or {})}, **options
+            *args, responses={**(error_responses(408, 413) if takes_body else {}), **(responses or {})}, **options
         )
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -64,8 +65,8 @@ class BodyRoute(APIRoute):
         async def limited(request: Request) -> Response:
             body = await read_body(request, self.endpoint)
             if len(body) > SMALL_BYTES and _is_json(request):
-                # FastAPI uses this as the parsed body, and does not validate a model again
-                request._json = await asyncio.to_thread(_parsed, body, request.app.state.context.settings, validate)
+                # FastAPI uses this as the parsed body, and does not validate a model again.
+                request._json = await asyncio.to_thread(_parse, body, request.app.state.context.settings, validate)
             return await handle(request)
 
         return limited
@@ -75,34 +76,34 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
     """Read the body and cache it in the request, as `Request.body` does."""
     context: Context = request.app.state.context
     settings = context.settings
-    authenticate = _LARGE.get(endpoint)
-    most, name = settings.max_body_bytes, "max_body_bytes"
+    authenticate = _LARGE_BODIES.get(endpoint)
+    max_bytes, name = settings.max_body_bytes, "max_body_bytes"
     seconds, seconds_name = settings.body_seconds, "body_seconds"
-    if endpoint in _ANONYMOUS:
-        most, name = min((most, name), (settings.max_anonymous_body_bytes, "max_anonymous_body_bytes"))
+    if endpoint in _ANONYMOUS_BODIES:
+        max_bytes, name = min((max_bytes, name), (settings.max_anonymous_body_bytes, "max_anonymous_body_bytes"))
         seconds, seconds_name = min(
             (seconds, seconds_name), (settings.anonymous_body_seconds, "anonymous_body_seconds")
         )
     announced = request.headers.get("Content-Length", "")
-    # a chunked body has no length; its bytes are counted as they arrive
+    # A chunked body has no length: its bytes are counted as they arrive.
     size = int(announced) if announced.isdecimal() and len(announced) < 19 else 0
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            is_whole = False
+            is_complete = False
             while True:
-                if max(size, len(body)) > most and authenticate is not None and name == "max_body_bytes":
+                if max(size, len(body)) > max_bytes and authenticate is not None and name == "max_body_bytes":
                     await authenticate(request, context)
-                    most, name = settings.max_large_body_bytes, "max_large_body_bytes"
-                if max(size, len(body)) > most:
-                    raise _too_large(f"{most} bytes", name)
-                if is_whole:
+                    max_bytes, name = settings.max_large_body_bytes, "max_large_body_bytes"
+                if max(size, len(body)) > max_bytes:
+                    raise _too_large(f"{max_bytes} bytes", name)
+                if is_complete:
                     break
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
                     raise InvalidInput("The connection was closed before the body was complete.")
                 body += message.get("body", b"")
-                is_whole = not message.get("more_body", False)
+                is_complete = not message.get("more_body", False)
     except TimeoutError:
         raise RequestTimeout(
             f"The body did not arrive within {seconds:g} seconds ({ENV_PREFIX}{seconds_name.upper()})."
@@ -111,7 +112,7 @@ async def read_body(request: Request, endpoint: Callable[..., Any]) -> bytes:
     return request._body
 
 
-def _parsed(body: bytes, settings: Settings, validate: Callable[..., Any]) -> Any:
+def _parse(body: bytes, settings: Settings, validate: Callable[..., Any]) -> Any:
     if has_more_values(body, settings.max_body_values):
         raise _too_large(f"{settings.max_body_values} values", "max_body_values")
     try:

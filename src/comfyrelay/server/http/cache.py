@@ -1,4 +1,4 @@
-"""Cache lookups for a short time, so that a busy caller does not cost one query per call."""
+"""A cache of lookups, so that a busy caller does not cost one query per call."""
 
 import asyncio
 from collections import OrderedDict
@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 # A revoked token works for at most this much longer.
-REMEMBER_SECONDS = 5.0
-MAX_REMEMBERED = 20_000
+CACHE_SECONDS = 5.0
+MAX_ENTRIES = 20_000
 
 T = TypeVar("T")
 
@@ -15,34 +15,30 @@ T = TypeVar("T")
 class Cached(Generic[T]):
     """Caches the results of a slow lookup. Concurrent callers share one lookup."""
 
-    def __init__(self, ask: Callable[[str], Awaitable[T | None]]) -> None:
-        self._ask = ask
-        # with the time of each lookup
-        self._known: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = OrderedDict()
+    def __init__(self, look_up: Callable[[str], Awaitable[T | None]]) -> None:
+        self._look_up = look_up
+        # The time of each lookup, and its result.
+        self._entries: OrderedDict[str, tuple[float, asyncio.Future[T | None]]] = OrderedDict()
 
-    async def __call__(self, key: str, *, oldest_seconds: float = REMEMBER_SECONDS) -> T | None:
-        """Return a result that is at most `oldest_seconds` old."""
+    async def __call__(self, key: str, *, max_age_seconds: float = CACHE_SECONDS) -> T | None:
+        """Return a result that is at most `max_age_seconds` old."""
         now = asyncio.get_running_loop().time()
-        known = self._known.get(key)
-        if known is None or known[0] + oldest_seconds <= now or _failed(known[1]):
-            known = (now, asyncio.ensure_future(self._ask(key)))
-            self._known[key] = known
-            self._known.move_to_end(key)
-            if len(self._known) > MAX_REMEMBERED:
-                self._known.popitem(last=False)
-        return await asyncio.shield(known[1])
+        entry = self._entries.get(key)
+        if entry is None or entry[0] + max_age_seconds <= now or _has_failed(entry[1]):
+            entry = (now, asyncio.ensure_future(self._look_up(key)))
+            self._entries[key] = entry
+            self._entries.move_to_end(key)
+            if len(self._entries) > MAX_ENTRIES:
+                self._entries.popitem(last=False)
+        return await asyncio.shield(entry[1])
 
-    def forget(self, is_it: Callable[[T], bool]) -> None:
+    def forget(self, matches: Callable[[T], bool]) -> None:
         """Drop matching results and all lookups in progress."""
-        self._known = OrderedDict((key, known) for key, known in self._known.items() if _stays(known[1], is_it))
+        for key, (_time, lookup) in list(self._entries.items()):
+            result = lookup.result() if lookup.done() and not _has_failed(lookup) else None
+            if not lookup.done() or (result is not None and matches(result)):
+                del self._entries[key]
 
 
-def _stays(answer: "asyncio.Future[T | None]", is_it: Callable[[T], bool]) -> bool:
-    if not answer.done() or _failed(answer):
-        return False
-    known = answer.result()
-    return known is None or not is_it(known)
-
-
-def _failed(answer: "asyncio.Future[T | None]") -> bool:
-    return answer.done() and (answer.cancelled() or answer.exception() is not None)
+def _has_failed(lookup: "asyncio.Future[T | None]") -> bool:
+    return lookup.done() and (lookup.cancelled() or lookup.exception() is not None)

@@ -1,9 +1,9 @@
 """Limits on slow senders and on the number of connections.
 
-uvicorn waits without limit for the rest of a request and buffers it. Here a request is *half open* from its connection,
-or from its first byte on a reused connection, until its headers are complete. A request that was answered early is half
-open until the rest of its body has arrived. Half-open requests are limited in time, number and bytes; bodies in transit
-in number, in total and per address; connections by the number of files that the process may open.
+uvicorn waits without limit for the rest of a request and buffers it. A request is *half open* from its connection, or
+from its first byte on a reused connection, until its headers are complete. A request that was answered early is half
+open until the rest of its body has arrived. `ConnectionLimits` limits the time, number and bytes of half-open requests,
+the number of bodies in transit, in total and per address, and the number of connections.
 
 `LimitedConnection` wraps uvicorn's protocol and parses the request boundaries itself. `ResponseTracker` reports from
 inside the application when a response starts and ends.
@@ -35,7 +35,7 @@ _TIMEOUT_RESPONSE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconne
 
 
 class ConnectionLimits:
-    """All connections of one server, by what they wait for. Each collection is ordered from old to new."""
+    """All connections of one server by state. Each collection is ordered from old to new."""
 
     def __init__(self, settings: Settings) -> None:
         self._seconds = settings.header_seconds
@@ -55,7 +55,7 @@ class ConnectionLimits:
     def connect(self, connection: "LimitedConnection") -> None:
         self._connections += 1
         if self._connections > self._max_connections:
-            # prefer a connection whose client does not wait for a response; otherwise refuse the new one
+            # Prefer a connection whose client does not wait for a response. Otherwise refuse the new one.
             unserved = (*self._idle, *self._half_open, *self._bodies)
             closed = next(iter(unserved), connection)
             self.close(closed, "too_many_connections")
@@ -74,18 +74,18 @@ class ConnectionLimits:
         loop = asyncio.get_running_loop()
         self._half_open[connection] = loop.call_later(self._seconds, self.close, connection, "too_slow")
         if len(self._half_open) > self._max_half_open:
-            # an honest client needs one round trip, so the oldest is the least likely to be one
+            # An honest client needs one round trip, so the oldest is the least likely to be one.
             self.close(next(iter(self._half_open)), "too_many")
 
     def begin_body(self, connection: "LimitedConnection") -> None:
-        """The headers are complete. The application limits the time for the body."""
+        """Track a request whose headers are complete. The application limits the time for its body."""
         if connection in self._bodies:
             return
         self.release(connection)
         self._bodies[connection] = None
         same_address = self._bodies_by_address.setdefault(connection.address, {})
         same_address[connection] = None
-        # a proxy forwards the requests of many clients
+        # A proxy forwards the requests of many clients.
         if len(same_address) > self._max_bodies_per_address and not self._is_proxy(connection.address):
             self.close(next(iter(same_address)), "too_many_bodies_of_one")
         if len(self._bodies) > self._max_bodies:
@@ -96,7 +96,7 @@ class ConnectionLimits:
         self._idle[connection] = None
 
     def release(self, connection: "LimitedConnection") -> None:
-        """Stop limiting the connection: the server works on its request, or it is closed."""
+        """Stop limiting a connection: the server processes its request, or the connection is closed."""
         if (timer := self._half_open.pop(connection, None)) is not None:
             timer.cancel()
         self._idle.pop(connection, None)
@@ -107,10 +107,10 @@ class ConnectionLimits:
             if not same_address:
                 del self._bodies_by_address[connection.address]
 
-    def close(self, connection: "LimitedConnection", why: str) -> None:
+    def close(self, connection: "LimitedConnection", reason: str) -> None:
         self.release(connection)
         connection.refuse()
-        self._closed[why] = self._closed.get(why, 0) + 1
+        self._closed[reason] = self._closed.get(reason, 0) + 1
         if self._next_log is None:
             self._log()
 
@@ -138,13 +138,13 @@ class LimitedConnection(asyncio.Protocol):
     """Passes all events of a connection to uvicorn's protocol, and tracks the state of its requests."""
 
     def __init__(self, limits: ConnectionLimits, *, app_state: dict[str, Any], **options: Any) -> None:
-        # uvicorn copies `app_state` into the scope of each request
+        # uvicorn copies `app_state` into the scope of each request.
         self._http = HttpToolsProtocol(app_state={**app_state, _STATE_KEY: self}, **options)
         self._limits = limits
         self._parser = HttpRequestParser(self)
         self._url = b""
         self._header_bytes = 0
-        # from the first byte of a request to its last
+        # From the first byte of a request to its last.
         self._is_receiving = False
         self._has_headers = False
         self._is_upload = False
@@ -152,7 +152,7 @@ class LimitedConnection(asyncio.Protocol):
         self._unanswered = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        # uvloop's transports are no subclasses of asyncio.Transport
+        # The transports of uvloop are no subclasses of asyncio.Transport.
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self.address = str(peer[0]) if isinstance(peer, tuple) else ""
@@ -171,7 +171,7 @@ class LimitedConnection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._http.data_received(data)
-        # uvicorn answers what cannot be parsed, and closes the connection
+        # uvicorn answers an invalid request, and closes the connection.
         with suppress(HttpParserError, HttpParserUpgrade):
             self._parser.feed_data(data)
         if self._transport.is_closing():
@@ -182,7 +182,7 @@ class LimitedConnection(asyncio.Protocol):
             if self._header_bytes > MAX_HEADER_BYTES:
                 self._limits.close(self, "too_long")
         elif not self._unanswered:
-            # empty lines before a request, or the rest of one that was answered
+            # These are empty lines before a request, or the rest of a request that was answered.
             self._limits.begin_request(self)
         elif self._is_receiving and not self._is_upload:
             self._limits.begin_body(self)
@@ -198,7 +198,7 @@ class LimitedConnection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         self._has_headers, self._is_answering = True, False
         self._unanswered += 1
-        # a file may take hours; its URL is signed, and the application refuses a wrong signature at once
+        # A file may take hours. Its URL is signed, and the application refuses a wrong signature at once.
         is_file = (parse_url(self._url).path or b"").startswith(b"/files/")
         self._is_upload = is_file and self._parser.get_method() == b"PUT"
 
@@ -213,7 +213,7 @@ class LimitedConnection(asyncio.Protocol):
         if self._unanswered or self._transport.is_closing():
             return
         if self._is_receiving:
-            # uvicorn would wait for the rest as long as for another request
+            # uvicorn would wait for the rest as long as for another request.
             self._limits.begin_request(self)
         else:
             self._limits.keep_alive(self)
@@ -245,7 +245,7 @@ class ResponseTracker:
                 is_complete = True
                 connection.complete_response()
 
-        async def answer(message: Message) -> None:
+        async def send_and_track(message: Message) -> None:
             if message["type"] == "http.response.start":
                 connection.start_response()
             await send(message)
@@ -253,6 +253,6 @@ class ResponseTracker:
                 complete()
 
         try:
-            await self._app(scope, receive, answer)
+            await self._app(scope, receive, send_and_track)
         finally:
             complete()

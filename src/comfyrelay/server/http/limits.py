@@ -10,14 +10,14 @@ from fastapi import Request
 from comfyrelay.errors import TooManyRequests
 
 WINDOW_SECONDS = 60.0
-# Keys that are tracked. A limit per address does not stop an attacker with more addresses anyway.
-MAX_ADDRESSES = 10_000
+# A limit per address does not stop an attacker with more addresses anyway.
+MAX_KEYS = 10_000
 # An IPv6 client usually has all addresses of its /64 network.
 NETWORK_BITS = 64
 
 
 class RateLimit:
-    """Limits calls per minute and key (an address or an account) in this process."""
+    """Limits the calls per minute for each key, such as an address or an account, in this process."""
 
     def __init__(self, per_minute: int, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_minute = per_minute
@@ -25,7 +25,7 @@ class RateLimit:
         self._calls: OrderedDict[str, deque[float]] = OrderedDict()
 
     def check(self, key: str) -> None:
-        """Count a call; `TooManyRequests` above the limit."""
+        """Count a call. Raises `TooManyRequests` above the limit."""
         now = self._clock()
         calls = self._calls.setdefault(key, deque())
         self._calls.move_to_end(key)
@@ -34,7 +34,7 @@ class RateLimit:
         if len(calls) >= self._per_minute:
             raise TooManyRequests(retry_after_seconds=calls[0] + WINDOW_SECONDS - now)
         calls.append(now)
-        if len(self._calls) > MAX_ADDRESSES:
+        if len(self._calls) > MAX_KEYS:
             self._calls.popitem(last=False)
 
     def reset(self, key: str) -> None:

@@ -24,19 +24,13 @@ NO_ROUTE = "(none)"
 # Fleet figure → metric name and help text.
 FLEET_METRICS = {
     "queue_depth": ("queue_depth", "Jobs of the fleet's workflows that are queued or leased."),
-    "backlog_per_instance": (
-        "backlog_per_instance",
-        "Queue depth per active worker; without workers, all of it.",
-    ),
+    "backlog_per_instance": ("backlog_per_instance", "Queue depth per active worker; without workers, all of it."),
     "active_workers": ("active_workers", "Workers with a request in the last five minutes."),
     "available_capacity": ("available_capacity", "Jobs that the active workers could lease now."),
     "job_processing_p50": ("job_processing_p50_seconds", "Median run time of jobs completed in the last ten minutes."),
-    "error_rate": ("error_rate", "Share of failed jobs among those that ended in the last five minutes."),
+    "error_rate": ("error_rate", "Share of failed jobs among all that ended in the last five minutes."),
     "lease_expired_count": ("leases_expired", "Leases that expired in the last five minutes."),
-    "spot_interruption_count": (
-        "spot_interruptions",
-        "Jobs requeued by Spot interruptions in five minutes.",
-    ),
+    "spot_interruption_count": ("spot_interruptions", "Jobs requeued by Spot interruptions in five minutes."),
 }
 
 
@@ -114,32 +108,25 @@ class _Counts(Collector):
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        ended = CounterMetricFamily("comfyrelay_jobs_ended", "Ended jobs by final status.", labels=["status"])
-        for status in sorted(TERMINAL_JOB):
-            ended.add_metric([status], self._engine.operations.metrics.ended[status])
-        yield ended
-        repaired = CounterMetricFamily(
-            "comfyrelay_repaired", "Inconsistencies repaired automatically.", labels=["kind"]
-        )
-        for kind in sorted(SAFE):
-            repaired.add_metric([kind], self._engine.operations.auto_repair.repaired[kind])
-        yield repaired
+        operations, usage = self._engine.operations, self._engine.autoscaling.usage
+        ended = {(status,): operations.metrics.ended[status] for status in sorted(TERMINAL_JOB)}
+        yield _counter("jobs_ended", "Ended jobs by final status.", ["status"], ended)
+        repaired = {(kind,): operations.auto_repair.repaired[kind] for kind in sorted(SAFE)}
+        yield _counter("repaired", "Inconsistencies repaired automatically.", ["kind"], repaired)
+        attempts = {(status,): self._engine.webhooks.deliveries.attempts[status] for status in DeliveryStatus}
         about = "Attempts to deliver a webhook by status. Pending deliveries are retried."
-        sent = CounterMetricFamily("comfyrelay_webhook_attempts", about, labels=["status"])
-        for delivery_status in DeliveryStatus:
-            sent.add_metric([delivery_status], self._engine.webhooks.deliveries.attempts[delivery_status])
-        yield sent
-        usage = self._engine.autoscaling.usage
+        yield _counter("webhook_attempts", about, ["status"], attempts)
         about = "Seconds of machine slots by use, as counted by this process."
-        seconds = CounterMetricFamily("comfyrelay_fleet_gpu_seconds", about, labels=["fleet", "stage", "kind"])
-        for labels, value in sorted(usage.gpu_seconds.items()):
-            seconds.add_metric([*labels], value)
-        yield seconds
+        yield _counter("fleet_gpu_seconds", about, ["fleet", "stage", "kind"], dict(sorted(usage.gpu_seconds.items())))
         about = "Cost of these seconds, in the currency of the prices."
-        cost = CounterMetricFamily("comfyrelay_fleet_cost", about, labels=["fleet", "stage"])
-        for labels, value in sorted(usage.cost.items()):
-            cost.add_metric([*labels], value)
-        yield cost
+        yield _counter("fleet_cost", about, ["fleet", "stage"], dict(sorted(usage.cost.items())))
+
+
+def _counter(name: str, about: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+    counter = CounterMetricFamily(f"comfyrelay_{name}", about, labels=labels)
+    for label_values, value in values.items():
+        counter.add_metric([*label_values], value)
+    return counter
 
 
 class Latencies:

@@ -32,7 +32,6 @@ from comfyrelay.errors import (
     Unauthorized,
 )
 from comfyrelay.protocol.problems import KIND, Problem
-from comfyrelay.protocol.requirements import MissingItem
 
 log = structlog.get_logger(__name__)
 
@@ -60,8 +59,8 @@ STATUS: list[tuple[type[ComfyRelayError], int, str]] = [
 MEDIA_TYPE = "application/problem+json"
 
 
-def may_answer(*statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Describe the error responses of a route for the API documentation."""
+def error_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
+    """Describe the error responses of a route in the API documentation."""
     described = {status: title for _, status, title in STATUS}
     return {
         status: {
@@ -73,61 +72,34 @@ def may_answer(*statuses: int) -> dict[int | str, dict[str, Any]]:
 
 
 def add_problem_handlers(app: FastAPI) -> None:
-    app.add_exception_handler(ComfyRelayError, _known)
-    app.add_exception_handler(RequestValidationError, _invalid)
-    app.add_exception_handler(HTTPException, refused)
-    app.add_exception_handler(Exception, _unknown)
+    app.add_exception_handler(ComfyRelayError, _handle_known)
+    app.add_exception_handler(RequestValidationError, _handle_invalid_request)
+    app.add_exception_handler(HTTPException, handle_http_exception)
+    app.add_exception_handler(Exception, _handle_unexpected)
 
 
-def _answer(
-    status: int,
-    *,
-    code: str,
-    title: str,
-    detail: str,
-    headers: Mapping[str, str] | None = None,
-    errors: dict[str, str] | None = None,
-    required_tokens: int | None = None,
-    missing: list[MissingItem] | None = None,
+def _response(
+    status: int, code: str, *, title: str, detail: str, headers: Mapping[str, str] | None = None, **optional: Any
 ) -> JSONResponse:
-    problem = Problem(
-        type=f"{KIND}{code}",
-        title=title,
-        status=status,
-        detail=detail,
-        errors=errors or None,
-        required_tokens=required_tokens or None,
-        missing=missing or None,
-    )
-    return JSONResponse(
-        problem.model_dump(exclude_none=True), status_code=status, headers=headers, media_type=MEDIA_TYPE
-    )
+    """Build the response. Empty `optional` fields of the problem are left out."""
+    fields = {name: value for name, value in optional.items() if value}
+    problem = Problem(type=f"{KIND}{code}", title=title, status=status, detail=detail, **fields)
+    content = problem.model_dump(exclude_none=True)
+    return JSONResponse(content, status_code=status, headers=headers, media_type=MEDIA_TYPE)
 
 
-async def _known(request: Request, error: Exception) -> JSONResponse:
+async def _handle_known(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ComfyRelayError)
-    return problem_response(error) or await _unknown(request, error)
+    return problem_response(error) or await _handle_unexpected(request, error)
 
 
 def problem_response(error: ComfyRelayError) -> JSONResponse | None:
     """Return the response for an error; `None` for an internal error."""
     for kind, status, title in STATUS:
         if isinstance(error, kind):
-            return _answer(
-                status,
-                code=error.code,
-                title=title,
-                detail=error.detail,
-                headers=_headers(error),
-                errors=error.errors if isinstance(error, InvalidInput | NotReady) else None,
-                required_tokens=error.required_tokens if isinstance(error, InsufficientTokens | PriceChanged) else None,
-                missing=_missing(error) if isinstance(error, MissingOnWorkers) else None,
-            )
+            optional = {name: getattr(error, name, None) for name in ("errors", "required_tokens", "missing")}
+            return _response(status, error.code, title=title, detail=error.detail, headers=_headers(error), **optional)
     return None
-
-
-def _missing(error: MissingOnWorkers) -> list[MissingItem]:
-    return [MissingItem.model_validate(each) for each in error.missing]
 
 
 def _headers(error: ComfyRelayError) -> dict[str, str]:
@@ -138,52 +110,52 @@ def _headers(error: ComfyRelayError) -> dict[str, str]:
     return {}
 
 
-async def _invalid(request: Request, error: Exception) -> JSONResponse:
+async def _handle_invalid_request(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
-    errors = {_field(each["loc"]): _sentence(request, each) for each in error.errors()}
-    return await _known(request, InvalidInput(errors=errors))
+    errors = {_field(field_error["loc"]): _sentence(request, field_error) for field_error in error.errors()}
+    return await _handle_known(request, InvalidInput(errors=errors))
 
 
 def _sentence(request: Request, error: Mapping[str, Any]) -> str:
     if error["type"] == "extra_forbidden":
         body = getattr(request.scope.get("route"), "body_field", None)
-        *place, _unknown_name = error["loc"][1:]
-        if body is not None and (model := _model_at(body.field_info.annotation, place)) is not None:
+        *path, _unknown_name = error["loc"][1:]
+        if body is not None and (model := _model_at(body.field_info.annotation, path)) is not None:
             return f"Unknown field. Valid fields: {', '.join(sorted(model.model_fields))}."
     if error["type"] == "string_pattern_mismatch" and "@" in error["ctx"]["pattern"]:
         return "This is not an email address."
     return str(error["msg"]).removeprefix("Value error, ")
 
 
-def _model_at(annotation: Any, place: Sequence[int | str]) -> type[BaseModel] | None:
-    """Return the model at a location in a body."""
+def _model_at(annotation: Any, path: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the model at this path in a body."""
     if not (isinstance(annotation, type) and issubclass(annotation, BaseModel)):
-        return next(filter(None, (_model_at(inner, place) for inner in get_args(annotation))), None)
-    names = [each for each in place if isinstance(each, str)]
+        return next(filter(None, (_model_at(inner, path) for inner in get_args(annotation))), None)
+    names = [part for part in path if isinstance(part, str)]
     if not names:
         return annotation
     field = annotation.model_fields.get(names[0])
     return _model_at(field.annotation, names[1:]) if field is not None else None
 
 
-def _field(place: tuple[int | str, ...]) -> str:
+def _field(location: tuple[int | str, ...]) -> str:
     """Return the field name for the caller: `items.0.seed` for `body.items.0.seed`."""
-    inside = [str(part) for part in place[1:]] if place and place[0] in ("body", "query", "path", "header") else place
-    return ".".join(map(str, inside)) or "body"
+    has_source = bool(location) and location[0] in ("body", "query", "path", "header")
+    return ".".join(map(str, location[1:] if has_source else location)) or "body"
 
 
-async def refused(request: Request, error: Exception) -> JSONResponse:
+async def handle_http_exception(request: Request, error: Exception) -> JSONResponse:
     """Return the response for an error of the framework, such as an unknown path."""
     assert isinstance(error, HTTPException)
     if error.status_code == 400:
-        # FastAPI raises 400 only if the body cannot be decoded
-        return await _known(request, InvalidInput(errors={"body": "This is not valid JSON."}))
+        # FastAPI raises 400 only if the body cannot be decoded.
+        return await _handle_known(request, InvalidInput(errors={"body": "This is not valid JSON."}))
     titles = {404: "Not found", 405: "Method not allowed"}
     title = titles.get(error.status_code, "The request cannot be processed")
-    return _answer(error.status_code, code="http", title=title, detail=str(error.detail), headers=error.headers)
+    return _response(error.status_code, "http", title=title, detail=str(error.detail), headers=error.headers)
 
 
-async def _unknown(request: Request, error: Exception) -> JSONResponse:
+async def _handle_unexpected(request: Request, error: Exception) -> JSONResponse:
     log.error("request.failed", path=request.url.path, exc_info=error)
-    # the cause is logged and not shown to the caller
-    return _answer(500, code="internal", title="Internal error", detail="The server failed. Try again later.")
+    # The caller does not see the cause, which may contain internal details.
+    return _response(500, "internal", title="Internal error", detail="The server failed. Try again later.")

@@ -15,29 +15,31 @@ from comfyrelay.system.atomic import write_new
 from comfyrelay.system.permissions import FOLDER_MODE
 
 STAGES = ("production", "staging")
-# Shorter secrets can be guessed.
-SHORTEST = 16
+MIN_SECRET_LENGTH = 16
 
 
 @dataclass(frozen=True, kw_only=True)
 class Secrets:
-    """`made_at` is the file with the secrets, if they were generated just now."""
+    """The fleet secrets by stage, and the signing secrets. `new_file` has the secrets, if they were generated now."""
 
     fleet: Mapping[str, Sequence[str]]
     signing: Sequence[str]
-    made_at: Path | None = None
+    new_file: Path | None = None
 
     def accepts(self, stage: str, secret: str) -> bool:
-        """Whether workers of a stage may register with this secret. The time does not depend on the result."""
+        """Whether workers of a stage may register with this secret."""
         given = secret.encode()
-        # compare all of them: the time must not reveal which one matched
-        return True in [compare_digest(given, each.encode()) for each in self.fleet.get(stage, ())]
+        # Compare all of them: the time must not reveal which one matched.
+        return True in [compare_digest(given, valid.encode()) for valid in self.fleet.get(stage, ())]
 
 
 def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets:
-    """Return the configured secrets. Others are read from the data folder, or generated there. A server that listens on
-    a public address needs configured ones, unless it is the only server."""
-    _check_configured(settings)
+    """Return the configured secrets. If some are not configured, read them from the data folder, or generate them
+    there. A server that listens on a public address requires configured secrets, unless it is the only server."""
+    _check_lengths(_by_stage(settings), "COMFYRELAY_FLEET_SECRETS")
+    _check_lengths({"all": settings.signing_secrets}, "COMFYRELAY_SIGNING_SECRETS")
+    if settings.payment_webhook_secret is not None:
+        _check_lengths({"all": [settings.payment_webhook_secret]}, "COMFYRELAY_PAYMENT_WEBHOOK_SECRET")
     if settings.fleet_secrets and settings.signing_secrets:
         return Secrets(fleet=_by_stage(settings), signing=settings.signing_secrets)
     if not is_only_server and not is_loopback(settings.host):
@@ -47,29 +49,22 @@ def load_secrets(settings: Settings, *, is_only_server: bool = False) -> Secrets
             f"Set {' and '.join(f'COMFYRELAY_{name.upper()}' for name in missing)}, or listen on 127.0.0.1."
         )
     path = settings.data_dir / "secrets.json"
-    made_at = path if _make(path) else None
-    kept = _read(path)
-    _check_lengths(kept["fleet_secrets"], f"fleet_secrets in {path}")
-    _check_lengths({"all": kept["signing_secrets"]}, f"signing_secrets in {path}")
+    is_new = _generate(path)
+    stored = _read(path)
+    _check_lengths(stored["fleet_secrets"], f"fleet_secrets in {path}")
+    _check_lengths({"all": stored["signing_secrets"]}, f"signing_secrets in {path}")
     return Secrets(
-        fleet=_by_stage(settings) or kept["fleet_secrets"],
-        signing=settings.signing_secrets or kept["signing_secrets"],
-        made_at=made_at,
+        fleet=_by_stage(settings) or stored["fleet_secrets"],
+        signing=settings.signing_secrets or stored["signing_secrets"],
+        new_file=path if is_new else None,
     )
 
 
-def _check_configured(settings: Settings) -> None:
-    _check_lengths(_by_stage(settings), "COMFYRELAY_FLEET_SECRETS")
-    _check_lengths({"all": settings.signing_secrets}, "COMFYRELAY_SIGNING_SECRETS")
-    if settings.payment_webhook_secret is not None:
-        _check_lengths({"all": [settings.payment_webhook_secret]}, "COMFYRELAY_PAYMENT_WEBHOOK_SECRET")
-
-
-def _check_lengths(by_stage: Mapping[str, Sequence[str]], where: str) -> None:
-    if any(len(secret.strip()) < SHORTEST for secrets_ in by_stage.values() for secret in secrets_):
+def _check_lengths(by_stage: Mapping[str, Sequence[str]], source: str) -> None:
+    if any(len(secret.strip()) < MIN_SECRET_LENGTH for secrets_ in by_stage.values() for secret in secrets_):
         raise ConfigurationError(
-            f"A secret in {where} is shorter than {SHORTEST} characters and could be guessed. Generate one with: "
-            'python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
+            f"A secret in {source} is shorter than {MIN_SECRET_LENGTH} characters and could be guessed. Generate one "
+            'with: python3 -c "import secrets; print(secrets.token_urlsafe(32))"'
         )
 
 
@@ -77,19 +72,20 @@ def _by_stage(settings: Settings) -> dict[str, list[str]]:
     return {str(stage): allowed for stage, allowed in settings.fleet_secrets.items()}
 
 
-def _make(path: Path) -> bool:
+def _generate(path: Path) -> bool:
+    """Write new secrets unless the file exists. Returns whether it was written."""
     path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
-    made = {
+    generated = {
         "fleet_secrets": {stage: [secrets.token_urlsafe(32)] for stage in STAGES},
         "signing_secrets": [secrets.token_urlsafe(32)],
     }
-    # if two servers start at the same time, one writes the file and both read it
-    return write_new(path, json.dumps(made, indent=2).encode(), mode=0o600)
+    # If two servers start at the same time, one writes the file and both read it.
+    return write_new(path, json.dumps(generated, indent=2).encode(), mode=0o600)
 
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        kept: dict[str, Any] = json.loads(path.read_text("utf-8"))
+        stored: dict[str, Any] = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"The secrets in {path} cannot be read: {error}.") from None
-    return kept
+    return stored

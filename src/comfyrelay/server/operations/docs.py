@@ -1,4 +1,4 @@
-"""The API documentation as a page that only loads from this server."""
+"""The API documentation: a page that loads nothing from other servers."""
 
 from importlib import resources
 from typing import Literal
@@ -10,7 +10,7 @@ from comfyrelay.server.http.routers import Router
 
 router = Router(prefix="/docs", include_in_schema=False)
 
-# The page only shows our own text, and must not execute anything else in a signed-in browser.
+# The page must not execute scripts of others in a signed-in browser.
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -33,7 +33,7 @@ PAGE = """<!doctype html>
 </html>
 """
 START = 'SwaggerUIBundle({url: "/openapi.json", dom_id: "#swagger-ui", deepLinking: true, validatorUrl: null});\n'
-# Swagger UI from a Python package; nothing else of the package is used.
+# The files of Swagger UI are all that is used of this package.
 FILES = resources.files("fastapi_offline") / "static"
 
 

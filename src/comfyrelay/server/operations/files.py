@@ -1,4 +1,4 @@
-"""Local files behind signed URLs, if object storage is a folder of this machine."""
+"""Files of the local object storage, behind signed URLs."""
 
 import hashlib
 from collections.abc import AsyncIterator
@@ -8,6 +8,7 @@ from typing import Annotated
 
 from fastapi import Depends, Header, Request, Response
 from fastapi.responses import StreamingResponse
+from fastapi.routing import APIRoute
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -16,7 +17,7 @@ from comfyrelay.domain.ids import source_path
 from comfyrelay.errors import InvalidInput
 from comfyrelay.media.previews import MAX_BYTES, is_preview, is_preview_path
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 from comfyrelay.server.operations.ranges import Unsatisfiable, parse_range
 from comfyrelay.storage.headers import content_disposition
@@ -25,15 +26,15 @@ from comfyrelay.storage.paths import no_object
 from comfyrelay.storage.signing import UrlGrant
 
 PREFIX = "/files/"
-# Uploads are displayed or downloaded, and never executed.
+# A browser may display or download an upload, and must never execute it.
 FILE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "Cross-Origin-Resource-Policy": "cross-origin",
     "X-Content-Type-Options": "nosniff",
 }
-# Posters and previews are shown often, and may be an hour old.
+# Pages show posters and previews often, and these may be an hour old.
 POSTER_CACHE = "private, max-age=3600"
-router = Router(prefix="/files", tags=["files"])
+router = Router(prefix="/files", tags=["files"], route_class=APIRoute)
 
 
 async def _local(context: ContextOf) -> LocalObjects:
@@ -50,14 +51,14 @@ Local = Annotated[LocalObjects, Depends(_local)]
     response_class=StreamingResponse,
     responses={
         200: {"description": "The file", "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}},
-        206: {"description": "A part of it"},
-        304: {"description": "It is as you have it"},
-        416: {"description": "There is no such part"},
-        **may_answer(403, 404, 422, 503),
+        206: {"description": "A range of the file"},
+        304: {"description": "The file has not changed"},
+        416: {"description": "The range is outside of the file"},
+        **error_responses(403, 404, 422, 503),
     },
 )
 async def download(path: str, request: Request, objects: Local) -> Response:
-    """A file, or a range of it, by a URL that this server has signed."""
+    """Download a file, or a range of it, with a URL that this server has signed."""
     grant = objects.verify("GET", path, request.query_params)
     stat = await _stat(objects, path)
     headers = _headers(grant, stat)
@@ -71,13 +72,13 @@ async def download(path: str, request: Request, objects: Local) -> Response:
     headers["Content-Length"] = str(length)
     if part is not None:
         headers["Content-Range"] = f"bytes {start}-{start + length - 1}/{stat.size}"
-    pieces = await _begun(objects.stream(path, start=start, length=length))
-    return StreamingResponse(pieces, status_code=206 if part is not None else 200, headers=headers)
+    chunks = await _start(objects.stream(path, start=start, length=length))
+    return StreamingResponse(chunks, status_code=206 if part is not None else 200, headers=headers)
 
 
-@router.head("/{path:path}", responses=may_answer(403, 404, 422, 503))
+@router.head("/{path:path}", responses=error_responses(403, 404, 422, 503))
 async def head(path: str, request: Request, objects: Local) -> Response:
-    """The headers of a download."""
+    """Get the headers of a download."""
     grant = objects.verify("HEAD", path, request.query_params)
     stat = await _stat(objects, path)
     return Response(headers={**_headers(grant, stat), "Content-Length": str(stat.size)})
@@ -86,7 +87,7 @@ async def head(path: str, request: Request, objects: Local) -> Response:
 @router.put(
     "/{path:path}",
     response_class=Response,
-    responses={200: {"description": "Stored"}, **may_answer(403, 422, 503)},
+    responses={200: {"description": "Stored"}, **error_responses(403, 422, 503)},
     openapi_extra={
         "requestBody": {"required": True, "content": {"*/*": {"schema": {"type": "string", "format": "binary"}}}}
     },
@@ -98,26 +99,26 @@ async def upload(
     content_type: Annotated[str | None, Header(include_in_schema=False)] = None,
     content_length: Annotated[int | None, Header(include_in_schema=False, ge=0)] = None,
 ) -> Response:
-    """Store a file by a URL that this server has signed, with the signed type and length."""
+    """Upload a file to a URL that this server has signed, with the signed type and length."""
     grant = objects.verify("PUT", path, request.query_params)
     grant.check_upload(content_type=content_type, content_length=content_length)
-    seen = bytearray()
+    preview = bytearray()
     try:
         async with objects.receive(path, size=grant.size, max_size=grant.max_size) as receiver:
-            async for piece in request.stream():
-                await receiver.write(piece)
+            async for chunk in request.stream():
+                await receiver.write(chunk)
                 if is_preview_path(path):
-                    # at most the size of the grant, which is small
-                    seen += piece
-            if is_preview_path(path) and not is_preview(bytes(seen)):
-                raise InvalidInput(f"A preview is a JPEG of at most {MAX_BYTES // 1024} KiB.")
+                    # The grant limits its size.
+                    preview += chunk
+            if is_preview_path(path) and not is_preview(bytes(preview)):
+                raise InvalidInput(f"A preview must be a JPEG of at most {MAX_BYTES // 1024} KiB.")
     except ClientDisconnect:
-        raise InvalidInput("The upload was cut off.") from None
+        raise InvalidInput("The connection was closed before the upload was complete.") from None
     return Response(headers={"ETag": _tag(await _stat(objects, path))})
 
 
 class CrossOrigin:
-    """Signed URLs may be used from any origin, the API only from allowed ones."""
+    """CORS middleware: signed URLs work from any origin, the API only from allowed ones."""
 
     def __init__(self, app: ASGIApp, *, allowed_origins: list[str]) -> None:
         self._files = CORSMiddleware(
@@ -167,7 +168,7 @@ def _headers(grant: UrlGrant, stat: ObjectStat) -> dict[str, str]:
 
 
 def _tag(stat: ObjectStat) -> str:
-    """Objects are replaced as a whole, so size and time identify a version."""
+    """Return the ETag. Objects are replaced as a whole, so size and time identify a version."""
     return f'"{hashlib.sha256(f"{stat.size} {stat.modified_at.isoformat()}".encode()).hexdigest()[:32]}"'
 
 
@@ -178,24 +179,24 @@ def _date(stat: ObjectStat) -> str:
 def _is_known(request: Request, stat: ObjectStat) -> bool:
     tags = request.headers.get("If-None-Match")
     if tags is not None:
-        known = {each.strip().removeprefix("W/") for each in tags.split(",")}
+        known = {tag.strip().removeprefix("W/") for tag in tags.split(",")}
         return "*" in known or _tag(stat) in known
     return request.headers.get("If-Modified-Since") == _date(stat)
 
 
 def _may_be_partial(request: Request, stat: ObjectStat) -> bool:
-    """A range is useless to a client whose other ranges are from another version."""
+    """Whether to honour a range: not if the client has ranges of another version."""
     condition = request.headers.get("If-Range")
     return condition is None or condition in (_tag(stat), _date(stat))
 
 
-async def _begun(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+async def _start(chunks: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
     """Read the first chunk before the response starts: a file that was just deleted is a 404, not a broken response."""
-    first = await anext(pieces, b"")
+    first = await anext(chunks, b"")
 
-    async def all_of_them() -> AsyncIterator[bytes]:
+    async def with_first() -> AsyncIterator[bytes]:
         yield first
-        async for piece in pieces:
-            yield piece
+        async for chunk in chunks:
+            yield chunk
 
-    return all_of_them()
+    return with_first()

@@ -1,4 +1,4 @@
-"""Payment events: signed, applied once per event, and credited to a tenant."""
+"""The webhook of a payment provider: each signed event credits a tenant once."""
 
 import asyncio
 from typing import Annotated, Literal, Self
@@ -10,13 +10,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, Validation
 from comfyrelay.domain.payments import Payment
 from comfyrelay.errors import RequestTimeout, TooLarge
 from comfyrelay.protocol.base import Answer
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 from comfyrelay.text import is_storable
 
-router = Router(prefix="/api/webhooks", tags=["payments"], route_class=BodyRoute)
+router = Router(prefix="/api/webhooks", tags=["payments"])
 
 MAX_BYTES = 64 * 1024
 MAX_TOKENS = 10**12
@@ -34,7 +33,7 @@ class AnyEvent(BaseModel):
 
 
 class PaymentSucceeded(AnyEvent):
-    """Paid tokens, for a tenant named by its id or by the email of its user."""
+    """A payment for a tenant, which is named by its id or by the email of its user."""
 
     type: Literal["payment.succeeded"]
     amount: Annotated[int, Field(strict=True, gt=0, le=MAX_TOKENS, description="tokens to credit")]
@@ -44,9 +43,9 @@ class PaymentSucceeded(AnyEvent):
     description: ShortText | None = None
 
     @model_validator(mode="after")
-    def _one_tenant_in_plain_text(self) -> Self:
+    def _check_fields(self) -> Self:
         if (self.tenant_id is None) == (self.email is None):
-            raise ValueError("Name the tenant by its id or by its user's email, one of the two.")
+            raise ValueError("Name the tenant either by its id or by the email of its user.")
         texts = (self.event_id, self.tenant_id, self.email, self.currency, self.description)
         if not all(is_storable(text) for text in texts if text is not None):
             raise ValueError("A text contains a character that cannot be stored.")
@@ -77,12 +76,12 @@ _BODY = {
 }
 
 
-@router.post("/payments", responses=may_answer(401, 404, 408, 409, 413, 422, 503), openapi_extra=_BODY)
+@router.post("/payments", responses=error_responses(401, 404, 408, 409, 413, 422, 503), openapi_extra=_BODY)
 async def payment(request: Request, context: ContextOf, x_signature: Annotated[str, Header()] = "") -> Answer[Taken]:
     """Report a payment, signed: `X-Signature: t=<unix seconds>,v1=<hex HMAC-SHA256 of "t.body">`. An event may be
     sent any number of times. Events other than `payment.succeeded` are acknowledged and ignored."""
     payments = context.engine.accounts.payments
-    body = await _body_of(request, context.settings.anonymous_body_seconds)
+    body = await _read_body(request, context.settings.anonymous_body_seconds)
     await payments.check_signature(body, x_signature)
     try:
         event = AnyEvent.model_validate_json(body)
@@ -91,26 +90,18 @@ async def payment(request: Request, context: ContextOf, x_signature: Annotated[s
         paid = PaymentSucceeded.model_validate_json(body)
     except ValidationError as error:
         raise RequestValidationError(error.errors(include_url=False, include_context=False)) from None
-    await payments.credit(
-        Payment(
-            event_id=paid.event_id,
-            amount=paid.amount,
-            tenant_id=paid.tenant_id,
-            email=paid.email.lower() if paid.email else None,
-            currency=paid.currency,
-            description=paid.description,
-        )
-    )
+    fields = paid.model_dump(exclude={"type", "email"})
+    await payments.credit(Payment(**fields, email=paid.email.lower() if paid.email else None))
     return Answer(data=Taken(event_id=paid.event_id, status="credited"), message="Credited.")
 
 
-async def _body_of(request: Request, seconds: float) -> bytes:
-    """The raw bytes, because they are signed, up to the size limit."""
+async def _read_body(request: Request, seconds: float) -> bytes:
+    """Read the raw bytes, which are signed."""
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
-            async for piece in request.stream():
-                body += piece
+            async for chunk in request.stream():
+                body += chunk
                 if len(body) > MAX_BYTES:
                     raise TooLarge(f"A payment event has at most {MAX_BYTES} bytes.")
     except TimeoutError:

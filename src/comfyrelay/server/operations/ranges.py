@@ -2,7 +2,7 @@
 
 import re
 
-# 18 digits are enough for every file, and cheap to convert
+# 18 digits are enough for every file, and cheap to convert.
 _RANGE = re.compile(r"bytes=([0-9]{0,18})-([0-9]{0,18})")
 
 
@@ -11,9 +11,9 @@ class Unsatisfiable(Exception):
 
 
 def parse_range(header: str | None, size: int) -> tuple[int, int] | None:
-    """The start and length of the requested range; `None` for the whole file.
+    """Return the start and length of the requested range; `None` for the whole file.
 
-    An invalid header is ignored, as the standard requires, and so is one with several ranges.
+    An invalid header is ignored, as the standard requires, and so is a header with several ranges.
     """
     found = _RANGE.fullmatch(header.replace(" ", "")) if header else None
     if found is None or found[0] == "bytes=-":

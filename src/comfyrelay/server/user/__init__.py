@@ -20,21 +20,8 @@ from comfyrelay.server.user import (
 
 __all__ = ["ROUTERS"]
 
-# Routers that share a prefix come last: each of their routes is tried for every request.
-ROUTERS = (
-    jobs.router,
-    events.router,
-    previews.router,
-    queue.router,
-    live.router,
-    slots.router,
-    batches.router,
-    videos.router,
-    presets.router,
-    views.router,
-    accounts.router,
-    account_links.router,
-    effects.router,
-    gallery.router,
-    webhook.router,
-)
+# Modules with a prefix for themselves.
+_SEPARATE = (jobs, events, previews, queue, live, slots, batches, videos, presets, views)
+# Modules that share the prefix `/api` come last: each of their routes is tried for every request.
+_SHARED = (accounts, account_links, effects, gallery, webhook)
+ROUTERS = tuple(module.router for module in (*_SEPARATE, *_SHARED))

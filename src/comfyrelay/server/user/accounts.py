@@ -2,29 +2,31 @@
 
 from typing import Literal
 
-from fastapi import Request, Response, status
+from fastapi import Request, Response
 
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import Conflict, Forbidden
 from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import Bearer, CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute, anonymous_body
+from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.http.routers import Router
 from comfyrelay.services.accounts.sign_in import SESSION
-from comfyrelay.services.paging import listed
+from comfyrelay.services.paging import make_page
 
-SECONDS_A_DAY = 86_400.0
-NOT_MADE = "No account could be made with this email. If it is yours, sign in, or ask your administrator for a link."
-router = Router(prefix="/api", tags=["account"], route_class=BodyRoute)
+SECONDS_PER_DAY = 86_400.0
+NOT_CREATED = (
+    "No account could be created for this email. Sign in if you have one, or ask your administrator for a link."
+)
+router = Router(prefix="/api", tags=["account"])
 
 
-@router.post("/register", status_code=status.HTTP_201_CREATED, responses=may_answer(403, 409, 422, 429, 503))
+@router.post("/register", status_code=201, responses=error_responses(403, 409, 422, 429, 503))
 @anonymous_body
 async def register(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
@@ -32,22 +34,22 @@ async def register(
     """Create an account and sign in."""
     context.sign_ins.check(address_of(request))
     if not context.settings.allow_registration:
-        raise Forbidden("This server takes no new accounts. Ask its administrator for one.")
+        raise Forbidden("Registration is disabled on this server. Ask its administrator for an account.")
     try:
         user = await context.engine.accounts.sign_in.register(email=body.email, password=body.password, name=body.name)
     except Conflict:
-        raise Conflict(NOT_MADE) from None
+        raise Conflict(NOT_CREATED) from None
     return Answer(data=await signed_in(context, user, response), message="Welcome.")
 
 
-@router.post("/login", responses=may_answer(401, 403, 422, 429, 503))
+@router.post("/login", responses=error_responses(401, 403, 422, 429, 503))
 @anonymous_body
 async def login(
     body: wire.Credentials, request: Request, response: Response, context: ContextOf
 ) -> Answer[wire.SignedIn]:
     """Sign in. The token works as a bearer token, and as the session cookie of a browser."""
     context.sign_ins.check(address_of(request))
-    # the same for unknown accounts, so that the response does not reveal whether an account exists
+    # Unknown accounts are limited, too, so that the response does not reveal whether an account exists.
     account = body.email.lower()
     context.guesses.check(account)
     user, hashed = await context.engine.accounts.sign_in.sign_in(email=body.email, password=body.password)
@@ -56,35 +58,35 @@ async def login(
     return Answer(data=data, message="Signed in.")
 
 
-@router.post("/logout", responses=may_answer(401, 403, 503))
+@router.post("/logout", responses=error_responses(401, 403, 503))
 async def logout(
     request: Request, response: Response, context: ContextOf, user: CurrentUser, bearer: Bearer
 ) -> Answer[None]:
-    """Sign out: the token or session of this request ends."""
+    """Sign out: end the token or session of this request."""
     await context.engine.accounts.sign_in.sign_out(user, _secret(request, context, bearer))
     context.forget_user(user)
     response.delete_cookie(context.session_cookie, httponly=True, samesite="lax", secure=_is_secure(context))
     return Answer(data=None, message="Signed out.")
 
 
-@router.get("/me", responses=may_answer(401, 503))
+@router.get("/me", responses=error_responses(401, 503))
 async def me(user: CurrentUser) -> Answer[wire.User]:
-    """The signed-in user."""
+    """Get the signed-in user."""
     return Answer(data=wire.User.of(user))
 
 
-@router.get("/wallet", responses=may_answer(401, 422, 503))
+@router.get("/wallet", responses=error_responses(401, 422, 503))
 async def wallet(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: NumberCursor = None
 ) -> Answer[wire.Wallet]:
-    """The balance and the transactions, newest first."""
+    """Get the balance and the transactions, newest first."""
     balance, found = await context.engine.accounts.ledger.statement(user.tenant_id, limit=limit + 1, before_id=cursor)
-    page = listed(found, lambda each: each.id, limit=limit)
+    page = make_page(found, limit=limit)
     url = context.settings.top_up_url
     return Answer(data=wire.Wallet.of(page, balance=balance, top_up_url=url, transactions=page.items))
 
 
-@router.get("/tokens", responses=may_answer(401, 422, 503))
+@router.get("/tokens", responses=error_responses(401, 422, 503))
 async def tokens(
     request: Request,
     context: ContextOf,
@@ -94,27 +96,27 @@ async def tokens(
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Token]]:
-    """Your tokens and sessions, newest first."""
+    """List your tokens and sessions, newest first."""
     found = await context.engine.accounts.sign_in.list_tokens(user, before_id=cursor, limit=limit + 1)
     current = await context.engine.accounts.sign_in.token_id(_secret(request, context, bearer))
     return page_of(
-        listed(found, lambda each: each.id, limit=limit),
-        lambda each: wire.Token.of(each, is_session=each.name == SESSION, is_current=each.id == current),
+        make_page(found, limit=limit),
+        lambda token: wire.Token.of(token, is_session=token.name == SESSION, is_current=token.id == current),
     )
 
 
-@router.post("/tokens", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 422, 503))
+@router.post("/tokens", status_code=201, responses=error_responses(401, 403, 422, 503))
 async def create_token(body: wire.NewToken, context: ContextOf, user: CurrentUser) -> Answer[wire.IssuedToken]:
     """Create a token for a program. It is shown only once."""
-    lifetime = body.expires_in_days * SECONDS_A_DAY if body.expires_in_days is not None else None
+    lifetime = body.expires_in_days * SECONDS_PER_DAY if body.expires_in_days is not None else None
     issued = await context.engine.accounts.sign_in.issue(user, name=body.name, lifetime_seconds=lifetime)
     data = wire.IssuedToken.of(issued.token, token=issued.secret, is_session=False, is_current=False)
     return Answer(data=data, message="Keep this token: it is not shown again.")
 
 
-@router.delete("/tokens/{token_id}", responses=may_answer(401, 403, 404, 422, 503))
+@router.delete("/tokens/{token_id}", responses=error_responses(401, 403, 404, 422, 503))
 async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Deleted]:
-    """Revoke a token or session. It may work for five more seconds."""
+    """Revoke a token or session. It may work for up to five more seconds."""
     await context.engine.accounts.sign_in.revoke(user, token_id)
     context.forget_user(user)
     return Answer(data=wire.Deleted(id=token_id), message="Revoked.")
@@ -123,7 +125,7 @@ async def revoke_token(token_id: IdInPath, context: ContextOf, user: CurrentUser
 async def signed_in(
     context: Context, user: User, response: Response, *, password_hash: str | None = None
 ) -> wire.SignedIn:
-    """A new session, as a cookie and as a token."""
+    """Start a session, with a cookie and a token."""
     secret = await begin_session(context, user, response, samesite="lax", password_hash=password_hash)
     return wire.SignedIn(token=secret, user=wire.User.of(user))
 
@@ -138,8 +140,8 @@ async def begin_session(
     is_secure: bool = False,
     password_hash: str | None = None,
 ) -> str:
-    """Set the session cookie. The server only stores its hash, so it outlives the process."""
-    seconds = context.settings.session_days * SECONDS_A_DAY
+    """Create a session, set its cookie, and return its secret. The server stores only the hash."""
+    seconds = context.settings.session_days * SECONDS_PER_DAY
     issued = await context.engine.accounts.sign_in.issue(
         user, name=name, lifetime_seconds=seconds, password_hash=password_hash
     )
@@ -155,7 +157,7 @@ async def begin_session(
 
 
 def _secret(request: Request, context: Context, bearer: Bearer) -> str:
-    """The token or cookie of an authenticated request."""
+    """Return the token or cookie of an authenticated request."""
     return bearer.credentials if bearer else request.cookies[context.session_cookie]
 
 

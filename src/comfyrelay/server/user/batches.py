@@ -1,8 +1,8 @@
-"""Batches: jobs submitted together, with one progress and the same actions."""
+"""Batches: jobs that are submitted together and share a progress and actions."""
 
 from typing import Annotated
 
-from fastapi import Body, Response, status
+from fastapi import Body, Response
 
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.queue.states import JobStatus
@@ -10,30 +10,30 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
-from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
-from comfyrelay.server.user.jobs import move_target, moved, submission
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.user.jobs import move_message, move_target, submission
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 
-router = Router(prefix="/api/batches", tags=["batches"], route_class=BodyRoute)
+router = user_router("/api/batches", "batches")
 
 
 @router.post(
     "",
-    status_code=status.HTTP_201_CREATED,
+    status_code=201,
     responses={
-        200: {"description": "The batch that this key made before", "model": Answer[wire.Batch]},
-        **may_answer(401, 403, 404, 409, 422, 429, 503),
+        200: {"description": "The existing batch of this idempotency key", "model": Answer[wire.Batch]},
+        **error_responses(403, 404, 409, 422, 429),
     },
 )
 @large_body(authenticate_user)
 async def submit(body: wire.NewBatch, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Submit many jobs at once, all or none; with an idempotency key, once per key."""
+    """Submit many jobs at once, all or none. An idempotency key submits only one batch."""
     request = BatchRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key or new_id(),
@@ -42,49 +42,49 @@ async def submit(body: wire.NewBatch, response: Response, context: ContextOf, us
     )
     state, is_new = await context.engine.jobs.batches.submit_once(request)
     if not is_new:
-        response.status_code = status.HTTP_200_OK
-    return Answer(data=batch_body(state), message="Submitted." if is_new else "Submitted before.")
+        response.status_code = 200
+    return Answer(data=batch_body(state), message="Submitted." if is_new else "Already submitted.")
 
 
-@router.get("", responses=may_answer(401, 422, 503))
+@router.get("", responses=error_responses(422))
 async def batches(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
 ) -> Answer[Page[wire.Batch]]:
-    """Your batches, newest first."""
+    """List your batches, newest first."""
     page = await context.engine.jobs.batches.page(user.tenant_id, before_id=cursor, limit=limit)
     return page_of(page, batch_body)
 
 
-@router.get("/{batch_id}", responses=may_answer(401, 404, 422, 503))
+@router.get("/{batch_id}", responses=error_responses(404, 422))
 async def batch(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """One batch, with its items by status."""
+    """Get a batch with its items by status."""
     return await _answer(context, user, batch_id, "OK")
 
 
-@router.post("/{batch_id}/pause", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/{batch_id}/pause", responses=error_responses(403, 404, 422))
 async def pause(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
 ) -> Answer[wire.Batch]:
-    """Pause queued items. Running ones finish, or with `now` are interrupted and requeued."""
+    """Pause queued items. Running items finish; with `now` they are interrupted and requeued."""
     changed = await context.engine.queue.control.pause_batch(user.tenant_id, batch_id, mode=(body or wire.Pause()).mode)
     return await _answer(context, user, batch_id, _count(changed, "paused"))
 
 
-@router.post("/{batch_id}/resume", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
+@router.post("/{batch_id}/resume", responses=error_responses(403, 404, 409, 422, 429))
 async def resume(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Resume paused items. In a held batch, the failed items that caused the hold are retried as new jobs."""
+    """Resume paused items. In a held batch, retry the failed items that caused the hold, as new jobs."""
     changed = await context.engine.jobs.batches.resume(user.tenant_id, batch_id)
     return await _answer(context, user, batch_id, _count(changed, "resumed"))
 
 
-@router.post("/{batch_id}/cancel", responses=may_answer(401, 403, 404, 422, 503))
+@router.post("/{batch_id}/cancel", responses=error_responses(403, 404, 422))
 async def cancel(batch_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
-    """Cancel all items that have not ended. Workers with running items get a stop request."""
+    """Cancel all items that have not ended. Workers get a stop request for running items."""
     changed = await context.engine.queue.control.cancel_batch(user.tenant_id, batch_id)
     return await _answer(context, user, batch_id, _count(changed, "canceled"))
 
 
-@router.post("/{batch_id}/retry-failed", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
+@router.post("/{batch_id}/retry-failed", responses=error_responses(403, 404, 409, 422, 429))
 async def retry_failed(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
 ) -> Answer[wire.Batch]:
@@ -94,24 +94,22 @@ async def retry_failed(
     return await _answer(context, user, batch_id, _count(made, "submitted again"))
 
 
-@router.post(
-    "/{batch_id}/again", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429, 503)
-)
+@router.post("/{batch_id}/again", status_code=201, responses=error_responses(403, 404, 409, 422, 429))
 async def run_again(
     batch_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Retry | None, Body()] = None
 ) -> Answer[wire.Batch]:
-    """Run all items again as a new batch, also completed ones."""
+    """Run all items again, also completed ones, as a new batch."""
     state = await context.engine.jobs.batches.run_again(
         user.tenant_id, batch_id, new_seeds=(body or wire.Retry()).new_seeds
     )
     return Answer(data=batch_body(state), message="Submitted.")
 
 
-@router.post("/{batch_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.post("/{batch_id}/move", responses=error_responses(403, 404, 409, 422))
 async def move(batch_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Batch]:
     """Move the waiting items together among your own jobs."""
     has_moved = await context.engine.queue.control.move_batch(user.tenant_id, batch_id, move_target(body))
-    return await _answer(context, user, batch_id, moved(has_moved=has_moved))
+    return await _answer(context, user, batch_id, move_message(has_moved=has_moved))
 
 
 async def _answer(context: Context, user: User, batch_id: str, message: str) -> Answer[wire.Batch]:
@@ -123,4 +121,4 @@ def _count(count: int, what: str) -> str:
 
 
 def batch_body(state: BatchState) -> wire.Batch:
-    return wire.Batch.of(state, counts={each: state.counts.get(each, 0) for each in JobStatus})
+    return wire.Batch.of(state, counts={status: state.counts.get(status, 0) for status in JobStatus})

@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Annotated
 
-from fastapi import Header, Request, Response, status
+from fastapi import Header, Request, Response
 from fastapi.responses import StreamingResponse
 
 from comfyrelay.domain.queue.settlement import Event
@@ -14,23 +14,22 @@ from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.jobs import JobEvent
 from comfyrelay.server.http.auth import AccessCheck, CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import IdInPath, Limit, NumberCursor
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
-from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, may_stream
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, stream_responses
 
-router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
+router = user_router("/api/ai-jobs", "jobs")
 
 
 @router.get(
     "/{job_id}/events",
     response_class=StreamingResponse,
     responses={
-        204: {"description": "The job has ended and all its events were seen: do not ask again"},
-        **may_stream(401, 404, 422, 429, 503),
+        204: {"description": "The job has ended and you have all its events: do not reconnect"},
+        **stream_responses(404, 422, 429),
     },
 )
 async def events(
@@ -40,25 +39,24 @@ async def events(
     user: CurrentUser,
     last_event_id: Annotated[int, Header(ge=0, le=2**31 - 1, description="the last received event")] = 0,
 ) -> Response:
-    """Past and future events of a job, until its end.
+    """Stream past and future events of a job, until its end.
 
-    Event ids number the events of the job, and events after `Last-Event-ID` are replayed. `progress` events have no id:
-    they are sent live, at most one per second.
+    Event ids number the events of the job. Events after `Last-Event-ID` are sent again. `progress` events have no id:
+    they are sent only live, at most one per second.
     """
     job = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
     if job.status in TERMINAL_JOB and last_event_id >= job.event_seq:
-        # a browser reconnects when a stream ends, until it gets this
-        return Response(status_code=status.HTTP_204_NO_CONTENT)
+        # A browser reconnects when a stream ends, until it gets this response.
+        return Response(status_code=204)
     context.engine.jobs.events.check_subscriber_limit(user.tenant_id)
-    stream = _stream(request, context, job, last_event_id)
-    return EventStreamResponse(stream)
+    return EventStreamResponse(_stream(request, context, job, last_event_id))
 
 
-@router.get("/{job_id}/history", responses=may_answer(401, 404, 422, 503))
+@router.get("/{job_id}/history", responses=error_responses(404, 422))
 async def history(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
 ) -> Answer[Page[JobEvent]]:
-    """The past events of a job, oldest first, without `progress`."""
+    """List the past events of a job, oldest first, without `progress`."""
     page = await context.engine.jobs.views.history(user.tenant_id, job_id, after_seq=cursor or 0, limit=limit)
     return page_of(page, _body)
 
@@ -68,7 +66,7 @@ def _body(event: Event) -> JobEvent:
 
 
 def encode_event(event: JobEvent) -> str:
-    """As one server-sent event."""
+    """Encode a server-sent event."""
     number = f"id: {event.id}\n" if event.id is not None else ""
     return f"{number}event: {event.type}\ndata: {json.dumps(event.data)}\n\n"
 
@@ -76,7 +74,7 @@ def encode_event(event: JobEvent) -> str:
 async def _stream(request: Request, context: Context, job: JobRecord, after_seq: int) -> AsyncGenerator[str, None]:
     changes = context.engine.jobs.events.subscribe(job, after_seq=after_seq, quiet_seconds=KEEP_ALIVE_SECONDS)
     is_allowed = AccessCheck(request, context)
-    # the first bytes tell proxies and browsers that the stream is open
+    # The first bytes tell proxies and browsers that the stream is open.
     yield ": events\n\n"
     async with aclosing(changes):
         async for change in changes:

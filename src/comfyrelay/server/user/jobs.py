@@ -1,8 +1,8 @@
-"""Jobs: submit, list, and act on them."""
+"""Jobs: submit, list, and control them."""
 
 from typing import Annotated, Any, Literal
 
-from fastapi import Body, Path, Query, Response, status
+from fastapi import Body, Path, Query, Response
 
 from comfyrelay.domain.queue.ordering import MoveTo, NextTo
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
@@ -15,30 +15,30 @@ from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.records import BulkResult
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
-from comfyrelay.server.http.bodies import BodyRoute, large_body
+from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, SearchText
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView
 
-AskedStatus = Literal["queued", "processing", "completed", "failed", "canceled", "paused", "running", "waiting"]
-AS_THE_QUEUE_CALLS_IT = ("running", "waiting")
-router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
+StatusFilter = Literal["queued", "processing", "completed", "failed", "canceled", "paused", "running", "waiting"]
+UNIT_STATUSES = ("running", "waiting")
+router = user_router("/api/ai-jobs", "jobs")
 
 
 @router.post(
     "",
-    status_code=status.HTTP_201_CREATED,
+    status_code=201,
     responses={
-        200: {"description": "The job that this key made before", "model": Answer[wire.Job]},
-        **may_answer(401, 403, 404, 409, 422, 429, 503),
+        200: {"description": "The existing job of this idempotency key", "model": Answer[wire.Job]},
+        **error_responses(403, 404, 409, 422, 429),
     },
 )
 async def submit(body: wire.NewJob, response: Response, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """Submit a job, once per idempotency key: repeating the request returns the same job with 200."""
+    """Submit a job. An idempotency key submits only one job: a repeated request returns it with 200."""
     request = JobRequest(
         **submission(user, body),
         idempotency_key=body.idempotency_key,
@@ -47,32 +47,32 @@ async def submit(body: wire.NewJob, response: Response, context: ContextOf, user
     )
     submitted = await context.engine.jobs.submit.submit_once(request)
     if submitted.is_new:
-        # a new job has no further data that would need a query
+        # All data of a new job is known without a query.
         return Answer(data=job_body(JobView(job=submitted.job, seed=submitted.seed)), message="Submitted.")
-    response.status_code = status.HTTP_200_OK
-    return await _answer(context, submitted.job, "Submitted before.")
+    response.status_code = 200
+    return await _answer(context, submitted.job, "Already submitted.")
 
 
-@router.get("", responses=may_answer(401, 422, 503))
+@router.get("", responses=error_responses(422))
 async def jobs(
     *,
     context: ContextOf,
     user: CurrentUser,
-    status: AskedStatus | None = None,
+    status: StatusFilter | None = None,
     batch_id: Annotated[str | None, Query(max_length=64, pattern=ID)] = None,
     no_batch: Annotated[bool, Query(description="only jobs without a batch")] = False,
     expired: Annotated[bool, Query(description="only jobs with expired outputs")] = False,
     workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
-    q: Words = None,
+    q: SearchText = None,
     sort: Literal["newest", "oldest"] = "newest",
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.Job]]:
-    """Your jobs, newest first by default. Wait reasons are only returned for a single job. `running` and `waiting` are
-    as in the queue: a prefetched job is waiting."""
+    """List your jobs, newest first by default, without wait reasons. The statuses `running` and `waiting` have the
+    meaning of the queue, where a prefetched job is waiting."""
     page = await context.engine.jobs.views.jobs(
         user.tenant_id,
-        status=status and (UnitStatus(status) if status in AS_THE_QUEUE_CALLS_IT else JobStatus(status)),
+        status=status and (UnitStatus(status) if status in UNIT_STATUSES else JobStatus(status)),
         batch_id=batch_id,
         no_batch=no_batch,
         expired=expired,
@@ -85,10 +85,10 @@ async def jobs(
     return page_of(page, job_body)
 
 
-@router.post("/bulk", responses=may_answer(401, 403, 409, 422, 503))
+@router.post("/bulk", responses=error_responses(403, 409, 422))
 @large_body(authenticate_user)
 async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) -> Answer[BulkResult]:
-    """One action for many jobs: by id, or all that match the filter."""
+    """Apply an action to many jobs, by id or by filter."""
     if body.dry_run:
         return Answer(data=await context.engine.jobs.bulk.count(user.tenant_id, ids=body.ids, among=body.filter))
     done = await context.engine.jobs.bulk.run(
@@ -105,42 +105,39 @@ async def bulk(body: wire.BulkRequest, context: ContextOf, user: CurrentUser) ->
     return Answer(data=done)
 
 
-@router.get("/{job_id}", responses=may_answer(401, 404, 422, 503))
+@router.get("/{job_id}", responses=error_responses(404, 422))
 async def job(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """One job: progress, wait reason, and outputs with temporary URLs."""
+    """Get a job with its progress, wait reason, and outputs with temporary URLs."""
     return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)))
 
 
-@router.delete("/{job_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.delete("/{job_id}", responses=error_responses(403, 404, 409, 422))
 async def delete_job(
     job_id: IdInPath,
     context: ContextOf,
     user: CurrentUser,
-    keep_files: Annotated[bool, Query(description="on a desk: leave its files in the output folder")] = False,
+    keep_files: Annotated[bool, Query(description="on a desk: keep its files in the output folder")] = False,
 ) -> Answer[Deleted]:
-    """Delete a job that has ended, with its log and output, on a desk also in the output folder. The ledger is not
-    changed."""
+    """Delete an ended job with its log and outputs, on a desk also in the output folder. The ledger is not changed."""
     files = await context.engine.jobs.removal.remove_job(user.tenant_id, job_id, keep_files=keep_files)
     removed = f", with {', '.join(files.removed)}" if files.removed else ""
     left = f" Not removed: {'; '.join(files.left)}." if files.left else ""
     return Answer(data=Deleted(id=job_id), message=f"Deleted{removed}.{left}")
 
 
-@router.post(
-    "/{job_id}/again", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 409, 422, 429, 503)
-)
+@router.post("/{job_id}/again", status_code=201, responses=error_responses(403, 404, 409, 422, 429))
 async def run_again(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.JobRetry | None, Body()] = None
 ) -> Answer[wire.Job]:
-    """Run a job that has ended again, as a new job; also a completed one."""
+    """Run an ended job again, also a completed one, as a new job."""
     made = await context.engine.jobs.submit.run_again(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
     return await _answer(context, made, "Submitted again.")
 
 
 @router.post(
     "/{job_id}/outputs/{number}/as-input",
-    status_code=status.HTTP_201_CREATED,
-    responses=may_answer(401, 403, 404, 409, 422, 503),
+    status_code=201,
+    responses=error_responses(403, 404, 409, 422),
 )
 async def output_as_input(
     job_id: IdInPath,
@@ -156,53 +153,55 @@ async def output_as_input(
     return Answer(data=wire.File.of(await context.engine.jobs.uploads.copy_output(user, output.file, output.filename)))
 
 
-@router.get("/{job_id}/logs", responses=may_answer(401, 404, 422, 503))
+@router.get("/{job_id}/logs", responses=error_responses(404, 422))
 async def logs(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, limit: Limit = 200, cursor: NumberCursor = None
 ) -> Answer[Page[wire.LogLine]]:
-    """The log of the workers, oldest first."""
+    """List the log lines of a job, oldest first."""
     page = await context.engine.jobs.views.logs(user.tenant_id, job_id, after_id=cursor or 0, limit=limit)
     return page_of(page, wire.LogLine.of)
 
 
-@router.post("/{job_id}/cancel", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.post("/{job_id}/cancel", responses=error_responses(403, 404, 409, 422))
 async def cancel(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
-    """Cancel a job. The worker of a running job gets a stop request; if the job completes first, it is completed."""
+    """Cancel a job. The worker of a running job gets a stop request, but the job may complete before that."""
     found = await context.engine.queue.control.cancel(user.tenant_id, job_id)
     return await _answer(context, found, _canceled(found))
 
 
-@router.post("/{job_id}/retry", responses=may_answer(401, 403, 404, 409, 422, 429, 503))
+@router.post("/{job_id}/retry", responses=error_responses(403, 404, 409, 422, 429))
 async def retry(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.JobRetry | None, Body()] = None
 ) -> Answer[wire.Job]:
-    """Retry a failed or canceled job, as a new job."""
+    """Retry a failed or canceled job as a new job."""
     made = await context.engine.jobs.submit.retry_once(user.tenant_id, job_id, **dict(body or wire.JobRetry()))
     if made.is_new:
         return await _answer(context, made.job, "Submitted again.")
-    return await _answer(context, made.job, f"It was retried before, as {made.job.id}, which is {made.job.status}.")
+    return await _answer(
+        context, made.job, f"The job was already retried as {made.job.id}, which is {made.job.status}."
+    )
 
 
-@router.post("/{job_id}/pause", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.post("/{job_id}/pause", responses=error_responses(403, 404, 409, 422))
 async def pause(
     job_id: IdInPath, context: ContextOf, user: CurrentUser, body: Annotated[wire.Pause | None, Body()] = None
 ) -> Answer[wire.Job]:
-    """Pause a job. A running one finishes, or with `now` is interrupted and requeued."""
+    """Pause a job. A running job finishes; with `now` it is interrupted and requeued."""
     found = await context.engine.queue.control.pause(user.tenant_id, job_id, mode=(body or wire.Pause()).mode)
     return await _answer(context, found, f"The job is {found.status}.")
 
 
-@router.post("/{job_id}/resume", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.post("/{job_id}/resume", responses=error_responses(403, 404, 409, 422))
 async def resume(job_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Resume a paused job."""
     found = await context.engine.queue.control.resume(user.tenant_id, job_id)
     return await _answer(context, found, f"The job is {found.status}.")
 
 
-@router.post("/{job_id}/move", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.post("/{job_id}/move", responses=error_responses(403, 404, 409, 422))
 async def move(job_id: IdInPath, body: wire.MoveRequest, context: ContextOf, user: CurrentUser) -> Answer[wire.Job]:
     """Move a waiting job among your own jobs of the same priority."""
-    message = moved(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, move_target(body)))
+    message = move_message(has_moved=await context.engine.queue.control.move(user.tenant_id, job_id, move_target(body)))
     return Answer(data=job_body(await context.engine.jobs.views.job(user.tenant_id, job_id)), message=message)
 
 
@@ -212,12 +211,12 @@ async def _answer(context: Context, found: JobRecord, message: str) -> Answer[wi
 
 def _canceled(found: JobRecord) -> str:
     if found.status == JobStatus.CANCELED:
-        return "Canceled: it will not run. It can be retried."
-    return "Its worker gets a stop request. The job is canceled then, or completed if it ends first."
+        return "Canceled. It will not run. It can be retried."
+    return "The worker gets a stop request. The job will be canceled, unless it completes before that."
 
 
 def submission(user: User, body: wire.Submission) -> dict[str, Any]:
-    """The fields that job and batch requests share."""
+    """Return the fields that job and batch requests share."""
     return {
         **body.fields(wire.Submission, but=("webhook_url", "stage")),
         "webhook_url": None if body.webhook_url is None else str(body.webhook_url),
@@ -236,8 +235,8 @@ def move_target(body: wire.MoveRequest) -> MoveTo | NextTo:
     return NextTo(id=id_, is_after=body.after is not None)
 
 
-def moved(*, has_moved: bool) -> str:
-    return "Moved." if has_moved else "It is there already: a move is among your own jobs of the same priority."
+def move_message(*, has_moved: bool) -> str:
+    return "Moved." if has_moved else "It is already there. A move changes the order of jobs with the same priority."
 
 
 def job_body(view: JobView) -> wire.Job:

@@ -1,25 +1,24 @@
-"""The newest preview of a running job. Requests make its worker send previews."""
+"""The newest preview of a running job. The worker sends previews only while users request them."""
 
 from typing import Annotated
 
-from fastapi import Header, Response, status
+from fastapi import Header, Response
 
 from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.media.previews import TYPE
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.parameters import IdInPath
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
 
-# Uploads of a worker are displayed, and never executed.
+# A browser may display an upload of a worker, and must never execute it.
 HEADERS = {
     "Cache-Control": "private, no-cache",
     "Content-Security-Policy": "default-src 'none'; sandbox",
     "X-Content-Type-Options": "nosniff",
 }
-router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
+router = user_router("/api/ai-jobs", "jobs")
 
 
 @router.get(
@@ -27,28 +26,28 @@ router = Router(prefix="/api/ai-jobs", tags=["jobs"], route_class=BodyRoute)
     response_class=Response,
     responses={
         200: {"description": "The picture", "content": {TYPE: {"schema": {"type": "string", "format": "binary"}}}},
-        204: {"description": "There is none: the job does not run, or has not sent any"},
-        304: {"description": "It is as you have it"},
-        **may_answer(401, 404, 422, 503),
+        204: {"description": "There is no preview: the job does not run, or has not sent one yet"},
+        304: {"description": "The preview has not changed"},
+        **error_responses(404, 422),
     },
 )
-async def preview(
+async def get_preview(
     job_id: IdInPath,
     context: ContextOf,
     user: CurrentUser,
-    if_none_match: Annotated[str | None, Header(description="the `ETag` of the one you have")] = None,
+    if_none_match: Annotated[str | None, Header(description="the `ETag` of the preview that you have")] = None,
 ) -> Response:
-    """The newest preview of a running job. Poll about once a second: for 10 s after each request the worker sends at
-    most one preview per second."""
+    """Get the newest preview of a running job. Poll about once a second: the worker sends at most one per second,
+    until 10 s after the last request."""
     job = await context.engine.jobs.views.job_record(user.tenant_id, job_id)
     previews = context.engine.queue.previews
     if job.status not in TERMINAL_JOB:
-        # also before it runs, so that its first previews are sent at once
+        # Watch it also before it runs, so that its first previews are sent at once.
         previews.watch(job.id)
-    picture = await previews.newest(user.tenant_id, job.id) if job.status == JobStatus.PROCESSING else None
-    if picture is None:
-        return Response(status_code=status.HTTP_204_NO_CONTENT, headers=HEADERS)
-    headers = {**HEADERS, "ETag": picture.tag}
-    if picture.tag in {each.strip().removeprefix("W/") for each in (if_none_match or "").split(",")}:
-        return Response(status_code=status.HTTP_304_NOT_MODIFIED, headers=headers)
-    return Response(picture.data, media_type=TYPE, headers=headers)
+    preview = await previews.newest(user.tenant_id, job.id) if job.status == JobStatus.PROCESSING else None
+    if preview is None:
+        return Response(status_code=204, headers=HEADERS)
+    headers = {**HEADERS, "ETag": preview.tag}
+    if preview.tag in {tag.strip().removeprefix("W/") for tag in (if_none_match or "").split(",")}:
+        return Response(status_code=304, headers=headers)
+    return Response(preview.data, media_type=TYPE, headers=headers)

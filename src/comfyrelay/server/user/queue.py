@@ -9,52 +9,51 @@ from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.fields import STORABLE
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import plain_page
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, Words
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, SearchText
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
 from comfyrelay.services.jobs.views.units import QueueSort, UnitFilter
 
-router = Router(prefix="/api/queue", tags=["queue"], route_class=BodyRoute)
+router = user_router("/api/queue", "queue")
 
 
-@router.get("", responses=may_answer(401, 422, 503))
+@router.get("", responses=error_responses(422))
 async def queue(
     *,
     context: ContextOf,
     user: CurrentUser,
     status: UnitStatus | None = None,
     workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
-    q: Words = None,
+    q: SearchText = None,
     sort: QueueSort = QueueSort.QUEUE,
     limit: Limit = 50,
     cursor: Cursor = None,
 ) -> Answer[Page[wire.QueueEntry]]:
-    """Your batches and single jobs: the running ones, the waiting ones in queue order, and the ended ones, newest
-    first; or all by creation time."""
-    wanted = UnitFilter(status=status, workflow=workflow, search=q)
-    page = await context.engine.jobs.units.page(user.tenant_id, wanted, sort=sort, cursor=cursor, limit=limit)
+    """List your batches and single jobs: first the running ones, then the waiting ones in queue order, then the ended
+    ones, newest first; or all by creation time."""
+    filter_ = UnitFilter(status=status, workflow=workflow, search=q)
+    page = await context.engine.jobs.units.page(user.tenant_id, filter_, sort=sort, cursor=cursor, limit=limit)
     return plain_page(page)
 
 
-@router.post("/clear", responses=may_answer(401, 403, 422, 503))
+@router.post("/clear", responses=error_responses(403, 422))
 async def clear(body: wire.ClearQueue, context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCleared]:
-    """Hide ended jobs here. Outputs, values and logs stay, also in the gallery. A batch is hidden as a whole once it
-    has ended, and shown again when some of it is retried."""
+    """Hide ended jobs in the queue. Their outputs, values and logs stay. A batch is hidden as a whole once it has
+    ended, and shown again when one of its items is retried."""
     found = await context.engine.jobs.clearing.count(user.tenant_id)
     cleared = 0 if body.dry_run else await context.engine.jobs.clearing.clear(user.tenant_id, body.status)
     return Answer(data=wire.QueueCleared(found={**found}, cleared=cleared))
 
 
-@router.get("/counts", responses=may_answer(401, 503))
+@router.get("/counts")
 async def counts(context: ContextOf, user: CurrentUser) -> Answer[wire.QueueCounts]:
-    """Your jobs by status; prefetched jobs count as waiting."""
+    """Count your jobs by status. Prefetched jobs count as waiting."""
     return Answer(data=wire.QueueCounts.of(await context.engine.jobs.overview.summary(user.tenant_id, limit=1)))
 
 
-@router.get("/{batch_id}/items", responses=may_answer(401, 404, 422, 503))
+@router.get("/{batch_id}/items", responses=error_responses(404, 422))
 async def items(
     *,
     batch_id: IdInPath,
@@ -64,6 +63,6 @@ async def items(
     limit: Limit = 200,
     cursor: NumberCursor = None,
 ) -> Answer[Page[wire.QueueItem]]:
-    """The items of a batch in order, each as its newest attempt."""
+    """List the items of a batch in order, each with its newest attempt."""
     page = await context.engine.jobs.units.items(user.tenant_id, batch_id, status=status, after=cursor, limit=limit)
     return plain_page(page)

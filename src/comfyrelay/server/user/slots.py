@@ -1,4 +1,4 @@
-"""Slots: each GPU with its memory and load, and its job."""
+"""Slots: GPUs with their memory, load and job."""
 
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import WorkerSlot
@@ -17,8 +17,8 @@ router = user_router("/api/slots", "slots")
 async def slots(
     context: ContextOf, _admin: Admin, limit: Limit = 100, cursor: TextCursor = None
 ) -> Answer[Page[WorkerSlot]]:
-    """The slots of up to `limit` workers by id, one for each job that a worker runs at once. For the owner of a desk,
-    or administrators of a server, because they show jobs of all tenants."""
+    """List the slots of up to `limit` workers by id. A worker has one slot for each job that it runs at once. Only for
+    the owner of a desk and for administrators, because slots show jobs of all tenants."""
     return page_of(await context.engine.workers.slots.page(cursor=cursor, limit=limit), _body)
 
 

@@ -1,40 +1,37 @@
 """Uploads and videos."""
 
-from fastapi import status
-
 from comfyrelay.domain.uploads import AnnouncedUpload
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser
-from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
 from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
-from comfyrelay.server.http.problems import may_answer
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routers import user_router
 from comfyrelay.services.jobs.views.jobs import VideoView
 
-router = Router(prefix="/api/videos", tags=["videos"], route_class=BodyRoute)
+router = user_router("/api/videos", "videos")
 
 
-@router.post("/uploads", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 413, 422, 503))
+@router.post("/uploads", status_code=201, responses=error_responses(403, 404, 413, 422))
 async def begin_upload(body: wire.NewUpload, context: ContextOf, user: CurrentUser) -> Answer[wire.Upload]:
-    """Announce a file. The response has the upload URL. Images, videos and audio are accepted."""
+    """Announce an image, video or audio file. The response has the upload URL."""
     upload = await context.engine.jobs.uploads.create(user, AnnouncedUpload(**dict(body)))
     signed = upload.signed
     data = wire.Upload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
     return Answer(data=data, message="Send the bytes with PUT.")
 
 
-@router.get("/uploads/{file_id}", responses=may_answer(401, 404, 422, 503))
+@router.get("/uploads/{file_id}", responses=error_responses(404, 422))
 async def uploaded(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.FileDetails]:
-    """Your file, with a temporary URL."""
+    """Get an uploaded file with a temporary URL."""
     found = await context.engine.jobs.views.file(user.tenant_id, file_id)
     return Answer(data=wire.FileDetails.of(found, found.file))
 
 
-@router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(401, 403, 404, 422, 503))
+@router.post("", status_code=201, responses=error_responses(403, 404, 422))
 async def create_video(body: wire.NewVideo, context: ContextOf, user: CurrentUser) -> Answer[wire.Video]:
     """Create a video from an uploaded file."""
     made = await context.engine.jobs.uploads.create_video(
@@ -43,22 +40,22 @@ async def create_video(body: wire.NewVideo, context: ContextOf, user: CurrentUse
     return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, made.id)), message="Created.")
 
 
-@router.get("", responses=may_answer(401, 422, 503))
+@router.get("", responses=error_responses(422))
 async def videos(
     context: ContextOf, user: CurrentUser, limit: Limit = 50, cursor: Cursor = None
 ) -> Answer[Page[wire.Video]]:
-    """Your videos, newest first."""
+    """List your videos, newest first."""
     page = await context.engine.jobs.views.videos(user.tenant_id, before_id=cursor, limit=limit)
     return page_of(page, _video)
 
 
-@router.get("/{video_id}", responses=may_answer(401, 404, 422, 503))
+@router.get("/{video_id}", responses=error_responses(404, 422))
 async def video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[wire.Video]:
-    """One video, with temporary URLs of its files."""
+    """Get a video with temporary URLs of its files."""
     return Answer(data=_video(await context.engine.jobs.views.video(user.tenant_id, video_id)))
 
 
-@router.delete("/{video_id}", responses=may_answer(401, 403, 404, 409, 422, 503))
+@router.delete("/{video_id}", responses=error_responses(403, 404, 409, 422))
 async def delete_video(video_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[Deleted]:
     """Delete a video, its file and its outputs. 409 while a job needs them."""
     await context.engine.jobs.removal.remove_video(user.tenant_id, video_id)

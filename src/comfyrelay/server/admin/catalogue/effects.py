@@ -1,36 +1,34 @@
 """Effects: a workflow with overrides and a price, offered to users."""
 
-from fastapi import status
-
 from comfyrelay.protocol.admin import catalogue as wire
 from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import AnyId, Limit, SlugInPath, TextCursor
-from comfyrelay.server.http.problems import may_answer
+from comfyrelay.server.http.parameters import Limit, SlugInPath, TextCursor, TextFilter
+from comfyrelay.server.http.problems import error_responses
 from comfyrelay.services.catalogue.effects import EffectView
 
 router = admin_router("/effects")
 
 
-@router.get("", responses=may_answer(422))
+@router.get("", responses=error_responses(422))
 async def list_effects(
     context: ContextOf,
-    workflow: AnyId = None,
+    workflow: TextFilter = None,
     is_active: bool | None = None,
     limit: Limit = 50,
     cursor: TextCursor = None,
 ) -> Answer[Page[wire.EffectDetails]]:
-    """All effects by slug, inactive ones included."""
+    """List all effects by slug, also inactive ones."""
     page = await context.engine.catalogue.effects.page(
         workflow_slug=workflow, is_active=is_active, cursor=cursor, limit=limit
     )
     return page_of(page, _body)
 
 
-@router.post("", status_code=status.HTTP_201_CREATED, responses=may_answer(409, 422))
+@router.post("", status_code=201, responses=error_responses(409, 422))
 async def create_effect(body: wire.NewEffect, context: ContextOf) -> Answer[wire.EffectDetails]:
     """Offer a workflow to users, at a price."""
     effect = await context.engine.catalogue.effects.create(**body.model_dump())
@@ -40,18 +38,18 @@ async def create_effect(body: wire.NewEffect, context: ContextOf) -> Answer[wire
     return Answer(data=_body(view), message="Created.")
 
 
-@router.get("/{slug}", responses=may_answer(404, 422))
+@router.get("/{slug}", responses=error_responses(404, 422))
 async def get_effect(slug: SlugInPath, context: ContextOf) -> Answer[wire.EffectDetails]:
     return Answer(data=_body(await context.engine.catalogue.effects.get(slug)))
 
 
-@router.patch("/{slug}", responses=may_answer(404, 409, 422))
+@router.patch("/{slug}", responses=error_responses(404, 409, 422))
 async def change_effect(slug: SlugInPath, body: wire.EffectPatch, context: ContextOf) -> Answer[wire.EffectDetails]:
     """Change the given fields. Submitted jobs keep their price and payload."""
     return Answer(data=_body(await context.engine.catalogue.effects.change(slug, body.changes())), message="Changed.")
 
 
-@router.delete("/{slug}", responses=may_answer(404, 422))
+@router.delete("/{slug}", responses=error_responses(404, 422))
 async def delete_effect(slug: SlugInPath, context: ContextOf) -> Answer[DeletedSlug]:
     """Delete an effect. Jobs that use it continue."""
     await context.engine.catalogue.effects.delete(slug)

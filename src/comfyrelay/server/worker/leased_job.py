@@ -1,4 +1,4 @@
-"""The wire model of a lease."""
+"""The response model of a leased job."""
 
 from comfyrelay.protocol import worker as wire
 from comfyrelay.services.queue.graph_building import LeasedDispatch

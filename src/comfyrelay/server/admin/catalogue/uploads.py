@@ -1,0 +1,31 @@
+"""Files of the catalogue: assets of effects, and uploaded files with an embedded workflow."""
+
+from comfyrelay.domain.uploads import AnnouncedUpload
+from comfyrelay.protocol.admin import catalogue as wire
+from comfyrelay.protocol.base import Answer
+from comfyrelay.protocol.user import EmbeddedWorkflow
+from comfyrelay.server.admin.router import admin_router
+from comfyrelay.server.http.auth import CurrentUser
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.parameters import IdInPath
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.services.catalogue.embedded_workflow import read_embedded_workflow
+
+router = admin_router()
+
+
+@router.post("/assets", status_code=201, responses=error_responses(413, 422))
+async def begin_upload(body: wire.NewAsset, context: ContextOf) -> Answer[wire.AssetUpload]:
+    """Announce an asset, which workers download and users do not see. The response has the upload URL, and the path
+    that defaults and overrides use."""
+    upload = await context.engine.catalogue.assets.create_upload(AnnouncedUpload(**body.model_dump()))
+    signed = upload.signed
+    data = wire.AssetUpload.of(upload, signed, upload_url=signed.url, upload_headers=signed.headers)
+    return Answer(data=data, message="Send the bytes with PUT.")
+
+
+@router.get("/uploads/{file_id}/workflow", responses=error_responses(404, 422))
+async def workflow_in(file_id: IdInPath, context: ContextOf, user: CurrentUser) -> Answer[EmbeddedWorkflow]:
+    """Get the workflow that ComfyUI embedded in your uploaded file: the graph that ran, else the editor's workflow."""
+    file = await context.engine.jobs.uploads.find_file(user, file_id)
+    return Answer(data=EmbeddedWorkflow(graph=await read_embedded_workflow(context.engine.objects, file.path)))

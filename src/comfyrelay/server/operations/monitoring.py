@@ -1,0 +1,41 @@
+"""Liveness, readiness and Prometheus metrics, without authentication."""
+
+from typing import Annotated, Literal
+
+from fastapi import APIRouter, Response
+from prometheus_client.exposition import CONTENT_TYPE_LATEST
+from pydantic import BaseModel, Field
+
+from comfyrelay.protocol.base import Answer
+from comfyrelay.server.http.context import ContextOf
+from comfyrelay.server.http.problems import error_responses
+
+router = APIRouter(tags=["operation"])
+
+
+class Alive(BaseModel):
+    status: Literal["ok"] = "ok"
+
+
+class Ready(BaseModel):
+    status: Literal["ok", "degraded"]
+    problems: Annotated[dict[str, str], Field(description="shards that cannot be used")]
+
+
+@router.get("/healthz")
+async def healthz() -> Answer[Alive]:
+    """Report that the process is alive. Nothing else is checked."""
+    return Answer(data=Alive())
+
+
+@router.get("/readyz", responses=error_responses(503))
+async def readyz(context: ContextOf) -> Answer[Ready]:
+    """Check that the databases answer and are up to date, and that object storage works; else 503 with the reason."""
+    checked = await context.engine.operations.readiness.check()
+    return Answer(data=Ready(status="degraded" if checked.problems else "ok", problems=checked.problems))
+
+
+@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+async def metrics(context: ContextOf) -> Response:
+    """Return queue, leases, outcomes and latencies in the Prometheus text format."""
+    return Response(await context.metrics.render(), media_type=CONTENT_TYPE_LATEST)
