@@ -1,4 +1,4 @@
-"""CORS rules of an S3 bucket."""
+"""Allow web pages to use an S3 bucket, with a CORS rule."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
     from mypy_boto3_s3 import S3Client
     from mypy_boto3_s3.type_defs import CORSRuleOutputTypeDef, CORSRuleTypeDef
 
-OUR_RULE = "comfyrelay"
+RULE_ID = "comfyrelay"
 
 
 def allow_origins(client: "S3Client", bucket: str, origins: Sequence[str]) -> None:
-    """Allow pages of these origins to upload and download, keeping existing rules."""
+    """Allow pages of these origins to upload and download. Other rules of the bucket are kept."""
     rule: CORSRuleTypeDef = {
-        "ID": OUR_RULE,
+        "ID": RULE_ID,
         "AllowedOrigins": origins,
         "AllowedMethods": ["GET", "HEAD", "PUT"],
         "AllowedHeaders": ["*"],
@@ -26,11 +26,11 @@ def allow_origins(client: "S3Client", bucket: str, origins: Sequence[str]) -> No
         "MaxAgeSeconds": 3600,
     }
     try:
-        others = [each for each in _rules(client, bucket) if each.get("ID") != OUR_RULE]
+        others = [other for other in _rules(client, bucket) if other.get("ID") != RULE_ID]
         client.put_bucket_cors(Bucket=bucket, CORSConfiguration={"CORSRules": [*others, rule]})
     except ClientError as error:
         raise ConfigurationError(
-            f"The S3 server does not take rules for other origins ({error_code(error)}). "
+            f"The S3 server does not accept CORS rules ({error_code(error)}). "
             f"In its own configuration, allow GET, HEAD and PUT from {', '.join(origins)}."
         ) from error
 

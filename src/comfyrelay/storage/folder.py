@@ -1,4 +1,4 @@
-"""Objects as files in a folder. Calls block: use it in threads."""
+"""Store objects as files in a folder. Calls block, so run them in threads."""
 
 import contextlib
 import errno
@@ -6,7 +6,6 @@ import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager
 from datetime import UTC, datetime
 from pathlib import Path
 from stat import S_ISREG
@@ -16,16 +15,33 @@ from comfyrelay.errors import ConfigurationError, StorageUnavailable
 from comfyrelay.storage.headers import guess_content_type
 from comfyrelay.storage.paths import check_path, is_path, no_object, refused_path
 from comfyrelay.storage.values import ObjectEntry, ObjectStat
-from comfyrelay.storage.writer import ObjectWriter
-from comfyrelay.system.atomic import PART_PREFIX
+from comfyrelay.system.atomic import PART_PREFIX, FileWriter
 from comfyrelay.system.files import IN_USE, is_link, remove
+from comfyrelay.system.permissions import FILE_MODE, FOLDER_MODE
 from comfyrelay.system.safe_names import extended_path, is_valid_path
 
-PIECE_BYTES = 1024 * 1024
+CHUNK_BYTES = 1024 * 1024
+_MAX_OPEN_ATTEMPTS = 100
+
+
+class ObjectWriter(FileWriter):
+    """Writes an object that survives a power failure and that only our user can read."""
+
+    def __init__(self, target: Path) -> None:
+        super().__init__(target, mode=FILE_MODE, is_durable=True)
+
+    def open(self) -> BinaryIO:
+        """Create the folder and the temporary file."""
+        for _ in range(_MAX_OPEN_ATTEMPTS):
+            # Deleting the last object of a folder deletes the folder, possibly between `mkdir` and `open`.
+            with contextlib.suppress(FileNotFoundError, FileExistsError):
+                self.target.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
+                return super().open()
+        return super().open()
 
 
 class Folder:
-    """A folder that is created on first use; no path escapes it."""
+    """A folder that is created on first use. No path escapes it."""
 
     def __init__(self, root: Path) -> None:
         self._root = Path(extended_path(root.absolute()))
@@ -61,9 +77,7 @@ class Folder:
                 found = self._locate(path).stat()
             except (FileNotFoundError, NotADirectoryError):
                 return None
-        if not S_ISREG(found.st_mode):
-            return None
-        return _stat(path, found)
+        return _stat(path, found) if S_ISREG(found.st_mode) else None
 
     def file_of(self, path: str) -> Path | None:
         """Return the file of an object, if it exists."""
@@ -72,7 +86,6 @@ class Folder:
             return file if file.is_file() else None
 
     def write(self, path: str, data: bytes) -> None:
-        """Store an object."""
         writer = self.writer(path)
         with disk(path):
             try:
@@ -84,7 +97,6 @@ class Folder:
                 raise
 
     def writer(self, path: str) -> ObjectWriter:
-        """Return a writer for an object."""
         return ObjectWriter(self._locate(path))
 
     def discard(self, writer: ObjectWriter) -> None:
@@ -93,7 +105,7 @@ class Folder:
         self._prune(writer.target.parent)
 
     def copy(self, source: str, target: str) -> ObjectStat:
-        """Link or copy an object; existing files are replaced, never modified."""
+        """Link or copy an object. Existing files are replaced, never modified."""
         origin, writer = self._locate(source), self.writer(target)
         with disk(target):
             try:
@@ -104,14 +116,14 @@ class Folder:
             except FileExistsError:
                 raise
             except OSError:
-                # not every file system supports hard links
+                # Some file systems have no hard links.
                 self._copy_bytes(source, writer)
             return _stat(target, writer.target.stat())
 
     def _copy_bytes(self, source: str, writer: ObjectWriter) -> None:
         try:
             with self.open(source) as file:
-                shutil.copyfileobj(file, writer.open(), PIECE_BYTES)
+                shutil.copyfileobj(file, writer.open(), CHUNK_BYTES)
                 writer.commit()
         except BaseException:
             self.discard(writer)
@@ -127,18 +139,20 @@ class Folder:
 
     def scan(self, path: str) -> tuple[list[ObjectEntry], list[str]]:
         """Return the objects and subfolders directly in this folder."""
-        entries: list[ObjectEntry] = []
+        objects: list[ObjectEntry] = []
         folders: list[str] = []
-        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError), self._scan(path) as found:
-            for each in found:
-                name = f"{path}/{each.name}" if path else each.name
+        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name, entry in self._scan(path):
                 if not is_path(name):
                     continue
-                if each.is_dir(follow_symlinks=False):
+                if entry.is_dir(follow_symlinks=False):
                     folders.append(name)
-                elif each.is_file(follow_symlinks=False):
-                    entries.extend(_entry(name, each))
-        return entries, folders
+                elif entry.is_file(follow_symlinks=False):
+                    # The file may have been removed since the folder was read.
+                    with contextlib.suppress(FileNotFoundError):
+                        stat = entry.stat(follow_symlinks=False)
+                        objects.append(ObjectEntry(path=name, size=stat.st_size, modified_at=_time(stat)))
+        return objects, folders
 
     def sweep(self, path: str, *, older_than_seconds: float) -> tuple[int, list[str]]:
         """Delete uploads of killed processes directly in this folder. Returns their number and the subfolders.
@@ -148,18 +162,17 @@ class Folder:
         newest = time.time() - older_than_seconds
         removed = 0
         folders: list[str] = []
-        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError), self._scan(path) as found:
-            for each in found:
-                if each.is_dir(follow_symlinks=False):
-                    name = f"{path}/{each.name}" if path else each.name
+        with disk(path), contextlib.suppress(FileNotFoundError, NotADirectoryError):
+            for name, entry in self._scan(path):
+                if entry.is_dir(follow_symlinks=False):
                     folders += [name] if is_path(name) else []
-                elif each.name.startswith(PART_PREFIX) and each.stat(follow_symlinks=False).st_mtime < newest:
-                    remove(Path(each.path), missing_ok=True)
+                elif entry.name.startswith(PART_PREFIX) and entry.stat(follow_symlinks=False).st_mtime < newest:
+                    remove(Path(entry.path), missing_ok=True)
                     removed += 1
         return removed, folders
 
     def check(self) -> None:
-        """Raise when objects cannot be written here."""
+        """Raise `ConfigurationError` if objects cannot be written to the folder."""
         trial = ObjectWriter(self._root / "check")
         try:
             trial.open()
@@ -177,19 +190,19 @@ class Folder:
         if not is_valid_path(path):
             raise refused_path(path)
         file = self._root / path
-        # a symbolic link below the root may still point outside
-        if self._may_lead_elsewhere(path) and not file.resolve().is_relative_to(self._root.resolve()):
+        # A symbolic link below the root may still point outside.
+        if self._may_contain_link(path) and not file.resolve().is_relative_to(self._root.resolve()):
             raise refused_path(path)
         return file
 
-    def _may_lead_elsewhere(self, path: str) -> bool:
-        """Whether a name on the way is a link. Resolving a path asks the disk for each name above the root as well,
-        twice, and nearly never is there one."""
-        place = str(self._root)
+    def _may_contain_link(self, path: str) -> bool:
+        """Whether a part of the path may be a link. Links are rare, and resolving every path would be slow: it reads
+        all folders above the root as well."""
+        part = str(self._root)
         for name in path.split("/"):
-            place = f"{place}{os.sep}{name}"
+            part = f"{part}{os.sep}{name}"
             try:
-                found = os.lstat(place)
+                found = os.lstat(part)
             except (FileNotFoundError, NotADirectoryError):
                 return False
             except OSError:
@@ -198,8 +211,10 @@ class Folder:
                 return True
         return False
 
-    def _scan(self, path: str) -> AbstractContextManager[Iterator["os.DirEntry[str]"]]:
-        return os.scandir(self._locate(path) if path else self._root)
+    def _scan(self, path: str) -> Iterator[tuple[str, "os.DirEntry[str]"]]:
+        with os.scandir(self._locate(path) if path else self._root) as found:
+            for entry in found:
+                yield (f"{path}/{entry.name}" if path else entry.name), entry
 
     def _prune(self, folder: Path) -> None:
         while folder != self._root:
@@ -212,22 +227,15 @@ class Folder:
 
 @contextlib.contextmanager
 def disk(path: str) -> Iterator[None]:
-    """Say in our own words what the disk says."""
+    """Translate errors of the disk."""
     try:
         yield
     except (FileExistsError, IsADirectoryError, NotADirectoryError):
-        # an object stands where this path needs a folder, or the other way round
+        # The path needs a folder where an object is, or the other way round.
         raise refused_path(path) from None
     except OSError as error:
         reason = IN_USE if error.strerror == IN_USE else os.strerror(error.errno or errno.EIO)
         raise StorageUnavailable(f"The folder of object storage cannot be used: {reason}.") from error
-
-
-def _entry(path: str, found: "os.DirEntry[str]") -> Iterator[ObjectEntry]:
-    # it may have been removed since the folder was read
-    with contextlib.suppress(FileNotFoundError):
-        stat = found.stat(follow_symlinks=False)
-        yield ObjectEntry(path=path, size=stat.st_size, modified_at=_time(stat))
 
 
 def _stat(path: str, found: os.stat_result) -> ObjectStat:

@@ -1,4 +1,4 @@
-"""Encode user text in HTTP headers; it can never inject another header."""
+"""Encode user text in HTTP headers, so that it cannot inject another header."""
 
 import re
 from pathlib import PurePosixPath
@@ -17,8 +17,8 @@ _ATTRIBUTE_CHARACTERS = "!#$&+-.^_`|~"
 
 
 def check_content_type(content_type: str) -> str:
-    """Return the content type, or refuse an invalid one."""
-    if len(content_type) > 255 or not _CONTENT_TYPE.fullmatch(content_type):
+    """Return the content type. Raises `InvalidInput` if it is invalid."""
+    if not _is_content_type(content_type):
         raise InvalidInput(
             "This is not a content type.", errors={"content_type": f"{content_type[:100]!r} is not like image/png."}
         )
@@ -26,10 +26,12 @@ def check_content_type(content_type: str) -> str:
 
 
 def servable_content_type(content_type: str | None) -> str | None:
-    """The type to serve a stored file under, with a fallback for an invalid one."""
-    if content_type is None or (len(content_type) <= 255 and _CONTENT_TYPE.fullmatch(content_type)):
-        return content_type
-    return OCTET_STREAM
+    """Return the content type for a response, with a fallback for an invalid one."""
+    return content_type if content_type is None or _is_content_type(content_type) else OCTET_STREAM
+
+
+def _is_content_type(text: str) -> bool:
+    return len(text) <= 255 and _CONTENT_TYPE.fullmatch(text) is not None
 
 
 def guess_content_type(path: str) -> str | None:
@@ -40,7 +42,7 @@ def guess_content_type(path: str) -> str | None:
 def safe_filename(filename: str) -> str:
     """Return a safe display and file name: its last part, printable and of limited length."""
     last = filename.replace("\\", "/").rstrip("/").rpartition("/")[2]
-    # unprintable characters can split a header or reverse text direction
+    # Unprintable characters can split a header or reverse the text direction.
     name = "".join(filter(str.isprintable, last)).strip(" .") or "download"
     if len(name) <= MAX_NAME_LENGTH:
         return name

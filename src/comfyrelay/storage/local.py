@@ -1,4 +1,4 @@
-"""Object storage in a local folder, with URLs of our own server."""
+"""Store objects in a local folder. Our own server serves their URLs."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
@@ -11,23 +11,46 @@ from urllib.parse import quote
 
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ConfigurationError, InvalidInput
-from comfyrelay.storage.folder import Folder, disk
+from comfyrelay.storage.folder import Folder, ObjectWriter, disk
 from comfyrelay.storage.headers import check_content_type, safe_filename
-from comfyrelay.storage.paths import check_path, check_range
+from comfyrelay.storage.paths import check_path, check_range, too_large
 from comfyrelay.storage.signing import UrlGrant, sign, verify
 from comfyrelay.storage.threads import in_thread
-from comfyrelay.storage.upload_stream import Receiver
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
 
-PIECE_BYTES = 256 * 1024
-SHORTEST_SECRET = 16
-SWEPT_AT_ONCE = 100
+CHUNK_BYTES = 256 * 1024
+MIN_SECRET_LENGTH = 16
+# Switching to a thread costs more than checking a folder.
+FOLDERS_PER_SWEEP = 100
+
+
+class Receiver:
+    """Receives the chunks of one object, up to its maximum size."""
+
+    def __init__(self, writer: ObjectWriter, *, path: str, size: int | None, max_size: int | None) -> None:
+        self._writer = writer
+        self._path = path
+        self._size = size
+        self._limit = min((limit for limit in (size, max_size) if limit is not None), default=None)
+        self.received = 0
+
+    async def write(self, piece: bytes) -> None:
+        self.received += len(piece)
+        if self._limit is not None and self.received > self._limit:
+            raise too_large(self._limit)
+        with disk(self._path):
+            await in_thread(partial(self._writer.write, piece))
+
+    def check_complete(self) -> None:
+        """Raise an error if the upload is shorter than announced."""
+        if self._size is not None and self.received != self._size:
+            raise InvalidInput(f"The upload ended after {self.received} of {self._size} bytes.")
 
 
 class LocalObjects:
     """Objects as files in a folder that is created on first use.
 
-    URLs need a `base_url` and secrets: the first secret signs, all of them verify.
+    URLs need a `base_url` and secrets. The first secret signs; all of them verify.
     """
 
     def __init__(
@@ -42,11 +65,11 @@ class LocalObjects:
         self._base_url = base_url.rstrip("/") if base_url else None
         self._secrets = tuple(secrets)
         self._clock = clock
-        if any(len(secret) < SHORTEST_SECRET for secret in self._secrets):
-            raise ConfigurationError(f"A secret for signed URLs needs at least {SHORTEST_SECRET} characters.")
+        if any(len(secret) < MIN_SECRET_LENGTH for secret in self._secrets):
+            raise ConfigurationError(f"A secret for signed URLs needs at least {MIN_SECRET_LENGTH} characters.")
 
     async def put(self, path: str, data: bytes) -> None:
-        # not cancellable: a caller that deletes it after a timeout must not find it written later
+        # Not cancellable, because a caller may delete the object after a timeout.
         await in_thread(partial(self._folder.write, path, data))
 
     async def get(self, path: str) -> bytes:
@@ -56,13 +79,13 @@ class LocalObjects:
         return await self.stat(path) is not None
 
     async def stat(self, path: str) -> ObjectStat | None:
-        """Return metadata of the object, if it exists; its content type is guessed from its name."""
+        """Return metadata of the object, if it exists. The content type is guessed from its name."""
         return await asyncio.to_thread(self._folder.stat, path)
 
     async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         check_range(start, length)
-        size = PIECE_BYTES if length is None else min(PIECE_BYTES, length)
-        # most files are one chunk, and a thread costs more than reading it
+        size = CHUNK_BYTES if length is None else min(CHUNK_BYTES, length)
+        # Most files are one chunk, and switching to a thread costs more than reading it.
         file, piece = await in_thread(partial(self._folder.begin, path, start, size))
         try:
             remaining = length
@@ -71,14 +94,14 @@ class LocalObjects:
                 remaining = None if remaining is None else remaining - len(piece)
                 if len(piece) < size or remaining == 0:
                     return
-                size = PIECE_BYTES if remaining is None else min(PIECE_BYTES, remaining)
+                size = CHUNK_BYTES if remaining is None else min(CHUNK_BYTES, remaining)
                 with disk(path):
                     piece = await in_thread(partial(file.read, size))
         finally:
             file.close()
 
     async def file_of(self, path: str) -> Path | None:
-        """The object's file on this machine, if it exists: to link to, never to modify."""
+        """Return the object's file, if it exists. Callers may read or link it, but must not modify it."""
         return await asyncio.to_thread(self._folder.file_of, path)
 
     async def copy(self, source: str, target: str) -> ObjectStat:
@@ -103,7 +126,7 @@ class LocalObjects:
         self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
     ) -> SignedUpload:
         if size is not None and max_size is not None and size > max_size:
-            raise InvalidInput(f"The upload is too large: at most {max_size} bytes are allowed.")
+            raise too_large(max_size)
         grant = UrlGrant(
             method="PUT",
             path=path,
@@ -140,7 +163,7 @@ class LocalObjects:
     async def receive(
         self, path: str, *, size: int | None = None, max_size: int | None = None
     ) -> AsyncIterator[Receiver]:
-        """Receive an object in chunks. It appears when the block ends without an error; otherwise nothing is left."""
+        """Receive an object in chunks. It appears when the block ends without an error."""
         writer = self._folder.writer(path)
         receiver = Receiver(writer, path=path, size=size, max_size=max_size)
         try:
@@ -158,24 +181,23 @@ class LocalObjects:
         """Delete the incomplete uploads of killed processes. Returns their number."""
         waiting, removed = [""], 0
 
-        def some() -> int:
-            """Scan in batches: switching to a thread costs more than one check."""
+        def sweep_batch() -> int:
             found = 0
-            for _ in range(min(len(waiting), SWEPT_AT_ONCE)):
-                here, folders = self._folder.sweep(waiting.pop(), older_than_seconds=older_than_seconds)
+            for _ in range(min(len(waiting), FOLDERS_PER_SWEEP)):
+                in_folder, folders = self._folder.sweep(waiting.pop(), older_than_seconds=older_than_seconds)
                 waiting.extend(folders)
-                found += here
+                found += in_folder
             return found
 
         while waiting:
-            removed += await asyncio.to_thread(some)
+            removed += await asyncio.to_thread(sweep_batch)
         return removed
 
     async def origin(self) -> str | None:
-        """None: our own server serves them under any of its names."""
+        """Return `None`, because our own server serves the URLs under any of its names."""
 
     async def ensure_cors(self, origins: Sequence[str]) -> None:
-        """Nothing to do: our own server's settings decide."""
+        """Do nothing: `allowed_origins` of the server applies."""
 
     async def check(self) -> None:
         await asyncio.to_thread(self._folder.check)

@@ -1,4 +1,4 @@
-"""The object storage interface."""
+"""The interface of object storage, and the function that opens one by its URL."""
 
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import datetime
@@ -24,7 +24,7 @@ class ObjectStore(Protocol):
     """
 
     async def put(self, path: str, data: bytes) -> None:
-        """Store the data; readers see the old object or the new one, never a part."""
+        """Store the data. Readers see the old object or the new one, never a part."""
 
     async def get(self, path: str) -> bytes:
         """Return the data, or raise `NotFound`."""
@@ -37,7 +37,7 @@ class ObjectStore(Protocol):
         ...
 
     def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
-        """Yield the data or a range in chunks; the first step raises `NotFound` if it is missing."""
+        """Yield the data or a range in chunks. The first step raises `NotFound` if the object does not exist."""
         ...
 
     async def copy(self, source: str, target: str) -> ObjectStat:
@@ -51,10 +51,10 @@ class ObjectStore(Protocol):
         """Delete the object, if it exists."""
 
     async def remove_many(self, paths: Iterable[str]) -> None:
-        """Delete these objects; missing ones are ignored."""
+        """Delete the objects that exist."""
 
     def list(self, prefix: str = "") -> AsyncIterator[ObjectEntry]:
-        """Yield the objects below this folder, or all, unordered."""
+        """Yield the objects below a folder, or all objects, unordered."""
         ...
 
     async def sign_upload(
@@ -62,25 +62,25 @@ class ObjectStore(Protocol):
     ) -> SignedUpload:
         """Return a URL that accepts one object of this type, and of this size if given.
 
-        Only our own server enforces `max_size`; with S3, check the size after the upload.
+        Only our own server enforces `max_size`. S3 cannot, so check the size after the upload.
         """
         ...
 
     async def sign_download(
         self, path: str, *, ttl_seconds: float, filename: str | None = None, content_type: str | None = None
     ) -> str:
-        """Return a URL for the object; with a file name, browsers save it under that name."""
+        """Return a URL for the object. With a file name, browsers save the object under that name."""
         ...
 
     async def origin(self) -> str | None:
-        """The origin of its URLs; `None` if our own server serves them."""
+        """Return the origin of signed URLs; `None` if our own server serves them."""
         ...
 
     async def ensure_cors(self, origins: Sequence[str]) -> None:
         """Allow pages of these origins to upload and download."""
 
     async def check(self) -> None:
-        """Raise an error that says why the store is unusable."""
+        """Raise an error with the reason if the store is unusable."""
 
 
 def open_objects(
@@ -90,37 +90,32 @@ def open_objects(
     secrets: Iterable[str] = (),
     clock: Callable[[], datetime] = utc_now,
 ) -> ObjectStore:
-    """Open the object storage at this URL; a local folder needs the other arguments to sign URLs."""
+    """Open the object storage at this URL. A local folder needs the other arguments to sign URLs."""
     parts = urlsplit(url)
     match parts.scheme:
         case "file":
-            return LocalObjects(_folder(url), base_url=base_url, secrets=secrets, clock=clock)
+            if (path := path_of_url(url)) is None:
+                raise ConfigurationError("A file URL for object storage must name a folder: file:///absolute/path.")
+            return LocalObjects(Path(path), base_url=base_url, secrets=secrets, clock=clock)
         case "s3":
-            return _open_bucket(parts, clock)
+            return _open_bucket(parts)
         case scheme:
             raise ConfigurationError(
                 f"Object storage of scheme {scheme!r} is not supported. Use file:///absolute/path or s3://bucket/prefix."
             )
 
 
-def _folder(url: str) -> Path:
-    if (path := path_of_url(url)) is None:
-        raise ConfigurationError("A file URL for object storage must name a folder: file:///absolute/path.")
-    return Path(path)
-
-
-def _open_bucket(parts: SplitResult, clock: Callable[[], datetime]) -> ObjectStore:
-    # the messages omit the URL: it may contain a secret
+def _open_bucket(parts: SplitResult) -> ObjectStore:
+    # The URL may contain a secret, so the messages omit it.
     if not parts.netloc:
         raise ConfigurationError("An S3 URL for object storage must name a bucket: s3://bucket/prefix.")
     if "@" in parts.netloc or ":" in parts.netloc:
         raise ConfigurationError(
-            "An S3 URL for object storage holds only a bucket and a prefix: s3://bucket/prefix. "
-            "Keys, region and endpoint belong in "
+            "An S3 URL for object storage contains only a bucket and a prefix: s3://bucket/prefix. Set the rest with "
             "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION and AWS_ENDPOINT_URL."
         )
     require("s3")
-    # boto3 takes 0.2 s to import, and local storage does not need it
+    # Importing boto3 takes 0.2 s, and local storage does not need it.
     from comfyrelay.storage.s3 import S3Objects  # noqa: PLC0415
 
-    return S3Objects(parts.netloc, unquote(parts.path), clock=clock)
+    return S3Objects(parts.netloc, unquote(parts.path))

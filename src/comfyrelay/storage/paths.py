@@ -1,4 +1,4 @@
-"""Valid object paths, the same for every store."""
+"""Validate object paths and ranges, with the same rules for every store."""
 
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.system.atomic import PART_PREFIX
@@ -8,18 +8,18 @@ MAX_PATH_BYTES = 900
 
 
 def check_path(path: str) -> None:
-    """Refuse paths that could escape the store, or that some store cannot hold."""
+    """Raise `InvalidInput` for a path that could escape the store, or that not every store supports."""
     if not is_path(path):
         raise refused_path(path)
 
 
 def is_path(path: str) -> bool:
-    """Whether this is a valid object path. Listings skip other files."""
+    """Whether this is a valid object path. Listings skip files with other paths."""
     return all(map(_is_plain_name, path.split("/"))) and len(path.encode()) <= MAX_PATH_BYTES
 
 
 def check_range(start: int, length: int | None) -> None:
-    """Refuse a negative range; a range past the end is empty."""
+    """Raise `InvalidInput` for a negative range. A range past the end is empty."""
     if start < 0 or (length is not None and length < 0):
         raise InvalidInput("A range cannot have a negative start or length.")
 
@@ -32,9 +32,13 @@ def no_object(path: str) -> NotFound:
     return NotFound(f"There is no object at {path!r}.")
 
 
+def too_large(max_bytes: int) -> InvalidInput:
+    return InvalidInput(f"The upload is too large: at most {max_bytes} bytes are allowed.")
+
+
 def _is_plain_name(part: str) -> bool:
-    # an incomplete upload has such a name
+    # The prefix marks incomplete uploads.
     if part in ("", ".", "..") or part.startswith(PART_PREFIX) or not part.isprintable() or "\\" in part:
         return False
-    # file systems limit names to 255 bytes; printable text always encodes
+    # File systems limit names to 255 bytes. Printable text can always be encoded.
     return len(part.encode()) <= 255

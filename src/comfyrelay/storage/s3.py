@@ -1,8 +1,8 @@
-"""Object storage in an S3 bucket, at AWS or a compatible server."""
+"""Store objects in an S3 bucket, at AWS or a compatible server."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from itertools import islice
 from math import ceil
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -12,10 +12,11 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import BotoCoreError, ClientError
 
 from comfyrelay.clock import utc_now
-from comfyrelay.errors import ConfigurationError, InvalidInput, StorageUnavailable
+from comfyrelay.errors import ConfigurationError, StorageUnavailable
+from comfyrelay.media_types import OCTET_STREAM
 from comfyrelay.storage.cors import allow_origins
 from comfyrelay.storage.headers import check_content_type, content_disposition, guess_content_type
-from comfyrelay.storage.paths import check_path, check_range, is_path, no_object
+from comfyrelay.storage.paths import check_path, check_range, is_path, no_object, too_large
 from comfyrelay.storage.s3_client import connect
 from comfyrelay.storage.s3_errors import error_code, is_missing, translate
 from comfyrelay.storage.values import ObjectEntry, ObjectStat, SignedUpload
@@ -25,33 +26,24 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-PIECE_BYTES = 1024 * 1024
-# limits of S3
-LONGEST_TTL_SECONDS = 7 * 24 * 3600
-REMOVED_AT_ONCE = 1000
-# Many stores copy at most 5 GB at once, and large requests may time out.
-COPYING = TransferConfig(multipart_threshold=1024**3, multipart_chunksize=256 * 1024**2)
+CHUNK_BYTES = 1024 * 1024
+# Limits of S3.
+MAX_TTL_SECONDS = 7 * 24 * 3600
+MAX_REMOVED_PER_CALL = 1000
+# Many stores copy at most 5 GB per request, and large requests may time out.
+COPY_CONFIG = TransferConfig(multipart_threshold=1024**3, multipart_chunksize=256 * 1024**2)
 
 
 class S3Objects:
     """Objects under a prefix of a bucket. Pre-signed URLs expire no later than the credentials that signed them."""
 
-    def __init__(
-        self,
-        bucket: str,
-        prefix: str = "",
-        *,
-        endpoint_url: str | None = None,
-        region: str | None = None,
-        clock: Callable[[], datetime] = utc_now,
-    ) -> None:
+    def __init__(self, bucket: str, prefix: str = "", *, endpoint_url: str | None = None) -> None:
         self._bucket = bucket
         self._prefix = f"{prefix.strip('/')}/" if prefix.strip("/") else ""
-        self._clock = clock
-        self._client = connect(endpoint_url=endpoint_url, region=region)
+        self._client = connect(endpoint_url)
 
     async def put(self, path: str, data: bytes) -> None:
-        key, kind = self._key(path), guess_content_type(path) or "application/octet-stream"
+        key, kind = self._key(path), guess_content_type(path) or OCTET_STREAM
         await self._call(
             path, lambda: self._client.put_object(Bucket=self._bucket, Key=key, Body=data, ContentType=kind)
         )
@@ -69,7 +61,7 @@ class S3Objects:
         except (BotoCoreError, ClientError) as error:
             if is_missing(error):
                 return None
-            raise self._translated(error, path) from error
+            raise translate(error, bucket=self._bucket, path=path) from error
         return ObjectStat(
             size=head["ContentLength"], content_type=head.get("ContentType"), modified_at=head["LastModified"]
         )
@@ -77,7 +69,7 @@ class S3Objects:
     async def stream(self, path: str, *, start: int = 0, length: int | None = None) -> AsyncIterator[bytes]:
         check_range(start, length)
         if length == 0:
-            # S3 cannot return an empty range
+            # S3 cannot return an empty range.
             if not await self.exists(path):
                 raise no_object(path)
             return
@@ -86,19 +78,18 @@ class S3Objects:
             return
         body = answer["Body"]
         try:
-            while piece := await self._call(path, lambda: body.read(PIECE_BYTES)):
+            while piece := await self._call(path, lambda: body.read(CHUNK_BYTES)):
                 yield piece
         finally:
             body.close()
 
     async def copy(self, source: str, target: str) -> ObjectStat:
-        """Copy the object inside the store."""
         origin: CopySourceTypeDef = {"Bucket": self._bucket, "Key": self._key(source)}
         key = self._key(target)
-        await self._call(source, lambda: self._client.copy(origin, self._bucket, key, Config=COPYING))
-        if (made := await self.stat(target)) is None:
+        await self._call(source, lambda: self._client.copy(origin, self._bucket, key, Config=COPY_CONFIG))
+        if (copied := await self.stat(target)) is None:
             raise no_object(target)
-        return made
+        return copied
 
     async def remove(self, path: str) -> None:
         key = self._key(path)
@@ -106,7 +97,7 @@ class S3Objects:
 
     async def remove_many(self, paths: Iterable[str]) -> None:
         keys = iter([self._key(path) for path in paths])
-        while batch := tuple(islice(keys, REMOVED_AT_ONCE)):
+        while batch := tuple(islice(keys, MAX_REMOVED_PER_CALL)):
             await self._remove(batch)
 
     async def list(self, prefix: str = "") -> AsyncIterator[ObjectEntry]:
@@ -116,10 +107,10 @@ class S3Objects:
         }
         while True:
             page = await self._call(prefix, lambda: self._client.list_objects_v2(**arguments))
-            for each in page.get("Contents", ()):
-                path = each["Key"].removeprefix(self._prefix)
+            for entry in page.get("Contents", ()):
+                path = entry["Key"].removeprefix(self._prefix)
                 if is_path(path):
-                    yield ObjectEntry(path=path, size=each["Size"], modified_at=each["LastModified"])
+                    yield ObjectEntry(path=path, size=entry["Size"], modified_at=entry["LastModified"])
             if not page.get("IsTruncated"):
                 return
             arguments["ContinuationToken"] = page["NextContinuationToken"]
@@ -127,16 +118,12 @@ class S3Objects:
     async def sign_upload(
         self, path: str, *, content_type: str, size: int | None = None, max_size: int | None = None, ttl_seconds: float
     ) -> SignedUpload:
-        """Return a URL that accepts one object of this type, and of this size if given.
-
-        S3 cannot enforce a maximum: if the size is unknown, check it after the upload.
-        """
         if size is not None and max_size is not None and size > max_size:
-            raise InvalidInput(f"The upload is too large: at most {max_size} bytes are allowed.")
+            raise too_large(max_size)
         parameters: dict[str, Any] = {"ContentType": check_content_type(content_type)}
         if size is not None:
             parameters["ContentLength"] = size
-        expires_at = self._clock() + timedelta(seconds=ttl_seconds)
+        expires_at = utc_now() + timedelta(seconds=ttl_seconds)
         url = await self._sign("put_object", path, parameters, ttl_seconds)
         return SignedUpload(url=url, headers={"Content-Type": content_type}, expires_at=expires_at)
 
@@ -151,7 +138,7 @@ class S3Objects:
         return await self._sign("get_object", path, parameters, ttl_seconds)
 
     async def origin(self) -> str | None:
-        """The origin of its URLs as signed: boto3 decides whether the bucket is part of the host name."""
+        """Return the origin of a signed URL, because boto3 decides whether the bucket is part of the host name."""
         parts = urlsplit(await self.sign_download("origin", ttl_seconds=60))
         return f"{parts.scheme}://{parts.netloc}"
 
@@ -159,7 +146,7 @@ class S3Objects:
         await self._call("", lambda: allow_origins(self._client, self._bucket, origins))
 
     async def check(self) -> None:
-        # a listing, because the answer to HEAD has no body to tell a wrong bucket from a wrong key
+        # The response to HEAD has no body, so it cannot tell a wrong bucket from a wrong key. A listing can.
         await self._call("", lambda: self._client.list_objects_v2(Bucket=self._bucket, Prefix=self._prefix, MaxKeys=1))
 
     async def _open(self, path: str, start: int, length: int | None) -> "GetObjectOutputTypeDef | None":
@@ -171,22 +158,22 @@ class S3Objects:
         except (BotoCoreError, ClientError) as error:
             if error_code(error) == "InvalidRange":
                 return None
-            raise self._translated(error, path) from error
+            raise translate(error, bucket=self._bucket, path=path) from error
 
     async def _remove(self, keys: Sequence[str]) -> None:
         wanted: Sequence[ObjectIdentifierTypeDef] = [{"Key": key} for key in keys]
         answer = await self._call(
             "", lambda: self._client.delete_objects(Bucket=self._bucket, Delete={"Objects": wanted, "Quiet": True})
         )
-        if failures := [each for each in answer.get("Errors", ()) if each.get("Code") != "NoSuchKey"]:
+        if failures := [failure for failure in answer.get("Errors", ()) if failure.get("Code") != "NoSuchKey"]:
             reason = failures[0].get("Code")
             raise StorageUnavailable(f"The S3 server did not remove {len(failures)} of {len(keys)} objects ({reason}).")
 
     async def _sign(self, operation: str, path: str, parameters: dict[str, Any], ttl_seconds: float) -> str:
-        if ttl_seconds > LONGEST_TTL_SECONDS:
-            raise ConfigurationError("A pre-signed URL of S3 lives for seven days at most.")
+        if ttl_seconds > MAX_TTL_SECONDS:
+            raise ConfigurationError("A pre-signed URL of S3 is valid for at most seven days. Set a shorter lifetime.")
         parameters |= {"Bucket": self._bucket, "Key": self._key(path)}
-        # in a thread, because credentials may need renewal
+        # Signing may renew credentials, which blocks.
         return await self._call(
             path,
             lambda: self._client.generate_presigned_url(operation, Params=parameters, ExpiresIn=ceil(ttl_seconds)),
@@ -200,7 +187,4 @@ class S3Objects:
         try:
             return await asyncio.to_thread(function)
         except (BotoCoreError, ClientError) as error:
-            raise self._translated(error, path) from error
-
-    def _translated(self, error: BotoCoreError | ClientError, path: str) -> Exception:
-        return translate(error, bucket=self._bucket, path=path)
+            raise translate(error, bucket=self._bucket, path=path) from error

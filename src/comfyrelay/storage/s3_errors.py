@@ -1,4 +1,4 @@
-"""Translate S3 errors."""
+"""Translate errors of S3 and boto3."""
 
 from botocore.exceptions import (
     BotoCoreError,
@@ -22,7 +22,7 @@ _TEMPORARY = {"429", "RequestTimeout", "SlowDown", "Throttling", "ThrottlingExce
 
 
 def error_code(error: Exception) -> str:
-    """Return the error code, which is only the HTTP status if the answer has no body."""
+    """Return the error code. For a response without a body, it is the HTTP status."""
     return str(error.response.get("Error", {}).get("Code", "")) if isinstance(error, ClientError) else ""
 
 
@@ -32,18 +32,17 @@ def is_missing(error: Exception) -> bool:
 
 
 def translate(error: BotoCoreError | ClientError, *, bucket: str, path: str) -> ComfyRelayError:
-    """Return our error that says what is wrong and what to do."""
+    """Return the ComfyRelay error for an error of boto3, with advice."""
     if isinstance(error, ClientError):
         return _translate_answer(error, bucket=bucket, path=path)
     if isinstance(error, NoCredentialsError | PartialCredentialsError):
         return ConfigurationError(
-            "There are no credentials for S3. "
-            "Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a profile or a role."
+            "S3 credentials are missing. Set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or use a profile or role."
         )
     if isinstance(error, ConnectionError | HTTPClientError | IncompleteReadError):
-        # users may read this, so it omits the address; the cause has it
+        # Users may see this message, so only the cause contains the address.
         return StorageUnavailable(f"The S3 server cannot be reached ({type(error).__name__}).")
-    return ConfigurationError(f"S3 cannot be used as it is configured: {error}")
+    return ConfigurationError(f"The configuration of S3 is invalid: {error}")
 
 
 def _translate_answer(error: ClientError, *, bucket: str, path: str) -> ComfyRelayError:
@@ -52,12 +51,12 @@ def _translate_answer(error: ClientError, *, bucket: str, path: str) -> ComfyRel
     if code in _MISSING:
         return no_object(path)
     if code == "NoSuchBucket":
-        return ConfigurationError(f"There is no S3 bucket {bucket!r}. Make it, or correct the storage URL.")
+        return ConfigurationError(f"There is no S3 bucket {bucket!r}. Create it, or correct the storage URL.")
     if code in _DENIED:
         return ConfigurationError(
-            f"The S3 server does not let us use the bucket {bucket!r} ({code}). "
-            "Check the credentials, the region, and that they may list, read, write and delete."
+            f"The S3 server denied access to the bucket {bucket!r} ({code}). "
+            "Check the credentials, the region, and the permissions to list, read, write and delete."
         )
     if code in _TEMPORARY or status >= 500:
-        return StorageUnavailable(f"The S3 server has trouble ({code or status}).")
+        return StorageUnavailable(f"The S3 server is temporarily unavailable ({code or status}).")
     return ConfigurationError(f"The S3 server refused a request for the bucket {bucket!r} ({code or status}).")

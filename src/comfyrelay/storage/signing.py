@@ -1,24 +1,28 @@
-"""Signed URLs: what may be done with one object, and until when."""
+"""Sign and verify URLs that allow one operation on one object for a limited time."""
 
 import hashlib
 import hmac
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import datetime
 from typing import Literal
 from urllib.parse import quote, urlencode
 
-from comfyrelay.errors import Forbidden, InvalidInput
+from comfyrelay.errors import Forbidden
+from comfyrelay.storage.paths import too_large
 
-# 15 digits hold every size and time, and convert quickly
+# 15 digits are enough for every size and time, and convert quickly.
 _NUMBER = re.compile(r"[0-9]{1,15}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class UrlGrant:
-    """What the holder of a URL may do. `expires` is in seconds since 1970; GET includes HEAD."""
+    """The operation that a URL allows. GET includes HEAD, and `expires` is in seconds since 1970.
+
+    The signature covers the fields in this order.
+    """
 
     method: Literal["GET", "PUT"]
     path: str
@@ -29,15 +33,16 @@ class UrlGrant:
     filename: str | None = None
 
     def check_upload(self, *, content_type: str | None, content_length: int | None) -> None:
-        """Refuse an upload whose headers do not match; without a length it is checked at its end."""
+        """Raise an error if the headers of an upload do not match. Without a length, its end is checked instead."""
         if content_type != self.content_type:
-            raise Forbidden(f"This URL takes {self.content_type}, not {content_type or 'data without a content type'}.")
+            given = content_type or "data without a content type"
+            raise Forbidden(f"This URL accepts {self.content_type}, not {given}.")
         if content_length is None:
             return
         if self.size is not None and content_length != self.size:
-            raise Forbidden(f"This URL takes {self.size} bytes, not {content_length}.")
+            raise Forbidden(f"This URL accepts {self.size} bytes, not {content_length}.")
         if self.max_size is not None and content_length > self.max_size:
-            raise InvalidInput(f"The upload is too large: at most {self.max_size} bytes are allowed.")
+            raise too_large(self.max_size)
 
 
 def sign(grant: UrlGrant, *, secret: str) -> str:
@@ -55,7 +60,7 @@ def sign(grant: UrlGrant, *, secret: str) -> str:
 
 
 def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequence[str], now: datetime) -> UrlGrant:
-    """Return what the URL of this request allows, or raise `Forbidden`; any of the secrets may have signed it."""
+    """Return the grant of a request's URL, which any of the secrets may have signed. Raises `Forbidden`."""
     grant = UrlGrant(
         method=_granting(method),
         path=path,
@@ -66,7 +71,7 @@ def verify(method: str, path: str, query: Mapping[str, str], *, secrets: Sequenc
         filename=query.get("name"),
     )
     given = query.get("signature", "").encode(errors="replace")
-    # compare with all, so that the time does not reveal which secret matched
+    # Compare with all secrets, so that the time does not reveal which one matched.
     matches = [hmac.compare_digest(given, _signature(grant, secret).encode()) for secret in secrets]
     if not any(matches):
         raise _invalid()
@@ -95,21 +100,10 @@ def _number(query: Mapping[str, str], key: str) -> int | None:
 
 
 def _signature(grant: UrlGrant, secret: str) -> str:
-    # JSON separates the fields; the first one is a domain separator
-    message = json.dumps(
-        [
-            "comfyrelay files 1",
-            grant.method,
-            grant.path,
-            grant.expires,
-            grant.content_type,
-            grant.size,
-            grant.max_size,
-            grant.filename,
-        ]
-    )
+    # JSON separates the fields, and the first item is a domain separator.
+    message = json.dumps(["comfyrelay files 1", *astuple(grant)])
     return hmac.new(secret.encode(), message.encode(), hashlib.sha256).hexdigest()
 
 
 def _invalid() -> Forbidden:
-    return Forbidden("This URL is not valid, or not for this.")
+    return Forbidden("This URL is invalid, or does not allow this request.")

@@ -1,4 +1,4 @@
-"""Values returned by object storage."""
+"""Values that object storage returns."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ class ObjectEntry:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SignedUpload:
-    """A signed upload; `headers` must be sent unchanged."""
+    """A signed URL for an upload. The client must send `headers` unchanged."""
 
     url: str
     method: Literal["PUT"] = "PUT"
