@@ -67,9 +67,9 @@ class _Rule:
 
     why: str
     names: frozenset[str]
-    beginnings: tuple[str, ...]
-    ends: tuple[str, ...]
-    parts: tuple[str, ...]
+    prefixes: tuple[str, ...]
+    suffixes: tuple[str, ...]
+    substrings: tuple[str, ...]
 
     @classmethod
     def of(cls, why: str, patterns: str) -> "_Rule":
@@ -77,17 +77,17 @@ class _Rule:
         return cls(
             why=why,
             names=frozenset(word for word in words if "*" not in word),
-            beginnings=tuple(word[:-1] for word in words if word.endswith("*") and not word.startswith("*")),
-            ends=tuple(word[1:] for word in words if word.startswith("*") and not word.endswith("*")),
-            parts=tuple(word[1:-1] for word in words if word.startswith("*") and word.endswith("*")),
+            prefixes=tuple(word[:-1] for word in words if word.endswith("*") and not word.startswith("*")),
+            suffixes=tuple(word[1:] for word in words if word.startswith("*") and not word.endswith("*")),
+            substrings=tuple(word[1:-1] for word in words if word.startswith("*") and word.endswith("*")),
         )
 
     def covers(self, name: str) -> bool:
         return (
             name in self.names
-            or name.startswith(self.beginnings)
-            or name.endswith(self.ends)
-            or any(part in name for part in self.parts)
+            or name.startswith(self.prefixes)
+            or name.endswith(self.suffixes)
+            or any(part in name for part in self.substrings)
         )
 
 
@@ -97,5 +97,5 @@ _RULES = tuple(_Rule.of(why, patterns) for why, patterns in DANGERS.items())
 @lru_cache(maxsize=8192)
 def danger_of(class_type: str) -> str | None:
     """Return what a class can do that a tenant's graph should not; `None` if it is not known to be dangerous."""
-    name = "".join(each for each in class_type.lower() if each.isascii() and each.isalnum())
+    name = "".join(char for char in class_type.lower() if char.isascii() and char.isalnum())
     return next((rule.why for rule in _RULES if rule.covers(name)), None)

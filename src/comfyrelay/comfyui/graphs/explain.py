@@ -1,6 +1,6 @@
 """Turn ComfyUI's validation errors into sentences for users."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,14 +10,8 @@ from comfyrelay.errors import ComfyError, GraphRefused, InputMissing, NotInstall
 
 MODEL_INPUTS = frozenset(
     {
-        "ckpt_name",
-        "unet_name",
-        "lora_name",
-        "vae_name",
-        "clip_name",
-        "control_net_name",
-        "model_name",
-        "style_model_name",
+        *("ckpt_name", "unet_name", "lora_name", "vae_name"),
+        *("clip_name", "control_net_name", "model_name", "style_model_name"),
     }
 )
 
@@ -34,7 +28,7 @@ class GraphProblem:
 def failure_of(problems: list[GraphProblem], *, raw: str | None = None) -> ComfyError:
     """Return one error for all problems. An error of the graph itself outweighs missing nodes or models."""
     kinds = {problem.kind for problem in problems}
-    kind = next((each for each in (GraphRefused, NotInstalled, InputMissing) if each in kinds), GraphRefused)
+    kind = next((kind for kind in (GraphRefused, NotInstalled, InputMissing) if kind in kinds), GraphRefused)
     texts = [problem.text for problem in problems]
     node_id = next((problem.node_id for problem in problems if problem.kind is kind), None)
     return kind("; ".join(texts) or None, node_id=node_id, problems=texts, raw=raw)
@@ -42,9 +36,7 @@ def failure_of(problems: list[GraphProblem], *, raw: str | None = None) -> Comfy
 
 def explain_refusal(body: Mapping[str, Any], *, raw: str | None = None) -> ComfyError:
     """Convert a 400 response of `/prompt` into an exception."""
-    problems = node_problems(body.get("node_errors"))
-    if not problems:
-        problems = [_general_problem(body.get("error"))]
+    problems = node_problems(body.get("node_errors")) or [_general_problem(body.get("error"))]
     return failure_of(problems, raw=raw)
 
 
@@ -62,6 +54,7 @@ def node_problems(node_errors: object) -> list[GraphProblem]:
 
 
 def is_model(input_name: str, value: object) -> bool:
+    """Whether the value of an input names a model, by its suffix or the input's name."""
     return input_name in MODEL_INPUTS or (isinstance(value, str) and value.lower().endswith(MODEL_SUFFIXES))
 
 
@@ -83,9 +76,7 @@ def _general_problem(error: object) -> GraphProblem:
     if kind == "prompt_outputs_failed_validation" and not error.get("details"):
         # ComfyUI 0.7.0 gives no reason for a cycle of links.
         return GraphProblem(text="The server refused every output of the graph; its links may form a cycle.")
-    return GraphProblem(
-        text=user_sentence(": ".join(str(error[key]) for key in ("message", "details") if error.get(key)))
-    )
+    return GraphProblem(text=_message_and_details(error))
 
 
 def _missing_node(class_type: object, node_id: str) -> GraphProblem:
@@ -98,103 +89,74 @@ def _missing_node(class_type: object, node_id: str) -> GraphProblem:
 
 def _problem(node_id: str, class_type: str, error: dict[str, Any]) -> GraphProblem:
     extra = _extra(error)
-    explain = _EXPLAINED.get(str(error.get("type")), _anything_else)
-    text, kind = explain(str(extra.get("input_name") or error.get("details") or "?"), extra, error)
+    text, kind = _explain(str(extra.get("input_name") or error.get("details") or "?"), extra, error)
     return GraphProblem(text=f"{class_type} ({node_id}): {text}", kind=kind, node_id=node_id)
 
 
-Explained = tuple[str, type[ComfyError]]
-
-
-def _not_connected(name: str, _extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    return f"input '{name}' is not connected", GraphRefused
-
-
-def _bad_link(name: str, _extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    return f"the link of input '{name}' is not a node and an output number", GraphRefused
-
-
-def _wrong_link(name: str, extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    config = extra.get("input_config")
-    expected = config[0] if isinstance(config, list) and config and isinstance(config[0], str) else "something else"
-    return f"input '{name}' takes {expected}, but is connected to {extra.get('received_type')}", GraphRefused
-
-
-def _wrong_type(name: str, extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    config = extra.get("input_config")
-    expected = config[0] if isinstance(config, list) and config else "another type"
-    return f"input '{name}' takes {expected}, not {_shown(extra.get('received_value'))}", GraphRefused
-
-
-def _too_small(name: str, extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    limit = _limit(extra, "min")
-    return f"input '{name}' is {_shown(extra.get('received_value'))}, but must be at least {limit}", GraphRefused
-
-
-def _too_big(name: str, extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    limit = _limit(extra, "max")
-    return f"input '{name}' is {_shown(extra.get('received_value'))}, but must be at most {limit}", GraphRefused
-
-
-def _not_in_list(name: str, extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    value = extra.get("received_value")
-    if is_model(name, value):
+def _explain(name: str, extra: dict[str, Any], error: dict[str, Any]) -> tuple[str, type[ComfyError]]:
+    """Return the text and the exception class for one error of a node."""
+    kind, value = str(error.get("type")), extra.get("received_value")
+    if kind in _TEXTS:
+        return _TEXTS[kind].format(name=name, value=_shown(value), **_expectations(extra)), GraphRefused
+    if kind == "value_not_in_list" and is_model(name, value):
         return f"the model {_shown(value)} is not installed on the server (input '{name}')", NotInstalled
-    return f"{_shown(value)} is not a choice of input '{name}'", GraphRefused
+    if kind == "value_not_in_list":
+        return f"{_shown(value)} is not a choice of input '{name}'", GraphRefused
+    if kind == "custom_validation_failed":
+        return _explain_custom_validation(name, str(error.get("details") or ""))
+    if kind in ("exception_during_validation", "exception_during_inner_validation"):
+        return _explain_exception(extra, error), GraphRefused
+    return _message_and_details(error), GraphRefused
 
 
-def _custom(name: str, _extra: dict[str, Any], error: dict[str, Any]) -> Explained:
-    details = str(error.get("details") or "")
+_TEXTS = {
+    "required_input_missing": "input '{name}' is not connected",
+    "bad_linked_input": "the link of input '{name}' is not a node and an output number",
+    "return_type_mismatch": "input '{name}' takes {link_type}, but is connected to {received_type}",
+    "invalid_input_type": "input '{name}' takes {value_type}, not {value}",
+    "value_smaller_than_min": "input '{name}' is {value}, but must be at least {min}",
+    "value_bigger_than_max": "input '{name}' is {value}, but must be at most {max}",
+    "dependency_cycle": "its links form a cycle",
+}
+
+
+def _expectations(extra: dict[str, Any]) -> dict[str, object]:
+    """Return what an input accepts, and the type it is connected to."""
+    config = extra.get("input_config")
+    spec = config if isinstance(config, list) else []
+    options = spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}
+    return {
+        "link_type": spec[0] if spec and isinstance(spec[0], str) else "something else",
+        "value_type": spec[0] if spec else "another type",
+        "received_type": extra.get("received_type"),
+        "min": options.get("min", "the limit"),
+        "max": options.get("max", "the limit"),
+    }
+
+
+def _explain_custom_validation(name: str, details: str) -> tuple[str, type[ComfyError]]:
     _, invalid, file = details.partition("Invalid ")
     if invalid and " file: " in file:
         return f"the file '{file.partition(' file: ')[2]}' is not on the server (input '{name}')", InputMissing
     return user_sentence(details or f"input '{name}' is not valid"), GraphRefused
 
 
-def _broken(_name: str, extra: dict[str, Any], error: dict[str, Any]) -> Explained:
-    exception = str(extra.get("exception_type") or "")
+def _explain_exception(extra: dict[str, Any], error: dict[str, Any]) -> str:
+    exception = extra.get("exception_type")
     if exception == "KeyError":
-        return "an input is linked to a node that is not in the graph", GraphRefused
+        return "an input is linked to a node that is not in the graph"
     if exception == "IndexError":
-        return "an input is linked to an output that its node does not have", GraphRefused
-    return (
-        f"could not be checked: {user_sentence(str(extra.get('exception_message') or error.get('details')))}",
-        GraphRefused,
-    )
+        return "an input is linked to an output that its node does not have"
+    return f"could not be checked: {user_sentence(str(extra.get('exception_message') or error.get('details')))}"
 
 
-def _cycle(_name: str, _extra: dict[str, Any], _error: dict[str, Any]) -> Explained:
-    return "its links form a cycle", GraphRefused
-
-
-def _anything_else(_name: str, _extra: dict[str, Any], error: dict[str, Any]) -> Explained:
-    return user_sentence(": ".join(str(error[key]) for key in ("message", "details") if error.get(key))), GraphRefused
-
-
-_EXPLAINED: dict[str, Callable[[str, dict[str, Any], dict[str, Any]], Explained]] = {
-    "required_input_missing": _not_connected,
-    "bad_linked_input": _bad_link,
-    "return_type_mismatch": _wrong_link,
-    "invalid_input_type": _wrong_type,
-    "value_smaller_than_min": _too_small,
-    "value_bigger_than_max": _too_big,
-    "value_not_in_list": _not_in_list,
-    "custom_validation_failed": _custom,
-    "exception_during_validation": _broken,
-    "exception_during_inner_validation": _broken,
-    "dependency_cycle": _cycle,
-}
+def _message_and_details(error: dict[str, Any]) -> str:
+    return user_sentence(": ".join(str(error[key]) for key in ("message", "details") if error.get(key)))
 
 
 def _extra(error: dict[str, Any]) -> dict[str, Any]:
     extra = error.get("extra_info")
     return extra if isinstance(extra, dict) else {}
-
-
-def _limit(extra: dict[str, Any], key: str) -> object:
-    config = extra.get("input_config")
-    options = config[1] if isinstance(config, list) and len(config) > 1 and isinstance(config[1], dict) else {}
-    return options.get(key, "the limit")
 
 
 def _shown(value: object) -> str:

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
-from comfyrelay.comfyui.graphs.graph import Graph, is_link
+from comfyrelay.comfyui.graphs.graph import Graph, is_link, texts_in
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
-from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
+from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload, options_of
 
 # All our uploads go into one folder, so that they are easy to find and clean up.
 UPLOAD_FOLDER = "comfyrelay"
@@ -34,9 +34,10 @@ _WEB = re.compile(r"https?://\S+$", re.IGNORECASE)
 _OUR_FOLDER = re.compile(rf"(?:^|[/\\]){UPLOAD_FOLDER}(?:[/\\]|$)", re.IGNORECASE)
 # Linux allows no longer path; base64 image data may start with a slash.
 LONGEST_PATH = 4096
-# Report at most this number of problems: a graph can have a hundred thousand.
+# Number of problems to report: a graph can have a hundred thousand.
 MAX_PROBLEMS = 10
-# How the most common video node pack marks a text that is a path.
+MAKE_PROPERTY = "Make it a property, so that the file is uploaded for the job."
+# The most common video node pack marks texts that are paths with this option.
 PATH_MARK = "vhs_path_extensions"
 
 
@@ -64,16 +65,10 @@ def _foreign_files(graph: Graph, *, own: Collection[str], object_info: Mapping[s
     for node_id, node in graph.items():
         for field, value in _inputs(node_id, node, object_info):
             if field.is_file and is_link(value):
-                yield (
-                    f"{field.where} is linked, so it may name any file. Make it a property, so that the file is "
-                    "uploaded for the job."
-                )
+                yield f"{field.where} is linked, so it may name any file. {MAKE_PROPERTY}"
             for text in texts_in(value):
                 if text not in files and (why := _why_foreign(field, text, pattern)) is not None:
-                    yield (
-                        f"{field.where} names {shown(text)}, {why}. Make it a property, so that the file is uploaded "
-                        "for the job."
-                    )
+                    yield f"{field.where} names {quoted(text)}, {why}. {MAKE_PROPERTY}"
 
 
 def node_place(class_type: str, node_id: str) -> str:
@@ -84,7 +79,7 @@ def input_place(class_type: str, node_id: str, name: str) -> str:
     return f"{node_place(class_type, node_id)}: input '{_short(name)}'"
 
 
-def shown(text: str) -> str:
+def quoted(text: str) -> str:
     return f"'{_short(text)}'"
 
 
@@ -105,11 +100,11 @@ def _inputs(node_id: str, node: dict[str, Any], object_info: Mapping[str, Any]) 
         )
 
 
-def _why_foreign(each: _Input, text: str, own: re.Pattern[str] | None) -> str | None:
-    if each.is_file:
+def _why_foreign(field: _Input, text: str, own: re.Pattern[str] | None) -> str | None:
+    if field.is_file:
         return "which is not a file of this job"
     around = own.sub(_OWN, text) if own is not None else text
-    if each.has_choices and _is_media(around.rstrip()):
+    if field.has_choices and _is_media(around.rstrip()):
         return "which is not a file of this job"
     # Some nodes take one path per line.
     return next(filter(None, map(_why_path, around.splitlines())), None)
@@ -135,25 +130,13 @@ def _why_path(line: str) -> str | None:
 
 
 def _is_media(text: str) -> bool:
-    """Whether it ends with a media suffix and is not just a suffix, which savers offer as a choice."""
+    """Whether a text ends with a media suffix and is not just a suffix, which savers offer as a choice."""
     return text.lower().endswith(MEDIA_SUFFIXES) and text.lower() not in MEDIA_SUFFIXES
 
 
-def texts_in(value: Any) -> Iterator[str]:
-    """Yield every text in an input's value, at any depth. A link has none."""
-    pending = [] if is_link(value) else [value]
-    while pending:
-        each = pending.pop()
-        if isinstance(each, str):
-            yield each
-        elif isinstance(each, dict):
-            pending.extend(each.values())
-        elif isinstance(each, list):
-            pending.extend(each)
-
-
 def is_path(spec: list[Any]) -> bool:
-    return len(spec) > 1 and isinstance(spec[1], dict) and PATH_MARK in spec[1]
+    """Whether a text input is a path, according to its definition."""
+    return PATH_MARK in options_of(spec)
 
 
 def _short(text: str) -> str:

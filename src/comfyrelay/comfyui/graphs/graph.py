@@ -10,11 +10,11 @@ from typing import Any, TypeGuard
 
 from comfyrelay.errors import GraphError
 
-# Node id -> {"class_type": …, "inputs": {…}, "_meta": {…}}
+# Nodes by id: {"class_type": …, "inputs": {…}, "_meta": {…}}.
 Graph = dict[str, Any]
 
-# A graph of a thousand nodes has about one megabyte.
-MAX_BYTES = 16 * 1024 * 1024
+# A graph of a thousand nodes has about 1 MB.
+MAX_BYTES = 16 * 1024**2
 
 
 def load_graph(source: str | bytes | Path) -> Graph:
@@ -25,7 +25,11 @@ def load_graph(source: str | bytes | Path) -> Graph:
 def read_json(source: str | bytes | Path) -> Any:
     """Parse JSON from a text or a file. Raises `GraphError` if it is invalid."""
     if isinstance(source, Path):
-        source = _read(source)
+        try:
+            with source.open("rb") as file:
+                source = file.read(MAX_BYTES + 1)
+        except OSError as error:
+            raise GraphError(f"The graph cannot be read from {source}: {error.strerror}.") from None
     if len(source) > MAX_BYTES:
         raise GraphError(f"The workflow is larger than {MAX_BYTES // 2**20} MB.")
     return _parse(source)
@@ -42,7 +46,7 @@ def check_graph(value: object) -> Graph:
         )
     if not value:
         raise GraphError("The graph has no nodes.")
-    if not any(isinstance(each, dict) and ("class_type" in each or "inputs" in each) for each in value.values()):
+    if not any(isinstance(node, dict) and ("class_type" in node or "inputs" in node) for node in value.values()):
         raise GraphError("This is not a ComfyUI workflow: it contains no node.")
     for node_id, node in value.items():
         _check_node(node_id, node)
@@ -50,7 +54,7 @@ def check_graph(value: object) -> Graph:
 
 
 def nodes_in_cycle(graph: Graph) -> list[str]:
-    """Return the nodes that can never run: those in a cycle of links, and nodes that depend on one."""
+    """Return the nodes that can never run: nodes in a cycle of links, and nodes that depend on one."""
     sources = {
         node_id: {value[0] for value in node["inputs"].values() if is_link(value) and value[0] in graph}
         for node_id, node in graph.items()
@@ -117,14 +121,6 @@ def placeholders_in(graph: Graph, names: Iterable[str]) -> set[str]:
     return found
 
 
-def _read(path: Path) -> bytes:
-    try:
-        with path.open("rb") as file:
-            return file.read(MAX_BYTES + 1)
-    except OSError as error:
-        raise GraphError(f"The graph cannot be read from {path}: {error.strerror}.") from None
-
-
 def _parse(text: str | bytes) -> Any:
     try:
         # utf-8-sig: some Windows editors write a byte order mark.
@@ -159,7 +155,7 @@ def _check_node(node_id: str, node: object) -> None:
 
 @lru_cache(maxsize=256)
 def _pattern(names: frozenset[str]) -> re.Pattern[str] | None:
-    # the longest first, because the first alternative that matches wins: "{img2}" must not be read as "{img"
+    # The first alternative that matches wins, so the longest name is first: "{img2}" must not be read as "{img".
     ordered = sorted((name for name in names if name), key=len, reverse=True)
     return re.compile("|".join(map(re.escape, ordered))) if ordered else None
 
@@ -175,32 +171,38 @@ def _fill_node(node: dict[str, Any], fill: Callable[[str], object]) -> dict[str,
     inputs = {
         name: list(value) if is_link(value) else _fill_texts(value, fill) for name, value in node["inputs"].items()
     }
-    return {key: inputs if key == "inputs" else _copied(part) for key, part in node.items()}
-
-
-def _copied(part: Any) -> Any:
-    # Faster than deepcopy, which checks every text.
-    return part if isinstance(part, str) else deepcopy(part)
+    # Texts are not copied, because deepcopy is slow.
+    return {
+        key: inputs if key == "inputs" else part if isinstance(part, str) else deepcopy(part)
+        for key, part in node.items()
+    }
 
 
 def _fill_texts(value: Any, fill: Callable[[str], object]) -> Any:
     if isinstance(value, str):
         return fill(value)
     if isinstance(value, dict):
-        return {key: _fill_texts(each, fill) for key, each in value.items()}
+        return {key: _fill_texts(part, fill) for key, part in value.items()}
     if isinstance(value, list):
-        return [_fill_texts(each, fill) for each in value]
+        return [_fill_texts(part, fill) for part in value]
     return value
 
 
 def input_texts(graph: Graph) -> Iterator[str]:
-    inputs = (value for node in graph.values() for value in node["inputs"].values())
-    pending = [value for value in inputs if not is_link(value)]
+    """Yield every text in the inputs of a graph."""
+    for node in graph.values():
+        for value in node["inputs"].values():
+            yield from texts_in(value)
+
+
+def texts_in(value: Any) -> Iterator[str]:
+    """Yield every text in an input's value, at any depth. A link has none."""
+    pending = [] if is_link(value) else [value]
     while pending:
-        value = pending.pop()
-        if isinstance(value, str):
-            yield value
-        elif isinstance(value, dict):
-            pending.extend(value.values())
-        elif isinstance(value, list):
-            pending.extend(value)
+        part = pending.pop()
+        if isinstance(part, str):
+            yield part
+        elif isinstance(part, dict):
+            pending.extend(part.values())
+        elif isinstance(part, list):
+            pending.extend(part)

@@ -11,10 +11,8 @@ MODEL_SUFFIXES = (
     *(".safetensors", ".sft", ".ckpt", ".pt", ".pt2", ".pth", ".bin", ".gguf", ".ggml", ".onnx"),
     *(".engine", ".trt", ".pkl", ".pickle", ".npz", ".torchscript", ".tflite", ".task", ".nemo"),
 )
-
-
 _name = itemgetter(0)
-# Created once: json.dumps with separators creates an encoder per call.
+# One encoder for all calls: json.dumps with separators creates an encoder per call.
 _encode = json.JSONEncoder(separators=(",", ":"), check_circular=False).encode
 
 
@@ -51,5 +49,5 @@ def _models(value: Any) -> Any:
     if isinstance(value, dict):
         return [[name, named] for name in sorted(value) if (named := _models(value[name])) is not None] or None
     if isinstance(value, list):
-        return [named for each in value if (named := _models(each)) is not None] or None
+        return [named for part in value if (named := _models(part)) is not None] or None
     return None

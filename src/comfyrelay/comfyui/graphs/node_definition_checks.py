@@ -16,30 +16,32 @@ MAX_NAME_LENGTH = 200
 _LARGEST_NUMBER = 2**64 - 1
 # Approximate memory of a value in addition to its text.
 _VALUE_BYTES = 64
-
-
 # Marks an invalid value, because `None` is a valid one.
 _DROPPED = object()
 
 
 def in_shape(definitions: Mapping[str, Any]) -> dict[str, Any]:
     """Return the valid parts of each class, in the original order."""
-    return {name: _class(each) for name, each in definitions.items() if _is_name(name) and isinstance(each, dict)}
+    return {
+        name: _class(definition)
+        for name, definition in definitions.items()
+        if _is_name(name) and isinstance(definition, dict)
+    }
 
 
 def weight(value: object) -> int:
     """Return the approximate memory of a value in bytes."""
     total, pending = 0, [value]
     while pending:
-        each = pending.pop()
+        part = pending.pop()
         total += _VALUE_BYTES
-        if isinstance(each, str):
-            total += len(each)
-        elif isinstance(each, dict):
-            total += sum(map(len, each)) + _VALUE_BYTES * len(each)
-            pending.extend(each.values())
-        elif isinstance(each, list):
-            pending.extend(each)
+        if isinstance(part, str):
+            total += len(part)
+        elif isinstance(part, dict):
+            total += sum(map(len, part)) + _VALUE_BYTES * len(part)
+            pending.extend(part.values())
+        elif isinstance(part, list):
+            pending.extend(part)
     return total
 
 
@@ -57,8 +59,8 @@ def _class(definition: Mapping[str, Any]) -> dict[str, Any]:
         found["output"] = [_output(output) for output in outputs]
     if isinstance(is_output := definition.get("output_node"), bool):
         found["output_node"] = is_output
-    if _is_name(shown := definition.get("display_name")):
-        found["display_name"] = shown
+    if _is_name(name := definition.get("display_name")):
+        found["display_name"] = name
     return found
 
 
@@ -87,7 +89,9 @@ def _spec(spec: object, depth: int) -> Any:
     if not isinstance(spec, list) or not spec or not isinstance(spec[0], str | list):
         return _DROPPED
     kind = _value(spec[0], depth)
-    return _DROPPED if kind is _DROPPED else [kind, *(_options(each, depth) for each in spec[1:2] if _is_object(each))]
+    if kind is _DROPPED:
+        return _DROPPED
+    return [kind, *(_options(options, depth) for options in spec[1:2] if isinstance(options, dict))]
 
 
 def _options(options: Mapping[str, Any], depth: int) -> dict[str, Any]:
@@ -99,10 +103,10 @@ def _options(options: Mapping[str, Any], depth: int) -> dict[str, Any]:
     if not isinstance(found.get("widgetType", ""), str | list):
         del found["widgetType"]
     _shape_inputs(found, "inputs", depth)
-    for each in found.get("options", ()):
+    for choice in found.get("options", ()):
         # A choice may have nested inputs.
-        if isinstance(each, dict):
-            _shape_inputs(each, "inputs", depth)
+        if isinstance(choice, dict):
+            _shape_inputs(choice, "inputs", depth)
     if isinstance(template := found.get("template"), dict):
         _shape_inputs(template, "input", depth)
     return found
@@ -122,7 +126,7 @@ def _value(value: object, depth: int) -> Any:
     if isinstance(value, list):
         if depth <= 0:
             return _DROPPED
-        return [each for given in value if (each := _value(given, depth - 1)) is not _DROPPED]
+        return [part for given in value if (part := _value(given, depth - 1)) is not _DROPPED]
     if isinstance(value, float):
         return value if math.isfinite(value) else _DROPPED
     return value if value is None or (isinstance(value, int) and abs(value) <= _LARGEST_NUMBER) else _DROPPED
@@ -130,14 +134,10 @@ def _value(value: object, depth: int) -> Any:
 
 def _members(value: Mapping[str, Any], depth: int) -> dict[str, Any]:
     return {
-        name: each
+        name: part
         for name, given in value.items()
-        if is_storable(name) and (each := _value(given, depth)) is not _DROPPED
+        if is_storable(name) and (part := _value(given, depth)) is not _DROPPED
     }
-
-
-def _is_object(value: object) -> bool:
-    return isinstance(value, dict)
 
 
 def _is_name(value: object) -> bool:

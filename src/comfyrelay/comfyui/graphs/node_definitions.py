@@ -63,7 +63,7 @@ def unpack(data: bytes, *, sha256: str) -> dict[str, Any]:
         found = json.loads(text)
     except (ValueError, RecursionError):
         found = None
-    if not isinstance(found, dict) or not all(isinstance(each, dict) for each in found.values()):
+    if not isinstance(found, dict) or not all(isinstance(definition, dict) for definition in found.values()):
         raise InvalidInput("These are not node definitions: send ComfyUI's response of /object_info.")
     return in_shape(found)
 
@@ -80,18 +80,12 @@ class Merging:
 
     def add(self, definitions: Mapping[str, Any]) -> None:
         for name, definition in definitions.items():
-            known = self.merged.get(name)
-            more = _more_choices(known, definition) if name in self.merged else {}
-            size = weight(definition if name not in self.merged else more)
-            if size > self._room:
-                continue
-            if name not in self.merged:
-                self.merged[name] = definition
-            elif more:
-                self.merged[name] = _with_choices(known, more)
-            else:
-                continue
-            self._room -= size
+            is_new = name not in self.merged
+            more = {} if is_new else _more_choices(self.merged[name], definition)
+            size = weight(definition if is_new else more)
+            if size <= self._room and (is_new or more):
+                self.merged[name] = definition if is_new else _with_choices(self.merged[name], more)
+                self._room -= size
 
 
 def merge(newest_first: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
@@ -121,7 +115,7 @@ def _more_choices(first: Any, other: Any) -> dict[str, list[Any]]:
 def _not_in(choices: Sequence[Any], added: Sequence[Any]) -> Iterator[Any]:
     # Newer nodes have objects as choices, which are not hashable.
     known = {json.dumps(choice, sort_keys=True) for choice in choices}
-    return (each for each in added if json.dumps(each, sort_keys=True) not in known)
+    return (choice for choice in added if json.dumps(choice, sort_keys=True) not in known)
 
 
 def _with_choices(definition: Any, choices: Mapping[str, Sequence[Any]]) -> dict[str, Any]:

@@ -60,7 +60,12 @@ def output_nodes(graph: Graph, object_info: Mapping[str, Any] | None = None) -> 
     Without `object_info` this is a guess: savers, previews, and other nodes without successors.
     """
     if object_info is not None:
-        return [node_id for node_id, node in graph.items() if _is_output(object_info.get(node["class_type"]))]
+        definitions = {node_id: object_info.get(node["class_type"]) for node_id, node in graph.items()}
+        return [
+            node_id
+            for node_id, definition in definitions.items()
+            if isinstance(definition, dict) and definition.get("output_node") is True
+        ]
     linked = {value[0] for node in graph.values() for value in node["inputs"].values() if is_link(value)}
     return [
         node_id
@@ -76,14 +81,14 @@ def models_in(graph: Graph) -> list[NamedFile]:
 
 def files_in(graph: Graph) -> list[NamedFile]:
     """Return the images, videos and other media that a graph names."""
-    return [literal for literal in _literals(graph) if _plain_name(literal.name).lower().endswith(MEDIA_SUFFIXES)]
+    return [literal for literal in _literals(graph) if _without_mark(literal.name).lower().endswith(MEDIA_SUFFIXES)]
 
 
 def with_prefix(graph: Graph, folder: str) -> Graph:
-    """Return the graph with each saver writing into `folder`, with unchanged file names.
+    """Return the graph with each output node saving into `folder`, with unchanged file names.
 
-    ComfyUI does not run a saver again if its inputs are unchanged: it returns the old file, which may be deleted. A new
-    folder for each run makes it write.
+    ComfyUI does not run an output node again if its inputs are unchanged: it returns the old file, which may be
+    deleted. With a new folder for each run, the node runs and saves.
     """
     return {node_id: _prefixed(node, folder) for node_id, node in graph.items()}
 
@@ -97,11 +102,7 @@ def _prefixed(node: dict[str, Any], folder: str) -> dict[str, Any]:
     return {**node, "inputs": {**node["inputs"], "filename_prefix": f"{folder}/{'out' if name == '..' else name}"}}
 
 
-def _is_output(definition: object) -> bool:
-    return isinstance(definition, dict) and definition.get("output_node") is True
-
-
-def _plain_name(name: str) -> str:
+def _without_mark(name: str) -> str:
     for mark in FOLDER_MARKS:
         name = name.removesuffix(mark)
     return name

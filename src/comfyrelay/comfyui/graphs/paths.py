@@ -11,13 +11,13 @@ from itertools import pairwise
 from typing import Any
 
 from comfyrelay.comfyui.graphs.explain import MODEL_INPUTS
-from comfyrelay.comfyui.graphs.foreign_files import LONGEST_PATH, input_place, is_path, shown, texts_in
-from comfyrelay.comfyui.graphs.graph import Graph, is_link
+from comfyrelay.comfyui.graphs.foreign_files import LONGEST_PATH, MAKE_PROPERTY, input_place, is_path, quoted
+from comfyrelay.comfyui.graphs.graph import Graph, is_link, texts_in
 from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfyui.graphs.nodes import MEDIA_SUFFIXES
 from comfyrelay.comfyui.graphs.preflight import choices_of, inner_specs, input_specs, is_upload, specs_for
 
-# Each run puts its own folder in front of it.
+# Each run puts its own folder in front of this input.
 PREFIX = "filename_prefix"
 # Common loaders, for nodes without a known definition.
 _LOADERS = {
@@ -73,7 +73,6 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 # The end of a name is significant; no node has a longer input name.
 _LONGEST_NAME = 200
 _USE_PLACEHOLDER = "Use the placeholder of a file of the job."
-_OWN_FILE = "Make it a property, so that the file is uploaded for the job."
 
 
 def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]) -> Iterator[str]:
@@ -88,9 +87,9 @@ def path_problems(graph: Graph, *, own: Set[str], object_info: Mapping[str, Any]
         for name, value in node["inputs"].items():
             if isinstance(value, str) and value in own:
                 continue
-            # If several specs may define it, each must allow it.
-            judges: list[list[Any] | None] = [*specs_for(specs, name)] or [None]
-            for spec in judges:
+            # If several specs may define the input, each must allow it.
+            candidates: list[list[Any] | None] = [*specs_for(specs, name)] or [None]
+            for spec in candidates:
                 why = _why_not(class_type, name, value, spec, is_known=definition is not None)
                 if why is not None:
                     yield f"{input_place(class_type, node_id, name)} {why}"
@@ -105,17 +104,18 @@ def _why_not(class_type: str, name: str, value: Any, spec: list[Any] | None, *, 
     text = next(texts_in(value), None)
     if text is None:
         return None
-    if not isinstance(value, str) and _brings_files(class_type, spec):
+    if not isinstance(value, str) and _has_file_inputs(class_type, spec):
         # A node accepts an object in place of a choice, with all its nested inputs.
         return "may name any file. Set each of its inputs separately."
     is_file = _names_file(class_type, name, spec, is_known=is_known)
-    if not is_file or (isinstance(value, str) and _is_harmless(name if spec is None else _last(name), value, spec)):
+    base_name = name if spec is None else _base_name(name)
+    if not is_file or (isinstance(value, str) and _is_harmless(base_name, value, spec)):
         return None
-    return f"names {shown(text)}, which is not a file of this job. {_OWN_FILE}"
+    return f"names {quoted(text)}, which is not a file of this job. {MAKE_PROPERTY}"
 
 
 def _why_not_linked(class_type: str, name: str, spec: list[Any] | None, *, is_known: bool) -> str | None:
-    is_file = _names_file(class_type, name, spec, is_known=is_known) or _brings_files(class_type, spec)
+    is_file = _names_file(class_type, name, spec, is_known=is_known) or _has_file_inputs(class_type, spec)
     if is_file and (spec is not None or name not in _TYPED_LINKS):
         return f"is linked, so it may name any file. {_USE_PLACEHOLDER}"
     if name in MODEL_INPUTS or (spec is not None and _has_models(spec)):
@@ -128,30 +128,30 @@ def _names_file(class_type: str, name: str, spec: list[Any] | None, *, is_known:
         return (not is_known and (class_type, name) in _LOADERS) or _is_path_name(name)
     if is_upload(spec) or is_path(spec):
         return True
-    types = {each.strip() for each in str(spec[0]).split(",")}
+    types = {type_.strip() for type_ in str(spec[0]).split(",")}
     # A link of these types carries loaded data, not a name.
     if choices_of(spec) is None and all(type_ in _NO_NAMES or type_.startswith(_LOADED_3D) for type_ in types):
         return False
-    return _is_path_name(_last(name)) or ("STRING" in types and _last(name) in _MEDIA)
+    return _is_path_name(_base_name(name)) or ("STRING" in types and _base_name(name) in _MEDIA)
 
 
-def _brings_files(class_type: str, spec: list[Any] | None) -> bool:
+def _has_file_inputs(class_type: str, spec: list[Any] | None) -> bool:
     pending = inner_specs(spec) if spec is not None else []
     while pending:
-        name, each = pending.pop()
-        if _names_file(class_type, name, each, is_known=True):
+        name, inner = pending.pop()
+        if _names_file(class_type, name, inner, is_known=True):
             return True
-        pending.extend(inner_specs(each))
+        pending.extend(inner_specs(inner))
     return False
 
 
-def _last(name: str) -> str:
+def _base_name(name: str) -> str:
     """Return the name in the definition: `image0` for `images.image0`."""
     return name.rpartition(".")[2].rstrip("0123456789_")
 
 
 def _words(name: str) -> list[str]:
-    return [each.lower() for each in _WORD.findall(name[-_LONGEST_NAME:])]
+    return [word.lower() for word in _WORD.findall(name[-_LONGEST_NAME:])]
 
 
 def _is_path_name(name: str) -> bool:
@@ -169,19 +169,17 @@ def _is_harmless(name: str, text: str, spec: list[Any] | None) -> bool:
         return False
     words = {*_words(name)}
     if not text:
-        # A name without a subfolder or address; as a file it would be the folder itself.
+        # An empty text means no subfolder or address; as a file it would name the folder itself.
         return spec is not None or bool(words & (_FOLDERS | _ADDRESSES))
     is_image = name in _MEDIA and len(text) > LONGEST_PATH
     if is_image or text.lower().endswith(MODEL_SUFFIXES):
         return is_image or (words.isdisjoint(_MEDIA) and _SERVER_FOLDER.match(text) is None)
     if text.lower().endswith(MEDIA_SUFFIXES) or words & _FOLDERS:
         return False
-    # A font or colour table that comes with the node, according to its definition.
-    return _is_plain_file(text) if spec is None else text in (choices_of(spec) or ())
-
-
-def _is_plain_file(text: str) -> bool:
-    return re.fullmatch(r"[\w -]{1,100}\.[A-Za-z0-9]{1,10}", text) is not None
+    if spec is None:
+        return re.fullmatch(r"[\w -]{1,100}\.[A-Za-z0-9]{1,10}", text) is not None
+    # A font or colour table that comes with the node is one of its choices.
+    return text in (choices_of(spec) or ())
 
 
 def _has_models(spec: list[Any]) -> bool:

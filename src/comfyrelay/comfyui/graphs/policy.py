@@ -15,12 +15,14 @@ from comfyrelay.errors import GraphNotAllowed
 
 Mode = Literal["deny", "allow", "off"]
 _LONGEST_CLASS = 200
-_ASK = "Remove the node, or ask an administrator to create an effect from the graph."
+_ASK_ADMINISTRATOR = "Remove the node, or ask an administrator to create an effect from the graph."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphPolicy:
-    """`deny`: all classes except known dangerous ones. `allow`: only listed classes. `off`: all classes.
+    """Which nodes and files tenants' graphs may use.
+
+    The mode `deny` allows all classes except known dangerous ones, `allow` only listed classes, and `off` all classes.
 
     If several users share a machine (`is_shared`), files of other jobs are forbidden in every mode. `denied` and
     `allowed` are class names with `*` as a wildcard. A denied name is denied in both modes; an allowed name is allowed
@@ -76,7 +78,7 @@ class GraphPolicy:
             if class_type not in known:
                 known[class_type] = self.why_not(class_type)
             if (why := known[class_type]) is not None:
-                yield f"{node_place(class_type, node_id)} is not allowed in your graphs: {why}. {_ASK}"
+                yield f"{node_place(class_type, node_id)} is not allowed in your graphs: {why}. {_ASK_ADMINISTRATOR}"
 
 
 def _matches(patterns: Sequence[str], class_type: str) -> bool:

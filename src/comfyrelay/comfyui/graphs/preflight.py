@@ -9,13 +9,15 @@ from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS, NamedFile, output_nodes
 from comfyrelay.errors import GraphRefused, NotInstalled
 
-# Inputs with these options name a file in the input folder. The node itself checks it; the list is incomplete.
+# Inputs with these options name a file in the input folder. Their choices do not list all files.
 _UPLOAD_MARKS = ("image_upload", "video_upload", "audio_upload", "file_upload", "upload")
 
 
 def graph_problems(graph: Graph, object_info: Mapping[str, Any]) -> list[GraphProblem]:
     """Check a graph against the definitions of the installed nodes."""
-    problems = [problem for node_id, node in graph.items() for problem in _of_node(node_id, node, graph, object_info)]
+    problems = [
+        problem for node_id, node in graph.items() for problem in _node_problems(node_id, node, graph, object_info)
+    ]
     if not problems and not output_nodes(graph, object_info):
         problems.append(GraphProblem(text="The graph has no output node: add one that saves or previews something."))
     return problems
@@ -35,17 +37,17 @@ def installed_models(object_info: Mapping[str, Any]) -> set[str]:
     """Return the model files that any node offers as a choice."""
     specs = [spec for definition in object_info.values() for _, spec in input_specs(definition)]
     choices = [choice for spec in specs for choice in choices_of(spec) or () if isinstance(choice, str)]
-    return {each for each in choices if each.lower().endswith(MODEL_SUFFIXES)}
+    return {choice for choice in choices if choice.lower().endswith(MODEL_SUFFIXES)}
 
 
 def file_query(name: str) -> dict[str, str]:
     """Return the parameters of `/view` for a file as graphs name it: `folder/a.png [output]`."""
-    mark = next((each for each in FOLDER_MARKS if name.endswith(each)), " [input]")
+    mark = next((mark for mark in FOLDER_MARKS if name.endswith(mark)), " [input]")
     folder, _, filename = name.removesuffix(mark).rpartition("/")
     return {"filename": filename, "subfolder": folder, "type": mark.strip(" []")}
 
 
-def _of_node(
+def _node_problems(
     node_id: str, node: dict[str, Any], graph: Graph, object_info: Mapping[str, Any]
 ) -> Iterable[GraphProblem]:
     class_type = node["class_type"]
@@ -61,12 +63,12 @@ def _of_node(
         if name not in node["inputs"] and not _grows(spec):
             yield GraphProblem(text=f"{where}: input '{name}' is not connected", node_id=node_id)
     for name, spec in input_specs(definition):
-        if (problem := _of_value(name, node["inputs"].get(name), spec, graph)) is not None:
+        if (problem := _value_problem(name, node["inputs"].get(name), spec, graph)) is not None:
             kind, text = problem
             yield GraphProblem(text=f"{where}: {text}", kind=kind, node_id=node_id)
 
 
-def _of_value(
+def _value_problem(
     name: str, value: object, spec: list[Any], graph: Graph
 ) -> tuple[type[GraphRefused | NotInstalled], str] | None:
     if is_link(value):
@@ -81,6 +83,7 @@ def _of_value(
 
 
 def input_specs(definition: object) -> list[tuple[str, list[Any]]]:
+    """Return the name and spec of each input of a node: required, then optional."""
     return _specs_in(definition.get("input") if isinstance(definition, dict) else None)
 
 
@@ -100,19 +103,20 @@ def inner_specs(spec: list[Any]) -> list[tuple[str, list[Any]]]:
 def _inner_specs(spec: list[Any], name: str) -> list[list[Any]]:
     outer, dot, inner = name.partition(".")
     # Repeated inputs are `image0`, `image1` and so on, so any name matches.
-    found = [each for known, each in _named_inside(spec) if known == outer] + [each for _, each in _any_inside(spec)]
+    found = [inside for known, inside in _named_inside(spec) if known == outer]
+    found += [inside for _, inside in _any_inside(spec)]
     return found if not dot else [deep for holder in found for deep in _inner_specs(holder, inner)]
 
 
 def _named_inside(spec: list[Any]) -> list[tuple[str, list[Any]]]:
-    options = spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}
+    options = options_of(spec)
     choices = options.get("options")
     parts = [options, *(choices if isinstance(choices, list) else ())]
     return [found for part in parts if isinstance(part, dict) for found in _specs_in(part.get("inputs"))]
 
 
 def _any_inside(spec: list[Any]) -> list[tuple[str, list[Any]]]:
-    template = spec[1].get("template") if len(spec) > 1 and isinstance(spec[1], dict) else None
+    template = options_of(spec).get("template")
     return _specs_in(template.get("input")) if isinstance(template, dict) else []
 
 
@@ -131,10 +135,13 @@ def choices_of(spec: list[Any]) -> list[Any] | None:
     """Return the choices of an input, in the old or the new format."""
     if isinstance(spec[0], list):
         return spec[0]
-    if spec[0] == "COMBO" and len(spec) > 1 and isinstance(spec[1], dict):
-        options = spec[1].get("options")
-        return options if isinstance(options, list) else None
-    return None
+    choices = options_of(spec).get("options") if spec[0] == "COMBO" else None
+    return choices if isinstance(choices, list) else None
+
+
+def options_of(spec: list[Any]) -> dict[str, Any]:
+    """Return the options of an input, which follow its type."""
+    return spec[1] if len(spec) > 1 and isinstance(spec[1], dict) else {}
 
 
 def _grows(spec: object) -> bool:
@@ -143,4 +150,6 @@ def _grows(spec: object) -> bool:
 
 
 def is_upload(spec: list[Any]) -> bool:
-    return len(spec) > 1 and isinstance(spec[1], dict) and any(spec[1].get(mark) for mark in _UPLOAD_MARKS)
+    """Whether an input names a file in the server's input folder."""
+    options = options_of(spec)
+    return any(options.get(mark) for mark in _UPLOAD_MARKS)

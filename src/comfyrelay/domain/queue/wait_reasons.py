@@ -94,8 +94,9 @@ def explain_wait(
 ) -> Waiting:
     """Return the first reason that applies, from the longest-lasting to the one that resolves without help.
 
-    `comfyui_unreachable` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is the memory
-    of the largest GPU on which the job ran out of memory. `is_worker_starting`: the worker in this process just started.
+    `comfyui_unreachable` says why each ComfyUI server is unavailable, if all of them are. `ran_out_bytes` is the size
+    of the largest GPU on which the job ran out of memory. With `is_worker_starting`, the worker in this process just
+    started.
     """
     if is_paused:
         return Waiting(reason=Reason.PAUSED, text="Paused. Resume the job to run it.")
