@@ -9,7 +9,7 @@ from comfyrelay.errors import Forbidden, Unauthorized
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.problems import problem_response
 from comfyrelay.web.app_files import is_page
-from comfyrelay.web.desk import SIGN_IN_PATH, closed_page, sign_in_page
+from comfyrelay.web.session_pages import SIGN_IN_PATH, closed_page, sign_in_page
 
 ADVICE = "This desk is its owner's alone: run `comfyrelay open` for the page, or send the owner's secret as a token."
 # Health checks, and the routes that create a session.

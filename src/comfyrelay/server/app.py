@@ -64,7 +64,7 @@ def create_app(
         app.include_router(files.router)
     for router in ROUTERS:
         app.include_router(router)
-    app.include_router(app_files.make_router(storage_origins=_storage_origins))
+    app.include_router(app_files.make_router(_storage_origins))
     return app
 
 
@@ -74,7 +74,7 @@ async def _storage_origins(request: Request) -> Sequence[str]:
 
 
 async def _not_found(request: Request, error: Exception) -> Response:
-    page = await app_files.nowhere(request, storage_origins=_storage_origins)
+    page = await app_files.not_found_page(request, _storage_origins)
     return page or await handle_http_exception(request, error)
 
 

@@ -1,1 +1,1 @@
-"""The built web app and the pages around it."""
+"""Serve the built web app, and the pages for browsers without a session."""

@@ -9,17 +9,17 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, Response
 from starlette.exceptions import HTTPException
 
-from comfyrelay.web.desk import BARE_HEADERS
+from comfyrelay.web.session_pages import BARE_HEADERS
 
 APP = Path(__file__).parent / "app"
 NOT_BUILT = Path(__file__).parent / "static" / "not-built.html"
-# Addresses that users open. All serve the same app; some have a page with preload hints.
+# Addresses that users open → HTML page. All pages load the same app; some have preload hints.
 PAGES = {
     **{"": "queue", "create": "create", "queue": "queue", "gallery": "gallery", "jobs": "job", "kit": "index"},
     **dict.fromkeys(("studio", "wallet", "console", "sign-in", "sign-up", "reset", "setup"), "index"),
 }
-# API clients get errors, not pages.
-OF_PROGRAMS = ("/api/", "/files/", "/assets/")
+# Requests to these paths get errors, not pages.
+API_PREFIXES = ("/api/", "/files/", "/assets/")
 TYPES = {
     ".css": "text/css",
     ".js": "text/javascript",
@@ -32,19 +32,15 @@ NONCE = "__NONCE__"
 THEME_COOKIE = "comfyrelay_theme"
 THEMES = ("dark", "light")
 # Files in `assets` have their content hash in their name.
-FOR_EVER = "public, max-age=31536000, immutable"
-# Revalidated each time, so that versions are never mixed.
-AGAIN = "no-cache"
+CACHE_FOREVER = "public, max-age=31536000, immutable"
+# Browsers revalidate other files each time, so that versions are never mixed.
+REVALIDATE = "no-cache"
 # Returns the origins, in addition to this server, that job files come from.
 Origins = Callable[[Request], Awaitable[Sequence[str]]]
 
 
-async def _only_ours(_request: Request) -> Sequence[str]:
-    return ()
-
-
-class _Answer(TypedDict):
-    """Parts of a response, not shared between requests."""
+class _ResponseParts(TypedDict):
+    """The arguments of a response, which cannot be shared between requests itself."""
 
     content: bytes
     media_type: str
@@ -56,25 +52,24 @@ def is_page(path: str) -> bool:
     return _area(path) in PAGES
 
 
-def make_router(*, app: Path = APP, storage_origins: Origins = _only_ours) -> APIRouter:
-    """The routes of the app. Job files may come from these origins, too."""
+def make_router(storage_origins: Origins) -> APIRouter:
+    """Return the routes of the app."""
     router = APIRouter(include_in_schema=False)
-
-    # hashed files are read once; together about a megabyte
-    kept: dict[tuple[str, bool], _Answer] = {}
+    # Hashed files are read once. Together they have about a megabyte.
+    cached: dict[tuple[str, bool], _ResponseParts] = {}
 
     async def page(request: Request) -> Response:
         name = PAGES[_area(request.url.path)]
-        return _page(app, name, request, await storage_origins(request))
+        return _page(name, request, await storage_origins(request))
 
     async def asset(name: str, request: Request) -> Response:
-        key = name, "gzip" in request.headers.get("Accept-Encoding", "")
-        if key not in kept:
-            kept[key] = _file(app / "assets", name, FOR_EVER, may_be_smaller=key[1])
-        return Response(**kept[key])
+        accepts_gzip = "gzip" in request.headers.get("Accept-Encoding", "")
+        if (key := (name, accepts_gzip)) not in cached:
+            cached[key] = _file(APP / "assets", name, CACHE_FOREVER, accepts_gzip=accepts_gzip)
+        return Response(**cached[key])
 
     async def root_file(request: Request) -> Response:
-        return Response(**_file(app, request.url.path.strip("/"), AGAIN))
+        return Response(**_file(APP, request.url.path.strip("/"), REVALIDATE))
 
     for area in PAGES:
         for path in (f"/{area}", f"/{area}/{{rest:path}}") if area else ("/",):
@@ -85,37 +80,34 @@ def make_router(*, app: Path = APP, storage_origins: Origins = _only_ours) -> AP
     return router
 
 
-async def nowhere(request: Request, *, app: Path = APP, storage_origins: Origins = _only_ours) -> Response | None:
-    """The page for an unknown address: the app, which says so. `None` for programs."""
-    asks_for_a_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
-    if not asks_for_a_page or request.url.path.startswith(OF_PROGRAMS):
+async def not_found_page(request: Request, storage_origins: Origins) -> Response | None:
+    """Return the app for an unknown address, where it shows an error; `None` for a request that wants no page."""
+    wants_page = request.method == "GET" and "text/html" in request.headers.get("Accept", "")
+    if not wants_page or request.url.path.startswith(API_PREFIXES):
         return None
-    return _page(app, "index", request, await storage_origins(request), status_code=404)
+    return _page("index", request, await storage_origins(request), status_code=404)
 
 
-def _page(app: Path, name: str, request: Request, origins: Sequence[str], *, status_code: int = 200) -> Response:
-    found = _text(app / f"{name}.html")
-    if found is None:
-        return HTMLResponse(_text(NOT_BUILT), status_code=503, headers=BARE_HEADERS)
+def _page(name: str, request: Request, origins: Sequence[str], *, status_code: int = 200) -> Response:
+    path = APP / f"{name}.html"
+    if not path.is_file():
+        return HTMLResponse(NOT_BUILT.read_text("utf-8"), status_code=503, headers=BARE_HEADERS)
+    html = path.read_text("utf-8")
     nonce = token_urlsafe(16)
-    headers = {"Content-Security-Policy": policy(nonce, origins), "Cache-Control": AGAIN}
+    headers = {"Content-Security-Policy": policy(nonce, origins), "Cache-Control": REVALIDATE}
     theme = request.cookies.get(THEME_COOKIE)
     if theme in THEMES:
-        # set on the server, so that no other theme flashes and no script blocks the first paint
-        found = found.replace("<html", f'<html data-theme="{theme}"', 1)
-    return HTMLResponse(found.replace(NONCE, nonce), status_code=status_code, headers=headers)
+        # The server sets the theme, so that no other theme flashes and no script blocks the first paint.
+        html = html.replace("<html", f'<html data-theme="{theme}"', 1)
+    return HTMLResponse(html.replace(NONCE, nonce), status_code=status_code, headers=headers)
 
 
 def _area(path: str) -> str:
     return path.strip("/").split("/")[0]
 
 
-def _text(place: Path) -> str | None:
-    return place.read_text("utf-8") if place.is_file() else None
-
-
 def policy(nonce: str, storage_origins: Sequence[str] = ()) -> str:
-    """Content security policy: no inline code except styles with this response's nonce."""
+    """Return the content security policy. It forbids inline code, except styles with the nonce of this response."""
     files = " ".join(["'self'", "blob:", *storage_origins])
     return "; ".join(
         [
@@ -123,7 +115,7 @@ def policy(nonce: str, storage_origins: Sequence[str] = ()) -> str:
             "script-src 'self'",
             f"style-src 'self' 'nonce-{nonce}'",
             "font-src 'self'",
-            # blob: previews of chosen files before their upload
+            # The app shows files before their upload as `blob:` URLs.
             f"img-src {files}",
             f"media-src {files}",
             " ".join(["connect-src 'self'", *storage_origins]),
@@ -135,14 +127,15 @@ def policy(nonce: str, storage_origins: Sequence[str] = ()) -> str:
     )
 
 
-def _file(folder: Path, name: str, caching: str, *, may_be_smaller: bool = False) -> _Answer:
-    place = folder / name
-    # a flat folder, so a name with a path matches none of its files
-    if place.parent != folder or place.suffix not in TYPES or not place.is_file():
+def _file(folder: Path, name: str, caching: str, *, accepts_gzip: bool = False) -> _ResponseParts:
+    path = folder / name
+    # The folder is flat, so a name with a path matches none of its files.
+    if path.parent != folder or path.suffix not in TYPES or not path.is_file():
         raise HTTPException(404, "There is no such page.")
     headers = {"Cache-Control": caching, "Vary": "Accept-Encoding"}
-    # compressed at build time
-    smaller = place.with_name(f"{name}.gz")
-    if may_be_smaller and smaller.is_file():
-        place, headers["Content-Encoding"] = smaller, "gzip"
-    return _Answer(content=place.read_bytes(), media_type=TYPES[Path(name).suffix], headers=headers)
+    media_type = TYPES[path.suffix]
+    # The build compresses the files.
+    compressed = path.with_name(f"{name}.gz")
+    if accepts_gzip and compressed.is_file():
+        path, headers["Content-Encoding"] = compressed, "gzip"
+    return _ResponseParts(content=path.read_bytes(), media_type=media_type, headers=headers)

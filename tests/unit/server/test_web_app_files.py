@@ -5,12 +5,14 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 from runpy import run_path
+from unittest.mock import patch
 
 import httpx
 import pytest
 from fastapi import FastAPI, Request, Response
 
-from comfyrelay.web.app_files import PAGES, is_page, make_router, nowhere
+from comfyrelay.web import app_files
+from comfyrelay.web.app_files import PAGES, is_page, make_router, not_found_page
 from tests.support.paths import ROOT
 
 SERVER_PAGES = ("/studio/effects/clip", "/wallet", "/console/workers", "/sign-in", "/sign-up", "/reset/abc", "/setup")
@@ -32,9 +34,11 @@ async def asked(folder: Path, path: str, *origins: str, accepted: str = "gzip") 
     async def storage_origins(_request: Request) -> Sequence[str]:
         return origins
 
-    app.include_router(make_router(app=folder, storage_origins=storage_origins))
-    async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://desk") as http:
-        return await http.get(path, headers={"Accept-Encoding": accepted})
+    app.include_router(make_router(storage_origins))
+    transport = httpx.ASGITransport(app)
+    with patch.object(app_files, "APP", folder):
+        async with httpx.AsyncClient(transport=transport, base_url="http://desk") as http:
+            return await http.get(path, headers={"Accept-Encoding": accepted})
 
 
 @pytest.mark.parametrize(
@@ -88,11 +92,16 @@ async def test_nothing_else_is_served(built: Path, path: str) -> None:
     assert (await asked(built, path)).status_code == 404
 
 
-async def test_browser_gets_the_app_for_an_unknown_address(built: Path) -> None:
+async def test_browser_gets_the_app_for_an_unknown_address(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(app_files, "APP", built)
+
+    async def no_origins(_request: Request) -> Sequence[str]:
+        return ()
+
     async def answer_to(path: str, accept: str, method: str = "GET") -> Response | None:
         headers = [(b"accept", accept.encode())]
         scope = {"type": "http", "method": method, "path": path, "query_string": b"", "headers": headers}
-        return await nowhere(Request(scope), app=built)
+        return await not_found_page(Request(scope), no_origins)
 
     page = await answer_to("/nowhere", "text/html,*/*;q=0.8")
     assert page is not None

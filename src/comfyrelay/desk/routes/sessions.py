@@ -16,7 +16,7 @@ from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
 from comfyrelay.server.user.accounts import begin_session
-from comfyrelay.web.desk import SIGN_IN_PATH, closed_page, opened_page, sign_in_page
+from comfyrelay.web.session_pages import SIGN_IN_PATH, closed_page, opened_page, sign_in_page
 
 router = APIRouter(route_class=BodyRoute)
 WRONG = "That is not the password."

@@ -1,4 +1,4 @@
-"""Pages of a desk that need no session; each is a single file."""
+"""Pages of a desk for browsers without a session. Each page is a single file."""
 
 from collections.abc import Mapping
 from html import escape
@@ -7,7 +7,7 @@ from pathlib import Path
 from fastapi.responses import HTMLResponse, Response
 
 FILES = Path(__file__).parent / "static"
-# For pages without a session: nothing is loaded or cached.
+# These pages load nothing and are not cached.
 BARE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; "
     "frame-ancestors 'none'",
@@ -16,7 +16,7 @@ BARE_HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
 }
-# Forms post to this server only; without a referrer, browsers would not send the origin.
+# Forms post to this server only. Without a referrer, browsers would not send the origin.
 FORM_HEADERS = {
     **BARE_HEADERS,
     "Content-Security-Policy": BARE_HEADERS["Content-Security-Policy"].replace(
@@ -28,16 +28,16 @@ SIGN_IN_PATH = "/sign-in"
 
 
 def closed_page() -> Response:
-    """Explain how to get a session."""
+    """Return the page that explains how to get a session."""
     return HTMLResponse((FILES / "closed.html").read_text("utf-8"), status_code=401, headers=BARE_HEADERS)
 
 
 def sign_in_page(problem: str = "", *, status_code: int = 401, headers: Mapping[str, str] | None = None) -> Response:
-    """Ask for the password."""
+    """Return the page that asks for the password."""
     page = (FILES / "sign-in.html").read_text("utf-8").replace("<!-- problem -->", escape(problem))
     return HTMLResponse(page, status_code=status_code, headers={**FORM_HEADERS, **(headers or {})})
 
 
 def opened_page() -> Response:
-    """Redirect to the app."""
+    """Return the page that redirects to the app."""
     return HTMLResponse((FILES / "opened.html").read_text("utf-8"), headers=BARE_HEADERS)
