@@ -93,7 +93,7 @@ if (here / "plain").exists():
     asyncio.run(plain())
 
 from collections import deque
-from comfyrelay.simulator import read_gpu, read_misbehaviour, serve
+from comfyrelay.simulator import Simulator, read_gpu, read_misbehaviour, serve
 
 class Telling(deque):
     def append(self, received):
@@ -105,15 +105,16 @@ def ready(simulator):
     simulator.log.requests = Telling(maxlen=1000)
     print("To see the GUI go to: http://127.0.0.1", flush=True)
 
-asyncio.run(serve(
+simulator = Simulator(
     port=args.port,
     folder=Path(args.temp_directory),
+    models={"checkpoints": ["simulator.safetensors", "broken.safetensors"]},
     arguments=sys.argv[1:],
-    misbehaviour=[read_misbehaviour(each) for each in now.get("misbehave", ())],
+    misbehaviour=[read_misbehaviour(fields) for fields in now.get("misbehave", ())],
     gpu=read_gpu(now["gpu"]) if "gpu" in now else None,
     step_seconds=now.get("step_seconds", 0.0),
-    on_ready=ready,
-))
+)
+asyncio.run(serve(simulator, on_ready=ready))
 """
 _OPTIONS = '"--user-directory" "--database-url" "--base-directory"'
 

@@ -1,11 +1,9 @@
 """`GpuInventory` over simulators: real processes that share a GPU, and servers of a pool."""
 
 import asyncio
-import json
 import sys
 from asyncio.subprocess import DEVNULL, PIPE, Process
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
 from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph
@@ -72,7 +70,7 @@ class SimulatedGpus:
 
     async def _start(self, gpu_key: str, *, port: int) -> tuple[Process, str]:
         options = self._gpus[gpu_key]
-        gpu = json.dumps({**asdict(options), "folder": str(options.folder)})
+        gpu = options.model_dump_json()
         words = ["simulator", "--port", str(port), "--step-seconds", str(self._step_seconds), "--gpu", gpu]
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "comfyrelay", *words, stdin=DEVNULL, stdout=PIPE

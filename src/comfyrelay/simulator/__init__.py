@@ -1,9 +1,8 @@
 """A simulator of ComfyUI and Comfy Cloud: it speaks their APIs, runs real nodes on the CPU, and fails on request."""
 
-from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour, read_misbehaviour
 from comfyrelay.simulator.gpu import SimulatedGpuOptions, read_gpu
-from comfyrelay.simulator.main import serve, slow_from_text
 from comfyrelay.simulator.misbehaviour import (
+    ActiveMisbehaviour,
     DropSocket,
     EmptyOutputs,
     EndAs,
@@ -22,9 +21,11 @@ from comfyrelay.simulator.misbehaviour import (
     SlowHttp,
     Stuck,
     Vary,
+    read_misbehaviour,
+    slow_from_text,
 )
 from comfyrelay.simulator.request_log import Received, SimulatorLog
-from comfyrelay.simulator.server import Simulator
+from comfyrelay.simulator.server import Simulator, serve
 
 __all__ = [
     "ActiveMisbehaviour",

@@ -1,21 +1,20 @@
 """A GPU shared by several simulators: limited memory, and time that concurrent runs share.
 
-It is a folder with one file per process, locked while the process lives, that holds its memory use and whether it runs.
-Memory of a killed process is free, as on a real GPU.
+The GPU is a folder with one file per process. The file holds the memory use of the process and whether it runs, and is
+locked while the process lives. As on a real GPU, a killed process frees its memory.
 """
 
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from dataclasses import fields as fields_of
 from pathlib import Path
 from typing import IO, Any
 from uuid import uuid4
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from comfyrelay.errors import InvalidInput
+from comfyrelay.simulator.misbehaviour import first_error
 from comfyrelay.system import files
 from comfyrelay.system.folder_lock import lock
 
@@ -23,8 +22,7 @@ GIB = 1024**3
 _SPIN_SECONDS = 0.0005
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class SimulatedGpuOptions:
+class SimulatedGpuOptions(BaseModel, frozen=True, extra="forbid"):
     """Behaviour of a shared GPU.
 
     A process takes `context_bytes` at its start, `model_bytes` for each loaded checkpoint, which takes `load_seconds`,
@@ -43,16 +41,11 @@ class SimulatedGpuOptions:
 
 def read_gpu(fields: dict[str, Any]) -> SimulatedGpuOptions:
     """Parse GPU options from JSON."""
-    unknown = sorted(set(fields) - {each.name for each in fields_of(SimulatedGpuOptions)})
-    if unknown or "folder" not in fields:
-        known = ", ".join(each.name for each in fields_of(SimulatedGpuOptions) if each.name != "folder")
-        wrong = f"not {', '.join(unknown)}" if unknown else "this one has no folder"
-        raise InvalidInput(f"A GPU has a folder, and may have {known}; {wrong}.")
     try:
-        return TypeAdapter(SimulatedGpuOptions).validate_python(fields)
+        return SimulatedGpuOptions.model_validate(fields)
     except ValidationError as error:
-        first = error.errors()[0]
-        raise InvalidInput(f"The gpu's {'.'.join(map(str, first['loc']))}: {first['msg']}.") from None
+        known = ", ".join(SimulatedGpuOptions.model_fields)
+        raise InvalidInput(f"gpu.{first_error(error)} A GPU has these fields: {known}.") from None
 
 
 class SimulatedGpu:
@@ -62,9 +55,9 @@ class SimulatedGpu:
         self.options = options
         self._path = options.folder / f"{uuid4().hex}.process"
         self._file: IO[str] | None = None
-        # most recently used last
+        # The most recently used model is the last.
         self._models: dict[str, None] = {}
-        # torch keeps allocated memory
+        # torch does not release this memory after the run.
         self._working = 0
         self._is_running = False
 
@@ -94,7 +87,7 @@ class SimulatedGpu:
 
     @property
     def free(self) -> int:
-        """Free memory of the GPU."""
+        """Bytes that no process holds."""
         with self._locked():
             return self._free_bytes()
 
@@ -102,7 +95,7 @@ class SimulatedGpu:
     def busy(self) -> int:
         """Number of processes that sample now."""
         with self._locked():
-            return sum(is_running for _, is_running in self._usages())
+            return sum(is_running for _, is_running in self._processes())
 
     def has(self, model: str) -> bool:
         return model in self._models
@@ -110,15 +103,15 @@ class SimulatedGpu:
     def load(self, model: str, *, pixels: int) -> bool:
         """Allocate memory for a model and its work, evicting older models of this process. Returns whether it fits."""
         with self._locked():
-            kept = {each: None for each in self._models if each != model} | {model: None}
+            models = {loaded: None for loaded in self._models if loaded != model} | {model: None}
             working = max(self._working, pixels * self.options.pixel_bytes)
-            while len(kept) > 1 and not self._fits(len(kept), working):
-                del kept[next(iter(kept))]
-            if not self._fits(len(kept), working):
-                # ComfyUI unloads everything then, too
+            while len(models) > 1 and not self._fits(len(models), working):
+                del models[next(iter(models))]
+            if not self._fits(len(models), working):
+                # ComfyUI unloads everything then, too.
                 self.unload()
                 return False
-            self._models, self._working = kept, working
+            self._models, self._working = models, working
             self._write()
             return True
 
@@ -141,17 +134,19 @@ class SimulatedGpu:
         return more <= self._free_bytes()
 
     def _free_bytes(self) -> int:
-        return max(self.options.memory_bytes - sum(held for held, _ in self._usages()), 0)
+        return max(self.options.memory_bytes - sum(held_bytes for held_bytes, _ in self._processes()), 0)
 
     def _write(self) -> None:
         if self._file is not None:
             self._file.seek(0)
-            # fixed length, so that concurrent readers see either value
+            # The length is fixed, so concurrent readers see either the old or the new value.
             self._file.write(f"{self.options.context_bytes + self.torch_total:020d} {int(self._is_running)}")
             self._file.flush()
 
-    def _usages(self) -> list[tuple[int, bool]]:
-        return [found for each in self.options.folder.glob("*.process") if (found := self._read(each)) is not None]
+    def _processes(self) -> list[tuple[int, bool]]:
+        """Return the memory that each process holds, and whether it runs."""
+        paths = self.options.folder.glob("*.process")
+        return [process for path in paths if (process := self._read(path)) is not None]
 
     def _read(self, path: Path) -> tuple[int, bool] | None:
         try:
@@ -159,12 +154,12 @@ class SimulatedGpu:
                 try:
                     lock(file)
                 except OSError:
-                    held, is_running = file.read().split()
-                    return int(held), is_running == "1"
+                    held_bytes, is_running = file.read().split()
+                    return int(held_bytes), is_running == "1"
         except (OSError, ValueError):
-            # it exited, or is just starting
+            # The process exited, or is just starting.
             return None
-        # unlocked: its owner was killed
+        # The file is unlocked, so its owner was killed.
         with suppress(OSError):
             files.remove(path, missing_ok=True)
         return None

@@ -1,38 +1,21 @@
 """Faults that a simulator can inject, through `Simulator.misbehave` or `POST /simulator/misbehave`."""
 
-from dataclasses import dataclass
+import asyncio
+from collections.abc import Callable, Collection
+from typing import Any, Generic, TypeVar
 
-__all__ = [
-    "DropSocket",
-    "EmptyOutputs",
-    "EndAs",
-    "ErrorAfterQueueing",
-    "ErrorBeforeQueueing",
-    "Fail",
-    "LateHistory",
-    "LostFile",
-    "Misbehaviour",
-    "MissingModel",
-    "OutOfMemory",
-    "Refuse",
-    "Restart",
-    "SilentSocket",
-    "Slow",
-    "SlowHttp",
-    "Stuck",
-    "Vary",
-]
+from pydantic import BaseModel, ValidationError
+
+from comfyrelay.errors import InvalidInput
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Misbehaviour:
+class Misbehaviour(BaseModel, frozen=True, extra="forbid"):
     """`class_type` limits it to nodes of that class, or to graphs with one; `times` limits its occurrences."""
 
     class_type: str | None = None
     times: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Slow(Misbehaviour):
     """A node takes this long. With `steps` it reports progress, and can be interrupted, at each step."""
 
@@ -41,17 +24,14 @@ class Slow(Misbehaviour):
     previews: bool = False
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Stuck(Misbehaviour):
     """A node hangs silently and ignores interrupts until this misbehaviour ends."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Vary(Misbehaviour):
     """A save node writes different bytes each time, as a node with its own random seed would."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Fail(Misbehaviour):
     """A node fails with an error of this type."""
 
@@ -59,65 +39,54 @@ class Fail(Misbehaviour):
     message: str = "The simulator injected this failure."
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class OutOfMemory(Misbehaviour):
     """A node fails with an out-of-memory error."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DropSocket(Misbehaviour):
     """When a node starts, all WebSockets drop without a close frame."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SilentSocket(Misbehaviour):
     """When a node starts, the open WebSockets go silent but stay open."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Restart(Misbehaviour):
     """When a node starts, the server is killed and restarts after this time."""
 
     down_seconds: float = 0.0
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorAfterQueueing(Misbehaviour):
     """`POST /prompt` returns a plain 500, but the prompt is queued."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class ErrorBeforeQueueing(Misbehaviour):
     """`POST /prompt` returns a plain 500, and nothing is queued."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class EmptyOutputs(Misbehaviour):
     """A prompt succeeds, but its history has no outputs."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LateHistory(Misbehaviour):
     """A prompt's history appears this long after its success message."""
 
     seconds: float
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class MissingModel(Misbehaviour):
     """A graph with this model is refused although the model is listed."""
 
     model: str
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class LostFile(Misbehaviour):
     """`GET /view` returns 404 for this file, or for all."""
 
     filename: str | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class SlowHttp(Misbehaviour):
     """Requests with this path prefix are answered late."""
 
@@ -125,9 +94,8 @@ class SlowHttp(Misbehaviour):
     path: str = "/"
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class Refuse(Misbehaviour):
-    """Requests with this path prefix get this status; `error_type` goes into the body as at Comfy Cloud."""
+    """Requests with this path prefix get this status; `error_type` goes into the body, as in Comfy Cloud."""
 
     status: int
     path: str = "/api/prompt"
@@ -136,9 +104,88 @@ class Refuse(Misbehaviour):
     retry_after: int | None = None
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
 class EndAs(Misbehaviour):
     """In the cloud, a job ends in this state instead of running, such as `lost` or `non_retryable_error`."""
 
     state: str
     message: str = "The simulator injected this end of the job."
+
+
+Kind = TypeVar("Kind", bound=Misbehaviour)
+
+
+class ActiveMisbehaviour(Generic[Kind]):
+    """A misbehaviour that was injected. `happened` counts its occurrences; `end` stops it."""
+
+    def __init__(self, what: Kind) -> None:
+        self.what = what
+        self.happened = 0
+        self._ended = asyncio.Event()
+
+    @property
+    def is_active(self) -> bool:
+        return not self._ended.is_set() and (self.what.times is None or self.happened < self.what.times)
+
+    def end(self) -> None:
+        """Stop it, and release nodes that are stuck in it."""
+        self._ended.set()
+
+    async def wait_until_ended(self) -> None:
+        await self._ended.wait()
+
+
+class ActiveMisbehaviours:
+    def __init__(self) -> None:
+        self._active: list[ActiveMisbehaviour[Any]] = []
+
+    def add(self, what: Kind) -> ActiveMisbehaviour[Kind]:
+        active = ActiveMisbehaviour(what)
+        self._active.append(active)
+        return active
+
+    def clear(self) -> None:
+        for active in self._active:
+            active.end()
+        self._active.clear()
+
+    def take(
+        self, kind: type[Kind], classes: Collection[str] = (), *, matching: Callable[[Kind], bool] = lambda _: True
+    ) -> ActiveMisbehaviour[Kind] | None:
+        """Return the first active misbehaviour of this kind that matches the node classes, and count it."""
+        for active in self._active:
+            what = active.what
+            if not isinstance(what, kind) or not active.is_active or not matching(what):
+                continue
+            if what.class_type is None or what.class_type in classes:
+                active.happened += 1
+                return active
+        return None
+
+
+def read_misbehaviour(fields: dict[str, Any]) -> Misbehaviour:
+    """Parse a misbehaviour from JSON: its class is `name`, the rest are its fields."""
+    name = fields.get("name")
+    kinds = Misbehaviour.__subclasses__()
+    kind = next((kind for kind in kinds if kind.__name__ == name), None)
+    if kind is None:
+        known = ", ".join(kind.__name__ for kind in kinds)
+        raise InvalidInput(f"There is no misbehaviour {name!r}. Choose one of: {known}.")
+    try:
+        return kind.model_validate({key: value for key, value in fields.items() if key != "name"})
+    except ValidationError as error:
+        raise InvalidInput(f"{name}.{first_error(error)}") from None
+
+
+def slow_from_text(text: str) -> Slow:
+    """Parse `CLASS=SECONDS`."""
+    class_type, _, seconds = text.partition("=")
+    try:
+        return Slow(class_type=class_type or None, seconds=float(seconds))
+    except ValueError:
+        raise InvalidInput(f"Write CLASS=SECONDS, not {text!r}.") from None
+
+
+def first_error(error: ValidationError) -> str:
+    """Return the path and the message of the first invalid field."""
+    first = error.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}."

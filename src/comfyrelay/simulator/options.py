@@ -10,11 +10,11 @@ from comfyrelay.simulator.gpu import SimulatedGpuOptions
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Options:
     host: str = "127.0.0.1"
-    # 0: any free port
+    # Port 0 picks a free one.
     port: int = 0
-    # None: a temporary folder, deleted at the end
+    # Without a folder a temporary one is used and deleted at the end.
     folder: Path | None = None
-    # model folder → file names; the second checkpoint fails to load
+    # File names by model folder. The second checkpoint fails to load.
     models: Mapping[str, Sequence[str]] = field(
         default_factory=lambda: {
             "checkpoints": ["simulator.safetensors", "broken.safetensors"],
@@ -24,14 +24,14 @@ class Options:
     version: str = "0.7.0"
     vram_bytes: int = 24 * 1024**3
     max_upload_bytes: int = 100 * 1024**2
-    # preview method unless a prompt sets one; like ComfyUI, none by default
+    # A prompt may choose another method. ComfyUI's default is none, too.
     preview_method: str = "none"
-    # duration of a sampler step
+    # Every sampler step takes this long.
     step_seconds: float = 0.0
-    # GPU shared with other processes; None: its own, with unlimited memory
+    # Other processes may share this GPU. Without one the memory is unlimited.
     gpu: SimulatedGpuOptions | None = None
-    # further command-line arguments to report
+    # `/system_stats` reports these command-line arguments.
     arguments: Sequence[str] = ()
     cloud: bool = False
-    # required X-API-Key of the cloud API
+    # The cloud API requires this X-API-Key.
     api_key: str = "simulator-key"

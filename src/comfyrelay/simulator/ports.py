@@ -17,7 +17,7 @@ class ListenPort:
         return f"http://{host}:{self._number}"
 
     async def open(self, app: web.Application, logger: logging.Logger) -> None:
-        # zero would wait for open requests without limit
+        # Zero would wait for open requests without limit.
         runner = web.AppRunner(app, access_log=None, logger=logger, shutdown_timeout=0.01)
         await runner.setup()
         try:

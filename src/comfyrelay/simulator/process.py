@@ -1,20 +1,18 @@
-"""In-memory state of a server process, lost when it is killed: queue, history, cache and sockets."""
+"""The state that a server process loses when it is killed: queue, history, cache and sockets."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviours
 from comfyrelay.simulator.folders import Folders
 from comfyrelay.simulator.gpu import SimulatedGpu
-from comfyrelay.simulator.misbehaviour import DropSocket, Restart, SilentSocket
+from comfyrelay.simulator.misbehaviour import ActiveMisbehaviours, DropSocket, Restart, SilentSocket
 from comfyrelay.simulator.nodes.definitions import ChoiceSource, Listings
 from comfyrelay.simulator.options import Options
 from comfyrelay.simulator.request_log import SimulatorLog
 from comfyrelay.simulator.running.cache import Cache
-from comfyrelay.simulator.running.executor import PromptRun, Workshop
+from comfyrelay.simulator.running.executor import ExecutionContext, PromptRun
 from comfyrelay.simulator.running.queue import PromptQueue
-from comfyrelay.simulator.running.validation import ServerFiles
 from comfyrelay.simulator.sockets import Sockets
 
 _IMAGES = frozenset({".png", ".jpg", ".jpeg", ".webp", ".gif", ".bmp", ".tif", ".tiff"})
@@ -70,15 +68,11 @@ class SimulatedProcess:
     @property
     def listings(self) -> Listings:
         return {
-            ChoiceSource.INPUT_IMAGES: self.folders.listed(_IMAGES),
-            ChoiceSource.INPUT_VIDEOS: self.folders.listed(_VIDEOS),
+            ChoiceSource.INPUT_IMAGES: self.folders.list_inputs(_IMAGES),
+            ChoiceSource.INPUT_VIDEOS: self.folders.list_inputs(_VIDEOS),
             ChoiceSource.CHECKPOINTS: list(self.options.models.get("checkpoints", ())),
             ChoiceSource.LORAS: list(self.options.models.get("loras", ())),
         }
-
-    @property
-    def surroundings(self) -> ServerFiles:
-        return ServerFiles(folders=self.folders, listings=self.listings)
 
     @property
     def running_node(self) -> tuple[str, str] | None:
@@ -88,7 +82,7 @@ class SimulatedProcess:
         return self.run.messages.client_id, self.run.current
 
     def interrupt(self, prompt_id: str | None = None) -> bool:
-        """Interrupt the running prompt; with an id, only that prompt."""
+        """Interrupt the running prompt, or only the one with this id."""
         self.log.interrupts += 1
         if self.run is None or prompt_id not in (None, self.run.prompt_id):
             return False
@@ -100,9 +94,9 @@ class SimulatedProcess:
         self._must_free = self._must_free or cache
         self._must_unload = self._must_unload or cache or models
         if self.run is None:
-            self._free_if_asked()
+            self._free_if_requested()
 
-    def _free_if_asked(self) -> None:
+    def _free_if_requested(self) -> None:
         if self._must_free:
             self.cache.clear()
             self._must_free = False
@@ -115,7 +109,7 @@ class SimulatedProcess:
         self.sockets.post("status", {"status": self.status}, None)
 
     async def _work(self) -> None:
-        workshop = Workshop(
+        context = ExecutionContext(
             options=self.options,
             folders=self.folders,
             cache=self.cache,
@@ -127,15 +121,15 @@ class SimulatedProcess:
         )
         while True:
             item = await self.queue.get()
-            self.run = PromptRun(item, workshop)
+            self.run = PromptRun(item, context)
             entry = await self.run.run()
             self.queue.finish(entry)
             self.run.messages.end()
             self.run = None
-            self._free_if_asked()
+            self._free_if_requested()
 
     async def _on_node(self, class_type: str) -> None:
-        """Trigger misbehaviours of the whole server that start with such a node."""
+        """Trigger the misbehaviours of the whole server that start with a node of this class."""
         self.log.nodes_executed += 1
         if self.misbehaviours.take(DropSocket, [class_type]):
             self.sockets.drop()
@@ -143,5 +137,5 @@ class SimulatedProcess:
             self.sockets.silence()
         if restart := self.misbehaviours.take(Restart, [class_type]):
             await self._restart(restart.what.down_seconds)
-            # the kill cancels this task; nothing else may run before
+            # Wait until the kill cancels this task.
             await asyncio.Event().wait()

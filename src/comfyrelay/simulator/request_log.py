@@ -1,4 +1,4 @@
-"""Requests that a simulator received, for tests. They survive restarts."""
+"""A log for tests of what a simulator received and did. It survives restarts."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -12,15 +12,15 @@ class Received(NamedTuple):
 
 @dataclass(kw_only=True, slots=True)
 class SimulatorLog:
-    # only the latest, to bound memory
+    # Old requests are dropped to limit memory.
     requests: deque[Received] = field(default_factory=lambda: deque(maxlen=10_000))
     prompts_queued: int = 0
     interrupts: int = 0
     uploads_written: int = 0
-    # nodes missing from its cache, and models missing from memory
+    # Cached nodes and loaded models do not count.
     nodes_executed: int = 0
     models_loaded: int = 0
-    # requests that sent a credential to the file store
+    # Requests that sent a credential to the file store.
     leaked_credentials: list[Received] = field(default_factory=list)
 
     def count(self, method: str, path: str) -> int:

@@ -4,30 +4,29 @@ import asyncio
 import logging
 import shutil
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import TypeVar
+from typing import Self
 
 from aiohttp import web
 
-from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour, ActiveMisbehaviours
-from comfyrelay.simulator.cloud.api import CloudFace
+from comfyrelay.simulator.cloud.api import CloudApi
 from comfyrelay.simulator.folders import Folders
 from comfyrelay.simulator.gpu import SimulatedGpuOptions
-from comfyrelay.simulator.misbehaviour import Misbehaviour
+from comfyrelay.simulator.misbehaviour import ActiveMisbehaviour, ActiveMisbehaviours, Kind, Misbehaviour
 from comfyrelay.simulator.options import Options
 from comfyrelay.simulator.ports import ListenPort
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import SimulatorLog
-from comfyrelay.simulator.routes.control import ControlRoutes, check_origin, misbehaving
+from comfyrelay.simulator.routes.control import ControlRoutes, check_origin, misbehaviour_middleware
 from comfyrelay.simulator.routes.editor import EditorRoutes
 from comfyrelay.simulator.routes.files import FileRoutes
 from comfyrelay.simulator.routes.info import InfoRoutes
 from comfyrelay.simulator.routes.jobs import JobRoutes
 from comfyrelay.simulator.routes.prompts import PromptRoutes
+from comfyrelay.system.signals import on_stop
 
-Kind = TypeVar("Kind", bound=Misbehaviour)
 _logger = logging.getLogger("comfyrelay.simulator")
 _DEFAULTS = Options()
 
@@ -74,8 +73,8 @@ class Simulator:
         )
         self.log = SimulatorLog()
         self._misbehaviours = ActiveMisbehaviours()
-        for each in misbehaviour:
-            self._misbehaviours.add(each)
+        for what in misbehaviour:
+            self._misbehaviours.add(what)
         self._port = ListenPort(host=host, number=port)
         self._file_port = ListenPort(host=host, number=0)
         self._folders: Folders | None = None
@@ -127,11 +126,11 @@ class Simulator:
             restart=self._begin_restart,
         )
         if self._options.cloud:
-            face = CloudFace(process, store=self._file_port)
-            await self._file_port.open(face.store_app(), _logger)
-            app = face.app()
+            cloud = CloudApi(process, store=self._file_port)
+            await self._file_port.open(cloud.store_app(), _logger)
+            app = cloud.app()
         else:
-            app = native_app(process)
+            app = _comfyui_app(process)
         try:
             await self._port.open(app, _logger)
         except OSError:
@@ -163,7 +162,7 @@ class Simulator:
         if self._folders is not None and self._options.folder is None:
             await asyncio.to_thread(shutil.rmtree, self._folders.base, ignore_errors=True)
 
-    async def __aenter__(self) -> "Simulator":
+    async def __aenter__(self) -> Self:
         try:
             await self.start()
         except BaseException:
@@ -177,20 +176,29 @@ class Simulator:
         await self.close()
 
     async def _begin_restart(self, down_seconds: float) -> None:
-        # in a separate task: the caller is among the killed ones
+        # The restart kills its caller, so it needs a separate task.
         task = asyncio.create_task(self.restart(down_seconds=down_seconds))
         self._restarts.add(task)
         task.add_done_callback(self._restarts.discard)
 
 
-def native_app(process: SimulatedProcess) -> web.Application:
+async def serve(simulator: Simulator, *, on_ready: Callable[[Simulator], None] = lambda _simulator: None) -> None:
+    """Serve until cancelled, SIGTERM or Ctrl-C. `on_ready` is called once the port is open."""
+    stopped = asyncio.Event()
+    with on_stop(lambda _number: stopped.set()):
+        async with simulator:
+            on_ready(simulator)
+            await stopped.wait()
+
+
+def _comfyui_app(process: SimulatedProcess) -> web.Application:
     app = web.Application(
-        client_max_size=process.options.max_upload_bytes, middlewares=[misbehaving(process), check_origin]
+        client_max_size=process.options.max_upload_bytes, middlewares=[misbehaviour_middleware(process), check_origin]
     )
     for group in (PromptRoutes(process), FileRoutes(process), InfoRoutes(process), EditorRoutes(process)):
         for route in group.routes():
             app.add_routes([route])
-            # the editor's own routes have no prefixed variant on a real server either
+            # A real server has no prefixed variant of these routes either.
             if not route.path.startswith("/internal/"):
                 app.add_routes([web.RouteDef(route.method, f"/api{route.path}", route.handler, route.kwargs)])
     app.add_routes([*JobRoutes(process).routes(), *ControlRoutes(process).routes()])

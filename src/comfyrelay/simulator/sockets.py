@@ -21,10 +21,6 @@ class Socket:
     flags: dict[str, Any] = field(default_factory=dict)
     is_silent: bool = False
 
-    @property
-    def wants_metadata(self) -> bool:
-        return bool(self.flags.get("supports_preview_metadata"))
-
     async def send(self, message: str | bytes) -> None:
         if self.is_silent:
             return
@@ -34,7 +30,7 @@ class Socket:
             else:
                 await self.response.send_str(message)
         except (ClientConnectionResetError, ConnectionError):
-            # the peer is gone; its handler will notice
+            # The peer is gone, and its handler will notice.
             return
 
 
@@ -42,20 +38,20 @@ class Sockets:
     def __init__(self, *, features: dict[str, Any]) -> None:
         self._features = features
         self._by_client: dict[str, Socket] = {}
-        # including sockets whose client id was taken over
+        # Includes sockets whose client id was taken over.
         self._open: set[Socket] = set()
         self._outbox: asyncio.Queue[tuple[str | bytes, str | None]] = asyncio.Queue()
 
     def post(self, kind: str, data: dict[str, Any], client_id: str | None) -> None:
-        """Send a message to the client's socket or to all; without a socket it is dropped."""
+        """Send a message to the client's socket, or to all. Without a socket it is dropped."""
         self._outbox.put_nowait((_text(kind, data), client_id))
 
     def post_preview(self, image: bytes, metadata: dict[str, Any], client_id: str | None, *, described: bool) -> None:
-        """Send an image to sockets that want metadata, or to those without."""
-        for each in list(self._by_client) if client_id is None else [client_id]:
-            socket = self._by_client.get(each)
-            if socket is not None and socket.wants_metadata is described:
-                self._outbox.put_nowait((_preview(image, metadata, described=described), each))
+        """Send an image to the sockets that want metadata (`described`), or to the others."""
+        for receiver in list(self._by_client) if client_id is None else [client_id]:
+            socket = self._by_client.get(receiver)
+            if socket is not None and bool(socket.flags.get("supports_preview_metadata")) is described:
+                self._outbox.put_nowait((_preview(image, metadata, described=described), receiver))
 
     async def publish(self) -> None:
         """Send queued messages in order, until cancelled."""
@@ -80,7 +76,7 @@ class Sockets:
                 await socket.send(_text("executing", {"node": running[1]}))
             await self._listen(socket)
         finally:
-            # by id, even if another socket took it over: this is how ComfyUI silences a reconnected client
+            # ComfyUI removes the id even if another socket took it over, which silences a reconnected client.
             self._by_client.pop(client_id, None)
             self._open.discard(socket)
         return socket

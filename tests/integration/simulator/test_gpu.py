@@ -124,8 +124,8 @@ async def test_only_models_can_be_unloaded(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("fields", "reason"),
     [
-        ({}, "no folder"),
-        ({"folder": "/x", "size": 1}, "not size"),
+        ({}, "folder: Field required"),
+        ({"folder": "/x", "size": 1}, "size: Extra inputs"),
         ({"folder": "/x", "memory_bytes": "?"}, "memory_b"),
     ],
 )

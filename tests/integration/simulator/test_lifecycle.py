@@ -96,7 +96,7 @@ async def test_requests_are_noted(simulator: Simulator) -> None:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 async def test_command_serves_until_a_signal(number: signal.Signals) -> None:
     ready: asyncio.Queue[Simulator] = asyncio.Queue()
-    task = asyncio.create_task(serve(port=0, misbehaviour=[Slow(seconds=0.01)], on_ready=ready.put_nowait))
+    task = asyncio.create_task(serve(Simulator(misbehaviour=[Slow(seconds=0.01)]), on_ready=ready.put_nowait))
     simulator = await asyncio.wait_for(ready.get(), PATIENCE_SECONDS)
     assert (await Client(simulator).http.get("/models/checkpoints")).json() == [
         "simulator.safetensors",

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from comfyrelay.protocol.desk import JobAttempt
-from comfyrelay.simulator import Simulator, Slow
-from comfyrelay.simulator.active_misbehaviours import ActiveMisbehaviour
+from comfyrelay.simulator import ActiveMisbehaviour, Simulator, Slow
 from tests.support.full import full_only
 from tests.support.world import PATIENCE_SECONDS
 from tests.system.desk.test_killed import DeskProcess, desk_process, submit_items

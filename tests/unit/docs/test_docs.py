@@ -18,7 +18,7 @@ from comfyrelay.desk.scripts.command import ScriptSettings
 from comfyrelay.desk.settings import DeskSettings
 from comfyrelay.domain.consistency import FindingKind
 from comfyrelay.settings import Settings
-from comfyrelay.simulator import misbehaviour
+from comfyrelay.simulator.misbehaviour import Misbehaviour
 from comfyrelay.store.central import tables as central
 from comfyrelay.store.tenant import tables as tenant
 from comfyrelay.worker.settings import PLAIN_NAMES, WorkerSettings
@@ -121,7 +121,7 @@ def test_every_pool_event_is_documented_with_its_class(kind: str) -> None:
     assert f"| `{kind}` | `{EVENT_CLASSES[kind].__name__}` |" in read(ROOT / "docs" / "howto" / "run-graphs.md")
 
 
-@pytest.mark.parametrize("name", sorted({*misbehaviour.__all__} - {"Misbehaviour"}))
+@pytest.mark.parametrize("name", sorted(kind.__name__ for kind in Misbehaviour.__subclasses__()))
 def test_every_simulator_misbehaviour_is_documented(name: str) -> None:
     assert f"`{name}`" in read(ROOT / "docs" / "howto" / "simulator.md")
 

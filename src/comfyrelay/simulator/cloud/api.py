@@ -14,27 +14,27 @@ from comfyrelay.simulator.misbehaviour import EndAs, ErrorAfterQueueing, ErrorBe
 from comfyrelay.simulator.ports import ListenPort
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import Received
-from comfyrelay.simulator.routes.control import ControlRoutes, misbehaving
+from comfyrelay.simulator.routes.control import ControlRoutes, misbehaviour_middleware
 from comfyrelay.simulator.routes.info import object_info, system_stats
-from comfyrelay.simulator.routes.prompts import check, enqueue, plain_500
+from comfyrelay.simulator.routes.prompts import check, enqueue, internal_error
 from comfyrelay.simulator.running.executor import classes_of
 
 _LARGEST_UPLOAD = 50 * 1024**2
 
 
-class CloudFace:
+class CloudApi:
     def __init__(self, process: SimulatedProcess, *, store: ListenPort) -> None:
         self._process = process
         self._store = store
         self._jobs = CloudJobs(process)
-        # token of a signed URL → its file
+        # The files of signed URLs, by token.
         self._signed: dict[str, Path] = {}
 
     def app(self) -> web.Application:
         app = web.Application(
-            # uploads over the limit get a 400, so the server's own limit must be higher
+            # An upload over the limit gets a 400, so the server's own limit must be higher.
             client_max_size=2 * _LARGEST_UPLOAD,
-            middlewares=[misbehaving(self._process), key_check(self._process.options.api_key)],
+            middlewares=[misbehaviour_middleware(self._process), check_api_key(self._process.options.api_key)],
         )
         app.add_routes([*self._routes(), *ControlRoutes(self._process).routes()])
         return app
@@ -64,41 +64,39 @@ class CloudFace:
     async def post_prompt(self, request: web.Request) -> web.Response:
         body = await request.json()
         if not isinstance(body.get("prompt"), dict):
-            return _prompt_error(400, "no_prompt", "No prompt provided")
+            error = {"type": "no_prompt", "message": "No prompt provided"}
+            return web.json_response({"error": error}, status=400)
         graph = body["prompt"]
         verdict = check(self._process, graph, targets=body.get("partial_execution_targets"))
         if verdict.error is not None:
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
         if self._process.misbehaviours.take(ErrorBeforeQueueing, classes_of(graph)):
-            return plain_500()
+            return internal_error()
         job = self._new_job(body, verdict.outputs)
         if self._process.misbehaviours.take(ErrorAfterQueueing, classes_of(graph)):
-            return plain_500()
+            return internal_error()
         return web.json_response({"prompt_id": job.id, "number": 0, "node_errors": verdict.node_errors})
 
     def _new_job(self, body: dict[str, Any], outputs: list[str]) -> CloudJob:
         prompt_id = str(body.get("prompt_id") or uuid.uuid4())
-        # every run has an owner in the cloud, so cached outputs are always reported
+        # In the cloud every run has an owner, so cached outputs are always reported.
         extra_data = {**(body.get("extra_data") or {}), "client_id": body.get("client_id") or uuid.uuid4().hex}
         job = CloudJob(id=prompt_id, graph=body["prompt"], outputs_to_execute=outputs, extra_data=extra_data)
-        self._jobs.add(job)
+        self._jobs.by_id[prompt_id] = job
         if end := self._process.misbehaviours.take(EndAs, classes_of(job.graph)):
             job.fixed_state, job.error_message = end.what.state, end.what.message
             self._process.log.prompts_queued += 1
         else:
+            self._process.queue.counter += 1
             enqueue(
                 self._process,
-                number=self._next_number(),
+                number=self._process.queue.counter,
                 prompt_id=prompt_id,
                 graph=job.graph,
                 extra_data=extra_data,
                 outputs=outputs,
             )
         return job
-
-    def _next_number(self) -> int:
-        self._process.queue.counter += 1
-        return self._process.queue.counter
 
     async def job_status(self, request: web.Request) -> web.Response:
         return web.json_response(self._jobs.status(self._job(request)))
@@ -112,8 +110,8 @@ class CloudFace:
 
     async def history(self, request: web.Request) -> web.Response:
         job_id = request.match_info["job_id"]
-        job = self._jobs.get(job_id)
-        entry = None if job is None else await asyncio.to_thread(self._jobs.entry, job)
+        job = self._jobs.by_id.get(job_id)
+        entry = None if job is None else await asyncio.to_thread(self._jobs.history_entry, job)
         if entry is None:
             return web.json_response({})
         number, prompt_id, graph, extra_data, outputs = entry["prompt"]
@@ -127,15 +125,14 @@ class CloudFace:
         return web.json_response({job_id: {**entry, "prompt": prompt}})
 
     async def get_queue(self, _request: web.Request) -> web.Response:
-        shown = self._process.queue.shown()
-        return web.json_response({group: [_cloud_item(item) for item in items] for group, items in shown.items()})
+        queue = self._process.queue.snapshot()
+        return web.json_response({group: [_cloud_item(item) for item in items] for group, items in queue.items()})
 
     async def post_queue(self, request: web.Request) -> web.Response:
         body = await request.json()
-        queue = self._process.queue
-        pending = [item[1] for item in queue.shown()["queue_pending"]]
-        wanted = pending if body.get("clear") else [each for each in body.get("delete", ()) if each in pending]
-        for job in filter(None, map(self._jobs.get, wanted)):
+        pending = [item[1] for item in self._process.queue.snapshot()["queue_pending"]]
+        wanted = pending if body.get("clear") else [job_id for job_id in body.get("delete", ()) if job_id in pending]
+        for job in filter(None, map(self._jobs.by_id.get, wanted)):
             self._jobs.cancel(job)
         return web.json_response({"deleted": wanted, "cleared": bool(body.get("clear"))})
 
@@ -157,7 +154,9 @@ class CloudFace:
 
     async def view(self, request: web.Request) -> web.StreamResponse:
         path = self._jobs.file(request.query.get("filename", ""))
-        lost = self._process.misbehaviours.take(LostFile, such=lambda what: what.filename in (None, path and path.name))
+        lost = self._process.misbehaviours.take(
+            LostFile, matching=lambda what: what.filename in (None, path and path.name)
+        )
         if path is None or lost is not None:
             return _error(404, "NOT_FOUND", "There is no such file.")
         token = secrets.token_urlsafe(16)
@@ -178,14 +177,14 @@ class CloudFace:
         return web.json_response(system_stats(self._process))
 
     def _job(self, request: web.Request) -> CloudJob:
-        job = self._jobs.get(request.match_info["job_id"])
+        job = self._jobs.by_id.get(request.match_info["job_id"])
         if job is None:
             body = '{"code": "NOT_FOUND", "message": "There is no such job."}'
             raise web.HTTPNotFound(text=body, content_type="application/json")
         return job
 
 
-def key_check(api_key: str) -> Middleware:
+def check_api_key(api_key: str) -> Middleware:
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
         if request.path.startswith("/api/") and request.headers.get("X-API-Key") != api_key:
@@ -202,7 +201,3 @@ def _cloud_item(item: list[Any]) -> list[Any]:
 
 def _error(status: int, code: str, message: str) -> web.Response:
     return web.json_response({"code": code, "message": message}, status=status)
-
-
-def _prompt_error(status: int, kind: str, message: str) -> web.Response:
-    return web.json_response({"error": {"type": kind, "message": message}}, status=status)

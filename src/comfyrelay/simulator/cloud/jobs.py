@@ -1,4 +1,4 @@
-"""Prompts as cloud jobs with raw states, including jobs that never ran."""
+"""Cloud jobs and their states, including jobs that never ran."""
 
 import hashlib
 import time
@@ -11,7 +11,7 @@ from comfyrelay.clock import utc_now
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.running.jobs import job_of_entry, with_details
 
-_FRIENDLY = {
+_PUBLIC_STATES = {
     "submitted": "pending",
     "executing": "in_progress",
     "success": "completed",
@@ -29,7 +29,7 @@ class CloudJob:
     outputs_to_execute: list[str]
     extra_data: dict[str, Any]
     created_at: float = field(default_factory=time.time)
-    # set for states the process does not know: cancelled before it ran, or forced by a misbehaviour
+    # A state that the queue does not know: cancelled before the run, or forced by a misbehaviour.
     fixed_state: str | None = None
     error_message: str | None = None
 
@@ -37,25 +37,13 @@ class CloudJob:
 class CloudJobs:
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
-        self._jobs: dict[str, CloudJob] = {}
-        # content-addressed name → file
+        self.by_id: dict[str, CloudJob] = {}
+        # Files by content-addressed name.
         self._files: dict[str, Path] = {}
-
-    def add(self, job: CloudJob) -> None:
-        self._jobs[job.id] = job
-
-    def get(self, job_id: str) -> CloudJob | None:
-        return self._jobs.get(job_id)
 
     def file(self, name: str) -> Path | None:
         path = self._files.get(name) or self._process.folders.input / Path(name).name
         return path if path.is_file() else None
-
-    def keep_file(self, path: Path) -> str:
-        """Name a file by its content, as the cloud's store does."""
-        name = content_name(path.read_bytes(), path.suffix)
-        self._files[name] = path
-        return name
 
     def cancel(self, job: CloudJob) -> bool:
         """Cancel a job in any state. Returns false if it had ended."""
@@ -92,33 +80,37 @@ class CloudJobs:
     def full(self, job: CloudJob) -> dict[str, Any]:
         """`GET /api/jobs/{id}`."""
         state = self.state(job)
-        entry = self.entry(job)
+        entry = self.history_entry(job)
         item = [0, job.id, job.graph, job.extra_data, job.outputs_to_execute]
         head: dict[str, Any] = {"id": job.id, "priority": 0, "outputs_count": 0}
         if entry is not None:
             head = job_of_entry(entry)
         if job.error_message is not None:
             head["execution_error"] = {"exception_type": "ServiceError", "exception_message": job.error_message}
-        known = {**head, "status": _FRIENDLY.get(state, state), "create_time": int(job.created_at)}
+        known = {**head, "status": _PUBLIC_STATES.get(state, state), "create_time": int(job.created_at)}
         return with_details(known, item, entry)
 
-    def entry(self, job: CloudJob) -> dict[str, Any] | None:
-        """The job's history with the cloud's file names."""
+    def history_entry(self, job: CloudJob) -> dict[str, Any] | None:
+        """Return the job's history with the cloud's file names."""
         entry = self._process.queue.history.get(job.id)
         if entry is None:
             return None
-        outputs = {node_id: self._stored(shown) for node_id, shown in entry["outputs"].items()}
+        outputs = {
+            node_id: {kind: [self._store(item) for item in items] for kind, items in ui.items()}
+            for node_id, ui in entry["outputs"].items()
+        }
         return {**entry, "outputs": outputs}
 
-    def _stored(self, shown: dict[str, Any]) -> dict[str, Any]:
-        return {kind: [self._stored_item(item) for item in items] for kind, items in shown.items()}
-
-    def _stored_item(self, item: Any) -> Any:
+    def _store(self, item: Any) -> Any:
+        """Name a file by its content, as the cloud's store does."""
         if not isinstance(item, dict) or "filename" not in item:
             return item
-        root = self._process.folders.of(item["type"]) or self._process.folders.output
+        root = self._process.folders.by_type(item["type"]) or self._process.folders.output
         path = root / item["subfolder"] / item["filename"]
-        name = self.keep_file(path) if path.is_file() else item["filename"]
+        name = item["filename"]
+        if path.is_file():
+            name = content_name(path.read_bytes(), path.suffix)
+            self._files[name] = path
         return {**item, "filename": name, "subfolder": "", "display_name": item["filename"]}
 
     def _error_text(self, job: CloudJob) -> str | None:
@@ -128,7 +120,7 @@ class CloudJobs:
 
 
 def save_upload(folder: Path, filename: str, source: Any) -> tuple[str, bool]:
-    """Save an upload under its content hash. The second value is false if it existed."""
+    """Save an upload under its content hash. Returns the name, and whether the file is new."""
     content = source.read()
     name = content_name(content, Path(filename).suffix)
     path = folder / name

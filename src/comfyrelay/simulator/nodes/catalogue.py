@@ -1,7 +1,4 @@
-"""The available node classes as a real server describes them:
-
-nodes without weights, and the nodes of ComfyUI's first templates.
-"""
+"""The available node classes, from a recording of a real server."""
 
 import json
 from collections.abc import Mapping
@@ -10,7 +7,7 @@ from typing import Any
 
 from comfyrelay.simulator.nodes.definitions import ChoiceSource, NodeDefinition
 
-# Recorded choices come from another machine.
+# The choices of these inputs come from this server instead of the recording.
 _LISTED = {
     "CheckpointLoaderSimple": ("ckpt_name", ChoiceSource.CHECKPOINTS),
     "LoraLoader": ("lora_name", ChoiceSource.LORAS),

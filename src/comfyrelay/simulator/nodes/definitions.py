@@ -10,7 +10,7 @@ InputSpec = Sequence[Any]
 
 
 class ChoiceSource(Enum):
-    """Choices that are looked up each time."""
+    """Choices that depend on the files of this server."""
 
     INPUT_IMAGES = "image"
     INPUT_VIDEOS = "video"
@@ -24,7 +24,7 @@ Listings = Mapping[ChoiceSource, Sequence[str]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeDefinition:
-    """`described` is the class's part of `/object_info`; `listed` is the input whose choices are listed."""
+    """`described` is the entry in `/object_info`. `listing` provides the choices of the input `listed`."""
 
     described: Mapping[str, Any]
     required: Mapping[str, InputSpec]
@@ -36,7 +36,7 @@ class NodeDefinition:
 
     @property
     def file_input(self) -> str | None:
-        """The input that the node validates: its file must exist."""
+        """The input that names an existing file."""
         return None if self.listing in _MODELS else self.listed
 
     @property
@@ -44,11 +44,13 @@ class NodeDefinition:
         return "" if self.listing is None else self.listing.value
 
     def inputs(self, listings: Listings) -> dict[str, InputSpec]:
-        """Inputs that a graph may set, required ones first."""
-        given = {**self.required, **self.optional}
+        """Return the inputs that a graph may set, required ones first."""
+        inputs = {**self.required, **self.optional}
         if self.listed is not None and self.listing is not None:
-            given[self.listed] = _with_choices(given[self.listed], list(listings[self.listing]))
-        return given
+            spec, names = inputs[self.listed], list(listings[self.listing])
+            is_list = isinstance(spec[0], list)
+            inputs[self.listed] = [names, *spec[1:]] if is_list else [spec[0], {**spec[1], "options": names}]
+        return inputs
 
     def info(self, listings: Listings) -> dict[str, Any]:
         inputs = self.inputs(listings)
@@ -57,11 +59,7 @@ class NodeDefinition:
 
 
 def choices(spec: InputSpec) -> Sequence[Any] | None:
-    """Allowed values of a choice input; nodes declare them in two ways."""
+    """Return the allowed values of a choice input. Nodes declare them in two ways."""
     if isinstance(spec[0], list):
         return spec[0]
     return list(spec[1].get("options", ())) if spec[0] == "COMBO" else None
-
-
-def _with_choices(spec: InputSpec, names: list[str]) -> InputSpec:
-    return [names, *spec[1:]] if isinstance(spec[0], list) else [spec[0], {**spec[1], "options": names}]

@@ -9,7 +9,7 @@ from PIL import Image, ImageChops, ImageFile, ImageOps, ImageSequence
 from PIL.Image import Resampling
 
 from comfyrelay.simulator.nodes.media import Images
-from comfyrelay.simulator.nodes.results import NodeFunction, Result, Run, check_memory
+from comfyrelay.simulator.nodes.results import NodeContext, NodeFunction, NodeResult, check_memory
 
 _METHODS = {
     "nearest-exact": Resampling.NEAREST,
@@ -18,12 +18,12 @@ _METHODS = {
     "bicubic": Resampling.BICUBIC,
     "lanczos": Resampling.LANCZOS,
 }
-# Pillow's flag for truncated images is global
+# Pillow's flag for truncated images is global.
 _truncated_lock = threading.Lock()
 
 
-def load_image(run: Run, *, image: str) -> Result:
-    path = run.folders.resolve(image)
+def load_image(context: NodeContext, *, image: str) -> NodeResult:
+    path = context.folders.resolve(image)
     try:
         images, masks = _load_frames(path)
     except OSError:
@@ -33,67 +33,69 @@ def load_image(run: Run, *, image: str) -> Result:
                 images, masks = _load_frames(path)
             finally:
                 ImageFile.LOAD_TRUNCATED_IMAGES = before
-    return Result(outputs=(images, masks))
+    return NodeResult(outputs=(images, masks))
 
 
-def empty_image(_run: Run, *, width: int, height: int, batch_size: int, color: int) -> Result:
+def empty_image(_context: NodeContext, *, width: int, height: int, batch_size: int, color: int) -> NodeResult:
     check_memory(width, height, batch_size)
     rgb = (color >> 16 & 0xFF, color >> 8 & 0xFF, color & 0xFF)
-    return Result(outputs=([Image.new("RGB", (width, height), rgb)] * batch_size,))
+    return NodeResult(outputs=([Image.new("RGB", (width, height), rgb)] * batch_size,))
 
 
-def invert(_run: Run, *, image: Images) -> Result:
-    return Result(outputs=(_each(image, ImageOps.invert),))
+def invert(_context: NodeContext, *, image: Images) -> NodeResult:
+    return NodeResult(outputs=(_map_images(image, ImageOps.invert),))
 
 
-def scale(_run: Run, *, image: Images, upscale_method: str, width: int, height: int, crop: str) -> Result:
+def scale(
+    _context: NodeContext, *, image: Images, upscale_method: str, width: int, height: int, crop: str
+) -> NodeResult:
     if width == 0 and height == 0:
-        return Result(outputs=(image,))
+        return NodeResult(outputs=(image,))
     old_width, old_height = image[0].size
     width = width or max(1, round(old_width * height / old_height))
     height = height or max(1, round(old_height * width / old_width))
     check_memory(width, height, len(image))
 
-    def change(each: Image.Image) -> Image.Image:
-        whole = _cropped_to_ratio(each, width / height) if crop == "center" else each
-        return whole.resize((width, height), _METHODS[upscale_method])
+    def change(picture: Image.Image) -> Image.Image:
+        cropped = _cropped_to_ratio(picture, width / height) if crop == "center" else picture
+        return cropped.resize((width, height), _METHODS[upscale_method])
 
-    return Result(outputs=(_each(image, change),))
+    return NodeResult(outputs=(_map_images(image, change),))
 
 
-def scale_by(run: Run, *, image: Images, upscale_method: str, scale_by: float) -> Result:
+def scale_by(context: NodeContext, *, image: Images, upscale_method: str, scale_by: float) -> NodeResult:
     width, height = (max(1, round(side * scale_by)) for side in image[0].size)
-    return scale(run, image=image, upscale_method=upscale_method, width=width, height=height, crop="disabled")
+    return scale(context, image=image, upscale_method=upscale_method, width=width, height=height, crop="disabled")
 
 
-def crop(_run: Run, *, image: Images, width: int, height: int, x: int, y: int) -> Result:
+def crop(_context: NodeContext, *, image: Images, width: int, height: int, x: int, y: int) -> NodeResult:
     full_width, full_height = image[0].size
     left, top = min(x, full_width - 1), min(y, full_height - 1)
     box = (left, top, min(left + width, full_width), min(top + height, full_height))
-    return Result(outputs=(_each(image, lambda each: each.crop(box)),))
+    return NodeResult(outputs=(_map_images(image, lambda picture: picture.crop(box)),))
 
 
-def repeat(_run: Run, *, image: Images, amount: int) -> Result:
-    return Result(outputs=(image * amount,))
+def repeat(_context: NodeContext, *, image: Images, amount: int) -> NodeResult:
+    return NodeResult(outputs=(image * amount,))
 
 
-def from_batch(_run: Run, *, image: Images, batch_index: int, length: int) -> Result:
+def from_batch(_context: NodeContext, *, image: Images, batch_index: int, length: int) -> NodeResult:
     first = min(batch_index, len(image) - 1)
-    return Result(outputs=(image[first : first + length],))
+    return NodeResult(outputs=(image[first : first + length],))
 
 
-def add_noise(_run: Run, *, image: Images, seed: int, strength: float) -> Result:
+def add_noise(_context: NodeContext, *, image: Images, seed: int, strength: float) -> NodeResult:
     source = random.Random(seed)
 
-    def change(each: Image.Image) -> Image.Image:
-        # row by row, because the generator holds the GIL
-        rows = (source.randbytes(each.width * 3) for _ in range(each.height))
-        noise = Image.frombytes("RGB", each.size, b"".join(rows))
+    def change(picture: Image.Image) -> Image.Image:
+        # Generate it row by row, because the generator holds the GIL.
+        rows = (source.randbytes(picture.width * 3) for _ in range(picture.height))
+        noise = Image.frombytes("RGB", picture.size, b"".join(rows))
         scaled = noise.point([int(value * strength) for value in range(256)] * 3)
-        return ImageChops.add(each, scaled, 1, -int(127.5 * strength))
+        return ImageChops.add(picture, scaled, 1, -int(127.5 * strength))
 
-    # each image of a batch gets different noise, even if the images are one object
-    return Result(outputs=([change(each) for each in image],))
+    # Each image of a batch gets different noise, even if the images are one object.
+    return NodeResult(outputs=([change(picture) for picture in image],))
 
 
 def _load_frames(path: Path) -> tuple[Images, Images]:
@@ -116,13 +118,11 @@ def _cropped_to_ratio(image: Image.Image, ratio: float) -> Image.Image:
     return image.crop((cut_x, cut_y, width - cut_x, height - cut_y))
 
 
-def _each(images: Images, change: Callable[[Image.Image], Image.Image]) -> Images:
-    """Change every image; identical objects are changed once, which keeps long batches cheap."""
-    done: dict[int, Image.Image] = {}
-    for image in images:
-        if id(image) not in done:
-            done[id(image)] = change(image)
-    return [done[id(image)] for image in images]
+def _map_images(images: Images, change: Callable[[Image.Image], Image.Image]) -> Images:
+    """Change every image. Identical objects are changed once, which keeps long batches cheap."""
+    distinct = {id(image): image for image in images}
+    changed = {key: change(image) for key, image in distinct.items()}
+    return [changed[id(image)] for image in images]
 
 
 IMAGE_NODES: Mapping[str, NodeFunction] = {

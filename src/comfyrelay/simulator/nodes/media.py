@@ -1,4 +1,4 @@
-"""Values that pass between nodes (image batches, videos, sound), and reading and writing videos."""
+"""Values that pass between nodes (image batches, videos, audio), and reading and writing videos."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ Images = list[Image]
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class Audio:
-    """Decoded sound, kept as frames: no node needs single samples."""
+    """Decoded audio. It stays in frames, because no node needs single samples."""
 
     frames: Sequence[AudioFrame]
     sample_rate: int
@@ -25,7 +25,7 @@ class Audio:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
-class Components:
+class VideoComponents:
     images: Images
     audio: Audio | None
     fps: Fraction
@@ -35,37 +35,40 @@ class Components:
 class SimulatedVideo:
     """A video from a file, decoded on demand, or from components."""
 
-    source: Path | Components
+    source: Path | VideoComponents
 
-    def components(self) -> Components:
-        return self.source if isinstance(self.source, Components) else read_video(self.source)
+    def components(self) -> VideoComponents:
+        return self.source if isinstance(self.source, VideoComponents) else read_video(self.source)
 
 
-def read_video(path: Path) -> Components:
+def read_video(path: Path) -> VideoComponents:
     with av.open(str(path)) as container:
         if not container.streams.video:
             raise ValueError(f"No video stream found in file '{path}'")
         stream = container.streams.video[0]
         images: Images = []
-        sound: list[AudioFrame] = []
+        audio_frames: list[AudioFrame] = []
         for frame in container.decode(stream, *container.streams.audio[:1]):
             if isinstance(frame, AudioFrame):
-                sound.append(frame)
+                audio_frames.append(frame)
             elif isinstance(frame, av.VideoFrame):
                 images.append(frame.to_image())  # type: ignore[no-untyped-call]
         fps = stream.average_rate or Fraction(1)
-    audio = Audio(frames=sound, sample_rate=sound[0].sample_rate, layout=sound[0].layout.name) if sound else None
-    return Components(images=images, audio=audio, fps=Fraction(fps))
+    audio = None
+    if audio_frames:
+        first = audio_frames[0]
+        audio = Audio(frames=audio_frames, sample_rate=first.sample_rate, layout=first.layout.name)
+    return VideoComponents(images=images, audio=audio, fps=Fraction(fps))
 
 
-def write_mp4(path: Path, parts: Components, *, metadata: Mapping[str, str]) -> None:
-    # without this flag the container keeps only its standard tags
+def write_mp4(path: Path, parts: VideoComponents, *, metadata: Mapping[str, str]) -> None:
+    # Without this flag the container keeps only its standard tags.
     with av.open(str(path), mode="w", format="mp4", options={"movflags": "use_metadata_tags"}) as container:
         container.metadata.update(metadata)
         _write(container, parts, codec="libx264", pixels="yuv420p", options={})
 
 
-def write_webm(path: Path, parts: Components, *, codec: str, crf: float, metadata: Mapping[str, str]) -> None:
+def write_webm(path: Path, parts: VideoComponents, *, codec: str, crf: float, metadata: Mapping[str, str]) -> None:
     name, pixels = {"vp9": ("libvpx-vp9", "yuv420p"), "av1": ("libsvtav1", "yuv420p10le")}[codec]
     options = {"crf": str(int(crf))}
     if codec == "av1":
@@ -75,30 +78,25 @@ def write_webm(path: Path, parts: Components, *, codec: str, crf: float, metadat
         _write(container, parts, codec=name, pixels=pixels, options=options)
 
 
-def _write(container: OutputContainer, parts: Components, *, codec: str, pixels: str, options: dict[str, str]) -> None:
+def _write(
+    container: OutputContainer, parts: VideoComponents, *, codec: str, pixels: str, options: dict[str, str]
+) -> None:
     stream: VideoStream = container.add_stream(codec, rate=parts.fps, options=options)  # type: ignore[assignment]
     stream.width, stream.height = parts.images[0].size
     stream.pix_fmt = pixels
     if codec != "libx264":
         stream.bit_rate = 0
-    # all streams must exist before the first packet
-    sound = _sound_stream(container, parts.audio) if parts.audio else None
+    # All streams must exist before the first packet.
+    audio_stream: AudioStream | None = None
+    if parts.audio is not None:
+        audio_stream = container.add_stream("aac", rate=parts.audio.sample_rate)
+        audio_stream.layout = parts.audio.layout
     for image in parts.images:
         container.mux(stream.encode(av.VideoFrame.from_image(image)))  # type: ignore[no-untyped-call]
     container.mux(stream.encode(None))
-    if sound is not None and parts.audio is not None:
-        _write_sound(container, sound, parts.audio)
-
-
-def _sound_stream(container: OutputContainer, audio: Audio) -> AudioStream:
-    stream: AudioStream = container.add_stream("aac", rate=audio.sample_rate)
-    stream.layout = audio.layout
-    return stream
-
-
-def _write_sound(container: OutputContainer, stream: AudioStream, audio: Audio) -> None:
-    for frame in audio.frames:
-        # the encoder derives timestamps from the first sample
-        frame.pts = None
-        container.mux(stream.encode(frame))
-    container.mux(stream.encode(None))
+    if audio_stream is not None and parts.audio is not None:
+        for frame in parts.audio.frames:
+            # The encoder derives timestamps from the first sample.
+            frame.pts = None
+            container.mux(audio_stream.encode(frame))
+        container.mux(audio_stream.encode(None))

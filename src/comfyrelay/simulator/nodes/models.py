@@ -10,109 +10,115 @@ from typing import Any
 from PIL import Image, ImageDraw
 
 from comfyrelay.simulator.nodes.media import Images
-from comfyrelay.simulator.nodes.results import NodeFunction, Result, Run, check_memory
+from comfyrelay.simulator.nodes.results import NodeContext, NodeFunction, NodeResult, check_memory
 
-# Fails to load: it is no model.
+# This checkpoint fails to load.
 BROKEN = "broken.safetensors"
 LATENT_SCALE = 8
 SHAPES = 12
 SAMPLER = "KSampler"
-GLIMPSE_SIDE = 256
-# How much a sampler changes an existing image.
-PAINTED_OVER = 0.5
+PREVIEW_SIDE = 256
+# The share of the new image when a sampler changes an existing one.
+DENOISE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Latent:
-    """`drawn_from` are the sampler inputs, empty before sampling. `pixels` are the source images, if any."""
+    """`sampled_with` are the sampler inputs, empty before sampling. `pixels` are the source images, if any."""
 
     width: int
     height: int
     count: int
-    drawn_from: tuple[str, ...] = ()
+    sampled_with: tuple[str, ...] = ()
     pixels: tuple[Image.Image, ...] = ()
 
 
-def load_checkpoint(_run: Run, *, ckpt_name: str) -> Result:
+def load_checkpoint(_context: NodeContext, *, ckpt_name: str) -> NodeResult:
     if ckpt_name == BROKEN:
-        # without its name: an error that names a model file counts as the server's fault
+        # An error that names a model file would count as the server's fault.
         raise RuntimeError("ERROR: Could not detect the type of this model.")
-    return Result(outputs=(ckpt_name, ckpt_name, ckpt_name))
+    return NodeResult(outputs=(ckpt_name, ckpt_name, ckpt_name))
 
 
 def load_lora(
-    _run: Run, *, model: str, lora_name: str, strength_model: float, clip: str = "", strength_clip: float = 0.0
-) -> Result:
+    _context: NodeContext,
+    *,
+    model: str,
+    lora_name: str,
+    strength_model: float,
+    clip: str = "",
+    strength_clip: float = 0.0,
+) -> NodeResult:
     with_clip = (f"{clip} + {lora_name} {strength_clip}",) if clip else ()
-    return Result(outputs=(f"{model} + {lora_name} {strength_model}", *with_clip))
+    return NodeResult(outputs=(f"{model} + {lora_name} {strength_model}", *with_clip))
 
 
-def last_layer(_run: Run, *, clip: str, stop_at_clip_layer: int) -> Result:
-    return Result(outputs=(f"{clip} to {stop_at_clip_layer}",))
+def last_layer(_context: NodeContext, *, clip: str, stop_at_clip_layer: int) -> NodeResult:
+    return NodeResult(outputs=(f"{clip} to {stop_at_clip_layer}",))
 
 
-def zero_out(_run: Run, *, conditioning: str) -> Result:
-    return Result(outputs=(f"no {conditioning}",))
+def zero_out(_context: NodeContext, *, conditioning: str) -> NodeResult:
+    return NodeResult(outputs=(f"no {conditioning}",))
 
 
-def encode(_run: Run, *, text: str, clip: str) -> Result:
-    return Result(outputs=(f"{clip}: {text}",))
+def encode(_context: NodeContext, *, text: str, clip: str) -> NodeResult:
+    return NodeResult(outputs=(f"{clip}: {text}",))
 
 
-def empty_latent(_run: Run, *, width: int, height: int, batch_size: int) -> Result:
+def empty_latent(_context: NodeContext, *, width: int, height: int, batch_size: int) -> NodeResult:
     check_memory(width // LATENT_SCALE, height // LATENT_SCALE, batch_size)
-    return Result(outputs=(Latent(width, height, batch_size),))
+    return NodeResult(outputs=(Latent(width, height, batch_size),))
 
 
-def encode_pixels(_run: Run, *, pixels: Images, **_given: object) -> Result:
+def encode_pixels(_context: NodeContext, *, pixels: Images, **_given: object) -> NodeResult:
     width, height = (max(LATENT_SCALE, side // LATENT_SCALE * LATENT_SCALE) for side in pixels[0].size)
-    return Result(outputs=(Latent(width, height, len(pixels), pixels=tuple(pixels)),))
+    return NodeResult(outputs=(Latent(width, height, len(pixels), pixels=tuple(pixels)),))
 
 
-def mask_latent(_run: Run, *, samples: Latent, **_given: object) -> Result:
-    return Result(outputs=(samples,))
+def mask_latent(_context: NodeContext, *, samples: Latent, **_given: object) -> NodeResult:
+    return NodeResult(outputs=(samples,))
 
 
 def scale_latent(
-    _run: Run, *, samples: Latent, width: int = 0, height: int = 0, scale_by: float = 1.0, **_given: object
-) -> Result:
+    _context: NodeContext, *, samples: Latent, width: int = 0, height: int = 0, scale_by: float = 1.0, **_given: object
+) -> NodeResult:
     if width or height:
         width = width or round(samples.width * height / samples.height)
         height = height or round(samples.height * width / samples.width)
     else:
         width, height = round(samples.width * scale_by), round(samples.height * scale_by)
     check_memory(width // LATENT_SCALE, height // LATENT_SCALE, samples.count)
-    return Result(outputs=(replace(samples, width=max(1, width), height=max(1, height)),))
+    return NodeResult(outputs=(replace(samples, width=max(1, width), height=max(1, height)),))
 
 
-def sample(_run: Run, *, latent_image: Latent, **given: object) -> Result:
-    asked = repr(sorted(given.items()))
-    return Result(outputs=(replace(latent_image, drawn_from=(*latent_image.drawn_from, asked)),))
+def sample(_context: NodeContext, *, latent_image: Latent, **given: object) -> NodeResult:
+    inputs = repr(sorted(given.items()))
+    return NodeResult(outputs=(replace(latent_image, sampled_with=(*latent_image.sampled_with, inputs)),))
 
 
-def decode(_run: Run, *, samples: Latent, vae: str) -> Result:
+def decode(_context: NodeContext, *, samples: Latent, vae: str) -> NodeResult:
     check_memory(samples.width, samples.height, samples.count)
-    seed = hashlib.sha256(repr((samples.drawn_from, vae)).encode()).digest()
-    drawn = [_decoded(random.Random(seed + bytes([number % 256])), samples, number) for number in range(samples.count)]
-    return Result(outputs=(drawn,))
+    seed = hashlib.sha256(repr((samples.sampled_with, vae)).encode()).digest()
+    images = [_decode_one(random.Random(seed + bytes([index % 256])), samples, index) for index in range(samples.count)]
+    return NodeResult(outputs=(images,))
 
 
-def _decoded(chance: random.Random, latent: Latent, number: int) -> Image.Image:
+def _decode_one(rng: random.Random, latent: Latent, index: int) -> Image.Image:
     if not latent.pixels:
-        return _draw(chance, latent)
-    source = latent.pixels[number % len(latent.pixels)].convert("RGB").resize((latent.width, latent.height))
-    return Image.blend(source, _draw(chance, latent), PAINTED_OVER) if latent.drawn_from else source
+        return _draw(rng, latent)
+    source = latent.pixels[index % len(latent.pixels)].convert("RGB").resize((latent.width, latent.height))
+    return Image.blend(source, _draw(rng, latent), DENOISE) if latent.sampled_with else source
 
 
 def steps_of(class_type: str, inputs: Mapping[str, Any]) -> int:
-    """Number of steps that a node reports; none unless it is a sampler."""
+    """Return the number of steps that a node reports. It is 0 unless the node is a sampler."""
     return int(inputs["steps"]) if class_type == SAMPLER else 0
 
 
-def glimpse(inputs: Mapping[str, Any], part: float) -> bytes:
-    """Preview of a partly sampled image: a small JPEG that gets clearer."""
+def sampler_preview(inputs: Mapping[str, Any], part: float) -> bytes:
+    """Return the preview of a partly sampled image: a small JPEG that gets clearer."""
     latent: Latent = inputs["latent_image"]
-    scale = GLIMPSE_SIDE / max(latent.width, latent.height)
+    scale = PREVIEW_SIDE / max(latent.width, latent.height)
     small = Latent(max(1, round(latent.width * scale)), max(1, round(latent.height * scale)), 1, ("",))
     picture = _draw(random.Random(str(inputs.get("seed"))), small)
     noise = Image.effect_noise(picture.size, 90).convert("RGB")
@@ -121,15 +127,15 @@ def glimpse(inputs: Mapping[str, Any], part: float) -> bytes:
     return file.getvalue()
 
 
-def _draw(chance: random.Random, latent: Latent) -> Image.Image:
+def _draw(rng: random.Random, latent: Latent) -> Image.Image:
     def colour() -> tuple[int, int, int]:
-        return chance.randrange(256), chance.randrange(256), chance.randrange(256)
+        return rng.randrange(256), rng.randrange(256), rng.randrange(256)
 
     picture = Image.new("RGB", (latent.width, latent.height), colour())
     draw = ImageDraw.Draw(picture)
-    for _ in range(SHAPES if latent.drawn_from else 0):
-        x, y = chance.randrange(latent.width), chance.randrange(latent.height)
-        radius = chance.randrange(1, max(2, min(latent.width, latent.height) // 3))
+    for _ in range(SHAPES if latent.sampled_with else 0):
+        x, y = rng.randrange(latent.width), rng.randrange(latent.height)
+        radius = rng.randrange(1, max(2, min(latent.width, latent.height) // 3))
         draw.ellipse((x - radius, y - radius, x + radius, y + radius), fill=colour())
     return picture
 

@@ -1,4 +1,4 @@
-"""Inputs and results of a node run."""
+"""The context and the result of a node function."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,28 +6,28 @@ from typing import Any
 
 from comfyrelay.simulator.folders import Folders
 
-# bytes that a real server allocates per pixel: three 32-bit floats
+# A real server allocates three 32-bit floats per pixel.
 _BYTES_PER_PIXEL = 12
 LARGEST_BATCH_BYTES = 2 * 1024**3
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Run:
+class NodeContext:
     folders: Folders
     prompt: Mapping[str, Any]
     extra_pnginfo: Mapping[str, Any]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Result:
+class NodeResult:
     outputs: tuple[Any, ...] = ()
-    # message for the client, such as {"images": [...]}
-    shown: Mapping[str, Any] | None = None
-    # PNGs sent over the socket only
-    sent: tuple[bytes, ...] = ()
+    # The client gets this message, such as {"images": [...]}.
+    ui: Mapping[str, Any] | None = None
+    # These PNGs are only sent over the WebSocket.
+    websocket_images: tuple[bytes, ...] = ()
 
 
-NodeFunction = Callable[..., Result]
+NodeFunction = Callable[..., NodeResult]
 
 
 def check_memory(width: int, height: int, count: int) -> None:

@@ -8,8 +8,7 @@ from aiohttp.typedefs import Handler, Middleware
 
 from comfyrelay.errors import InvalidInput
 from comfyrelay.http_client import is_loopback
-from comfyrelay.simulator.active_misbehaviours import read_misbehaviour
-from comfyrelay.simulator.misbehaviour import Refuse, SlowHttp
+from comfyrelay.simulator.misbehaviour import Refuse, SlowHttp, read_misbehaviour
 from comfyrelay.simulator.process import SimulatedProcess
 from comfyrelay.simulator.request_log import Received
 
@@ -17,7 +16,7 @@ _CONTROL = "/simulator/"
 
 
 def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
-    """Log each request, and delay or refuse it if a misbehaviour says so."""
+    """Return a middleware that logs each request, and delays or refuses it on request."""
 
     @web.middleware
     async def middleware(request: web.Request, handler: Handler) -> web.StreamResponse:
@@ -27,7 +26,7 @@ def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
         if slow := process.misbehaviours.take(SlowHttp, matching=lambda what: request.path.startswith(what.path)):
             await asyncio.sleep(slow.what.seconds)
         if refuse := process.misbehaviours.take(Refuse, matching=lambda what: request.path.startswith(what.path)):
-            return refusal(refuse.what)
+            return _refusal(refuse.what)
         return await handler(request)
 
     return middleware
@@ -35,14 +34,14 @@ def misbehaviour_middleware(process: SimulatedProcess) -> Middleware:
 
 @web.middleware
 async def check_origin(request: web.Request, handler: Handler) -> web.StreamResponse:
-    """Refuse a browser page of another origin on loopback addresses."""
+    """Refuse requests of another origin's browser page to a loopback address."""
     host, origin = request.headers.get("Host"), request.headers.get("Origin")
-    if host and origin and not _same_origin(host, origin):
+    if host and origin and not _is_allowed_origin(host, origin):
         return web.Response(status=403)
     return await handler(request)
 
 
-def refusal(what: Refuse) -> web.Response:
+def _refusal(what: Refuse) -> web.Response:
     headers = {} if what.retry_after is None else {"Retry-After": str(what.retry_after)}
     if what.error_type is None:
         return web.Response(status=what.status, text=what.message, headers=headers)
@@ -69,7 +68,7 @@ class ControlRoutes:
         return web.Response(status=204)
 
 
-def _same_origin(host: str, origin: str) -> bool:
+def _is_allowed_origin(host: str, origin: str) -> bool:
     ours, theirs = urlsplit(f"//{host}"), urlsplit(origin)
     if not is_loopback(ours.hostname or ""):
         return True

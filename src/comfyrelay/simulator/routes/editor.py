@@ -13,7 +13,7 @@ _TERMINAL = {"cols": 80, "rows": 24}
 
 
 class EditorRoutes:
-    """There is one user, as without `--multi-user`, with settings in `user/default`."""
+    """As without `--multi-user`, there is one user, whose settings are in `user/default`."""
 
     def __init__(self, process: SimulatedProcess) -> None:
         self._process = process
@@ -38,7 +38,7 @@ class EditorRoutes:
         ]
 
     async def extensions(self, _request: web.Request) -> web.Response:
-        # no editor, so no extension scripts
+        # Without an editor there are no extension scripts.
         return web.json_response([])
 
     async def users(self, _request: web.Request) -> web.Response:
@@ -68,13 +68,13 @@ class EditorRoutes:
         names = self._process.options.models.get(request.match_info["folder"])
         if names is None:
             return web.Response(status=404)
-        # names only, without files
+        # The models have names but no files.
         return web.json_response(
             [{"name": name, "pathIndex": 0, "modified": 0, "created": 0, "size": 0} for name in names]
         )
 
     async def log_text(self, _request: web.Request) -> web.Response:
-        return web.json_response("".join(f"{each['t']} - {each['m']}" for each in self._log))
+        return web.json_response("".join(f"{entry['t']} - {entry['m']}" for entry in self._log))
 
     async def log(self, _request: web.Request) -> web.Response:
         return web.json_response({"entries": self._log, "size": _TERMINAL})

@@ -11,11 +11,11 @@ from aiohttp import web
 from PIL import Image
 
 from comfyrelay.media_types import guess_media_type
-from comfyrelay.simulator.folders import split_kind
+from comfyrelay.simulator.folders import safe_join, split_kind
 from comfyrelay.simulator.misbehaviour import LostFile
 from comfyrelay.simulator.process import SimulatedProcess
 
-# browsers would execute these, so ComfyUI hides their type
+# Browsers would execute these, so ComfyUI hides their type.
 _UNSAFE_TYPES = frozenset({"text/html", "text/html-sandboxed", "application/xhtml+xml", "text/javascript", "text/css"})
 
 
@@ -50,11 +50,11 @@ class FileRoutes:
         if not image or not image.file or not image.filename:
             return web.Response(status=400)
         kind = post.get("type") or "input"
-        root = self._folders.of(kind)
+        root = self._folders.by_type(kind)
         if root is None:
             raise ValueError(f"no folder of type {kind}")
         subfolder = post.get("subfolder", "")
-        path = self._folders.inside(root, subfolder, image.filename)
+        path = safe_join(root, subfolder, image.filename)
         if path is None:
             return web.Response(status=400)
         (root / subfolder).mkdir(parents=True, exist_ok=True)
@@ -70,7 +70,7 @@ class FileRoutes:
         try:
             source = self._find(original["filename"], original.get("type", "output"), original.get("subfolder"))
         except _Refused:
-            # ComfyUI answers 200 anyway and writes nothing
+            # ComfyUI answers 200 anyway and writes nothing.
             return
         if source.is_file():
             with Image.open(source) as picture, Image.open(BytesIO(content)) as mask:
@@ -86,33 +86,35 @@ class FileRoutes:
             path = self._find(query["filename"], query.get("type", "output"), query.get("subfolder"))
         except _Refused as refused:
             return web.Response(status=refused.status)
-        lost = self._process.misbehaviours.take(LostFile, such=lambda what: what.filename in (None, path.name))
+        lost = self._process.misbehaviours.take(LostFile, matching=lambda what: what.filename in (None, path.name))
         if lost is not None or not path.is_file():
             return web.Response(status=404)
-        named = {"Content-Disposition": f'filename="{path.name}"'}
+        headers = {"Content-Disposition": f'filename="{path.name}"'}
         if "preview" in query:
-            content, content_type = await asyncio.to_thread(_reduced, path, query["preview"])
-            return web.Response(body=content, content_type=content_type, headers=named)
+            content, content_type = await asyncio.to_thread(_compress, path, query["preview"])
+            return web.Response(body=content, content_type=content_type, headers=headers)
         if (channel := query.get("channel", "rgba")) != "rgba":
             content = await asyncio.to_thread(_channel, path, channel)
-            return web.Response(body=content, content_type="image/png", headers=named)
-        return web.FileResponse(path, headers={**named, "Content-Type": _content_type(path)})
+            return web.Response(body=content, content_type="image/png", headers=headers)
+        guessed = guess_media_type(path.name)
+        content_type = "application/octet-stream" if guessed is None or guessed in _UNSAFE_TYPES else guessed
+        return web.FileResponse(path, headers={**headers, "Content-Type": content_type})
 
     def _find(self, name: str, kind: str, subfolder: str | None) -> Path:
         plain, suffix = split_kind(name)
         if not plain or plain.startswith("/") or ".." in plain:
             raise _Refused(status=400)
-        root = self._folders.of(suffix or kind)
+        root = self._folders.by_type(suffix or kind)
         if root is None:
             raise _Refused(status=400)
-        folder = self._folders.inside(root, subfolder or "")
+        folder = safe_join(root, subfolder or "")
         if folder is None:
             raise _Refused(status=403)
         return folder / Path(plain).name
 
 
 def _free_name(path: Path, content: bytes) -> tuple[Path, bool]:
-    """A free name, or that of a file with equal content."""
+    """Return a free path and true, or the path of a file with the same content and false."""
     candidate, number = path, 0
     while candidate.exists():
         if candidate.read_bytes() == content:
@@ -122,8 +124,8 @@ def _free_name(path: Path, content: bytes) -> tuple[Path, bool]:
     return candidate, True
 
 
-def _reduced(path: Path, wish: str) -> tuple[bytes, str]:
-    kind, _, quality = wish.partition(";")
+def _compress(path: Path, wanted: str) -> tuple[bytes, str]:
+    kind, _, quality = wanted.partition(";")
     kind = kind if kind in ("webp", "jpeg") else "webp"
     file = BytesIO()
     with Image.open(path) as image:
@@ -142,8 +144,3 @@ def _channel(path: Path, channel: str) -> bytes:
             picture.putalpha(alpha)
         picture.save(file, "PNG")
     return file.getvalue()
-
-
-def _content_type(path: Path) -> str:
-    guessed = guess_media_type(path.name) or "application/octet-stream"
-    return "application/octet-stream" if guessed in _UNSAFE_TYPES else guessed

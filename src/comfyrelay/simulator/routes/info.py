@@ -1,4 +1,4 @@
-"""Server information and the WebSocket."""
+"""Routes for server information, and the WebSocket."""
 
 import sys
 from typing import Any
@@ -99,7 +99,7 @@ def _memory(process: SimulatedProcess) -> dict[str, int]:
             "torch_vram_free": gpu.torch_free,
         }
     vram = process.options.vram_bytes
-    # memory of a loaded model
-    held = vram // 3 if process.run is not None else 0
-    used = max(held, vram // 20)
-    return {"vram_total": vram, "vram_free": vram - used, "torch_vram_total": held, "torch_vram_free": 0}
+    # While a prompt runs, a model is loaded.
+    model_bytes = vram // 3 if process.run is not None else 0
+    used = max(model_bytes, vram // 20)
+    return {"vram_total": vram, "vram_free": vram - used, "torch_vram_total": model_bytes, "torch_vram_free": 0}

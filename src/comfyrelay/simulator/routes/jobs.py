@@ -24,16 +24,24 @@ class JobRoutes:
             return web.json_response({"error": str(error)}, status=400)
 
     async def get_job(self, request: web.Request) -> web.Response:
-        job = find_job(self._process, request.match_info["job_id"])
-        return web.json_response({"error": "Job not found"}, status=404) if job is None else web.json_response(job)
+        job_id = request.match_info["job_id"]
+        queue = self._process.queue.snapshot()
+        for group, status in (("queue_running", "in_progress"), ("queue_pending", "pending")):
+            for item in queue[group]:
+                if item[1] == job_id:
+                    return web.json_response(with_details(job_of_item(item, status), item, None))
+        entry = self._process.queue.history.get(job_id)
+        if entry is None:
+            return web.json_response({"error": "Job not found"}, status=404)
+        return web.json_response(with_details(job_of_entry(entry), entry["prompt"], entry))
 
     def _page(self, query: dict[str, str]) -> dict[str, Any]:
         statuses = _statuses(query.get("status"))
         sort_by = _one_of("sort_by", query.get("sort_by", "created_at"), ("created_at", "execution_duration"))
         order = _one_of("sort_order", query.get("sort_order", "desc"), ("asc", "desc"))
-        offset = _whole("offset", query.get("offset", "0"), low=0)
-        limit = _whole("limit", query["limit"], low=1) if "limit" in query else None
-        jobs = [each for each in self._all() if each["status"] in statuses]
+        offset = _integer("offset", query.get("offset", "0"), minimum=0)
+        limit = _integer("limit", query["limit"], minimum=1) if "limit" in query else None
+        jobs = [job for job in self._all() if job["status"] in statuses]
         if "workflow_id" in query:
             jobs = [job for job in jobs if job.get("workflow_id") == query["workflow_id"]]
         jobs.sort(key=_created if sort_by == "created_at" else _duration, reverse=order == "desc")
@@ -42,7 +50,7 @@ class JobRoutes:
         return {"jobs": page, "pagination": pagination}
 
     def _all(self) -> list[dict[str, Any]]:
-        queue = self._process.queue.shown()
+        queue = self._process.queue.snapshot()
         return [
             *(job_of_item(item, "in_progress") for item in queue["queue_running"]),
             *(job_of_item(item, "pending") for item in queue["queue_pending"]),
@@ -50,21 +58,11 @@ class JobRoutes:
         ]
 
 
-def find_job(process: SimulatedProcess, job_id: str) -> dict[str, Any] | None:
-    queue = process.queue.shown()
-    for group, status in (("queue_running", "in_progress"), ("queue_pending", "pending")):
-        for item in queue[group]:
-            if item[1] == job_id:
-                return with_details(job_of_item(item, status), item, None)
-    entry = process.queue.history.get(job_id)
-    return None if entry is None else with_details(job_of_entry(entry), entry["prompt"], entry)
-
-
 def _statuses(given: str | None) -> tuple[str, ...]:
     if given is None:
         return _STATUSES
-    wanted = tuple(each.strip().lower() for each in given.split(",") if each.strip())
-    unknown = [each for each in wanted if each not in _STATUSES]
+    wanted = tuple(status.strip().lower() for status in given.split(",") if status.strip())
+    unknown = [status for status in wanted if status not in _STATUSES]
     if unknown:
         raise ValueError(f"Invalid status value(s): {', '.join(unknown)}. Valid values: {', '.join(_STATUSES)}")
     return wanted
@@ -76,13 +74,13 @@ def _one_of(name: str, value: str, allowed: tuple[str, ...]) -> str:
     return value.lower()
 
 
-def _whole(name: str, value: str, *, low: int) -> int:
+def _integer(name: str, value: str, *, minimum: int) -> int:
     try:
         number = int(value)
     except ValueError:
         raise ValueError(f"{name} must be an integer") from None
-    if number < low:
-        raise ValueError(f"{name} must be at least {low}")
+    if number < minimum:
+        raise ValueError(f"{name} must be at least {minimum}")
     return number
 
 

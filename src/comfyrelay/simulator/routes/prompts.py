@@ -2,7 +2,6 @@
 
 import time
 import uuid
-from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
@@ -45,7 +44,7 @@ class PromptRoutes:
         if verdict.error is not None:
             return web.json_response({"error": verdict.error, "node_errors": verdict.node_errors}, status=400)
         if self._process.misbehaviours.take(ErrorBeforeQueueing, classes_of(graph)):
-            return plain_500()
+            return internal_error()
         extra_data = body.get("extra_data", {})
         if "client_id" in body:
             extra_data["client_id"] = body["client_id"]
@@ -58,7 +57,7 @@ class PromptRoutes:
             outputs=verdict.outputs,
         )
         if self._process.misbehaviours.take(ErrorAfterQueueing, classes_of(graph)):
-            return plain_500()
+            return internal_error()
         return web.json_response({"prompt_id": prompt_id, "number": number, "node_errors": verdict.node_errors})
 
     def _number(self, body: dict[str, Any]) -> float:
@@ -66,14 +65,14 @@ class PromptRoutes:
             return float(body["number"])
         number = self._process.queue.counter
         self._process.queue.counter += 1
-        # not `get`: ComfyUI treats a list like an object without a prompt
+        # Like ComfyUI, accept a list here, which has no `get`.
         return -number if "front" in body and body["front"] else number  # noqa: RUF019
 
     async def get_prompt(self, _request: web.Request) -> web.Response:
         return web.json_response(self._process.status)
 
     async def get_queue(self, _request: web.Request) -> web.Response:
-        return web.json_response(self._process.queue.shown())
+        return web.json_response(self._process.queue.snapshot())
 
     async def post_queue(self, request: web.Request) -> web.Response:
         body = await request.json()
@@ -86,7 +85,7 @@ class PromptRoutes:
     async def get_history(self, request: web.Request) -> web.Response:
         max_items = int(request.query["max_items"]) if "max_items" in request.query else None
         offset = int(request.query.get("offset", -1))
-        return web.json_response(self._process.queue.past(max_items=max_items, offset=offset))
+        return web.json_response(self._process.queue.history_page(max_items=max_items, offset=offset))
 
     async def get_history_entry(self, request: web.Request) -> web.Response:
         prompt_id = request.match_info["prompt_id"]
@@ -116,16 +115,16 @@ class PromptRoutes:
 
 
 def check(process: SimulatedProcess, graph: Any, *, targets: list[str] | None) -> ValidationResult:
-    """Validate a graph, hiding models that are missing on request."""
-    surroundings = process.surroundings
-    named = _texts(graph)
-    missing = process.misbehaviours.take(MissingModel, _classes_if_any(graph), such=lambda what: what.model in named)
+    """Validate a graph. A `MissingModel` misbehaviour hides its model."""
+    listings = process.listings
+    nodes = [node for node in graph.values() if isinstance(node, dict)] if isinstance(graph, dict) else []
+    classes = [node["class_type"] for node in nodes if "class_type" in node]
+    values = [value for node in nodes for value in dict(node.get("inputs") or {}).values()]
+    missing = process.misbehaviours.take(MissingModel, classes, matching=lambda what: what.model in values)
     if missing is not None:
-        models = [
-            listing for listing in surroundings.listings[ChoiceSource.CHECKPOINTS] if listing != missing.what.model
-        ]
-        surroundings = replace(surroundings, listings={**surroundings.listings, ChoiceSource.CHECKPOINTS: models})
-    return validate(graph, targets=targets, surroundings=surroundings)
+        models = [name for name in listings[ChoiceSource.CHECKPOINTS] if name != missing.what.model]
+        listings = {**listings, ChoiceSource.CHECKPOINTS: models}
+    return validate(graph, targets=targets, folders=process.folders, listings=listings)
 
 
 def enqueue(
@@ -143,15 +142,5 @@ def enqueue(
     process.queue.put((number, prompt_id, graph, extra_data, outputs, secrets))
 
 
-def plain_500() -> web.Response:
+def internal_error() -> web.Response:
     return web.Response(status=500, text="500 Internal Server Error\n\nServer got itself in trouble")
-
-
-def _texts(graph: Any) -> set[str]:
-    nodes = [node for node in graph.values() if isinstance(node, dict)] if isinstance(graph, dict) else []
-    return {value for node in nodes for value in dict(node.get("inputs") or {}).values() if isinstance(value, str)}
-
-
-def _classes_if_any(graph: Any) -> list[str]:
-    nodes = graph.values() if isinstance(graph, dict) else ()
-    return [node["class_type"] for node in nodes if isinstance(node, dict) and "class_type" in node]

@@ -1,29 +1,29 @@
-"""Names of node failures on the wire."""
+"""Node failures, and their names on the wire."""
 
 
 class Interrupted(Exception):
     """The prompt was interrupted."""
 
 
-class StagedError(Exception):
-    """An injected failure with any type name, such as one of a library that is not installed."""
+class InjectedError(Exception):
+    """An injected failure. Its type name may be that of a library that is not installed."""
 
     def __init__(self, *, exception_type: str, message: str) -> None:
         super().__init__(message)
         self.exception_type = exception_type
 
 
-def out_of_memory() -> StagedError:
-    """ComfyUI's out-of-memory error."""
+def out_of_memory() -> InjectedError:
+    """Return ComfyUI's out-of-memory error."""
     message = (
         "Allocation on device \nThis error means you ran out of memory on your GPU.\n\nTIPS: If the workflow worked "
         "before you might have accidentally set the batch_size to a large number."
     )
-    return StagedError(exception_type="torch.OutOfMemoryError", message=message)
+    return InjectedError(exception_type="torch.OutOfMemoryError", message=message)
 
 
-# clients must hide such paths from users, so injected failures contain them
-STAGED_TRACEBACK = (
+# Clients must hide such paths from users, so injected failures contain them.
+INJECTED_TRACEBACK = (
     '  File "/comfyui/execution.py", line 518, in execute\n',
     '  File "/comfyui/execution.py", line 291, in process_inputs\n',
     '  File "/comfyui/nodes.py", line 1586, in run\n',

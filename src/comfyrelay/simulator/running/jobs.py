@@ -1,4 +1,4 @@
-"""Prompts as jobs: one shape for waiting, running and finished ones."""
+"""Represent pending, running and finished prompts as jobs."""
 
 from typing import Any
 
@@ -7,14 +7,14 @@ _ENDS = frozenset({"execution_success", "execution_error", "execution_interrupte
 
 
 def job_of_item(item: list[Any], status: str) -> dict[str, Any]:
-    """A queued or running job."""
+    """Return a pending or running job."""
     return {**_head(item, status), "outputs_count": 0, **_workflow_id(item)}
 
 
 def job_of_entry(entry: dict[str, Any]) -> dict[str, Any]:
-    """A finished job, from its history."""
+    """Return a finished job from its history entry."""
     status = entry["status"]
-    # 0.7.0 calls an interrupted prompt failed
+    # ComfyUI 0.7.0 calls an interrupted prompt failed.
     head = _head(entry["prompt"], "completed" if status["status_str"] == "success" else "failed")
     count, preview = _outputs_summary(entry["outputs"])
     times = {kind: data["timestamp"] for kind, data in status["messages"]}
@@ -34,7 +34,7 @@ def job_of_entry(entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def with_details(job: dict[str, Any], item: list[Any], entry: dict[str, Any] | None) -> dict[str, Any]:
-    """A single job with its graph and outputs."""
+    """Add the graph and the outputs of a job."""
     workflow = {"prompt": item[2], "extra_data": item[3]}
     if entry is None:
         return {**job, "workflow": workflow}
@@ -53,12 +53,12 @@ def _workflow_id(item: list[Any]) -> dict[str, Any]:
 def _outputs_summary(outputs: dict[str, Any]) -> tuple[int, dict[str, Any] | None]:
     found = [
         {**item, "nodeId": node_id, "mediaType": kind}
-        for node_id, shown in outputs.items()
-        for kind, items in shown.items()
+        for node_id, ui in outputs.items()
+        for kind, items in ui.items()
         if isinstance(items, list)
         for item in items
         if isinstance(item, dict)
     ]
-    showable = [each for each in found if each["mediaType"] in _PREVIEWABLE]
-    saved = [each for each in showable if each.get("type") == "output"]
-    return len(found), next(iter(saved or showable), None)
+    previewable = [item for item in found if item["mediaType"] in _PREVIEWABLE]
+    saved = [item for item in previewable if item.get("type") == "output"]
+    return len(found), next(iter(saved or previewable), None)

@@ -1,7 +1,6 @@
-"""Messages of a running prompt to its client, and which of them the history keeps."""
+"""Messages of a running prompt, to its client and for its history."""
 
 import time
-from collections.abc import Sequence
 from typing import Any
 
 from comfyrelay.simulator.sockets import Sockets
@@ -14,32 +13,26 @@ class PromptMessages:
         self._sockets = sockets
         self._prompt_id = prompt_id
         self.client_id = client_id
-        self.kept: list[list[Any]] = []
+        self.recorded: list[list[Any]] = []
         self._progress: dict[str, dict[str, Any]] = {}
 
-    def start(self) -> None:
-        self._keep("execution_start", {"prompt_id": self._prompt_id})
-
-    def cached(self, nodes: Sequence[str]) -> None:
-        self._keep("execution_cached", {"nodes": list(nodes), "prompt_id": self._prompt_id})
-
-    def success(self) -> None:
-        self._keep("execution_success", {"prompt_id": self._prompt_id})
-
-    def error(self, fields: dict[str, Any]) -> None:
-        self._keep("execution_error", {"prompt_id": self._prompt_id, **fields})
-
-    def interrupted(self, fields: dict[str, Any]) -> None:
-        self._keep("execution_interrupted", {"prompt_id": self._prompt_id, **fields}, to_all=True)
+    def record(self, kind: str, *, to_all: bool = False, **fields: Any) -> None:
+        """Send a message and add it to the history. Without a client it is only sent if it goes `to_all`."""
+        data = {"prompt_id": self._prompt_id, **fields, "timestamp": int(time.time() * 1000)}
+        self.recorded.append([kind, data])
+        if to_all:
+            self._sockets.post(kind, data, self.client_id)
+        else:
+            self._send_to_owner(kind, data)
 
     def executing(self, node_id: str) -> None:
         self._progress[node_id] = self._state(node_id, 0.0, 1.0, "running")
         self._send_progress()
-        self._to_owner("executing", {"node": node_id, "display_node": node_id, "prompt_id": self._prompt_id})
+        self._send_to_owner("executing", {"node": node_id, "display_node": node_id, "prompt_id": self._prompt_id})
 
     def executed(self, node_id: str, output: Any) -> None:
         fields = {"node": node_id, "display_node": node_id, "output": output, "prompt_id": self._prompt_id}
-        self._to_owner("executed", fields)
+        self._send_to_owner("executed", fields)
 
     def finished(self, node_id: str) -> None:
         before = self._progress.get(node_id, {"max": 1})
@@ -53,7 +46,7 @@ class PromptMessages:
         self._send_progress()
         fields = {"value": value, "max": maximum, "prompt_id": self._prompt_id, "node": node_id}
         metadata = {**self._names(node_id), "image_type": image_type}
-        # one precedes the step it shows, the other follows it
+        # A preview with metadata precedes its step, and one without follows it.
         if preview is not None:
             self._sockets.post_preview(preview, metadata, self.client_id, described=True)
         self._sockets.post("progress", fields, self.client_id)
@@ -61,17 +54,9 @@ class PromptMessages:
             self._sockets.post_preview(preview, metadata, self.client_id, described=False)
 
     def end(self) -> None:
-        self._to_owner("executing", {"node": None, "prompt_id": self._prompt_id})
+        self._send_to_owner("executing", {"node": None, "prompt_id": self._prompt_id})
 
-    def _keep(self, kind: str, data: dict[str, Any], *, to_all: bool = False) -> None:
-        fields = {**data, "timestamp": int(time.time() * 1000)}
-        self.kept.append([kind, fields])
-        if to_all:
-            self._sockets.post(kind, fields, self.client_id)
-        else:
-            self._to_owner(kind, fields)
-
-    def _to_owner(self, kind: str, data: dict[str, Any]) -> None:
+    def _send_to_owner(self, kind: str, data: dict[str, Any]) -> None:
         if self.client_id is not None:
             self._sockets.post(kind, data, self.client_id)
 

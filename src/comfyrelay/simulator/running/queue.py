@@ -1,11 +1,11 @@
-"""Pending prompts, the running one, and the history. All of it is lost on a restart."""
+"""The pending prompts, the running one, and the history. A restart loses all of them."""
 
 import asyncio
 import heapq
 from collections.abc import Callable
 from typing import Any
 
-# (number, prompt id, graph, extra data, output nodes, secrets); a tuple, because the real queue compares tuples
+# Number, prompt id, graph, extra data, output nodes and secrets. The real queue compares tuples, too.
 Item = tuple[float, str, dict[str, Any], dict[str, Any], list[str], dict[str, Any]]
 _LONGEST_HISTORY = 10_000
 
@@ -24,7 +24,7 @@ class PromptQueue:
         return len(self._pending) + (self.running is not None)
 
     def put(self, item: Item) -> None:
-        """Queue the item. Like ComfyUI, a duplicate number and id raises but is queued."""
+        """Queue the item. As in ComfyUI, a duplicate number and id raises an error although it is queued."""
         self._arrived.set()
         heapq.heappush(self._pending, item)
         self._on_change()
@@ -33,7 +33,7 @@ class PromptQueue:
         while not self._pending:
             self._arrived.clear()
             await self._arrived.wait()
-        # not heappop: it would compare graphs if number and id are equal
+        # heappop would compare graphs if number and id are equal.
         self.running = min(self._pending, key=_rank)
         self._pending.remove(self.running)
         self._pending.sort(key=_rank)
@@ -41,7 +41,7 @@ class PromptQueue:
         return self.running
 
     def finish(self, entry: dict[str, Any]) -> None:
-        """Write the running prompt's history and clear it in one step."""
+        """Move the running prompt to the history."""
         if self.running is None:
             return
         if len(self.history) >= _LONGEST_HISTORY:
@@ -51,31 +51,30 @@ class PromptQueue:
         self._on_change()
 
     def delete(self, prompt_id: str) -> bool:
-        """Remove a pending item; like ComfyUI, removing the last one is announced twice."""
-        for item in self._pending:
-            if item[1] == prompt_id:
-                self._pending.remove(item)
-                self._pending.sort(key=_rank)
-                self._on_change()
-                if not self._pending:
-                    self._on_change()
-                return True
-        return False
+        """Remove a pending item. As in ComfyUI, the removal of the last one is announced twice."""
+        if (item := self.find(prompt_id)) is None:
+            return False
+        self._pending.remove(item)
+        self._pending.sort(key=_rank)
+        self._on_change()
+        if not self._pending:
+            self._on_change()
+        return True
 
     def clear(self) -> None:
         self._pending.clear()
         self._on_change()
 
-    def shown(self) -> dict[str, list[list[Any]]]:
-        """As `GET /queue`, without secrets."""
+    def snapshot(self) -> dict[str, list[list[Any]]]:
+        """Return the answer of `GET /queue`, which omits secrets."""
         running = [list(self.running[:5])] if self.running else []
         return {"queue_running": running, "queue_pending": [list(item[:5]) for item in self._pending]}
 
     def find(self, prompt_id: str) -> Item | None:
         return next((item for item in self._pending if item[1] == prompt_id), None)
 
-    def past(self, *, max_items: int | None, offset: int) -> dict[str, dict[str, Any]]:
-        """A slice of the history, oldest first; without an offset, the newest."""
+    def history_page(self, *, max_items: int | None, offset: int) -> dict[str, dict[str, Any]]:
+        """Return a slice of the history, oldest first. A negative offset selects the newest items."""
         if offset < 0 and max_items is not None:
             offset = len(self.history) - max_items
         first = max(offset, 0)

@@ -17,25 +17,17 @@ _CONVERSIONS: Mapping[str, type[int | float | str]] = {"INT": int, "FLOAT": floa
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ValidationResult:
-    """`error` is None if at least one output can run; `node_errors` may still be filled."""
+    """`error` is None if at least one output can run. Even then there may be `node_errors`."""
 
     error: Problem | None
     outputs: list[str] = field(default_factory=list)
     node_errors: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class ServerFiles:
-    """Files and models of this server."""
-
-    folders: Folders
-    listings: Listings
-
-
-def validate(graph: Any, *, targets: Collection[str] | None, surroundings: ServerFiles) -> ValidationResult:
+def validate(graph: Any, *, targets: Collection[str] | None, folders: Folders, listings: Listings) -> ValidationResult:
     """Validate every output node with its inputs, converting numbers to the declared types.
 
-    A malformed graph may raise: ComfyUI answers those with a plain 500.
+    A malformed graph may raise any error: ComfyUI answers it with a plain 500.
     """
     outputs: list[str] = []
     for node_id, node in graph.items():
@@ -48,7 +40,7 @@ def validate(graph: Any, *, targets: Collection[str] | None, surroundings: Serve
             outputs.append(node_id)
     if not outputs:
         return ValidationResult(error=problem("prompt_no_outputs", "Prompt has no outputs", ""))
-    return _Validation(graph, surroundings).verdict(outputs)
+    return _Validation(graph, folders, listings).result(outputs)
 
 
 def problem(kind: str, message: str, details: str, **extra_info: Any) -> Problem:
@@ -60,24 +52,25 @@ def _invalid(node_id: str, message: str) -> ValidationResult:
 
 
 class _Validation:
-    def __init__(self, graph: dict[str, Any], surroundings: ServerFiles) -> None:
+    def __init__(self, graph: dict[str, Any], folders: Folders, listings: Listings) -> None:
         self._graph = graph
-        self._surroundings = surroundings
+        self._folders = folders
+        self._listings = listings
         self._problems: dict[str, list[Problem]] = {}
         self._is_valid: dict[str, bool] = {}
 
-    def verdict(self, outputs: list[str]) -> ValidationResult:
-        good: list[str] = []
+    def result(self, outputs: list[str]) -> ValidationResult:
+        valid: list[str] = []
         reasons: list[Problem] = []
         node_errors: dict[str, Any] = {}
         for output in outputs:
             if self._check_output(output):
-                good.append(output)
+                valid.append(output)
                 continue
             reasons += self._problems[output]
             self._report(output, node_errors)
-        if good:
-            return ValidationResult(error=None, outputs=good, node_errors=node_errors)
+        if valid:
+            return ValidationResult(error=None, outputs=valid, node_errors=node_errors)
         details = "\n".join(f"{reason['message']}: {reason['details']}" for reason in reasons)
         error = problem("prompt_outputs_failed_validation", "Prompt outputs failed validation", details)
         return ValidationResult(error=error, node_errors=node_errors)
@@ -92,7 +85,7 @@ class _Validation:
             return False
 
     def _report(self, output: str, node_errors: dict[str, Any]) -> None:
-        # like ComfyUI, it names the output for every faulty node seen so far
+        # ComfyUI names the output for every faulty node seen so far.
         for node_id, problems in self._problems.items():
             if problems:
                 empty = {"errors": problems, "dependent_outputs": [], "class_type": self._graph[node_id]["class_type"]}
@@ -101,23 +94,21 @@ class _Validation:
     def _check_node(self, node_id: str) -> bool:
         if node_id in self._is_valid:
             return self._is_valid[node_id]
-        # a cycle is invalid without an explanation
+        # A cycle is invalid without an explanation.
         self._is_valid[node_id] = False
         node = self._graph[node_id]
         definition = DEFINITIONS[node["class_type"]]
         inputs = node["inputs"]
         problems: list[Problem] = []
         is_valid = True
-        for name, spec in definition.inputs(self._surroundings.listings).items():
+        for name, spec in definition.inputs(self._listings).items():
             if name in inputs:
                 noun = definition.file_noun if name == definition.file_input else None
                 found = self._check_input(inputs, name, spec, file_noun=noun)
                 is_valid = is_valid and found is None
                 problems += found or []
             elif name in definition.required:
-                problems.append(
-                    problem("required_input_missing", "Required input is missing", name, input_name=name),
-                )
+                problems.append(problem("required_input_missing", "Required input is missing", name, input_name=name))
         self._is_valid[node_id] = is_valid and not problems
         self._problems[node_id] = problems
         return self._is_valid[node_id]
@@ -125,7 +116,7 @@ class _Validation:
     def _check_input(
         self, inputs: dict[str, Any], name: str, spec: InputSpec, *, file_noun: str | None
     ) -> list[Problem] | None:
-        """None if the input is valid; an empty list if the error belongs to another node."""
+        """Return None if the input is valid, or an empty list if the error belongs to another node."""
         value = inputs[name]
         if isinstance(value, list):
             return self._check_link(name, spec, value)
@@ -165,7 +156,7 @@ class _Validation:
             return []
 
     def _check_file(self, name: str, value: Any, noun: str) -> list[Problem] | None:
-        if self._surroundings.folders.resolve(value).is_file():
+        if self._folders.resolve(value).is_file():
             return None
         details = f"{name} - Invalid {noun} file: {value}"
         return [problem("custom_validation_failed", "Custom validation failed for node", details, input_name=name)]
