@@ -6,6 +6,7 @@ from datetime import datetime
 from typing import Any
 
 from comfyrelay.domain.capabilities import RequirementKind
+from comfyrelay.domain.properties import Property
 from comfyrelay.domain.queue.states import WorkflowProvider
 
 MAX_NAMED = 20
@@ -58,6 +59,11 @@ class WorkflowRecord:
     waiting: Mapping[str, Any] | None
     created_at: datetime
     updated_at: datetime
+
+    @property
+    def parsed_properties(self) -> list[Property]:
+        """Return the stored properties without checks: the rules may have become stricter."""
+        return [Property.from_json(fields) for fields in self.properties]
 
     @property
     def waits_for(self) -> WaitingForNodes | None:

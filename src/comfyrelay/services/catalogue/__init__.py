@@ -1,4 +1,4 @@
-"""The catalogue: workflows, effects, their files, and presets."""
+"""The catalogue: workflows, effects and their files, and presets."""
 
 from collections.abc import Callable, Sequence
 
@@ -31,7 +31,7 @@ class Catalogue:
         more_fleets: Sequence[tuple[Stage, str]] = (),
         stage_of: Callable[[int], Stage] | None = None,
     ) -> None:
-        """`live_definitions` reads node definitions from a local ComfyUI; without it, workers report theirs. New
+        """`live_definitions` loads the node definitions of a local ComfyUI; by default workers report them. New
         workflows are mapped to the default fleet and to `more_fleets`. `stage_of` overrides the stage of a workflow's
         jobs."""
         settings, databases, objects = context.settings, context.databases, context.objects
@@ -41,9 +41,9 @@ class Catalogue:
         self.workflows = Workflows(databases, self.graphs, self.assets, default_fleets=[*default, *more_fleets])
         self.effects = Effects(databases, self.assets)
         self.library = Library(databases, self.assets)
-        has_new = Wakeup()
+        new_definitions = Wakeup()
         self.node_definitions = NodeDefinitionService(
-            databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=has_new.notify
+            databases, objects, stage=Stage(settings.stage), live=live_definitions, on_new=new_definitions.notify
         )
         readers = ReaderThreads()
         self.importer = GraphImporter(self.node_definitions, self.graphs, readers)
@@ -55,7 +55,9 @@ class Catalogue:
             policy=context.graph_policy,
             max_workflows=settings.max_own_workflows,
         )
-        self.pending_workflows = PendingWorkflows(databases, self.node_definitions, self.own_workflows, wakeup=has_new)
+        self.pending_workflows = PendingWorkflows(
+            databases, self.node_definitions, self.own_workflows, wakeup=new_definitions
+        )
         self.presets = Presets(databases)
         self.availability = Availability(
             databases, self.graphs, stage=settings.stage, on_missing=on_missing, stage_of=stage_of

@@ -1,6 +1,6 @@
-"""Files of the catalogue, uploaded by an administrator and used by workflows and effects.
+"""Files of the catalogue, which administrators upload for workflows and effects.
 
-Workers cache files by hash, so a file of an effect is downloaded once and not with each job.
+Workers cache these files by hash, so that they download each file once and not with every job.
 """
 
 import hashlib
@@ -22,7 +22,7 @@ MAX_CACHED_URLS = 10_000
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreparedAsset:
-    """The path to use in a default or an override, and the signed URL for the bytes."""
+    """A prepared upload. Defaults and overrides refer to the file by `path`."""
 
     path: str
     signed: SignedUpload
@@ -33,11 +33,11 @@ class Assets:
         self._objects = objects
         self._max_bytes = max_bytes
         self._ttl_seconds = ttl_seconds
-        # URL and refresh time by path
+        # URL and refresh time by path.
         self._urls: dict[str, tuple[str, float]] = {}
 
     async def create_upload(self, new: AnnouncedUpload) -> PreparedAsset:
-        """Sign an upload URL. Each upload gets a new path, so files of submitted jobs never change."""
+        """Sign an upload URL. Each upload has a new path, so that files of submitted jobs never change."""
         check_upload(new, max_bytes=self._max_bytes)
         path = f"{FOLDER}{new_id()}{extension_of(new)}"
         signed = await self._objects.sign_upload(
@@ -46,29 +46,27 @@ class Assets:
         return PreparedAsset(path=path, signed=signed)
 
     async def add_hashes(self, properties: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Add the hashes of default files that exist. A hash that is given must be correct."""
-        found = [dict(property_) for property_ in properties]
-        for number, each in enumerate(found):
-            prop = Property.from_json(each)
+        """Add the hashes of the existing default files. Raise `InvalidInput` if a given hash is wrong."""
+        hashed = [dict(fields) for fields in properties]
+        for number, fields in enumerate(hashed):
+            prop = Property.from_json(fields)
             if not prop.is_asset or prop.default_value is None:
                 continue
             known = await self._hash(prop.default_value)
             if known is not None and prop.default_value_hash not in (None, known):
                 problem = f"The file's SHA-256 is {known}."
                 raise InvalidInput(errors={f"properties.{number}.default_value_hash": problem})
-            each["default_value_hash"] = known or prop.default_value_hash
-        return found
+            fields["default_value_hash"] = known or prop.default_value_hash
+        return hashed
 
-    async def hash_overrides(
-        self, properties: Sequence[Mapping[str, Any]], overrides: Mapping[str, Any]
-    ) -> dict[str, str]:
-        """Hashes, by path, of the existing files in the overrides of an effect."""
-        assets = {each.key for each in map(Property.from_json, properties) if each.is_asset}
+    async def hash_overrides(self, properties: Sequence[Property], overrides: Mapping[str, Any]) -> dict[str, str]:
+        """Return the hashes of the existing files in the overrides of an effect, by path."""
+        assets = {prop.key for prop in properties if prop.is_asset}
         paths = [str(value) for key, value in overrides.items() if key in assets and value is not None]
         return {path: known for path in paths if (known := await self._hash(path)) is not None}
 
     async def check_preview(self, path: str) -> None:
-        """Require an uploaded image or video: the preview of an effect is public."""
+        """Require an uploaded image or video, because all users see the preview of an effect."""
         kind = guess_media_type(path) or ""
         if not (path.startswith(FOLDER) and ".." not in path and kind.startswith(("image/", "video/"))):
             problem = "This must be the path of an image or a video that was uploaded with POST /api/admin/assets."
@@ -79,7 +77,7 @@ class Assets:
             )
 
     async def preview_url(self, path: str | None) -> str | None:
-        """Sign a URL. It stays the same for a while, so that browsers can cache the file."""
+        """Return a signed URL, which stays the same for a while so that browsers can cache the file."""
         if path is None:
             return None
         now = time.monotonic()
@@ -97,6 +95,6 @@ class Assets:
             async for piece in self._objects.stream(path):
                 digest.update(piece)
         except NotFound:
-            # it may be uploaded later; until then workers download it with each job
+            # The file may be uploaded later. Until then workers download it with every job.
             return None
         return digest.hexdigest()

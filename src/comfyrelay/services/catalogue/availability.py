@@ -1,14 +1,15 @@
-"""Check whether any worker meets the requirements of a job, when a graph is added and when it is submitted.
+"""Check whether any worker meets the requirements of a graph when it is added, and of a job when it is submitted.
 
-Requirements are stored by workflow hash, together with the workers that are known to miss some. So a submission of a
-known hash is one query that reads no worker report, and claims skip unsuitable workers. A worker that registers or
-reports new capabilities is compared with all stored requirements.
+Requirements are stored by workflow hash, together with the workers that are missing some of them. Therefore a
+submission with a known hash needs one query and reads no worker report, and claims skip unsuitable workers. A worker
+that registers or reports new capabilities is compared with all stored requirements.
 """
 
 import asyncio
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import orjson
@@ -28,7 +29,6 @@ from comfyrelay.domain.capabilities import (
     merge_unmet,
     refusal_text,
 )
-from comfyrelay.domain.properties import Property
 from comfyrelay.domain.queue.states import Provider, WorkflowKind
 from comfyrelay.domain.records.catalogue import WorkflowRecord
 from comfyrelay.errors import MissingOnWorkers
@@ -40,15 +40,15 @@ from comfyrelay.store.central.queue import memory, missing_requirements
 from comfyrelay.store.central.queue.missing_requirements import Pair, RawRequirements
 from comfyrelay.store.database import Tx
 
-# Free-text inputs: their values may look like model names.
-_TYPED = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_|$)", re.I)
-# Minimum interval between two updates of when a hash was last used.
+# Inputs with free text, which may look like a model name.
+_FREE_TEXT = re.compile(r"(^|_)(text|prompt|value|string|filename|prefix|path|url)(_|$)", re.I)
+# Minimum interval between two updates of the time when a hash was last used.
 USED_INTERVAL_SECONDS = 600.0
-# Requirements are kept this long after the last job: longer than any submission takes.
+# Requirements are kept this long after the last job, which is longer than any submission takes.
 UNUSED_SECONDS = 86_400.0
 # How long a GPU counts as too small.
 MEMORY_SECONDS = 7 * 86_400.0
-# Hashes per read; each has at most as many names as a graph has nodes.
+# Hashes per read. The requirements of each have at most as many names as a graph has nodes.
 HASH_CHUNK = 100
 
 
@@ -94,7 +94,7 @@ class Availability:
         self._stage_of = stage_of
 
     async def check_workflow(self, workflow: WorkflowRecord, *, shows_names: bool) -> MissingRequirements | None:
-        """Check a workflow with its default values. Writes nothing: it may never get a job."""
+        """Check a workflow with its default values. Nothing is stored, because it may never get a job."""
         if not has_requirements(workflow):
             return None
         requirements = await default_requirements(workflow, self._graphs)
@@ -102,10 +102,7 @@ class Availability:
         async with self._databases.central.read() as tx:
             reports = await missing_requirements.reports_for(tx, workflow_id=workflow.id, stage=stage)
         unmet = await asyncio.to_thread(find_unmet, requirements, reports)
-        if not unmet or len(unmet) < len(reports):
-            return None
-        self._on_missing()
-        return MissingRequirements(items=merge_unmet(unmet), workers=len(unmet), shows_names=shows_names)
+        return self._merge(unmet if len(unmet) == len(reports) else [], shows_names=shows_names)
 
     async def require(
         self,
@@ -116,7 +113,7 @@ class Availability:
         may_wait: bool,
         shows_names: bool,
     ) -> None:
-        """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless they may wait. `wanted` has the values
+        """Raise `MissingOnWorkers` if no worker can run one of the jobs, unless they may wait. `wanted` are the values
         of one job per workflow hash."""
         missing = await self.find_missing(workflow, wanted, stage=stage, shows_names=shows_names)
         if missing is not None and not may_wait:
@@ -128,39 +125,44 @@ class Availability:
     async def find_missing(
         self, workflow: WorkflowRecord, wanted: Mapping[str, Mapping[str, Any]], *, stage: str, shows_names: bool
     ) -> MissingRequirements | None:
-        """The missing requirements, if there are eligible workers and none of them can run the jobs. Without workers,
-        or with a worker that does not report, nothing is known to be missing."""
+        """Return the missing requirements, if there are eligible workers and none of them can run the jobs. Without
+        workers, or with a worker that does not report its capabilities, nothing is known to be missing."""
         if not has_requirements(workflow):
             return None
         id_ = workflow.id
         stage = stage if self._stage_of is None else self._stage_of(id_)
+        verdicts = partial(
+            missing_requirements.verdicts,
+            hashes=wanted.keys(),
+            workflow_id=id_,
+            stage=stage,
+            lately_seconds=USED_INTERVAL_SECONDS,
+        )
         async with self._databases.central.read() as tx:
-            found = await missing_requirements.verdicts(
-                tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=USED_INTERVAL_SECONDS
-            )
+            found = await verdicts(tx)
         if new := {digest: values for digest, values in wanted.items() if digest not in found}:
             await self._add_requirements(workflow, new)
         if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
             await self._databases.central.run(
                 TransactionStep.AVAILABILITY, lambda tx: missing_requirements.note_used(tx, old)
             )
-        if not new and not any(each.is_unserved for each in found.values()):
+        if not new and not any(verdict.is_unserved for verdict in found.values()):
             return None
         async with self._databases.central.read() as tx:
-            found = await missing_requirements.verdicts(
-                tx, wanted.keys(), workflow_id=id_, stage=stage, lately_seconds=USED_INTERVAL_SECONDS
-            )
-            unserved = [digest for digest, each in found.items() if each.is_unserved]
+            unserved = [digest for digest, verdict in (await verdicts(tx)).items() if verdict.is_unserved]
             unmet = (
                 await missing_requirements.of_workflow(tx, unserved, workflow_id=id_, stage=stage) if unserved else []
             )
+        return self._merge(unmet, shows_names=shows_names)
+
+    def _merge(self, unmet: Sequence[UnmetRequirements], *, shows_names: bool) -> MissingRequirements | None:
         if not unmet:
             return None
         self._on_missing()
         return MissingRequirements(items=merge_unmet(unmet), workers=len(unmet), shows_names=shows_names)
 
     async def delete_unused(self) -> int:
-        """Delete requirements unused for a day, and old records of GPUs that were too small."""
+        """Delete requirements that were unused for a day, and old records of GPUs that were too small."""
 
         async def work(tx: Tx) -> int:
             old = await memory.forget_old(tx, seconds=MEMORY_SECONDS)
@@ -169,7 +171,7 @@ class Availability:
         return await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 
     async def _add_requirements(self, workflow: WorkflowRecord, new: Mapping[str, Mapping[str, Any]]) -> None:
-        """Store the requirements of new hashes, and which workers miss which of them."""
+        """Store the requirements of new hashes, and the workers that are missing some of them."""
         graph = await self._graphs.get(workflow.graph_path)
         added = await asyncio.to_thread(
             lambda: {digest: requirements_of(graph, values) for digest, values in new.items()}
@@ -179,43 +181,40 @@ class Availability:
             await missing_requirements.lock(tx)
             await missing_requirements.write_requirements(tx, added)
             reports = await missing_requirements.reports(tx)
-            # in a thread: reports of hundreds of workers are megabytes
+            # Reports of hundreds of workers are megabytes: compare them in a thread.
             await missing_requirements.write(tx, await asyncio.to_thread(_compare_workers, added, reports))
 
         await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 
 
 async def default_requirements(workflow: WorkflowRecord, graphs: Graphs) -> Requirements:
-    """Requirements of a workflow with its default values."""
-    properties = [Property.from_json(property_) for property_ in workflow.properties]
+    """Return the requirements of a workflow with its default values."""
     values = {
-        property_.placeholder: property_.default_value
-        for property_ in properties
-        if property_.default_value is not None
+        prop.placeholder: prop.default_value for prop in workflow.parsed_properties if prop.default_value is not None
     }
     graph = await graphs.get(workflow.graph_path)
     return await asyncio.to_thread(requirements_of, graph, values)
 
 
 def requirements_of(graph: Graph, values: Mapping[str, Any]) -> Requirements:
-    """Requirements of a graph with these values, which may name models."""
+    """Return the requirements of a graph with these values, which may name models."""
     filled = replace_placeholders(graph, values)
     return Requirements(
         node_types=frozenset(node["class_type"] for node in graph.values()),
-        models=frozenset(model.name for model in models_in(filled) if not _TYPED.search(model.input)),
+        models=frozenset(model.name for model in models_in(filled) if not _FREE_TEXT.search(model.input)),
     )
 
 
 class ComparedWorker(NamedTuple):
-    """Requirements that a worker misses, and the hashes that it was compared with."""
+    """The requirements that a worker is missing, and the hashes that it was compared with."""
 
     hashes: Set[str]
     missing: Mapping[str, Fitness]
 
 
 async def compare_with_requirements(databases: Databases, capabilities: Mapping[str, Any]) -> ComparedWorker:
-    """Compare a worker with all stored requirements, before taking locks. In a thread and in chunks: there may be
-    megabytes."""
+    """Compare a worker with all stored requirements, before taking locks. Requirements may be megabytes: they are
+    compared in chunks and in a thread."""
     reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
     async with databases.central.read() as tx:
         known = sorted(await missing_requirements.hashes(tx))
@@ -228,15 +227,15 @@ async def compare_with_requirements(databases: Databases, capabilities: Mapping[
 
 
 async def write_missing(tx: Tx, worker_id: str, capabilities: Mapping[str, Any], compared: ComparedWorker) -> None:
-    """Replace the missing requirements of a worker. The caller holds `missing_requirements.lock`; hashes added since
-    the comparison are compared now."""
+    """Replace the missing requirements of a worker. The caller holds `missing_requirements.lock`. Hashes that were
+    added since the comparison are compared now."""
     await missing_requirements.clear_worker(tx, worker_id)
     known = await missing_requirements.hashes(tx)
-    found = {digest: each for digest, each in compared.missing.items() if digest in known}
+    found = {digest: fitness for digest, fitness in compared.missing.items() if digest in known}
     if late := known - compared.hashes:
         reported = await asyncio.to_thread(ReportedCapabilities.from_report, capabilities)
         found |= await asyncio.to_thread(_find_missing, await missing_requirements.requirements_of(tx, late), reported)
-    await missing_requirements.write(tx, {(worker_id, digest): each for digest, each in found.items()})
+    await missing_requirements.write(tx, {(worker_id, digest): fitness for digest, fitness in found.items()})
 
 
 def _find_missing(raw: Iterable[RawRequirements], reported: ReportedCapabilities) -> dict[str, Fitness]:
@@ -249,33 +248,32 @@ def _find_missing(raw: Iterable[RawRequirements], reported: ReportedCapabilities
     return found
 
 
-def _shorten(each: Fitness) -> Fitness:
-    nodes, models = each.missing_node_types[:MAX_NAMES_KEPT], each.missing_models[:MAX_NAMES_KEPT]
-    return replace(each, missing_node_types=nodes, missing_models=models)
+def _shorten(fitness: Fitness) -> Fitness:
+    nodes, models = fitness.missing_node_types[:MAX_NAMES_KEPT], fitness.missing_models[:MAX_NAMES_KEPT]
+    return replace(fitness, missing_node_types=nodes, missing_models=models)
 
 
 def find_unmet(requirements: Requirements, reports: Iterable[tuple[str, str]]) -> list[UnmetRequirements]:
-    """Unmet requirements of each worker that misses some."""
-    compared = [
-        (name, ReportedCapabilities.from_report(orjson.loads(report)).fitness(requirements)) for name, report in reports
-    ]
-    return [
-        UnmetRequirements(
-            worker=name,
-            node_types=each.missing_node_types[:MAX_NAMES_KEPT],
-            models=each.missing_models[:MAX_NAMES_KEPT],
-            silent=each.silent,
-            until=known_until(
-                ((RequirementKind.NODE, each.missing_node_types), (RequirementKind.MODEL, each.missing_models))
-            ),
-        )
-        for name, each in compared
-        if each.fit is Fit.UNABLE
-    ]
+    """Return the unmet requirements of each worker that is missing some."""
+    unmet = []
+    for worker, report in reports:
+        fitness = ReportedCapabilities.from_report(orjson.loads(report)).fitness(requirements)
+        nodes, models = fitness.missing_node_types, fitness.missing_models
+        if fitness.fit is Fit.UNABLE:
+            unmet.append(
+                UnmetRequirements(
+                    worker=worker,
+                    node_types=nodes[:MAX_NAMES_KEPT],
+                    models=models[:MAX_NAMES_KEPT],
+                    silent=fitness.silent,
+                    until=known_until(((RequirementKind.NODE, nodes), (RequirementKind.MODEL, models))),
+                )
+            )
+    return unmet
 
 
 def has_requirements(workflow: WorkflowRecord) -> bool:
-    """Whether its graph runs on self-hosted workers, which need its nodes and models."""
+    """Return whether the workflow is a graph for self-hosted workers, which need its nodes and models."""
     is_graph = workflow.kind == WorkflowKind.GRAPH and workflow.waiting is None
     return is_graph and workflow.provider == Provider.SELF_HOSTED
 
@@ -285,5 +283,5 @@ def _compare_workers(added: Mapping[str, Requirements], reports: Mapping[str, st
     for worker_id, report in reports.items():
         reported = ReportedCapabilities.from_report(orjson.loads(report))
         compared = {(worker_id, digest): reported.fitness(requirements) for digest, requirements in added.items()}
-        found |= {pair: _shorten(each) for pair, each in compared.items() if each.fit is Fit.UNABLE}
+        found |= {pair: _shorten(fitness) for pair, fitness in compared.items() if fitness.fit is Fit.UNABLE}
     return found

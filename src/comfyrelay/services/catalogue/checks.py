@@ -1,4 +1,4 @@
-"""Checks of workflows: properties and output node."""
+"""Check the properties and the output node of a workflow."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from comfyrelay.errors import InvalidInput
 
 
 def read_properties(properties: Sequence[Mapping[str, Any]]) -> list[Property]:
-    """Parse the properties of a workflow and check them one by one and together."""
+    """Parse the properties of a workflow, and check each of them and all together."""
     found = []
     for number, fields in enumerate(properties):
         try:

@@ -1,16 +1,16 @@
-"""Effects: a workflow with property overrides and a price, offered to users."""
+"""Effects: workflows with property overrides and a price, which users can run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from comfyrelay.domain.properties import Property, check_overrides
+from comfyrelay.domain.properties import check_overrides
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.errors import InvalidInput, NotFound
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import prefix_errors
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Tx
@@ -72,7 +72,7 @@ class Effects:
             await self._assets.check_preview(preview_path)
         if changes.keys() & {"workflow_slug", "property_overrides"}:
             before = await self.get(slug)
-            # by path, so they stay correct if the effect changes concurrently
+            # Hashes are stored by path, so they stay correct if the effect changes concurrently.
             more["asset_hashes"] = await self._hashes_for(
                 changes.get("workflow_slug", before.workflow_slug),
                 changes.get("property_overrides", before.effect.property_overrides),
@@ -81,7 +81,7 @@ class Effects:
         async def work(tx: Tx) -> EffectView:
             effect = await catalogue.lock_effect(tx, slug)
             if effect is None:
-                raise NotFound(f"There is no effect {slug!r}.")
+                raise _not_found(slug)
             values = {**changes, **more}
             if "workflow_slug" in values:
                 workflow = await _lock_public_workflow(tx, values.pop("workflow_slug"))
@@ -102,61 +102,66 @@ class Effects:
             workflow = await catalogue.workflow(tx, slug=workflow_slug)
         if workflow is None:
             return {}
-        # validate the values before reading the files
+        # Validate the values before reading the files.
         _check_overrides(workflow, overrides)
-        return await self._assets.hash_overrides(workflow.properties, overrides)
+        return await self._assets.hash_overrides(workflow.parsed_properties, overrides)
 
     async def delete(self, slug: str) -> None:
         """Delete an effect. Its jobs keep running."""
         if not await self._databases.central.run(
             TransactionStep.CATALOGUE, lambda tx: catalogue.delete_effect(tx, slug)
         ):
-            raise NotFound(f"There is no effect {slug!r}.")
+            raise _not_found(slug)
 
     async def get(self, slug: str) -> EffectView:
         async with self._databases.central.read() as tx:
             effect = await catalogue.effect(tx, slug=slug)
             if effect is None:
-                raise NotFound(f"There is no effect {slug!r}.")
+                raise _not_found(slug)
             workflow = _require_workflow(effect, await catalogue.workflow(tx, id_=effect.workflow_id))
         return await self.add_preview_url(EffectView(effect=effect, workflow_slug=workflow.slug))
 
     async def page(
         self, *, workflow_slug: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
-    ) -> Listed[EffectView]:
+    ) -> ResultPage[EffectView]:
         async with self._databases.central.read() as tx:
             workflow_id = None
             if workflow_slug is not None:
                 workflow = await catalogue.workflow(tx, slug=workflow_slug)
                 if workflow is None:
-                    return Listed(items=[])
+                    return ResultPage(items=[])
                 workflow_id = workflow.id
             found, after = await catalogue.list_effects(
                 tx, workflow_id=workflow_id, is_active=is_active, after_slug=cursor, limit=limit
             )
-            slugs = await catalogue.workflow_slugs(tx, {each.workflow_id for each in found})
+            slugs = await catalogue.workflow_slugs(tx, {effect.workflow_id for effect in found})
         views = [
-            await self.add_preview_url(EffectView(effect=each, workflow_slug=slugs[each.workflow_id])) for each in found
+            await self.add_preview_url(EffectView(effect=effect, workflow_slug=slugs[effect.workflow_id]))
+            for effect in found
         ]
-        return Listed(items=views, next_cursor=after)
+        return ResultPage(items=views, next_cursor=after)
 
 
 def _check_overrides(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> None:
     try:
-        check_overrides([Property.from_json(property_) for property_ in workflow.properties], overrides)
+        check_overrides(workflow.parsed_properties, overrides)
     except InvalidInput as error:
         raise prefix_errors("property_overrides", error) from error
 
 
 async def _lock_public_workflow(tx: Tx, slug: str) -> WorkflowRecord:
-    """Lock a workflow for an effect. Private workflows of tenants are refused."""
+    """Lock a workflow for an effect, which cannot use the private workflow of a tenant."""
     workflow = await catalogue.workflow_to_use(tx, slug=slug)
     if workflow is None or workflow.tenant_id is not None:
         raise InvalidInput(errors={"workflow_slug": f"There is no workflow {slug!r}."})
     return workflow
 
 
+def _not_found(slug: str) -> NotFound:
+    return NotFound(f"There is no effect {slug!r}.")
+
+
 def _require_workflow(effect: EffectRecord, workflow: WorkflowRecord | None) -> WorkflowRecord:
-    # a workflow cannot be deleted while effects use it
+    # A workflow cannot be deleted while effects use it.
     assert workflow is not None, f"the workflow of the effect {effect.slug!r} is missing"
     return workflow

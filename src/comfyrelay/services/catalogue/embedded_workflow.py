@@ -13,7 +13,7 @@ from comfyrelay.storage.objects import ObjectStore
 
 
 async def read_embedded_workflow(objects: ObjectStore, path: str) -> Any:
-    """The graph as it ran, else the workflow of the editor, else `None`."""
+    """Return the graph that was run, or the workflow of the editor, or `None`."""
     found = await _read(objects, path)
     return None if found is None else found.graph or found.workflow
 

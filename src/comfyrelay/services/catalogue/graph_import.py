@@ -1,4 +1,4 @@
-"""Import graphs and files of ComfyUI's editor as workflows."""
+"""Import graphs and workflow files of ComfyUI's editor."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,15 +20,15 @@ _UNREADABLE = (
     "This workflow was saved by ComfyUI's editor, and only ComfyUI knows the fields of its nodes. Start ComfyUI "
     '(on a server: a worker with ComfyUI) and add it again, or save it with "Export (API)" in ComfyUI.'
 )
-# All administrators share one turn, like a tenant.
+# All administrators together count as one tenant.
 _ADMINISTRATORS = ""
 _INSTALL = 'Install what is missing and add it again, or save it with "Export (API)" in a ComfyUI that has it.'
-_GUESSED = "The types of its inputs were guessed from their values."
+_GUESSED = "The types of the inputs were guessed from their values."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkflowImport:
-    """A workflow to import. Missing fields are derived from the graph. With `properties`, the graph is not changed."""
+    """A workflow to import. Missing fields are derived from the graph. With `properties`, the graph stays as it is."""
 
     graph: Mapping[str, Any]
     name: str | None = None
@@ -41,8 +41,8 @@ class WorkflowImport:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ImportedWorkflow:
-    """`source_graph` is the graph in API format; `graph` is the same with placeholders. `roles` maps roles, such as
-    prompt and seed, to properties. `remark` is shown to the user."""
+    """An imported workflow. `source_graph` is the graph in API format, `graph` the same graph with placeholders.
+    `roles` are the property keys by role, such as prompt or seed. `remark` is a note for the user."""
 
     source_graph: Graph
     graph: Graph
@@ -55,8 +55,8 @@ class ImportedWorkflow:
 
     @property
     def positions(self) -> dict[str, list[str]]:
-        """By property, the inputs that consist only of its placeholder."""
-        keys = {str(property_["placeholder"]): str(property_["key"]) for property_ in self.properties}
+        """Return the node inputs of each property that consist only of its placeholder."""
+        keys = {str(fields["placeholder"]): str(fields["key"]) for fields in self.properties}
         found: dict[str, list[str]] = {key: [] for key in keys.values()}
         for node_id, node in self.graph.items():
             for name, value in node["inputs"].items():
@@ -72,7 +72,7 @@ class GraphImporter:
         self._readers = readers
 
     async def import_workflow(self, new: WorkflowImport, *, tenant_id: str = _ADMINISTRATORS) -> ImportedWorkflow:
-        """Raises `GraphError`, `TooLarge`, or `MissingOnWorkers` if node definitions are missing."""
+        """Import a workflow. Raises `GraphError`, `TooLarge`, or `MissingOnWorkers` if node definitions are missing."""
         if new.properties is not None:
             graph = await self.as_graph(new.graph, tenant_id=tenant_id)
             return ImportedWorkflow(
@@ -100,7 +100,7 @@ class GraphImporter:
         )
 
     async def as_graph(self, value: Mapping[str, Any], *, tenant_id: str = _ADMINISTRATORS) -> Graph:
-        """Convert to the API format only."""
+        """Convert a workflow to the API format."""
         known, why = await self._definitions.load() if is_editor_file(value) else (None, "")
         return await self._convert(value, known, why, tenant_id=tenant_id)
 

@@ -1,4 +1,4 @@
-"""Store graphs by content hash. A stored graph never changes, so it can be cached."""
+"""Store graphs by content hash. Stored graphs never change, so they can be cached."""
 
 import asyncio
 import hashlib
@@ -13,7 +13,7 @@ from comfyrelay.protocol.fields import MAX_NAME_LENGTH, MAX_TEXT_LENGTH
 from comfyrelay.storage.objects import ObjectStore
 
 MAX_CACHED_GRAPHS = 256
-# On average. Every submission walks the whole graph.
+# Average number of values per node. The number of values is limited because every submission walks the whole graph.
 VALUES_PER_NODE = 50
 
 
@@ -24,15 +24,16 @@ class Graphs:
         self._known: dict[str, tuple[Graph, int]] = {}
 
     def check_size(self, graph: Graph) -> None:
-        """Raise `TooLarge` before the expensive steps."""
-        most = self._max_nodes * VALUES_PER_NODE
-        if len(graph) > self._max_nodes or not _has_at_most(graph, most):
+        """Raise `TooLarge` if the graph has too many nodes or values."""
+        max_values = self._max_nodes * VALUES_PER_NODE
+        if len(graph) > self._max_nodes or not _has_at_most(graph, max_values):
             raise TooLarge(
-                f"A graph has at most {self._max_nodes} nodes (COMFYRELAY_MAX_GRAPH_NODES) and {most} values in them."
+                f"A graph may have at most {self._max_nodes} nodes (COMFYRELAY_MAX_GRAPH_NODES), {max_values} values."
             )
 
     def check_texts(self, graph: Graph) -> None:
-        """Apply the limits of request bodies to a converted graph: a conversion may copy texts or make them names."""
+        """Apply the limits of request bodies to a converted graph. The conversion may copy texts, or use them as
+        names."""
         for node_id, node in graph.items():
             if any(len(name) > MAX_NAME_LENGTH for name in (node_id, node["class_type"], *node["inputs"])):
                 raise GraphError(f"The graph contains a name of more than {MAX_NAME_LENGTH} characters.")
@@ -53,14 +54,14 @@ class Graphs:
                     raise TooLarge(f"The texts of a graph may have at most {MAX_BYTES} characters in total.")
 
     async def store(self, graph: Graph) -> str:
-        """Store a graph and return its path, by which jobs refer to it."""
+        """Store a graph, and return its path."""
         return await self._put(await asyncio.to_thread(_encode, graph))
 
     async def store_import(self, new: Mapping[str, Any]) -> str:
-        """Store an import that cannot be converted yet and return its path."""
+        """Store an import that cannot be converted yet, and return its path."""
         text = await asyncio.to_thread(lambda: json.dumps(new, sort_keys=True).encode())
         if len(text) > MAX_BYTES:
-            raise TooLarge(f"A workflow has at most {MAX_BYTES} bytes.")
+            raise TooLarge(f"A workflow may have at most {MAX_BYTES} bytes.")
         return await self._put(text)
 
     async def load_import(self, path: str) -> dict[str, Any]:
@@ -72,7 +73,7 @@ class Graphs:
         return (await self.get_with_size(path))[0]
 
     async def get_with_size(self, path: str) -> tuple[Graph, int]:
-        """A graph and its size in bytes."""
+        """Return a graph and its size in bytes."""
         known = self._known.get(path)
         if known is None:
             text = await self._objects.get(path)
@@ -95,19 +96,19 @@ def _encode(graph: Graph) -> bytes:
     return text
 
 
-def _has_at_most(graph: Graph, most: int) -> bool:
+def _has_at_most(graph: Graph, max_values: int) -> bool:
     count = 0
     pending: list[dict[str, Any] | list[Any]] = [graph]
-    while pending and count <= most:
+    while pending and count <= max_values:
         inner = pending.pop()
         values = inner.values() if isinstance(inner, dict) else inner
         count += len(values)
         pending.extend(value for value in values if isinstance(value, (dict, list)))
-    return count <= most
+    return count <= max_values
 
 
 class WorkflowHasher:
-    """Workflow hashes of one graph with many sets of values.
+    """Compute the workflow hashes of one graph for many sets of values.
 
     Only model names change the hash, so the graph is hashed once per choice of models and not once per prompt.
     """

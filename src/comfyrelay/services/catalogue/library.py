@@ -1,4 +1,4 @@
-"""Effects as users see them: without placeholders and storage paths."""
+"""Effects for users, without placeholders and storage paths."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from comfyrelay.errors import NotFound
 from comfyrelay.protocol.user import Input
 from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.paging import ResultPage, make_page
 from comfyrelay.store.central import library
 from comfyrelay.store.central.library import UsableEffect
 
@@ -30,11 +30,11 @@ class Library:
         self._databases = databases
         self._assets = assets
 
-    async def effects(self, *, after_id: int = 0, limit: int) -> Listed[OfferedEffect]:
+    async def effects(self, *, after_id: int = 0, limit: int) -> ResultPage[OfferedEffect]:
         async with self._databases.central.read() as tx:
             found = await library.offers(tx, after_id=after_id, limit=limit + 1)
-        page = listed(found, lambda each: each.effect.id, limit=limit)
-        return page.holding([await self._build_offer(item) for item in page.items])
+        page = make_page(found, limit=limit, key=lambda item: item.effect.id)
+        return page.with_items([await self._build_offer(item) for item in page.items])
 
     async def effect(self, *, slug: str | None = None, id_: int | None = None) -> OfferedEffect:
         async with self._databases.central.read() as tx:
@@ -55,30 +55,18 @@ class Library:
 
 
 def inputs_of(workflow: WorkflowRecord, overrides: Mapping[str, Any]) -> list[Input]:
-    properties = [Property.from_json(property_) for property_ in workflow.properties]
+    """Return the inputs that users may set."""
+    properties = workflow.parsed_properties
     unsent = defaults(properties, overrides)
-    return [
-        _input(property_, unsent[property_.key])
-        for property_ in properties
-        if property_.user_configurable or property_.is_primary_input
-    ]
+    return [_input(prop, unsent[prop.key]) for prop in properties if prop.user_configurable or prop.is_primary_input]
 
 
-def _input(prop: Property, preset: Any) -> Input:
-    return Input(
-        key=prop.key,
-        type=prop.type,
-        required=prop.required and (preset is None or prop.is_primary_input),
-        # the default of a file is a storage path
-        default_value=None if prop.is_asset else preset,
-        is_primary_input=prop.is_primary_input,
+def _input(prop: Property, default: Any) -> Input:
+    return Input.of(
+        prop,
+        required=prop.required and (default is None or prop.is_primary_input),
+        # The default of a file is a storage path.
+        default_value=None if prop.is_asset else default,
         choices=list(prop.choices),
-        minimum=prop.minimum,
-        maximum=prop.maximum,
-        step=prop.step,
-        is_whole=prop.is_whole,
-        role=prop.role,
-        scaled_from=prop.scaled_from,
         label=prop.display_name,
-        group=prop.group,
     )

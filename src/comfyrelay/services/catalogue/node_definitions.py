@@ -1,4 +1,4 @@
-"""Node definitions of workers, stored by content hash and merged to import workflows."""
+"""Store the node definitions of workers by content hash, and merge them to import workflows."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -19,7 +19,7 @@ from comfyrelay.store.central.workers import node_definitions
 log = structlog.get_logger(__name__)
 
 FOLDER = "definitions"
-# Distinct definitions whose choices are merged; workers of a fleet mostly have the same.
+# Maximum number of distinct definitions that are merged. Workers of a fleet mostly have the same definitions.
 MAX_MERGED = 16
 
 # Loads the current definitions of a ComfyUI, or raises `ComfyError`.
@@ -46,7 +46,7 @@ class NodeDefinitionService:
         self._merged: tuple[Sequence[str], Mapping[str, Any] | None] | None = None
 
     async def register(self, worker_id: str, sha256: str) -> bool:
-        """Record the definitions of a worker. Returns false if they are unknown and must be sent."""
+        """Record the definitions of a worker. Return false if they are unknown and the worker must send them."""
         if not await self._objects.exists(_path(sha256)):
             return False
         async with self._databases.central.read() as tx:
@@ -59,7 +59,7 @@ class NodeDefinitionService:
         return True
 
     async def store(self, worker_id: str, sha256: str, data: bytes) -> None:
-        """Store definitions sent by a worker: the object first, then the row that names it."""
+        """Store the definitions of a worker: first the object, then the row that refers to it."""
         await asyncio.to_thread(unpack, data, sha256=sha256)
         await self._objects.put(_path(sha256), data)
         await self._databases.central.run(
@@ -68,7 +68,7 @@ class NodeDefinitionService:
         self._on_new()
 
     async def load(self) -> tuple[Mapping[str, Any] | None, str]:
-        """Definitions of the local ComfyUI, else of the workers; if there are none, the reason."""
+        """Return the definitions of the local ComfyUI or of the workers, and the reason if there are none."""
         why = "No worker has reported its nodes."
         if self._live is not None:
             try:
@@ -78,19 +78,19 @@ class NodeDefinitionService:
         return await self._of_workers(), why
 
     async def remove_unused(self, *, grace_seconds: float) -> int:
-        """Remove definitions that no worker and no fleet uses; return how many. A worker that still needs one sends it
-        again."""
+        """Remove definitions that no worker and no fleet uses, and return their number. A worker sends removed
+        definitions again when they are needed."""
         now = utc_now()
         old = [
-            each.path
-            async for each in self._objects.list(FOLDER)
-            if (now - each.modified_at).total_seconds() >= grace_seconds
+            object_.path
+            async for object_ in self._objects.list(FOLDER)
+            if (now - object_.modified_at).total_seconds() >= grace_seconds
         ]
         if not old:
             return 0
         async with self._databases.central.read() as tx:
-            used = {_path(each) for each in await node_definitions.named(tx)}
-        unused = [each for each in old if each not in used]
+            used = {_path(sha256) for sha256 in await node_definitions.named(tx)}
+        unused = [path for path in old if path not in used]
         if unused:
             await self._objects.remove_many(unused)
         return len(unused)
@@ -98,18 +98,18 @@ class NodeDefinitionService:
     async def _of_workers(self) -> Mapping[str, Any] | None:
         async with self._databases.central.read() as tx:
             hashes = await node_definitions.of_stage(tx, self._stage, limit=MAX_MERGED)
-        # one merge at a time: definitions are large, and waiting callers need the same result
+        # One merge at a time: definitions are large, and waiting callers need the same result.
         async with self._merging:
             if self._merged is not None and self._merged[0] == hashes:
                 return self._merged[1]
             merging, count = Merging(), 0
             for sha256 in hashes:
-                # one at a time in memory
+                # Only one definition is in memory at a time.
                 if (found := await self._read(sha256)) is not None:
                     await asyncio.to_thread(merging.add, found)
                     count += 1
             merged = merging.merged if count else None
-            # do not cache an incomplete merge
+            # Do not cache an incomplete merge.
             self._merged = (hashes, merged) if count == len(hashes) else None
             return merged
 
@@ -117,7 +117,7 @@ class NodeDefinitionService:
         try:
             return await asyncio.to_thread(unpack, await self._objects.get(_path(sha256)), sha256=sha256)
         except (NotFound, InvalidInput) as error:
-            # its worker sends it again later
+            # The worker sends the definitions again later.
             log.warning("node_definitions.unreadable", sha256=sha256, why=error.detail)
             return None
 

@@ -1,4 +1,4 @@
-"""Workflows that users import: private to their tenant and restricted by the graph policy."""
+"""Workflows that users import. They are private to the tenant and restricted by the graph policy."""
 
 import json
 import re
@@ -38,13 +38,13 @@ MEDIA_TYPES = ("image/", "video/", "audio/")
 TEXT_TYPE = "text/plain"
 TEXT_EXTENSION = "txt"
 
-# Stored for a pending import. Not the name, which may change while it waits.
+# Fields that are stored for a pending import. The name may change in the meantime, so it is not one of them.
 _IMPORT_FIELDS = ("graph", "properties", "output_node_id", "output_extension", "output_mime_type")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReplacedWorkflow:
-    """`differences` describes the changed inputs in sentences."""
+    """A workflow with a new graph. `differences` are sentences about the changed inputs."""
 
     workflow: WorkflowRecord
     imported: ImportedWorkflow
@@ -53,7 +53,8 @@ class ReplacedWorkflow:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AddedWorkflow:
-    """`imported` is `None` while the workflow waits for nodes. `is_new` is false if the tenant already had it."""
+    """A workflow of a tenant. `imported` is `None` while the workflow waits for nodes. `is_new` is false if the tenant
+    already had the workflow."""
 
     workflow: WorkflowRecord
     imported: ImportedWorkflow | None
@@ -81,9 +82,10 @@ class OwnWorkflows:
         self._max_workflows = max_workflows
 
     async def add(self, tenant_id: str, new: WorkflowImport) -> AddedWorkflow:
-        """Add a workflow, or return the tenant's existing one with the same graph.
+        """Add a workflow, or return the tenant's existing workflow with the same graph.
 
-        If no worker has its nodes, raise `MissingOnWorkers` or store it as pending.
+        If no worker has the nodes, the workflow is stored as pending if it may wait; otherwise `MissingOnWorkers` is
+        raised.
         """
         imported: ImportedWorkflow | None = None
         try:
@@ -93,15 +95,15 @@ class OwnWorkflows:
             if not new.wait_for_missing:
                 anyway = f"{error.detail} Or add it anyway: then it waits until a worker has them."
                 raise MissingOnWorkers(anyway, missing=error.missing) from error
-            values = self._pending_values(new, [each["name"] for each in error.missing])
+            values = self._pending_values(new, [item["name"] for item in error.missing])
         slug = _slug(new.name)
 
         async def find_existing(tx: Tx, graph_path: str) -> WorkflowRecord | None:
-            # serializes concurrent imports of the same graph
+            # The lock serializes concurrent imports of the same graph.
             await tenants.lock(tx, tenant_id)
             found = await library.own_with_graph(tx, tenant_id, graph_path)
             is_described = new.properties is None
-            existing = next((each for each in found if _is_same(each, values, is_described=is_described)), None)
+            existing = next((known for known in found if _is_same(known, values, is_described=is_described)), None)
             if existing is None and await library.count_own(tx, tenant_id) >= self._max_workflows:
                 raise Conflict(
                     f"You already have {self._max_workflows} workflows, which is the limit "
@@ -109,7 +111,7 @@ class OwnWorkflows:
                 )
             if existing is None or imported is None or not is_described or await catalogue.effects_of(tx, existing.id):
                 return existing
-            # the choices may have changed since the first import
+            # The choices may have changed since the first import.
             return await catalogue.update_workflow(tx, existing.id, properties=values["properties"])
 
         made = await self._workflows.create(
@@ -120,7 +122,7 @@ class OwnWorkflows:
         return AddedWorkflow(workflow=made, imported=imported, is_new=made.slug == slug, has_fleet=has_fleet)
 
     async def page(self, tenant_id: str, *, before_id: int | None, limit: int) -> ResultPage[WorkflowRecord]:
-        """Newest first."""
+        """Return the workflows of a tenant, newest first."""
         async with self._databases.central.read() as tx:
             found = await library.own_workflows(tx, tenant_id, before_id=before_id, limit=limit + 1)
         return make_page(found, limit=limit)
@@ -130,7 +132,7 @@ class OwnWorkflows:
         return (await self._workflows.change(slug, {"name": name})).workflow
 
     async def replace(self, tenant_id: str, slug: str, new: WorkflowImport) -> ReplacedWorkflow:
-        """Replace the graph of a workflow. Submitted jobs keep theirs."""
+        """Replace the graph of a workflow. Submitted jobs keep the old graph."""
         before = await self._own(tenant_id, slug)
         _refuse_script(before)
         imported = await self._import(tenant_id, new)
@@ -142,15 +144,15 @@ class OwnWorkflows:
         return ReplacedWorkflow(workflow=after, imported=imported, differences=differences)
 
     async def import_pending(self, before: WorkflowRecord) -> bool:
-        """Import a pending workflow; return whether workers have its nodes now. Raises `Conflict` if it was changed in
-        the meantime."""
+        """Import a pending workflow, and return whether workers have its nodes now. Raises `Conflict` if the workflow
+        was changed in the meantime."""
         assert before.tenant_id is not None
         try:
             stored = await self._workflows.load_import(before)
             imported = await self._import(before.tenant_id, WorkflowImport(**stored))
             await self._workflows.change(before.slug, _values(imported), before=before)
         except MissingOnWorkers as error:
-            waiting = WaitingForNodes(node_types=[each["name"] for each in error.missing])
+            waiting = WaitingForNodes(node_types=[item["name"] for item in error.missing])
         except (GraphError, InvalidInput, NotFound, TooLarge) as error:
             waiting = WaitingForNodes(node_types=[], problem=error.detail)
         else:
@@ -171,18 +173,18 @@ class OwnWorkflows:
         return found
 
     def _pending_values(self, new: WorkflowImport, node_types: Sequence[str]) -> dict[str, Any]:
-        """Values of a pending workflow. Refuse nodes that the policy never allows."""
-        for node_type_ in node_types:
-            if len(node_type_) > MAX_NAME_LENGTH:
+        """Return the fields of a pending workflow. Refuse nodes that the policy forbids."""
+        for node_type in node_types:
+            if len(node_type) > MAX_NAME_LENGTH:
                 raise GraphError(f"The workflow contains a name of more than {MAX_NAME_LENGTH} characters.")
-            if (why := self._policy.why_not(node_type_)) is not None:
-                raise GraphNotAllowed(f"Your workflows may not use the node {node_type_}: {why}.")
+            if (why := self._policy.why_not(node_type)) is not None:
+                raise GraphNotAllowed(f"Your workflows may not use the node {node_type}: {why}.")
         return {
             "graph": {name: getattr(new, name) for name in _IMPORT_FIELDS if getattr(new, name) is not None},
             "waiting": WaitingForNodes(node_types=node_types),
             "properties": [],
             "output_node_id": None,
-            # unknown until it is imported
+            # The type of the output is unknown until the import.
             "output_extension": "bin",
             "output_mime_type": "application/octet-stream",
         }
@@ -208,28 +210,29 @@ def _values(imported: ImportedWorkflow) -> dict[str, Any]:
 
 
 def _files(imported: ImportedWorkflow) -> set[str]:
-    return {str(property_["placeholder"]) for property_ in imported.properties if property_["type"] in ASSET_TYPES}
+    return {str(fields["placeholder"]) for fields in imported.properties if fields["type"] in ASSET_TYPES}
 
 
 def _with_defaults(imported: ImportedWorkflow) -> Graph:
-    defaults = {str(property_["placeholder"]): property_.get("default_value") for property_ in imported.properties}
+    defaults = {str(fields["placeholder"]): fields.get("default_value") for fields in imported.properties}
     return replace_placeholders(imported.graph, {name: value for name, value in defaults.items() if value is not None})
 
 
 def _drop_forbidden(imported: ImportedWorkflow, policy: GraphPolicy) -> ImportedWorkflow:
-    """Drop the properties that could name any file: their inputs keep the value of the graph."""
+    """Drop the properties that could name any file. Their inputs keep the value of the graph."""
     files = _files(imported)
     dropped = []
-    for property_ in imported.properties:
+    for fields in imported.properties:
         try:
-            policy.check(_inputs_with(property_["placeholder"], imported.graph), own=files)
+            policy.check(_inputs_with(fields["placeholder"], imported.graph), own=files)
         except GraphNotAllowed:
-            dropped.append(property_)
-    keys = {each["key"] for each in dropped}
+            dropped.append(fields)
+    keys = {fields["key"] for fields in dropped}
+    values = {fields["placeholder"]: fields["default_value"] for fields in dropped}
     return replace(
         imported,
-        graph=replace_placeholders(imported.graph, {each["placeholder"]: each["default_value"] for each in dropped}),
-        properties=[property_ for property_ in imported.properties if property_["key"] not in keys],
+        graph=replace_placeholders(imported.graph, values),
+        properties=[fields for fields in imported.properties if fields["key"] not in keys],
         roles={role: key for role, key in imported.roles.items() if key not in keys},
     )
 
@@ -244,10 +247,10 @@ def _inputs_with(placeholder: str, graph: Graph) -> Graph:
 
 
 def _is_same(known: WorkflowRecord, values: Mapping[str, Any], *, is_described: bool) -> bool:
-    """Derived properties count as equal if their defaults are: choices depend on workers, not on the user."""
-    if not known.is_active or known.output_node_id != values["output_node_id"]:
-        return False
-    if known.output_extension != values["output_extension"]:
+    """Return whether a workflow has the same inputs and output. Derived properties are compared by their defaults,
+    because their choices depend on the workers."""
+    output = (known.output_node_id, known.output_extension)
+    if not known.is_active or output != (values["output_node_id"], values["output_extension"]):
         return False
     if not is_described:
         return list(known.properties) == list(values["properties"])
@@ -255,21 +258,21 @@ def _is_same(known: WorkflowRecord, values: Mapping[str, Any], *, is_described: 
 
 
 def _defaults(properties: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    # as JSON: in Python `True == 1`
-    return [(str(property_["placeholder"]), json.dumps(property_.get("default_value"))) for property_ in properties]
+    # Compare JSON, because `True == 1` in Python.
+    return [(str(fields["placeholder"]), json.dumps(fields.get("default_value"))) for fields in properties]
 
 
 def _refuse_script(workflow: WorkflowRecord) -> None:
     if workflow.kind != WorkflowKind.GRAPH:
-        raise Conflict("This workflow is the script of the desk's configuration: change [desk.script] instead.")
+        raise Conflict("This workflow is the configured script of the desk. Change [desk.script] instead.")
 
 
 def _check_properties(properties: Sequence[Mapping[str, Any]]) -> None:
-    # a file default is a path in object storage, which holds the files of all tenants
+    # The default of a file is a path in object storage, which holds the files of all tenants.
     errors = {
-        str(property_["key"]): "A file input cannot have a default: send a file id with each job."
-        for property_ in properties
-        if property_["type"] in ASSET_TYPES and property_.get("default_value") is not None
+        str(fields["key"]): "A file input cannot have a default. Send a file id with each job."
+        for fields in properties
+        if fields["type"] in ASSET_TYPES and fields.get("default_value") is not None
     }
     if errors:
         raise InvalidInput(errors=errors)

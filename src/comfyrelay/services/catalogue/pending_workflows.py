@@ -12,7 +12,7 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 PAGE_SIZE = 100
-# A wakeup reaches one process, which may exit before it acts on it.
+# A wakeup reaches only one process, which may exit before it imports anything.
 POLL_SECONDS = 60.0
 
 
@@ -31,7 +31,7 @@ class PendingWorkflows:
         await self._wakeup.wait(POLL_SECONDS)
 
     async def run_once(self) -> int:
-        """Import the workflows that can be imported now; return how many."""
+        """Import the workflows whose nodes are known now, and return their number."""
         done, after = 0, 0
         while True:
             async with self._databases.central.read() as tx:
@@ -40,11 +40,11 @@ class PendingWorkflows:
                 return done
             after = found[-1].id
             known, _ = await self._definitions.load()
-            for each in found:
-                waiting = each.waits_for
-                # an import is expensive: try it only if a worker has at least one of the nodes
+            for workflow in found:
+                waiting = workflow.waits_for
+                # An import is expensive: try it only if a worker has at least one of the nodes.
                 if waiting is not None and known is not None and not known.keys().isdisjoint(waiting.node_types):
                     try:
-                        done += await self._own.import_pending(each)
+                        done += await self._own.import_pending(workflow)
                     except Conflict:
-                        log.info("pending_workflow.changed", workflow=each.slug)
+                        log.info("pending_workflow.changed", workflow=workflow.slug)

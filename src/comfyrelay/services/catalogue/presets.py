@@ -7,7 +7,7 @@ from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.records.catalogue import PresetRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.paging import ResultPage, make_page
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.tenant.library import presets
 
@@ -16,10 +16,10 @@ class Presets:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
 
-    async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> Listed[PresetRecord]:
+    async def page(self, tenant_id: str, *, before_id: str | None, limit: int) -> ResultPage[PresetRecord]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await presets.page(tx, tenant_id, before_id=before_id, limit=limit + 1)
-        return listed(found, lambda each: each.id, limit=limit)
+        return make_page(found, limit=limit)
 
     async def find(self, tenant_id: str, name: str) -> PresetRecord:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -30,8 +30,8 @@ class Presets:
 
     async def create(self, tenant_id: str, *, name: str, values: Mapping[str, Any]) -> PresetRecord:
         shard = await self._databases.shard_of(tenant_id)
-        kept = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}
-        return await shard.run(TransactionStep.TENANT, lambda tx: presets.create(tx, **kept))
+        fields = {"id": new_id(), "tenant_id": tenant_id, "name": name, "settings": dict(values)}
+        return await shard.run(TransactionStep.TENANT, lambda tx: presets.create(tx, **fields))
 
     async def remove(self, tenant_id: str, preset_id: str) -> None:
         shard = await self._databases.shard_of(tenant_id)

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 
 from comfyrelay.storage.threads import in_thread
 
-# More would not be faster because of the GIL.
+# More threads would not be faster because of the GIL.
 _THREADS = 2
 
 T = TypeVar("T")
@@ -21,11 +21,12 @@ T = TypeVar("T")
 class ReaderThreads:
     def __init__(self) -> None:
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="comfyrelay-read")
-        # a lock exists while a caller holds or awaits it
+        # A lock exists while a caller holds it or waits for it.
         self._locks: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def run(self, tenant_id: str, function: Callable[[], T]) -> T:
-        """Run in a thread. The tenant's lock is held until the thread is done, even if the caller is canceled."""
+        """Run a function in a thread. The tenant's lock is held until the function returns, even if the caller is
+        canceled."""
         lock = self._locks.setdefault(tenant_id, asyncio.Lock())
         async with lock:
             return await in_thread(function, self._threads)

@@ -19,7 +19,7 @@ from comfyrelay.services.catalogue.assets import Assets
 from comfyrelay.services.catalogue.checks import check_output_node, read_properties
 from comfyrelay.services.catalogue.graphs import Graphs
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.queue import dispatch_list
@@ -51,7 +51,7 @@ class WorkflowInspection:
 
     requirements: Requirements
     assigned_workers: int
-    workers: Listed[WorkerFitness]
+    workers: ResultPage[WorkerFitness]
 
     @property
     def text(self) -> str:
@@ -100,7 +100,8 @@ class Workflows:
         waiting: WaitingForNodes | None = None,
         find_existing: FindExisting | None = None,
     ) -> WorkflowRecord:
-        """Create a workflow unless `find_existing` returns one. If it is `waiting`, `graph` holds the whole import."""
+        """Create a workflow, unless `find_existing` returns one. The `graph` of a `waiting` workflow is the whole
+        import."""
         _check_price(provider, cloud_micros_per_second)
         if waiting is not None:
             path = await self._graphs.store_import(graph)
@@ -145,23 +146,23 @@ class Workflows:
         async def work(tx: Tx) -> WorkflowRecord:
             workflow = await catalogue.lock_workflow(tx, slug)
             if workflow is None:
-                raise _missing(slug)
+                raise _not_found(slug)
             return await catalogue.update_workflow(tx, workflow.id, is_active=is_active)
 
         return await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
     async def page(
         self, *, tenant_id: str | None = None, is_active: bool | None = None, cursor: str | None = None, limit: int
-    ) -> Listed[WorkflowRecord]:
-        """Workflows of the catalogue, or private ones of a tenant."""
+    ) -> ResultPage[WorkflowRecord]:
+        """Return workflows of the catalogue, or private workflows of a tenant."""
         async with self._databases.central.read() as tx:
             found, after = await catalogue.list_workflows(
                 tx, tenant_id=tenant_id, is_active=is_active, after_slug=cursor, limit=limit
             )
-        return Listed(items=found, next_cursor=after)
+        return ResultPage(items=found, next_cursor=after)
 
     async def get(self, slug: str) -> WorkflowView:
-        """A workflow with its graph; if it is waiting, the graph as it was imported."""
+        """Return a workflow with its graph. The graph of a waiting workflow is not converted yet."""
         workflow = await self._workflow(slug)
         return _view(workflow, await self._graph_of(workflow))
 
@@ -194,11 +195,11 @@ class Workflows:
         return _view(changed, graph)
 
     async def load_import(self, workflow: WorkflowRecord) -> dict[str, Any]:
-        """The stored import of a waiting workflow."""
+        """Return the stored import of a waiting workflow."""
         return await self._graphs.load_import(workflow.graph_path)
 
     async def set_waiting(self, before: WorkflowRecord, waiting: WaitingForNodes) -> None:
-        """Update what a workflow waits for. Raises `Conflict` if it differs from `before`."""
+        """Update the nodes that a workflow waits for. Raises `Conflict` if it differs from `before`."""
         values = {"waiting": asdict(waiting)}
         await self._databases.central.run(TransactionStep.CATALOGUE, lambda tx: _change(tx, before, values))
 
@@ -206,7 +207,7 @@ class Workflows:
         async def work(tx: Tx) -> None:
             workflow = await catalogue.lock_workflow(tx, slug, to_delete=True)
             if workflow is None:
-                raise _missing(slug)
+                raise _not_found(slug)
             if effects := await catalogue.effects_of(tx, workflow.id):
                 names = ", ".join(effect.slug for effect in effects)
                 raise Conflict(f"Effects use this workflow: {names}. Delete them first, or disable the workflow.")
@@ -216,12 +217,12 @@ class Workflows:
 
         await self._databases.central.run(TransactionStep.CATALOGUE, work)
 
-    async def versions(self, slug: str, *, cursor: int | None = None, limit: int) -> Listed[WorkflowVersionRecord]:
-        """Versions, newest first."""
+    async def versions(self, slug: str, *, cursor: int | None = None, limit: int) -> ResultPage[WorkflowVersionRecord]:
+        """Return the versions of a workflow, newest first."""
         workflow = await self._workflow(slug)
         async with self._databases.central.read() as tx:
             found, after = await catalogue.list_versions(tx, workflow.id, before=cursor, limit=limit)
-        return Listed(items=found, next_cursor=None if after is None else str(after))
+        return ResultPage(items=found, next_cursor=None if after is None else str(after))
 
     async def version(self, slug: str, number: int) -> tuple[WorkflowVersionRecord, Graph]:
         workflow = await self._workflow(slug)
@@ -238,13 +239,13 @@ class Workflows:
         async with self._databases.central.read() as tx:
             count = await worker_list.assigned_to(tx, workflow.id)
             found, after = await worker_list.reports_of(tx, workflow.id, after_id=cursor, limit=limit)
-        # in a thread: reports of hundreds of workers are megabytes
+        # Reports of hundreds of workers are megabytes: compare them in a thread.
         compared = await asyncio.to_thread(_compare, requirements, found)
-        page = Listed(items=compared, next_cursor=after)
+        page = ResultPage(items=compared, next_cursor=after)
         return WorkflowInspection(requirements=requirements, assigned_workers=count, workers=page)
 
     async def find_missing(self, slugs: Sequence[str], capabilities: Mapping[str, Any]) -> dict[str, list[str]]:
-        """By workflow, the nodes and models that a worker with these capabilities is missing."""
+        """Return the nodes and models that a worker with these capabilities is missing, by workflow."""
         found = {}
         for slug in slugs:
             workflow = await self._workflow(slug)
@@ -261,26 +262,26 @@ class Workflows:
     async def _requirements_of(self, workflow: WorkflowRecord) -> Requirements:
         if (waiting := workflow.waits_for) is not None:
             return Requirements(node_types=frozenset(waiting.node_types), models=frozenset())
-        return _requirements(await self._graphs.get(workflow.graph_path), _properties_of(workflow))
+        return _requirements(await self._graphs.get(workflow.graph_path), workflow.parsed_properties)
 
     async def _workflow(self, slug: str) -> WorkflowRecord:
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow(tx, slug=slug)
         if workflow is None:
-            raise _missing(slug)
+            raise _not_found(slug)
         return workflow
 
 
 def _compare(requirements: Requirements, found: Sequence[WorkerReport]) -> list[WorkerFitness]:
-    # workers of one image send the same report: parse it once
+    # Workers with the same image send the same report: parse it once.
     fits = {report: fitness(requirements, orjson.loads(report)) for report in {worker.report for worker in found}}
-    return [WorkerFitness(worker=each, fitness=fits[each.report]) for each in found]
+    return [WorkerFitness(worker=worker, fitness=fits[worker.report]) for worker in found]
 
 
 async def _change(tx: Tx, before: WorkflowRecord, values: Mapping[str, Any]) -> WorkflowRecord:
     now = await catalogue.lock_workflow(tx, before.slug)
     if now is None:
-        raise _missing(before.slug)
+        raise _not_found(before.slug)
     if now != before:
         raise Conflict("This workflow was changed in the meantime. Reload it and try again.")
     if "properties" in values:
@@ -290,10 +291,10 @@ async def _change(tx: Tx, before: WorkflowRecord, values: Mapping[str, Any]) -> 
 
 async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequence[Mapping[str, Any]]) -> None:
     """Refuse properties that would invalidate the overrides of an effect."""
-    found = read_properties(properties)
+    parsed = read_properties(properties)
     for effect in await catalogue.effects_of(tx, workflow.id):
         try:
-            check_overrides(found, effect.property_overrides)
+            check_overrides(parsed, effect.property_overrides)
         except InvalidInput as error:
             problems = " ".join(f"{key}: {text}" for key, text in error.errors.items())
             raise InvalidInput(
@@ -302,7 +303,7 @@ async def _keep_effects_valid(tx: Tx, workflow: WorkflowRecord, properties: Sequ
 
 
 def _providers(provider: Provider | WorkflowProvider) -> dict[str, Any]:
-    """Jobs that may run anywhere start self-hosted."""
+    """Return the provider fields of a workflow. Jobs that may run anywhere start self-hosted."""
     may_burst = provider == WorkflowProvider.ANY
     return {"provider": Provider.SELF_HOSTED if may_burst else Provider(provider), "may_burst": may_burst}
 
@@ -317,12 +318,7 @@ def _check_price(provider: Provider | WorkflowProvider, cloud_micros_per_second:
         )
 
 
-def _properties_of(workflow: WorkflowRecord) -> list[Property]:
-    """Properties as stored, without checks: the rules may have become stricter."""
-    return [Property.from_json(property_) for property_ in workflow.properties]
-
-
-def _missing(slug: str) -> NotFound:
+def _not_found(slug: str) -> NotFound:
     return NotFound(f"There is no workflow {slug!r}.")
 
 
@@ -333,32 +329,28 @@ def _view(workflow: WorkflowRecord, graph: Graph) -> WorkflowView:
 
 
 def _warnings(graph: Graph, properties: Sequence[Mapping[str, Any]]) -> list[str]:
-    wanted = {property_["placeholder"]: property_["key"] for property_ in properties}
-    used = placeholders_in(graph, wanted)
+    keys = {fields["placeholder"]: fields["key"] for fields in properties}
+    used = placeholders_in(graph, keys)
     unused = [
         f"The placeholder {placeholder!r} of the property {key!r} appears in no node, so its value has no effect."
-        for placeholder, key in wanted.items()
+        for placeholder, key in keys.items()
         if placeholder not in used
     ]
     files = [
         f"Node {file.node_id} ({file.class_type}) names the file {file.name!r}, which a worker may not have: "
         "make it a property."
         for file in files_in(graph)
-        if not any(placeholder in file.name for placeholder in wanted)
+        if not any(placeholder in file.name for placeholder in keys)
     ]
     return [*unused, *files]
 
 
 def _requirements(graph: Graph, properties: Sequence[Property]) -> Requirements:
-    """Nodes of a graph, and models named by the graph, by defaults and by choices."""
-    defaults = {
-        property_.placeholder: property_.default_value
-        for property_ in properties
-        if property_.default_value is not None
-    }
+    """Return the nodes of a graph, and the models that the graph, the defaults and the choices name."""
+    defaults = {prop.placeholder: prop.default_value for prop in properties if prop.default_value is not None}
     filled = [replace_placeholders(graph, defaults)]
     for prop in properties:
-        # fill in only the nodes with the placeholder: a property may have many choices
+        # Fill in only the nodes with the placeholder, because a property may have many choices.
         nodes = {id_: node for id_, node in graph.items() if placeholders_in({id_: node}, [prop.placeholder])}
         filled += [replace_placeholders(nodes, {**defaults, prop.placeholder: choice}) for choice in prop.choices]
     return Requirements(

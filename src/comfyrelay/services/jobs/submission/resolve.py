@@ -1,49 +1,35 @@
 """Resolve requests into jobs that can be accepted. Writes nothing."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePosixPath
 from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph, input_texts
-from comfyrelay.comfyui.graphs.policy import GraphPolicy
 from comfyrelay.domain.ids import new_id
 from comfyrelay.domain.payloads import JobPayload, StoredFile, asset_list, fingerprint, text_values
-from comfyrelay.domain.properties import Property, Value, resolve
+from comfyrelay.domain.properties import Property, Role, Value, resolve
 from comfyrelay.domain.queue.states import WorkflowKind
 from comfyrelay.domain.records.catalogue import EffectRecord, WorkflowRecord
 from comfyrelay.domain.records.jobs import NewJobRecord, VideoRecord
 from comfyrelay.errors import Conflict, InvalidInput, MissingOnWorkers, NotFound, TooLarge
 from comfyrelay.services.catalogue.availability import Availability, MissingRequirements
 from comfyrelay.services.catalogue.graphs import MAX_CACHED_GRAPHS, Graphs, WorkflowHasher
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import DISK, ServiceContext
 from comfyrelay.services.jobs.cooperative import SMALL_BYTES, FairThread
-from comfyrelay.services.jobs.submission.naming import default_label
 from comfyrelay.services.jobs.submission.own_inputs import OwnInputs
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.reuse import Reuse
 from comfyrelay.services.jobs.submission.seeds import draw_seeds
+from comfyrelay.settings import Settings
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.database import Database
 from comfyrelay.store.tenant.library import media
-from comfyrelay.text import is_storable
+from comfyrelay.text import excerpt, is_storable
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class JobDefaults:
-    """Server-wide defaults of jobs, and the range of user priorities."""
-
-    stage: str
-    max_attempts: int
-    priority_min: int
-    priority_max: int
-    catalogue_disk: str
-
-    def clamp_priority(self, priority: int) -> int:
-        return max(self.priority_min, min(self.priority_max, priority))
-
-
-# Below what ComfyUI accepts in one request. A prompt may occur in a graph thousands of times.
+# ComfyUI accepts larger requests. A prompt may occur in a graph thousands of times.
 MAX_FILLED_BYTES = 64 * 1024 * 1024
+MAX_LABEL_PART_LENGTH = 60
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,12 +40,12 @@ class Target:
     effect: EffectRecord | None
     properties: Sequence[Property]
     hasher: WorkflowHasher
-    # for a tenant's own graph, if a policy applies
+    # Set for a tenant's own graph, if a policy applies.
     own_inputs: OwnInputs | None
-    # the larger of the numbers of nodes and of filled-in texts
+    # The number of nodes or of filled-in texts, whichever is larger.
     size: int
     graph_bytes: int
-    # by placeholder, how often it occurs in the graph
+    # How often each placeholder occurs in the graph.
     occurrences: Mapping[str, int]
 
     @property
@@ -87,32 +73,17 @@ class NamedMedia:
     videos: Mapping[str, VideoRecord]
 
 
-# Raises `InvalidInput` for invalid values; returns additional values by key.
-Check = Callable[[Mapping[str, Any]], Mapping[str, Any]]
-
-
 class Resolver:
-    def __init__(
-        self,
-        databases: Databases,
-        graphs: Graphs,
-        *,
-        defaults: JobDefaults,
-        checks: Mapping[WorkflowKind, Check],
-        policy: GraphPolicy,
-        availability: Availability,
-        reuse: Reuse,
-    ) -> None:
-        """`checks` run on this machine, by kind of workflow. `policy` applies to graphs of tenants."""
-        self._databases = databases
+    def __init__(self, context: ServiceContext, graphs: Graphs, availability: Availability, reuse: Reuse) -> None:
+        self._settings = context.settings
+        self._databases = context.databases
+        self._checks = context.hooks.checks
+        self._policy = context.graph_policy
         self._graphs = graphs
-        self._defaults = defaults
-        self._checks = checks
-        self._policy = policy
         self._availability = availability
         self._reuse = reuse
         self._thread = FairThread()
-        # graphs that passed the policy, by path and file placeholders; stored graphs never change
+        # Graphs of tenants that passed the policy, by path and file placeholders. Stored graphs never change.
         self._passed: dict[tuple[str, frozenset[str]], None] = {}
 
     async def find_target(
@@ -128,17 +99,17 @@ class Resolver:
                 effect, workflow = None, await catalogue.workflow(tx, slug=workflow_slug)
         if effect_id is not None and (effect is None or not effect.is_active):
             raise NotFound(f"There is no effect {effect_id}.")
-        # without an effect there is no price, so the workflow must belong to the tenant
+        # Without an effect there is no price, so the workflow must belong to the tenant.
         may_run = effect is not None or (workflow is not None and workflow.tenant_id == tenant_id)
         if workflow is None or not (may_run or (is_test and workflow.tenant_id is None)):
             raise NotFound(f"There is no workflow {workflow_slug!r}.")
         if not workflow.is_active:
             raise Conflict("This effect is not available: its workflow is disabled.")
-        if (waiting := workflow.waits_for) is not None:
-            if waiting.problem is not None:
-                raise Conflict(waiting.text)
-            raise MissingOnWorkers(waiting.text, missing=waiting.missing)
-        properties = [Property.from_json(property_) for property_ in workflow.properties]
+        if (pending := workflow.waits_for) is not None:
+            if pending.problem is not None:
+                raise Conflict(pending.text)
+            raise MissingOnWorkers(pending.text, missing=pending.missing)
+        properties = workflow.parsed_properties
         graph, graph_bytes = await self._graphs.get_with_size(workflow.graph_path)
 
         def build_target(_number: int) -> Target:
@@ -158,7 +129,7 @@ class Resolver:
         return target
 
     def _own_inputs(self, workflow: WorkflowRecord, graph: Graph, properties: Sequence[Property]) -> OwnInputs | None:
-        """Check a tenant's graph again: the policy may have changed since it was uploaded."""
+        """Check a tenant's graph again, because the policy may have changed since the upload."""
         if self._policy.mode == "off" or workflow.kind != WorkflowKind.GRAPH:
             return None
         files = frozenset(_files(properties))
@@ -179,20 +150,22 @@ class Resolver:
         *,
         hash_content: bool = False,
     ) -> NamedMedia:
-        """Look up the tenant's files and videos that the items name. With `hash_content`, files without a known hash
-        are read: equal jobs are recognised by content."""
+        """Look up the tenant's files and videos that the items name.
+
+        With `hash_content`, files without a known hash are read, because equal jobs are recognised by content.
+        """
         assets = {property_.key for property_ in target.properties if property_.is_asset}
-        named = {each.input_file_id for each in items if each.input_file_id is not None}
+        file_ids = {item.input_file_id for item in items if item.input_file_id is not None}
         for item in items:
-            named.update(v for k, v in item.input_payload.items() if k in assets and isinstance(v, str))
-        named = {each for each in named if is_storable(each)}
-        of_videos = {each.video_id for each in items if each.video_id is not None and is_storable(each.video_id)}
-        if not named and not of_videos:
+            file_ids.update(v for k, v in item.input_payload.items() if k in assets and isinstance(v, str))
+        file_ids = {id_ for id_ in file_ids if is_storable(id_)}
+        video_ids = {item.video_id for item in items if item.video_id is not None and is_storable(item.video_id)}
+        if not file_ids and not video_ids:
             return NamedMedia(files={}, videos={})
         async with shard.read() as tx:
-            videos = await media.videos_of(tx, tenant_id, of_videos)
-            named.update(video.original_file_id for video in videos.values() if video.original_file_id is not None)
-            files = await media.stored_files(tx, tenant_id, named)
+            videos = await media.videos_of(tx, tenant_id, video_ids)
+            file_ids.update(video.original_file_id for video in videos.values() if video.original_file_id is not None)
+            files = await media.stored_files(tx, tenant_id, file_ids)
         return NamedMedia(files=await self._reuse.hash_files(files) if hash_content else files, videos=videos)
 
     async def resolve_job(self, shard: Database, request: JobRequest, *, request_digest: str) -> NewJobRecord:
@@ -230,7 +203,7 @@ class Resolver:
     async def find_missing(
         self, made: Sequence[NewJobRecord], target: Target, *, shows_names: bool
     ) -> MissingRequirements | None:
-        """Requirements of these jobs that no worker meets."""
+        """Find requirements of these jobs that no worker meets."""
         return await self._availability.find_missing(
             target.workflow, _wanted(made), stage=made[0].stage, shows_names=shows_names
         )
@@ -260,7 +233,7 @@ class Resolver:
         texts = (text for request in requests for text in request.item.input_payload.values() if isinstance(text, str))
         size = len(requests) * target.graph_bytes + sum(map(len, texts))
         if target.workflow.kind == WorkflowKind.SCRIPT:
-            # its check reads the disk and may copy files, so it never runs inline
+            # The check of a script reads the disk and may copy files, so it never runs inline.
             size = max(size, SMALL_BYTES + 1)
         return await self._thread.map_range(build, count=len(requests), size=size)
 
@@ -274,7 +247,7 @@ class Resolver:
         batch_id: str | None,
         item_no: int,
     ) -> NewJobRecord:
-        item, defaults = request.item, self._defaults
+        item, settings = request.item, self._settings
         values, primary, payload = self._payload(item, target, found)
         return NewJobRecord(
             **request.job_fields(),
@@ -283,19 +256,19 @@ class Resolver:
             workflow_id=target.workflow.id,
             workflow_hash=target.hasher.hash(payload.values),
             provider=target.workflow.provider,
-            stage=request.stage or defaults.stage,
-            priority=defaults.clamp_priority(request.priority),
-            max_attempts=defaults.max_attempts,
+            stage=request.stage or settings.stage,
+            priority=clamp_priority(request.priority, settings),
+            max_attempts=settings.max_attempts,
             request_digest=request_digest,
             input_payload=payload.to_json(),
             reserved_tokens=target.cost,
             delay_seconds=max(0.0, request.delay_seconds),
             batch_id=batch_id,
             item_no=item_no,
-            label=item.label or default_label(target.name if batch_id is None else None, primary, values),
+            label=item.label or _default_label(target.name if batch_id is None else None, primary, values),
             video_id=item.video_id,
             input_file_id=primary.id if primary else None,
-            # scripts are not reproducible
+            # Scripts are not reproducible.
             fingerprint=fingerprint(payload, found.files.values())
             if target.workflow.kind == WorkflowKind.GRAPH
             else None,
@@ -304,21 +277,23 @@ class Resolver:
     def _payload(
         self, item: ItemRequest, target: Target, found: NamedMedia
     ) -> tuple[Sequence[Value], StoredFile | None, JobPayload]:
-        """Resolve the properties and freeze what the job runs, so that later changes of the catalogue do not matter."""
-        # drawn once, before the job is written: all attempts and repeated requests use the same seeds
+        """Resolve the properties into a payload that later changes of the catalogue do not affect."""
+        # Seeds are drawn before the job is written, so that all attempts and repeated requests use the same ones.
         drawn = draw_seeds(target.properties, overrides=target.overrides, user_input=item.input_payload)
         overrides = {**target.overrides, **drawn}
         values = resolve(target.properties, overrides=overrides, user_input=item.input_payload)
         _refuse_placeholders(target.properties, values)
         check = self._checks.get(WorkflowKind(target.workflow.kind))
-        own = check({value.property.key: value.value for value in values}) if check is not None else {}
+        added = check({value.property.key: value.value for value in values}) if check is not None else {}
         primary = _primary(item, found)
         payload = JobPayload(
             graph_path=target.workflow.graph_path,
             values={
                 **text_values(values),
                 **{
-                    property_.placeholder: own[property_.key] for property_ in target.properties if property_.key in own
+                    property_.placeholder: added[property_.key]
+                    for property_ in target.properties
+                    if property_.key in added
                 },
             },
             assets=asset_list(
@@ -326,7 +301,7 @@ class Resolver:
                 properties=target.properties,
                 primary=primary,
                 files=found.files,
-                catalogue_disk=self._defaults.catalogue_disk,
+                catalogue_disk=DISK,
                 catalogue_hashes=target.asset_hashes,
             ),
             output_node_id=target.workflow.output_node_id,
@@ -341,8 +316,20 @@ class Resolver:
         return values, primary, payload
 
 
+def clamp_priority(priority: int, settings: Settings) -> int:
+    return max(settings.user_priority_min, min(settings.user_priority_max, priority))
+
+
+def _default_label(target_name: str | None, primary: StoredFile | None, values: Sequence[Value]) -> str | None:
+    """Join target, input name and prompt. Items of a batch have no `target_name`, because the batch shows it."""
+    source = PurePosixPath(primary.name).stem if primary is not None and primary.name else ""
+    prompt = next((value.value for value in values if value.property.role is Role.PROMPT), "")
+    parts = [excerpt(str(part), length=MAX_LABEL_PART_LENGTH) for part in (target_name or "", source, prompt)]
+    return " · ".join(filter(None, parts)) or None
+
+
 def _wanted(made: Sequence[NewJobRecord]) -> dict[str, Mapping[str, Any]]:
-    """Values of one job per workflow hash."""
+    """Return the values of one job per workflow hash."""
     wanted: dict[str, Mapping[str, Any]] = {}
     for job in made:
         wanted.setdefault(job.workflow_hash, job.input_payload["values"])
@@ -368,7 +355,7 @@ def _primary(item: ItemRequest, found: NamedMedia) -> StoredFile | None:
 
 
 def _refuse_placeholders(properties: Sequence[Property], values: Sequence[Value]) -> None:
-    """Refuse texts with a placeholder of an asset: workers would replace it by a file name."""
+    """Refuse texts with a placeholder of an asset, because workers would replace it by a file name."""
     assets = _files(properties)
     errors = {
         value.property.key: "This text contains a placeholder of the workflow."

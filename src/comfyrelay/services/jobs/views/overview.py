@@ -118,7 +118,7 @@ class QueueOverview:
             own = await media.ids_at(tx, tenant_id, [asset.path for asset in payload.assets])
         async with self._databases.central.read() as tx:
             workflow = await catalogue.workflow_ever(tx, job.workflow_id)
-        properties = [Property.from_json(property_) for property_ in workflow.properties] if workflow else []
+        properties = workflow.parsed_properties if workflow else []
         return JobDetails(
             workflow_slug=workflow.slug if workflow else "",
             workflow_name=workflow.name if workflow else "",
