@@ -13,8 +13,8 @@ from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile
 from comfyrelay.comfyui.pool import PoolJobStatus, SqliteQueue, WorkflowPool
 from comfyrelay.comfyui.runs.events import OutputReady, Preview, RunEvent
-from comfyrelay.comfyui.runs.frames import parse_frame
 from comfyrelay.comfyui.runs.progress import RunProgress
+from comfyrelay.comfyui.runs.socket import parse_frame
 from comfyrelay.errors import OutputGone, TooLarge
 from comfyrelay.simulator import DropSocket, SilentSocket, Simulator, Slow
 from tests.support.graphs import invert, words

@@ -13,7 +13,7 @@ import av
 import pytest
 from PIL import Image
 
-from comfyrelay.comfyui.runs.frames import parse_frame
+from comfyrelay.comfyui.runs.socket import parse_frame
 from comfyrelay.simulator import Simulator
 from tests.integration.simulator.raw_client import Client, error_of, invert_graph, listening
 from tests.support.paths import RECORDINGS

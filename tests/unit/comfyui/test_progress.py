@@ -7,10 +7,9 @@ import pytest
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.runs.events import NodeStarted, OutputReady, Queued, RunEvent, Started, Step
-from comfyrelay.comfyui.runs.frames import PreviewFrame, parse_frame
 from comfyrelay.comfyui.runs.history import cached_nodes, failure_in, position_in, run_seconds
 from comfyrelay.comfyui.runs.progress import RunProgress
-from comfyrelay.comfyui.runs.socket import parse
+from comfyrelay.comfyui.runs.socket import PreviewFrame, parse_frame, parse_message
 from comfyrelay.comfyui.runs.timeouts import loading_factor
 from comfyrelay.errors import NodeFailed, RunInterrupted
 
@@ -98,7 +97,7 @@ def test_messages_that_make_no_sense_do_no_harm(kind: str, data: dict[str, Any])
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"type": 1, "data": {}}', '{"type": "x", "data": null}', "no json"])
 def test_text_that_is_not_a_message_is_ignored(text: str) -> None:
-    assert parse(text) is None
+    assert parse_message(text) is None
 
 
 def test_previews_come_in_two_forms() -> None:

@@ -17,14 +17,19 @@ from comfyrelay.comfyui.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfyui.graphs.preflight import file_query, graph_problems, uploaded_files
 from comfyrelay.comfyui.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfyui.runs.active_runs import ActiveRuns
-from comfyrelay.comfyui.runs.events import EventListener, Finished, OutputReady, RunEvent
+from comfyrelay.comfyui.runs.events import (
+    EventListener,
+    Finished,
+    OutputReady,
+    RunEvent,
+    guard_listener,
+    stream_events,
+)
 from comfyrelay.comfyui.runs.history import Prompt, cached_nodes, failure_in, position_in, prompts_in, run_seconds
 from comfyrelay.comfyui.runs.message_router import MessageRouter
-from comfyrelay.comfyui.runs.silence_limits import SilenceLimit
-from comfyrelay.comfyui.runs.streams import guard_listener, stream_events
 from comfyrelay.comfyui.runs.submit import NotAccepted, has_run, post_graph, refused_outputs
-from comfyrelay.comfyui.runs.timeouts import RunTimeouts, loading_factor
-from comfyrelay.comfyui.runs.websocket_outputs import sent_outputs
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts, SilenceLimit, loading_factor
+from comfyrelay.comfyui.runs.watch import sent_outputs
 from comfyrelay.errors import (
     ComfyError,
     ComfyRelayError,

@@ -20,13 +20,11 @@ from comfyrelay.comfyui.graphs.nodes import find_node, with_prefix
 from comfyrelay.comfyui.graphs.preflight import graph_problems
 from comfyrelay.comfyui.outputs import OutputFile, RunResult, result_of
 from comfyrelay.comfyui.runs.active_runs import ActiveRuns
-from comfyrelay.comfyui.runs.events import EventListener, Finished, RunEvent
+from comfyrelay.comfyui.runs.events import EventListener, Finished, RunEvent, guard_listener, stream_events
 from comfyrelay.comfyui.runs.history import failure_in
 from comfyrelay.comfyui.runs.progress import RunProgress
-from comfyrelay.comfyui.runs.silence_limits import SilenceLimit
-from comfyrelay.comfyui.runs.streams import guard_listener, stream_events
 from comfyrelay.comfyui.runs.submit import refused_outputs
-from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts, SilenceLimit
 from comfyrelay.errors import (
     ComfyError,
     ComfyRelayError,

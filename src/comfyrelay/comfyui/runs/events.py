@@ -1,10 +1,15 @@
-"""Events of a run. Each one names its run by `prompt_id`."""
+"""Events of a run, for callbacks and as a stream. Each event names its run by `prompt_id`."""
 
-from collections.abc import Callable, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import structlog
+
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
+
+log = structlog.get_logger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -84,3 +89,36 @@ class Finished:
 
 RunEvent = Queued | Started | NodeStarted | Step | Preview | OutputReady | Printed | Noted | Finished
 EventListener = Callable[[RunEvent], None]
+
+
+def guard_listener(listener: EventListener | None) -> EventListener:
+    """Wrap a listener so that its exceptions are logged and do not affect the run."""
+
+    def listen(event: RunEvent) -> None:
+        try:
+            if listener is not None:
+                listener(event)
+        except Exception:
+            log.exception("comfy.listener_failed", event_type=type(event).__name__)
+
+    return listen
+
+
+async def stream_events(run: Callable[[EventListener], Awaitable[RunResult]]) -> AsyncIterator[RunEvent]:
+    """Yield the events of a run and re-raise its error. Stop the run if the consumer leaves early."""
+    events: asyncio.Queue[RunEvent | None] = asyncio.Queue()
+
+    async def run_and_close() -> None:
+        try:
+            await run(events.put_nowait)
+        finally:
+            events.put_nowait(None)
+
+    task = asyncio.create_task(run_and_close())
+    try:
+        while (event := await events.get()) is not None:
+            yield event
+        await task
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)

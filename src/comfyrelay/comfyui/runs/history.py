@@ -89,7 +89,7 @@ def prompt_of(entry: dict[str, Any]) -> Prompt:
 
 def _prompt(item: list[Any]) -> Prompt:
     graph, extra_data, *_ = [*item[2:], None, None]
-    return Prompt(*(each if isinstance(each, dict) else {} for each in (graph, extra_data)))
+    return Prompt(*(part if isinstance(part, dict) else {} for part in (graph, extra_data)))
 
 
 def _items(found: object) -> list[Any]:

@@ -6,12 +6,10 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.runs.events import EventListener
-from comfyrelay.comfyui.runs.frames import parse_frame
 from comfyrelay.comfyui.runs.progress import RunProgress
-from comfyrelay.comfyui.runs.queue import QueueReader
-from comfyrelay.comfyui.runs.socket import EventSocket, parse
+from comfyrelay.comfyui.runs.socket import EventSocket, parse_frame, parse_message
 from comfyrelay.comfyui.runs.timeouts import RunTimeouts
-from comfyrelay.comfyui.runs.watch import Watch
+from comfyrelay.comfyui.runs.watch import QueueReader, Watch
 from comfyrelay.http_client import Http
 
 
@@ -25,8 +23,8 @@ class MessageRouter:
             http.url,
             headers=http.headers,
             use_proxy=http.use_proxy,
-            on_message=self._received,
-            on_lost=self._lost,
+            on_message=self._handle_message,
+            on_lost=self._handle_loss,
         )
         self.queue = QueueReader(http)
         self.queue_remaining: int | None = None
@@ -54,15 +52,17 @@ class MessageRouter:
         finally:
             del self._watches[prompt_id]
 
-    def _received(self, message: str | bytes) -> None:
+    def _handle_message(self, message: str | bytes) -> None:
         if isinstance(message, bytes):
-            self._received_preview(message)
-        elif (parsed := parse(message)) is not None:
-            self._received_text(*parsed)
+            self._handle_frame(message)
+        elif (parsed := parse_message(message)) is not None:
+            self._handle_text(*parsed)
 
-    def _received_text(self, kind: str, data: dict[str, Any]) -> None:
+    def _handle_text(self, kind: str, data: dict[str, Any]) -> None:
         if kind == "status":
-            self._update_queue_remaining(data)
+            match data:
+                case {"status": {"exec_info": {"queue_remaining": int() as remaining}}}:
+                    self.queue_remaining = remaining
             return
         prompt_id = data.get("prompt_id")
         if kind == "execution_start" and isinstance(prompt_id, str):
@@ -71,7 +71,7 @@ class MessageRouter:
         if isinstance(prompt_id, str) and (watch := self._watches.get(prompt_id)) is not None:
             watch.handle_message(kind, data)
 
-    def _received_preview(self, frame: bytes) -> None:
+    def _handle_frame(self, frame: bytes) -> None:
         preview = parse_frame(frame)
         if preview is None:
             return
@@ -81,12 +81,7 @@ class MessageRouter:
             watch.progress.preview(preview.image, preview.mime_type, preview.node_id)
             watch.record_message()
 
-    def _update_queue_remaining(self, data: dict[str, Any]) -> None:
-        match data:
-            case {"status": {"exec_info": {"queue_remaining": int() as remaining}}}:
-                self.queue_remaining = remaining
-
-    def _lost(self) -> None:
+    def _handle_loss(self) -> None:
         self.queue_remaining = None
         self._on_lost()
         for watch in self._watches.values():

@@ -13,9 +13,12 @@ MAX_SENT_BYTES = 512 * 1024**2
 
 
 class RunProgress:
-    """State of one run as its messages report it. `over` is only a signal: the server's history proves that the run
-    ended.  Previews and images of WebSocket output nodes arrive the same way. Images of possible output nodes are
-    therefore kept until the history shows whether these nodes produced anything else."""
+    """State of one run as its messages report it.
+
+    `over` is only a signal: the server's history proves that the run ended. Previews and images of WebSocket output
+    nodes arrive the same way, so images of possible output nodes are kept until the history shows whether these nodes
+    have other outputs.
+    """
 
     def __init__(self, *, graph: Graph, prompt_id: str, on_event: Callable[[RunEvent], None]) -> None:
         self.prompt_id = prompt_id
@@ -59,20 +62,21 @@ class RunProgress:
                 self.cached.update(map(str, data.get("nodes") or ()))
                 self._done |= self.cached
             case "executing":
-                self._executing(data.get("node"))
+                self._handle_executing(data.get("node"))
             case "progress":
-                self._stepped(str(data.get("node")), data.get("value"), data.get("max"))
+                self._handle_step(str(data.get("node")), data.get("value"), data.get("max"))
             case "progress_state":
-                self._states(data.get("nodes"))
+                self._handle_states(data.get("nodes"))
             case "executed":
-                self._executed(str(data.get("node")), data.get("output"))
+                self._handle_executed(str(data.get("node")), data.get("output"))
             case "execution_success":
                 self.succeeded = True
             # A blocked branch is reported as an error, but the run continues.
-            case "execution_error" if data.get("exception_type") != "ExecutionBlocked":
-                self._failed(kind, data)
-            case "execution_interrupted":
-                self._failed(kind, data)
+            case "execution_error" if data.get("exception_type") == "ExecutionBlocked":
+                pass
+            case "execution_error" | "execution_interrupted":
+                self.failure = (kind, data)
+                self.over = True
 
     def preview(self, image: bytes, mime_type: str, node_id: str | None) -> None:
         self.has_messages = True
@@ -93,11 +97,7 @@ class RunProgress:
         sent = self._sent.setdefault(node_id, [])
         sent.append(websocket_file(node_id, len(sent) + 1, image, mime_type))
 
-    def _failed(self, kind: str, data: dict[str, Any]) -> None:
-        self.failure = (kind, data)
-        self.over = True
-
-    def _executing(self, node: object) -> None:
+    def _handle_executing(self, node: object) -> None:
         if node is None:
             self.over = True
             return
@@ -114,7 +114,7 @@ class RunProgress:
             )
         )
 
-    def _states(self, nodes: object) -> None:
+    def _handle_states(self, nodes: object) -> None:
         if not isinstance(nodes, dict):
             return
         for node_id, state in nodes.items():
@@ -123,9 +123,9 @@ class RunProgress:
             if state.get("state") == "finished":
                 self._done.add(str(node_id))
             elif (state.get("max") or 0) > 1:
-                self._stepped(str(node_id), state.get("value"), state.get("max"))
+                self._handle_step(str(node_id), state.get("value"), state.get("max"))
 
-    def _stepped(self, node_id: str, value: object, maximum: object) -> None:
+    def _handle_step(self, node_id: str, value: object, maximum: object) -> None:
         if not isinstance(value, int | float) or not isinstance(maximum, int | float) or maximum <= 0:
             return
         step = (node_id, float(value), float(maximum))
@@ -138,7 +138,7 @@ class RunProgress:
             Step(prompt_id=self.prompt_id, node_id=node_id, value=step[1], maximum=step[2], progress=progress)
         )
 
-    def _executed(self, node_id: str, output: object) -> None:
+    def _handle_executed(self, node_id: str, output: object) -> None:
         self._done.add(node_id)
         if isinstance(output, dict):
             self.outputs[node_id] = output

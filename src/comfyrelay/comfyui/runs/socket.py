@@ -1,10 +1,12 @@
-"""ComfyUI's WebSocket: events of runs submitted under this connection's client id.
+"""ComfyUI's WebSocket: messages about runs submitted under this connection's client id.
 
-It only speeds things up. It may drop, stall or miss messages, so no decision relies on it alone.
+The WebSocket only speeds things up. It may drop, stall or miss messages, so no decision relies on it alone.
 """
 
 import asyncio
+import struct
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 from uuid import uuid4
 
@@ -23,7 +25,17 @@ STABLE_SECONDS = 5.0
 PING_EVERY_SECONDS = 30.0
 PING_TIMEOUT_SECONDS = 180.0
 log = structlog.get_logger(__name__)
+_PREVIEW, _PREVIEW_WITH_METADATA = 1, 4
+_FORMATS = {1: "image/jpeg", 2: "image/png"}
 HELLO = '{"type": "feature_flags", "data": {"supports_preview_metadata": true}}'
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PreviewFrame:
+    image: bytes
+    mime_type: str
+    prompt_id: str | None = None
+    node_id: str | None = None
 
 
 class _Connect(connect):
@@ -34,10 +46,9 @@ class _Connect(connect):
 
 
 class EventSocket:
-    """Keep one connection open, with a new client id for each.
+    """Keep one connection open, and use a new client id for each.
 
-    A server that has not yet noticed that the old connection closed would confuse the two and never send to the new
-    one.
+    With the same id, a server that has not noticed the loss of the old connection would never send to the new one.
     """
 
     def __init__(
@@ -69,7 +80,7 @@ class EventSocket:
         return self._up.is_set()
 
     async def ready(self, timeout_seconds: float) -> None:
-        """Wait until it is connected, an attempt has failed, or the timeout expires."""
+        """Wait until the WebSocket is connected, an attempt has failed, or the timeout expires."""
         if self.is_up:
             return
         if self._task is None or self._task.done():
@@ -86,7 +97,7 @@ class EventSocket:
         await self._down.wait()
 
     async def renew(self) -> None:
-        """Close this connection, so that a new one opens."""
+        """Replace the current connection by a new one."""
         if self._socket is not None:
             await self._socket.close()
 
@@ -150,7 +161,26 @@ class EventSocket:
         self._on_lost()
 
 
-def parse(message: str) -> tuple[str, dict[str, Any]] | None:
+def parse_frame(frame: bytes) -> PreviewFrame | None:
+    """Return the preview in a frame, or `None` if the frame is invalid or of another kind."""
+    try:
+        kind, second = struct.unpack_from(">II", frame)
+        if kind == _PREVIEW:
+            return PreviewFrame(image=frame[8:], mime_type=_FORMATS.get(second, "image/jpeg"))
+        if kind == _PREVIEW_WITH_METADATA:
+            metadata = orjson.loads(frame[8 : 8 + second])
+            return PreviewFrame(
+                image=frame[8 + second :],
+                mime_type=str(metadata.get("image_type") or "image/jpeg"),
+                prompt_id=metadata.get("prompt_id"),
+                node_id=metadata.get("node_id"),
+            )
+    except (struct.error, ValueError, AttributeError):
+        return None
+    return None
+
+
+def parse_message(message: str) -> tuple[str, dict[str, Any]] | None:
     """Return the type and data of a text message, or `None` for any other message, such as one from a custom node."""
     try:
         value = orjson.loads(message)

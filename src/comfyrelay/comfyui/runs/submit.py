@@ -7,8 +7,7 @@ from typing import Any
 from comfyrelay.comfyui.graphs.explain import explain_refusal, failure_of, node_problems
 from comfyrelay.comfyui.graphs.graph import Graph, dump_json
 from comfyrelay.comfyui.runs.history import position_in
-from comfyrelay.comfyui.runs.silence_limits import SilenceLimit
-from comfyrelay.comfyui.runs.timeouts import RunTimeouts
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts, SilenceLimit
 from comfyrelay.errors import ComfyError, ServerRefused, ServerUnreachable
 from comfyrelay.http_client import Http, NotConnected, object_in
 
@@ -58,12 +57,13 @@ def refused_outputs(node_errors: Mapping[str, Any], wanted: Set[str]) -> ComfyEr
 
     Errors count if they affect a wanted output, or any output if none is wanted.
     """
-    concerned = {
-        node_id: entry
-        for node_id, entry in node_errors.items()
-        if not wanted or not wanted.isdisjoint(map(str, entry.get("dependent_outputs") or ()))
-    }
-    problems = node_problems(concerned)
+    problems = node_problems(
+        {
+            node_id: entry
+            for node_id, entry in node_errors.items()
+            if not wanted or not wanted.isdisjoint(map(str, entry.get("dependent_outputs") or ()))
+        }
+    )
     return failure_of(problems) if problems else None
 
 
@@ -77,6 +77,7 @@ async def has_run(http: Http, prompt_id: str) -> bool:
 async def _find_or_raise(
     http: Http, prompt_id: str, error: ComfyError, silence: SilenceLimit, *, delays: tuple[float, ...] = ()
 ) -> dict[str, Any]:
+    """Return if the server has the run; raise `NotAccepted` if it does not."""
     for delay in (0.0, *delays):
         await asyncio.sleep(delay)
         if await _has_run_with_retries(http, prompt_id, silence):

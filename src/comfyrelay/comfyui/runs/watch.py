@@ -4,21 +4,22 @@ import asyncio
 from collections.abc import Iterator
 from typing import Any
 
-from comfyrelay.comfyui.runs.history import position_in
-from comfyrelay.comfyui.runs.progress import RunProgress
-from comfyrelay.comfyui.runs.queue import QueueReader
-from comfyrelay.comfyui.runs.silence_limits import SilenceLimit
+from comfyrelay.comfyui.graphs.graph import Graph
+from comfyrelay.comfyui.outputs import OutputFile, files_of, texts_of
+from comfyrelay.comfyui.runs.history import outputs_to_run, position_in
+from comfyrelay.comfyui.runs.progress import MAX_SENT_BYTES, RunProgress
 from comfyrelay.comfyui.runs.socket import EventSocket
-from comfyrelay.comfyui.runs.timeouts import RunTimeouts
-from comfyrelay.errors import RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable
+from comfyrelay.comfyui.runs.timeouts import RunTimeouts, SilenceLimit
+from comfyrelay.errors import OutputGone, RunLost, RunRemoved, RunTimedOut, ServerRefused, ServerUnreachable, TooLarge
 from comfyrelay.http_client import Http
 from comfyrelay.wakeup import Wakeup
 
 # Without messages, the interval between checks grows from the first to the last.
 FIRST_CHECK_SECONDS = 0.25
 LAST_CHECK_SECONDS = 2.0
-# The queue contains whole graphs, so it is read less often than the history of one run.
+# The queue contains whole graphs, so it is read less often than the history of one run, and once for all runs.
 QUEUE_CHECK_SECONDS = 5.0
+SHARED_QUEUE_SECONDS = 2.0
 # The server sends `execution_success` before it writes the history, and `executing: null` after.
 HISTORY_SOON_SECONDS = 0.05
 HISTORY_LATE_SECONDS = 2.0
@@ -26,8 +27,29 @@ HISTORY_LATE_SECONDS = 2.0
 SENT_LATE_SECONDS = 30.0
 
 
+class QueueReader:
+    """Read the server's queue once for all runs that need their position."""
+
+    def __init__(self, http: Http) -> None:
+        self._http = http
+        self._read_at = float("-inf")
+        self._last: asyncio.Task[dict[str, Any]] | None = None
+
+    async def recent(self) -> dict[str, Any]:
+        """Return the queue, at most 2 seconds old: good for a position, but no proof that a run is missing."""
+        now, last = asyncio.get_running_loop().time(), self._last
+        has_failed = last is not None and last.done() and (last.cancelled() or last.exception() is not None)
+        if self._last is None or has_failed or now - self._read_at > SHARED_QUEUE_SECONDS:
+            self._read_at = now
+            self._last = asyncio.create_task(self.now())
+        return await asyncio.shield(self._last)
+
+    async def now(self) -> dict[str, Any]:
+        return await self._http.object("/queue")
+
+
 class Watch:
-    """Wait for one run. Created before it is submitted, because events may arrive before the response."""
+    """Wait for one run. Created before the run is submitted, because messages may arrive before the response."""
 
     def __init__(
         self,
@@ -87,10 +109,10 @@ class Watch:
             if self._loop.time() >= self._next_check_at and (entry := await self._check()) is not None:
                 return entry
             until = self._next_check_at
-            for end, seconds, what in self._limits():
-                if self._loop.time() >= end:
-                    raise RunTimedOut(f"The run {what} ({seconds:g} s).")
-                until = min(until, end)
+            for deadline, seconds, failure in self._limits():
+                if self._loop.time() >= deadline:
+                    raise RunTimedOut(f"The run {failure} ({seconds:g} s).")
+                until = min(until, deadline)
             await self._changed.wait(until - self._loop.time())
 
     async def has_received_all(self) -> bool:
@@ -110,14 +132,15 @@ class Watch:
             entry = None
         else:
             self._silence.record_response()
-        self._schedule_check()
+        self._next_check_at = self._loop.time() + self._pause
+        self._pause = min(self._pause * 1.5, LAST_CHECK_SECONDS)
         return entry
 
     async def _read_state(self) -> dict[str, Any] | None:
         if (entry := await self._history()) is not None:
             return entry
         now = self._loop.time()
-        if now < self._queue_at and not self._ended:
+        if now < self._queue_at and not self._has_ended:
             return None
         self._queue_at = now + QUEUE_CHECK_SECONDS
         for read in (self._queue.recent, self._queue.now):
@@ -125,7 +148,7 @@ class Watch:
             if position is not None:
                 self._update_position(position)
                 return None
-        # The run may have ended between the two reads. If it is in neither now, it is missing.
+        # The run may have ended between the two reads. If neither has it now, it is missing.
         return await self._history() or self._handle_missing()
 
     async def _history(self) -> dict[str, Any] | None:
@@ -157,26 +180,19 @@ class Watch:
     def _handle_missing(self) -> dict[str, Any] | None:
         now = self._loop.time()
         self._missing_since = self._missing_since or now
-        if self._ended:
+        if self._has_ended:
             if now - self._missing_since < HISTORY_LATE_SECONDS:
                 return None
             # The history was cleared, but the WebSocket reported the outcome.
-            return self._entry_from_socket()
+            messages = [list(self.progress.failure)] if self.progress.failure else []
+            return {"outputs": self.progress.outputs, "status": {"messages": messages}}
         if self._has_same_connection:
             raise RunRemoved("Another client removed the run from the server's queue or history.")
         raise RunLost
 
-    def _entry_from_socket(self) -> dict[str, Any]:
-        messages = [list(self.progress.failure)] if self.progress.failure else []
-        return {"outputs": self.progress.outputs, "status": {"messages": messages}}
-
     @property
-    def _ended(self) -> bool:
+    def _has_ended(self) -> bool:
         return self.progress.succeeded or self.progress.failure is not None
-
-    def _schedule_check(self) -> None:
-        self._next_check_at = self._loop.time() + self._pause
-        self._pause = min(self._pause * 1.5, LAST_CHECK_SECONDS)
 
     def _limits(self) -> Iterator[tuple[float, float, str]]:
         """Yield each deadline, its limit in seconds, and the text of the timeout error."""
@@ -187,15 +203,34 @@ class Watch:
             return
         self._started_at = self._started_at or self._loop.time()
         yield from _limit(self._started_at, limits.run_seconds, "took too long")
-        if self._is_silence_meaningful:
+        # Silence means something only on a connection that has reported this run before.
+        if self.progress.has_messages and self._has_same_connection:
             yield from _limit(self._last_message_at, self._node_seconds, "showed no progress")
 
-    @property
-    def _is_silence_meaningful(self) -> bool:
-        """Silence is significant only on a connection that has reported this run before."""
-        return self.progress.has_messages and self._has_same_connection
 
-
-def _limit(since: float | None, seconds: float | None, what: str) -> Iterator[tuple[float, float, str]]:
+def _limit(since: float | None, seconds: float | None, failure: str) -> Iterator[tuple[float, float, str]]:
     if since is not None and seconds is not None:
-        yield since + seconds, seconds, what
+        yield since + seconds, seconds, failure
+
+
+async def sent_outputs(watch: Watch, graph: Graph, entry: dict[str, Any]) -> list[OutputFile]:
+    """Return the images that output nodes sent only over the WebSocket, for a run that succeeded.
+
+    The history does not list these images. Raises `OutputGone` if some were missed: the server sends them only once.
+    """
+    outputs = entry.get("outputs") or {}
+    listed = {node_id for node_id, output in outputs.items() if files_of(node_id, output) or texts_of(output)}
+    senders = [node_id for node_id in outputs_to_run(entry) or graph if node_id not in listed]
+    classes = [str(graph.get(node_id, {}).get("class_type")).lower() for node_id in senders]
+    may_send = any("websocket" in class_type for class_type in classes)
+    if not may_send and not any(watch.progress.sent_by(node_id) for node_id in senders):
+        return []
+    if not await watch.has_received_all():
+        raise OutputGone(
+            "The connection to the server was lost, so images that this graph sends only over the WebSocket are "
+            "missing: save them with SaveImage instead, or run it again."
+        )
+    if watch.progress.sent_bytes > MAX_SENT_BYTES:
+        limit = MAX_SENT_BYTES // 1024**2
+        raise TooLarge(f"This graph sends more than {limit} MiB of images: save them with SaveImage instead.")
+    return [file for node_id in senders for file in watch.progress.sent_by(node_id)]

@@ -12,9 +12,8 @@ from uuid import uuid4
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.outputs import OutputFile, RunResult
 from comfyrelay.comfyui.runs.active_runs import ActiveRuns
-from comfyrelay.comfyui.runs.events import EventListener, Noted, Printed, Queued, Started, Step
+from comfyrelay.comfyui.runs.events import EventListener, Noted, Printed, Queued, Started, Step, guard_listener
 from comfyrelay.comfyui.runs.history import Prompt
-from comfyrelay.comfyui.runs.streams import guard_listener
 from comfyrelay.desk.scripts.command import shown
 from comfyrelay.desk.scripts.frozen_inputs import FrozenInputs
 from comfyrelay.desk.scripts.output_parser import new_media
