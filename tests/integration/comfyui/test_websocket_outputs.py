@@ -88,7 +88,7 @@ async def test_socket_that_falls_silent_is_not_waited_for_without_end(
 
 
 async def test_oversized_socket_images_are_refused(comfy: ComfyClient, monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("progress", "websocket_outputs"):
+    for module in ("progress", "watch"):
         monkeypatch.setattr(f"comfyrelay.comfyui.runs.{module}.MAX_SENT_BYTES", 10)
     with pytest.raises(TooLarge, match="save them with SaveImage"):
         await comfy.run(sends())

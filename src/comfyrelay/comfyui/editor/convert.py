@@ -125,15 +125,13 @@ def _entry(sources: Sources, scope: Scope, node: Node) -> dict[str, Any]:
 
 def _problems(sources: Sources, scope: Scope, node: Node) -> Iterator[GraphProblem]:
     node_id = scope.id_of(node)
+    title = f'"{node.title[:_LONGEST_NAME]}", ' if node.title else ""
+    where = f"{title}{node.type[:_LONGEST_NAME]} ({node_id})"
 
     def problem(why: str, kind: type[ComfyError] = GraphRefused) -> GraphProblem:
-        kind_of_node = node.type[:_LONGEST_NAME]
-        title = f'"{node.title[:_LONGEST_NAME]}", ' if node.title else ""
-        named = f"{title}{kind_of_node} ({node_id})"
-        return GraphProblem(text=f"{named}: {why}", kind=kind, node_id=node_id)
+        return GraphProblem(text=f"{where}: {why}", kind=kind, node_id=node_id)
 
-    definition = sources.definition(node)
-    if definition is None:
+    if sources.definition(node) is None:
         yield problem("this node is not installed on the server", NotInstalled)
         return
     if node.type.startswith(editor_only_nodes.BROADCASTS):

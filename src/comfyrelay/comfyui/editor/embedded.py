@@ -18,6 +18,9 @@ from comfyrelay.comfyui.editor.workflow import is_editor_file
 from comfyrelay.comfyui.graphs.graph import MAX_BYTES, Graph, check_graph
 from comfyrelay.errors import GraphError
 
+# The name of a text, empty if it has none, and its content.
+NamedText = tuple[str, bytes | str]
+
 _NAMES = ("prompt", "workflow")
 # A file contains a graph, a workflow and a few other texts. More texts are ignored.
 _MAX_TEXTS, _MAX_IN_ALL = 64, 2 * MAX_BYTES
@@ -45,8 +48,8 @@ def read_embedded(path: Path) -> Embedded | None:
     found: dict[str, Any] = {}
     try:
         with path.open("rb") as file:
-            for name, text in _few(_texts(file, path)):
-                _take(found, name, text)
+            for name, text in _json_candidates(_texts(file, path)):
+                _read_text(found, name, text)
     except OSError as error:
         raise GraphError(f"{path} cannot be read: {error.strerror}.") from None
     except (struct.error, zlib.error, IndexError):
@@ -56,8 +59,8 @@ def read_embedded(path: Path) -> Embedded | None:
     return Embedded(graph=graph, workflow=workflow) if graph or workflow else None
 
 
-def _few(texts: Iterator[tuple[str, bytes | str]]) -> Iterator[tuple[str, bytes | str]]:
-    """Yield the texts that could be JSON, up to the limit."""
+def _json_candidates(texts: Iterator[NamedText]) -> Iterator[NamedText]:
+    """Yield the texts that could be JSON, up to the limits of number and size."""
     count = size = 0
     for name, text in texts:
         size += len(text)
@@ -71,14 +74,14 @@ def _few(texts: Iterator[tuple[str, bytes | str]]) -> Iterator[tuple[str, bytes 
                 return
 
 
-def _texts(file: BinaryIO, path: Path) -> Iterator[tuple[str, bytes | str]]:
+def _texts(file: BinaryIO, path: Path) -> Iterator[NamedText]:
     head = file.read(16)
     file.seek(0)
-    read = next((each for how_it_begins, each in _READERS if how_it_begins.match(head)), None)
+    read = next((reader for signature, reader in _READERS if signature.match(head)), None)
     return read(file) if read is not None else _of_container(path)
 
 
-def _of_png(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_png(file: BinaryIO) -> Iterator[NamedText]:
     file.seek(8)
     while len(header := file.read(8)) == 8:
         size, kind = struct.unpack(">I4s", header)
@@ -99,7 +102,7 @@ def _of_png(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
                 yield from _of_exif(name + b"\0" + rest)
 
 
-def _of_webp(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_webp(file: BinaryIO) -> Iterator[NamedText]:
     file.seek(12)
     while len(header := file.read(8)) == 8:
         kind, size = struct.unpack("<4sI", header)
@@ -110,7 +113,7 @@ def _of_webp(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
         file.seek(size + size % 2, 1)
 
 
-def _of_jpeg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_jpeg(file: BinaryIO) -> Iterator[NamedText]:
     file.seek(2)
     while len(header := file.read(4)) == 4:
         mark, kind, size = struct.unpack(">BBH", header)
@@ -123,7 +126,7 @@ def _of_jpeg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
             yield "comment", part
 
 
-def _of_gif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_gif(file: BinaryIO) -> Iterator[NamedText]:
     data = file.read(MAX_BYTES)
     at = data.find(b"!\xfe")
     while at != -1:
@@ -136,11 +139,11 @@ def _of_gif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
         at = data.find(b"!\xfe", at)
 
 
-def _of_exif(data: bytes) -> Iterator[tuple[str, bytes | str]]:
+def _of_exif(data: bytes) -> Iterator[NamedText]:
     return _of_tiff(io.BytesIO(data.removeprefix(_EXIF_MARK)))
 
 
-def _of_tiff(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_tiff(file: BinaryIO) -> Iterator[NamedText]:
     order = _TIFF_ORDERS.get(file.read(4))
     if order is None:
         return
@@ -162,7 +165,7 @@ def _of_tiff(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
                 yield "", _USER_COMMENT.sub(b"", file.read(size))
 
 
-def _of_avif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_avif(file: BinaryIO) -> Iterator[NamedText]:
     # EXIF offsets are in nested tables: searching for its header is simpler.
     data = file.read(MAX_BYTES)
     for mark in _TIFF_ORDERS:
@@ -170,7 +173,7 @@ def _of_avif(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
             yield from _of_exif(data[at:])
 
 
-def _of_glb(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_glb(file: BinaryIO) -> Iterator[NamedText]:
     file.seek(12)
     size, kind = struct.unpack("<I4s", file.read(8))
     match _parsed_bytes(file, size) if kind == b"JSON" else None:
@@ -178,19 +181,19 @@ def _of_glb(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
             yield "", json.dumps(extras)
 
 
-def _of_safetensors(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_safetensors(file: BinaryIO) -> Iterator[NamedText]:
     (size,) = struct.unpack("<Q", file.read(8))
     match _parsed_bytes(file, size):
         case {"__metadata__": dict() as metadata}:
             yield "", json.dumps(metadata)
 
 
-def _of_svg(file: BinaryIO) -> Iterator[tuple[str, bytes | str]]:
+def _of_svg(file: BinaryIO) -> Iterator[NamedText]:
     for part in file.read(MAX_BYTES).split(b"<![CDATA[")[1:]:
         yield "", part.partition(b"]]>")[0]
 
 
-_READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[tuple[str, bytes | str]]]], ...] = (
+_READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[NamedText]]], ...] = (
     (re.compile(rb"\x89PNG\r\n\x1a\n"), _of_png),
     (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), _of_webp),
     (re.compile(rb"\xff\xd8"), _of_jpeg),
@@ -204,7 +207,7 @@ _READERS: tuple[tuple[re.Pattern[bytes], Callable[[BinaryIO], Iterator[tuple[str
 )
 
 
-def _of_container(path: Path) -> Iterator[tuple[str, bytes | str]]:
+def _of_container(path: Path) -> Iterator[NamedText]:
     try:
         import av
     except ImportError:
@@ -230,21 +233,21 @@ def _inflated(data: bytes) -> bytes:
     return zlib.decompressobj().decompress(data, MAX_BYTES)
 
 
-def _take(found: dict[str, Any], name: str, text: bytes | str) -> None:
+def _read_text(found: dict[str, Any], name: str, text: bytes | str) -> None:
     plain = _decoded(text) if isinstance(text, bytes) else text
     if (label := _LABEL.match(plain)) is not None:
         name, plain = label[1], plain[label.end() :]
     value = _parsed(plain)
     if name.lower() in _NAMES:
-        _keep(found, name.lower(), value)
+        _store_if_valid(found, name.lower(), value)
     elif isinstance(value, dict):
         # Video savers put both into one comment.
-        for each in _NAMES:
-            inner = value.get(each)
-            _keep(found, each, _parsed(inner) if isinstance(inner, str) else inner)
+        for part in _NAMES:
+            inner = value.get(part)
+            _store_if_valid(found, part, _parsed(inner) if isinstance(inner, str) else inner)
 
 
-def _keep(found: dict[str, Any], name: str, value: Any) -> None:
+def _store_if_valid(found: dict[str, Any], name: str, value: Any) -> None:
     if name == "workflow" and is_editor_file(value):
         found.setdefault(name, value)
     elif name == "prompt":

@@ -1,7 +1,7 @@
 """Convert group nodes, which the editor had before subgraphs, into subgraphs.
 
-The file does not say which field of the group belongs to which node inside. It follows from their order: for each node
-inside first its fields, then its open inputs, and at the end the fields that were turned into inputs.
+The file does not say which field of the group belongs to which node inside. Their order does: for each node inside
+first its fields, then its open inputs, and at the end the fields that were turned into inputs.
 """
 
 from collections.abc import Mapping
@@ -45,8 +45,7 @@ class GroupNode:
 
 
 def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) -> GroupNode:
-    stored = [each if isinstance(each, dict) else {} for each in as_list(group.get("nodes"))]
-    nodes = [read_node(each, node_id=str(at)) for at, each in enumerate(stored)]
+    nodes = [read_node(as_dict(node), node_id=str(at)) for at, node in enumerate(as_list(group.get("nodes")))]
     inner, targets = _links(group)
     naming = _Naming(group)
     ports: list[SubgraphPort] = []
@@ -65,16 +64,16 @@ def read_group(group: Mapping[str, Any], node_definitions: Mapping[str, Any]) ->
     for node in nodes:
         slots_of[node.id] = _slots(node, node_definitions, targets)
         linked = {slot.name for slot in slots_of[node.id] if slot.link is not None}
-        turned = {slot.name for slot in node.inputs if slot.widget == slot.name}
+        as_inputs = {slot.name for slot in node.inputs if slot.widget == slot.name}
         names = _names(node, node_definitions)
         for name, is_field in names:
-            if is_field and name not in turned:
+            if is_field and name not in as_inputs:
                 naming.name(node, name)
                 fields.append((node.id, name))
         for name, is_field in names:
             if not is_field and name not in linked:
                 open_to_outside(node, name)
-        converted += [(node, name) for name, is_field in names if is_field and name in turned and name not in linked]
+        converted += [(node, name) for name, is_field in names if is_field and name in as_inputs and name not in linked]
     for node, name in converted:
         open_to_outside(node, name)
     return GroupNode(
@@ -118,8 +117,8 @@ class _Naming:
 def _links(group: Mapping[str, Any]) -> tuple[dict[str, GraphLink], dict[tuple[str, int], str]]:
     links: dict[str, GraphLink] = {}
     targets: dict[tuple[str, int], str] = {}
-    for at, each in enumerate(as_list(group.get("links"))):
-        match each:
+    for at, stored in enumerate(as_list(group.get("links"))):
+        match stored:
             case [int() as origin, int() as slot, int() as target, int() as at_target, *_] if slot >= 0:
                 links[str(at)] = GraphLink(str(origin), slot, str(target))
                 targets[str(target), at_target] = str(at)
@@ -147,9 +146,9 @@ def _names(node: Node, node_definitions: Mapping[str, Any]) -> list[tuple[str, b
 def _outputs(
     nodes: list[Node], group: Mapping[str, Any], links: dict[str, GraphLink], node_definitions: Mapping[str, Any]
 ) -> list[SubgraphPort]:
-    """Outputs that no node inside uses, or that an outside node used when the group was created."""
+    """Return the outputs that no node inside uses, or that an outside node used when the group was created."""
     taken = {(link.origin, link.origin_slot) for link in links.values()}
-    outside = {(str(each[0]), each[1]) for each in as_list(group.get("external")) if _is_place(each)}
+    outside = {(str(output[0]), output[1]) for output in as_list(group.get("external")) if _is_output(output)}
     ports: list[SubgraphPort] = []
     for node in nodes:
         definition = node_definitions.get(node.type)
@@ -162,5 +161,6 @@ def _outputs(
     return ports
 
 
-def _is_place(value: object) -> bool:
-    return isinstance(value, list) and len(value) > 1 and all(isinstance(each, int | str) for each in value[:2])
+def _is_output(value: object) -> bool:
+    """Whether a value is a node and an output number."""
+    return isinstance(value, list) and len(value) > 1 and all(isinstance(part, int | str) for part in value[:2])

@@ -1,7 +1,7 @@
 """Resolve the source of an input through reroutes, bypassed nodes and subgraph boundaries."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from comfyrelay.comfyui.editor import editor_only_nodes
@@ -40,14 +40,14 @@ class NodeOutput:
 
 @dataclass(frozen=True, slots=True)
 class Literal:
-    """A value in the file."""
+    """A value that is stored in the file."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """An input whose link must be followed further. `value` is the fallback if the link leads nowhere."""
+    """An input whose link must be followed further. `value` is the fallback if the link has no source."""
 
     scope: Scope
     node: Node
@@ -113,24 +113,18 @@ class Sources:
         return {name: set_outside.get((node.id, name), value) for name, value in self._fields[node].items()}
 
     def inputs(self, node: Node) -> list[Slot]:
-        """Return the inputs of a node:
-
-        inputs of its definition with the file's links, and additional ones in the file.
-        """
+        """Return the inputs of a node: the inputs of its definition with the file's links, then additional ones."""
         if node not in self._inputs:
             known = self._known_slots(node)
             stored = {slot.name: slot.link for slot in node.inputs}
             names = {slot.name for slot in known}
             self._inputs[node] = [
-                *(
-                    slot if (link := stored.get(slot.name)) is None else Slot(slot.name, slot.type, link, slot.widget)
-                    for slot in known
-                ),
+                *(replace(slot, link=stored[slot.name]) if slot.name in stored else slot for slot in known),
                 *(slot for slot in node.inputs if slot.name not in names),
             ]
         return self._inputs[node]
 
-    def _found_by(self, node: Node) -> tuple[dict[str, Slot], dict[str, Slot]]:
+    def _slots_by_name_and_link(self, node: Node) -> tuple[dict[str, Slot], dict[str, Slot]]:
         """Return the inputs of a node by name and by link; the first of duplicates wins."""
         if node not in self._slots:
             slots = self.inputs(node)[::-1]
@@ -166,7 +160,7 @@ class Sources:
                 place = None if origin is None else self._behind(place.scope, origin, link.origin_slot, wanted)
         end: Source = place
         for step, value in reversed(way.items()):
-            # If the link leads nowhere, the last field on the way counts.
+            # If the link has no source, the last field on the way counts.
             end = end or value
             self._ends[step] = end
         return end
@@ -176,7 +170,7 @@ class Sources:
             return None
         if (sheet := self._workflow.subgraphs.get(node.type)) is not None:
             return Scope(sheet, path, node, scope)
-        name = next((node.type.removeprefix(each) for each in PREFIXES if node.type.startswith(each)), None)
+        name = next((node.type.removeprefix(prefix) for prefix in PREFIXES if node.type.startswith(prefix)), None)
         if name is None or name not in self._workflow.groups:
             return None
         if name not in self._groups:
@@ -189,7 +183,7 @@ class Sources:
         if scope.holder is None or scope.outer is None or at >= len(scope.sheet.inputs):
             return None
         name = scope.sheet.inputs[at].name
-        slot = self._found_by(scope.holder)[0].get(name) or Slot(name)
+        slot = self._slots_by_name_and_link(scope.holder)[0].get(name) or Slot(name)
         promoted = self._promoted_fields(scope.holder, scope.sheet)
         return _Place(scope.outer, scope.holder, slot, Literal(promoted[name]) if name in promoted else None)
 
@@ -221,17 +215,19 @@ class Sources:
         return _Place(scope, node, node.inputs[0]) if node.inputs else None
 
     def _setter(self, scope: Scope, name: Any) -> _Place | None:
-        here: Scope | None = scope
-        while here is not None:
-            if here.path not in self._setters:
-                nodes = reversed(list(here.sheet.nodes.values()))
-                setters = [
-                    node for node in nodes if node.type in editor_only_nodes.SETTERS and node.inputs and not node.is_off
-                ]
-                self._setters[here.path] = {str(_first(node.values)): node for node in setters}
-            if (node := self._setters[here.path].get(str(name))) is not None:
-                return _Place(here, node, node.inputs[0])
-            here = here.outer
+        """Return the input that a setter node stores under a name, in this scope or an outer one."""
+        inner: Scope | None = scope
+        while inner is not None:
+            if inner.path not in self._setters:
+                self._setters[inner.path] = {
+                    str(_first(node.values)): node
+                    # The first of duplicates wins.
+                    for node in reversed(list(inner.sheet.nodes.values()))
+                    if node.type in editor_only_nodes.SETTERS and node.inputs and not node.is_off
+                }
+            if (node := self._setters[inner.path].get(str(name))) is not None:
+                return _Place(inner, node, node.inputs[0])
+            inner = inner.outer
         return None
 
     def _output_type(self, node: Node, at: int) -> str:
@@ -249,8 +245,7 @@ class Sources:
             result = dict(self._shown_fields(sheet))
             values = holder.values if isinstance(holder.values, list) else []
             result |= dict(zip(result, values, strict=False))
-            shown = holder.properties.get("proxyWidgets")
-            for entry, value in zip(shown if isinstance(shown, list) else (), values, strict=False):
+            for entry, value in zip(as_list(holder.properties.get("proxyWidgets")), values, strict=False):
                 match entry:
                     case [-1 | "-1", str() as name, *_] if value is not None and name in result:
                         result[name] = value
@@ -273,7 +268,7 @@ class Sources:
     def _first_field(self, sheet: Sheet, links: tuple[str, ...]) -> Literal | None:
         for link_id in links:
             node = sheet.nodes.get(sheet.links[link_id].target) if link_id in sheet.links else None
-            slot = None if node is None else self._found_by(node)[1].get(link_id)
+            slot = None if node is None else self._slots_by_name_and_link(node)[1].get(link_id)
             if node is None or slot is None:
                 continue
             if self.definition(node) is not None:
@@ -290,14 +285,14 @@ class Sources:
 
 def _passed_on(slots: list[Slot], given: str, at: int, wanted: str) -> Slot | None:
     """Return the input whose value a bypassed node passes on."""
-    beside = slots[at] if at < len(slots) else None
+    same_position = slots[at] if at < len(slots) else None
     if wanted == "*":
-        return beside or (slots[0] if slots else None)
-    if beside is not None and _fits(beside.type, given) and _fits(beside.type, wanted):
-        return beside
-    near = slots[:_MAX_FITTING]
-    fitting = (slot for slot in near if _fits(slot.type, given) and _fits(slot.type, wanted))
-    return next((slot for slot in near if slot.type == wanted), None) or next(fitting, None)
+        return same_position or (slots[0] if slots else None)
+    if same_position is not None and _fits(same_position.type, given) and _fits(same_position.type, wanted):
+        return same_position
+    searched = slots[:_MAX_FITTING]
+    fitting = (slot for slot in searched if _fits(slot.type, given) and _fits(slot.type, wanted))
+    return next((slot for slot in searched if slot.type == wanted), None) or next(fitting, None)
 
 
 def _fits(one: str, other: str) -> bool:

@@ -8,17 +8,16 @@ import random
 import re
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from comfyrelay.comfyui.editor.workflow import Slot, as_list, type_name
+from comfyrelay.comfyui.editor.workflow import Slot, as_dict, as_list, type_name
 
 _CHOOSES_INPUTS = "COMFY_DYNAMICCOMBO_V3"
 _MATCHES_TYPE = "COMFY_MATCHTYPE_V3"
 # Types with the default value of a field whose definition has none.
 _EMPTY = {"INT": 0, "FLOAT": 0, "BOOLEAN": False, "STRING": "", "MARKDOWN": "", "TEXTAREA": ""}
 _FIELDS = {*_EMPTY, "COMBO", "COLOR", _CHOOSES_INPUTS}
-# The browser creates their values: a recording, a camera image, the view of a model.
+# The browser creates the values of these types: a recording, a camera image, the view of a model.
 _MADE_IN_BROWSER = {"AUDIO_RECORD", "WEBCAM", "LOAD_3D", "LOAD_3D_ANIMATION"}
 SEEDS = {"seed", "noise_seed"}
 _AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", True, False, None)
@@ -26,8 +25,8 @@ _AFTER_RUN = ("fixed", "increment", "decrement", "randomize", "increment-wrap", 
 # Tokens of a prompt with choices: escaped characters, special characters, and the text between.
 _TOKEN = re.compile(r"\\[{}|]|[{}|\\]|[^{}|\\]+")
 _MARKS = ("{", "}", "|", "\\", "/*", "//")
-# A text, as a tree of texts.
-_Pieces = list["str | _Pieces"]
+# A text as a tree, whose leaves are joined in order.
+_TextTree = list["str | _TextTree"]
 
 
 class _Absent:
@@ -38,21 +37,12 @@ ABSENT = _Absent()
 
 
 class Spec(NamedTuple):
-    """The definition of one input."""
+    """The definition of one input. A field is an input with its own value, which a link may replace."""
 
     name: str
     type: str
     options: Mapping[str, Any]
     is_field: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Field:
-    """A field of a node; `options` are the definition's."""
-
-    name: str
-    type: str
-    options: Mapping[str, Any]
 
     @property
     def has_after_run(self) -> bool:
@@ -64,11 +54,11 @@ class Field:
 
 def read_specs(definition: Mapping[str, Any]) -> list[Spec]:
     """Return the inputs of a node in the editor's order: required, then optional."""
-    inputs = _mapping(definition.get("input"))
-    order = _mapping(definition.get("input_order"))
+    inputs = as_dict(definition.get("input"))
+    order = as_dict(definition.get("input_order"))
     result: list[Spec] = []
     for part in ("required", "optional"):
-        specs = _mapping(inputs.get(part))
+        specs = as_dict(inputs.get(part))
         named = [name for name in as_list(order.get(part)) if isinstance(name, str) and name in specs]
         names = [*named, *(name for name in specs if name not in named)]
         result += [_spec(name, specs[name]) for name in names]
@@ -96,7 +86,7 @@ def field_values(specs: Sequence[Spec], stored: list[Any] | dict[str, Any]) -> d
     while pending:
         field = pending.popleft()
         value = _clean(field, values.popleft()) if values else _default(field)
-        if field.has_after_run and values and _is_after_run(values[0]):
+        if field.has_after_run and values and isinstance(values[0], str | bool | None) and values[0] in _AFTER_RUN:
             values.popleft()
         if field.type == _CHOOSES_INPUTS:
             pending.extendleft(reversed(_inputs_of_choice(field, value)))
@@ -111,7 +101,7 @@ def made_in_browser(specs: Iterable[Spec]) -> list[str]:
 
 
 def as_input(value: Any) -> Any:
-    """Return a value as the server expects it: a list would be read as a link."""
+    """Return a value as the server expects it. The server would read a plain list as a link."""
     return {"__value__": value} if isinstance(value, list) else value
 
 
@@ -137,13 +127,13 @@ def _without_forced(specs: Sequence[Spec], stored: list[Any]) -> list[Any]:
     return [value for at, value in enumerate(stored) if at >= len(counted) or not counted[at][0]]
 
 
-def _fields(specs: Iterable[Spec], prefix: str = "") -> Iterator[Field]:
+def _fields(specs: Iterable[Spec], prefix: str = "") -> Iterator[Spec]:
     for spec in specs:
         if spec.is_field:
-            yield Field(prefix + spec.name, spec.type, spec.options)
+            yield spec._replace(name=prefix + spec.name)
 
 
-def _inputs_of_choice(field: Field, value: Any) -> list[Field]:
+def _inputs_of_choice(field: Spec, value: Any) -> list[Spec]:
     for option in as_list(field.options.get("options")):
         if isinstance(option, dict) and option.get("key") == value:
             return list(_fields(read_specs({"input": option.get("inputs")}), f"{field.name}."))
@@ -153,37 +143,33 @@ def _inputs_of_choice(field: Field, value: Any) -> list[Field]:
 def _spec(name: str, spec: Any) -> Spec:
     if not isinstance(spec, list | tuple) or not spec:
         return Spec(name, "*", {}, is_field=False)
-    options = dict(_mapping(spec[1] if len(spec) > 1 else None))
+    options = dict(as_dict(spec[1] if len(spec) > 1 else None))
     if isinstance(spec[0], list):
         options["options"] = spec[0]
     kind = options.get("widgetType") or spec[0]
     if kind == _MATCHES_TYPE:
-        kind = _mapping(options.get("template")).get("allowed_types")
+        kind = as_dict(options.get("template")).get("allowed_types")
     kind = type_name(kind)
     return Spec(name, kind, options, is_field=kind in _FIELDS and not options.get("forceInput"))
 
 
-def _default(field: Field) -> Any:
+def _default(field: Spec) -> Any:
     given, choices = field.options.get("default"), field.options.get("options")
     if field.type == "COMBO" and (field.options.get("multiselect") or field.options.get("multi_select")):
         return []
     if field.type == "COMBO":
         return given or (choices[0] if isinstance(choices, list) and choices else ABSENT)
     if field.type == _CHOOSES_INPUTS:
-        return next((each.get("key") for each in as_list(choices) if isinstance(each, dict)), ABSENT)
+        return next((choice.get("key") for choice in as_list(choices) if isinstance(choice, dict)), ABSENT)
     return _EMPTY.get(field.type, ABSENT) if given is None else given
 
 
-def _is_after_run(value: Any) -> bool:
-    return isinstance(value, str | bool | None) and value in _AFTER_RUN
-
-
-def _clean(field: Field, value: Any) -> Any:
+def _clean(field: Spec, value: Any) -> Any:
     if field.type == "STRING" and field.options.get("multiline"):
         value = "" if value is None else value if isinstance(value, str) else str(value)
         value = value.replace("\r\n", "\n").replace("\r", "\n")
     if field.type == "STRING" and field.options.get("dynamicPrompts") and isinstance(value, str):
-        return _one_of_each(_without_comments(value))
+        return _choose_variants(_without_comments(value))
     return value
 
 
@@ -191,14 +177,14 @@ def _without_comments(text: str) -> str:
     """Remove comments: from `/*` to `*/`, and from `//` to the end of the line."""
     parts: list[str] = []
     at = 0
-    # Position of the next of each. A text may consist of nothing else, so nothing is searched twice.
+    # Positions of the next comment of each kind. A text may consist of nothing else, so nothing is searched twice.
     long, short = text.find("/*"), text.find("//")
     while long != -1 or short != -1:
         is_long = short == -1 or -1 < long < short
         begin = long if is_long else short
         end = text.find("*/", begin + 2) if is_long else text.find("\n", begin)
         if is_long and end == -1:
-            # It has no end, so later ones have none either.
+            # This comment has no end, so later ones have none either.
             long = -1
             continue
         parts.append(text[at:begin])
@@ -208,12 +194,12 @@ def _without_comments(text: str) -> str:
     return "".join((*parts, text[at:]))
 
 
-def _one_of_each(text: str) -> str:
+def _choose_variants(text: str) -> str:
     """Choose from `{a|b}`, as the editor does when it submits a prompt. The same text always gives the same choice."""
     chance = random.Random(text)
     # The parts within each open bracket. Joined at the end, so that nesting depth does not matter.
-    out: list[_Pieces] = [[]]
-    choices: list[list[_Pieces]] = []
+    out: list[_TextTree] = [[]]
+    choices: list[list[_TextTree]] = []
 
     def close() -> None:
         last = out.pop()
@@ -231,22 +217,18 @@ def _one_of_each(text: str) -> str:
         else:
             out[-1].append(token[1] if len(token) == 2 and token[0] == "\\" else token)
     while choices:
-        # It was never closed: the rest is one choice.
+        # The bracket was never closed, so the rest is one choice.
         close()
-    return _put_together(out[0])
+    return _joined(out[0])
 
 
-def _put_together(pieces: _Pieces) -> str:
+def _joined(pieces: _TextTree) -> str:
     texts: list[str] = []
-    pending: list[str | _Pieces] = [pieces]
+    pending: list[str | _TextTree] = [pieces]
     while pending:
-        each = pending.pop()
-        if isinstance(each, str):
-            texts.append(each)
+        piece = pending.pop()
+        if isinstance(piece, str):
+            texts.append(piece)
         else:
-            pending.extend(reversed(each))
+            pending.extend(reversed(piece))
     return "".join(texts)
-
-
-def _mapping(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}

@@ -17,7 +17,7 @@ INPUT_NODE, OUTPUT_NODE = "-10", "-20"
 # Modes of nodes that do not run. A bypassed node passes its input on.
 MUTED, BYPASSED = 2, 4
 
-# Renamed node types.
+# Node types that ComfyUI has renamed.
 _RENAMED = {
     "T2IAdapterLoader": "ControlNetLoader",
     "ConditioningAverage ": "ConditioningAverage",
@@ -52,7 +52,7 @@ class Node:
     title: str | None
     inputs: tuple[Slot, ...]
     output_types: tuple[str, ...]
-    # By position, or by name, as some node packs store them.
+    # Field values by position, or by name, as some node packs store them.
     values: list[Any] | dict[str, Any]
     properties: Mapping[str, Any]
 
@@ -88,9 +88,9 @@ class Sheet:
 @dataclass(frozen=True, slots=True)
 class EditorWorkflow:
     root: Sheet
-    # By the type of the nodes that represent them.
+    # Subgraphs by the type of the nodes that represent them.
     subgraphs: Mapping[str, Sheet]
-    # As stored in the file: the editor's predecessor of subgraphs.
+    # Group nodes, the predecessors of subgraphs, as stored in the file.
     groups: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
 
@@ -117,7 +117,7 @@ def read_workflow(value: Mapping[str, Any]) -> EditorWorkflow:
 
 
 def read_sheet(value: Mapping[str, Any]) -> Sheet:
-    nodes = [read_node(each) for each in _dicts(value.get("nodes"))]
+    nodes = [read_node(node) for node in _dicts(value.get("nodes"))]
     if any(len(node.id) > _LONGEST_ID for node in nodes):
         raise GraphError(f"The workflow has a node whose id is longer than {_LONGEST_ID} characters.")
     links = dict(_links(value.get("links")))
@@ -141,8 +141,8 @@ def read_node(value: Mapping[str, Any], *, node_id: str | None = None) -> Node:
         type=_RENAMED.get(node_type, node_type),
         mode=mode if isinstance(mode, int) else 0,
         title=title if isinstance(title, str) and title else None,
-        inputs=tuple(_slot(each) for each in _dicts(value.get("inputs"))),
-        output_types=tuple(type_name(each.get("type")) for each in _dicts(value.get("outputs"))),
+        inputs=tuple(_slot(slot) for slot in _dicts(value.get("inputs"))),
+        output_types=tuple(type_name(slot.get("type")) for slot in _dicts(value.get("outputs"))),
         values=stored if isinstance(stored, list | dict) else [],
         properties=as_dict(value.get("properties")),
     )
@@ -164,14 +164,14 @@ def _slot(value: Mapping[str, Any]) -> Slot:
     return Slot(
         name=str(value.get("name")),
         type=type_name(value.get("type")),
-        link=_id(value.get("link")),
+        link=None if value.get("link") is None else str(value["link"]),
         widget=widget if isinstance(widget, str) else None,
     )
 
 
 def _links(value: object) -> Iterator[tuple[str, GraphLink]]:
-    for each in as_list(value):
-        match each:
+    for stored in as_list(value):
+        match stored:
             case [link, origin, int() as slot, target, _, *_] if slot >= 0:
                 yield str(link), GraphLink(str(origin), slot, str(target))
             case {"id": link, "origin_id": origin, "origin_slot": int() as slot, "target_id": target} if slot >= 0:
@@ -179,17 +179,9 @@ def _links(value: object) -> Iterator[tuple[str, GraphLink]]:
 
 
 def _ports(value: object) -> Iterator[SubgraphPort]:
-    for entry in _dicts(value):
-        links = entry.get("linkIds")
-        yield SubgraphPort(
-            name=str(entry.get("name")),
-            type=type_name(entry.get("type")),
-            links=tuple(str(link) for link in as_list(links)),
-        )
-
-
-def _id(value: object) -> str | None:
-    return None if value is None else str(value)
+    for port in _dicts(value):
+        links = tuple(str(link) for link in as_list(port.get("linkIds")))
+        yield SubgraphPort(str(port.get("name")), type_name(port.get("type")), links)
 
 
 def as_dict(value: object) -> Mapping[str, Any]:
@@ -201,4 +193,4 @@ def as_list(value: object) -> list[Any]:
 
 
 def _dicts(value: object) -> Iterator[Mapping[str, Any]]:
-    return (each for each in as_list(value) if isinstance(each, dict))
+    return (item for item in as_list(value) if isinstance(item, dict))
