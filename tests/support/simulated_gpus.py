@@ -8,7 +8,7 @@ from typing import Any
 
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.pool import WorkflowPool
-from comfyrelay.comfyui.processes.gpu_processes import GpuProcesses
+from comfyrelay.comfyui.processes.gpus import GpuProcesses
 from comfyrelay.errors import NotStarted
 from comfyrelay.simulator import SimulatedGpuOptions
 

@@ -98,7 +98,7 @@ def test_unused_fields_are_not_kept_in_memory() -> None:
 
 
 def test_merging_stops_at_the_size_limit() -> None:
-    merging = Merging(most_bytes=10_000)
+    merging = Merging(max_bytes=10_000)
     merging.add({"Load": loader("a")})
     merging.add({"Load": loader(*(f"{n}" * 9 for n in range(1000))), "Other": loader(*map(str, range(1000)))})
     merging.add({"Load": loader("b"), "Small": loader("c")})

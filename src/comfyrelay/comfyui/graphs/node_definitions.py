@@ -74,9 +74,9 @@ class Merging:
     The first definition of a class wins, with the choices of all.
     """
 
-    def __init__(self, *, most_bytes: int = MAX_MERGED_BYTES) -> None:
+    def __init__(self, *, max_bytes: int = MAX_MERGED_BYTES) -> None:
         self.merged: dict[str, Any] = {}
-        self._room = most_bytes
+        self._room = max_bytes
 
     def add(self, definitions: Mapping[str, Any]) -> None:
         for name, definition in definitions.items():

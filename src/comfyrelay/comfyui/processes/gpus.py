@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from importlib import import_module
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 T = TypeVar("T")
 
@@ -31,6 +31,37 @@ class LocalGpu:
     name: str | None = None
     memory_bytes: int | None = None
     variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GpuProcesses:
+    """One GPU and its ComfyUI processes."""
+
+    key: str
+    name: str | None
+    memory_bytes: int | None
+    # Base URLs of the processes that run or start.
+    processes: tuple[str, ...]
+
+
+class GpuInventory(Protocol):
+    """The GPUs of a machine, as the packing algorithm changes them."""
+
+    def gpus(self) -> Sequence[GpuProcesses]: ...
+
+    async def add(self, gpu_key: str) -> str:
+        """Start another process on this GPU and return its base URL once it responds.
+
+        Raises `ComfyRelayError` if it does not respond.
+        """
+        ...
+
+    async def remove(self, gpu_key: str, url: str) -> None:
+        """Let the process finish its runs, then stop it, even if its address has changed by then.
+
+        Raises `NotFound` if it does not exist.
+        """
+        ...
 
 
 # Apple, Intel or none: there is only one, or they cannot be distinguished.
@@ -74,9 +105,12 @@ def name_of(nvml: Any, handle: Any) -> str:
     return _text(nvml.nvmlDeviceGetName(handle))
 
 
+def uuid_of(nvml: Any, handle: Any) -> str:
+    return _text(nvml.nvmlDeviceGetUUID(handle))
+
+
 def _from_nvml(nvml: Any, handle: Any) -> LocalGpu:
-    memory = int(nvml.nvmlDeviceGetMemoryInfo(handle).total)
-    return _nvidia(_text(nvml.nvmlDeviceGetUUID(handle)), name_of(nvml, handle), memory)
+    return _nvidia(uuid_of(nvml, handle), name_of(nvml, handle), int(nvml.nvmlDeviceGetMemoryInfo(handle).total))
 
 
 def _from_nvidia_smi() -> list[LocalGpu]:
@@ -94,14 +128,14 @@ def _from_rocm_smi() -> list[LocalGpu]:
         found = json.loads(_run_tool("rocm-smi", "--showproductname", "--showmeminfo", "vram", "--json"))
     except ValueError:
         return []
-    gpus = [(name, each) for name, each in found.items() if name.startswith("card") and isinstance(each, dict)]
     return [
         LocalGpu(
             key=name.removeprefix("card"),
-            name=each.get("Card Series") or each.get("Card series") or each.get("Card model"),
-            memory_bytes=_parse_count(each.get("VRAM Total Memory (B)")),
+            name=card.get("Card Series") or card.get("Card series") or card.get("Card model"),
+            memory_bytes=_parse_count(card.get("VRAM Total Memory (B)")),
         )
-        for name, each in gpus
+        for name, card in found.items()
+        if name.startswith("card") and isinstance(card, dict)
     ]
 
 
@@ -112,23 +146,23 @@ def _nvidia(uuid: str, name: str, memory_bytes: int | None) -> LocalGpu:
 
 def _visible_nvidia(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) -> list[LocalGpu]:
     """Return the GPUs that CUDA_VISIBLE_DEVICES selects, by number or UUID prefix."""
-    if (shown := environment.get(_NVIDIA)) is None:
+    if (visible := environment.get(_NVIDIA)) is None:
         return [*gpus]
-    words = _split_list(shown)
-    numbers = [int(each) for each in words if each.isdecimal() and int(each) < len(gpus)]
+    names = _split_list(visible)
+    numbers = [int(name) for name in names if name.isdecimal() and int(name) < len(gpus)]
     # CUDA sorts by speed, NVML by bus position. A number is unambiguous if bus order was requested or all GPUs are
     # visible.
     is_known = environment.get(_NVIDIA_ORDER) == "PCI_BUS_ID" or len({*numbers}) == len(gpus)
     found = [gpus[number] if is_known else _nvidia_by_number(number, gpus) for number in numbers]
-    found += [gpu for word in words if not word.isdecimal() for gpu in gpus if gpu.key.startswith(word)]
+    found += [gpu for name in names if not name.isdecimal() for gpu in gpus if gpu.key.startswith(name)]
     # MIG slices are parts of a GPU.
-    found += [LocalGpu(key=each, variables={_NVIDIA: each}) for each in words if each.startswith("MIG-")]
+    found += [LocalGpu(key=name, variables={_NVIDIA: name}) for name in names if name.startswith("MIG-")]
     return found
 
 
 def _nvidia_by_number(number: int, gpus: Sequence[LocalGpu]) -> LocalGpu:
     """Return a GPU by its CUDA number. Its model is known only if all GPUs are the same."""
-    models = {(each.name, each.memory_bytes) for each in gpus}
+    models = {(gpu.name, gpu.memory_bytes) for gpu in gpus}
     name, memory_bytes = models.pop() if len(models) == 1 else (None, None)
     return LocalGpu(key=f"cuda:{number}", name=name, memory_bytes=memory_bytes, variables={_NVIDIA: str(number)})
 
@@ -138,21 +172,25 @@ def _visible_amd(gpus: Sequence[LocalGpu], environment: Mapping[str, str]) -> li
 
     The first variable filters GPUs; the second, or CUDA's, selects from the remaining ones by their new numbers.
     """
-    known = {each.key: each for each in gpus}
-    left = [*gpus]
+    known = {gpu.key: gpu for gpu in gpus}
+    filtered = [*gpus]
     if gpus and (first := environment.get(_AMD_FIRST)) is not None:
-        left = [known.get(each, LocalGpu(key=each)) for each in _split_list(first)]
+        filtered = [known.get(key, LocalGpu(key=key)) for key in _split_list(first)]
     second = environment.get(_AMD, environment.get(_NVIDIA))
-    numbers = range(len(left)) if second is None else [int(each) for each in _split_list(second) if each.isdecimal()]
+    numbers = (
+        range(len(filtered)) if second is None else [int(part) for part in _split_list(second) if part.isdecimal()]
+    )
     # ROCm also reads CUDA's variable, so set it as well if it is in the environment.
     names = [_AMD, *([_NVIDIA] if _NVIDIA in environment else [])]
     return [
-        replace(left[number], variables=dict.fromkeys(names, str(number))) for number in numbers if number < len(left)
+        replace(filtered[number], variables=dict.fromkeys(names, str(number)))
+        for number in numbers
+        if number < len(filtered)
     ]
 
 
-def _split_list(shown: str) -> list[str]:
-    return [each.strip() for each in shown.split(",") if each.strip()]
+def _split_list(text: str) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()]
 
 
 def _run_tool(*command: str) -> str:

@@ -11,8 +11,8 @@ from pathlib import Path
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.platform import pick
 
-# Where the code lies below a folder that users call their ComfyUI; `app` is Pinokio's.
-_BELOW = ("", "ComfyUI", "app", "app/ComfyUI")
+# Possible subfolders of the code in a folder that users call their ComfyUI; `app` is Pinokio's.
+_SUBFOLDERS = ("", "ComfyUI", "app", "app/ComfyUI")
 # Usual install folders.
 _PATTERNS = (
     "ComfyUI",
@@ -41,7 +41,7 @@ class InstallKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Install:
-    """`named` is the folder as the user knows it, `code` the one with `main.py`.
+    """An installed ComfyUI. `named` is the folder as the user knows it, `code` the one with `main.py`.
 
     The desktop app keeps models and custom nodes in `base`, separate from its code, and `extra_models` next to its
     settings.
@@ -154,26 +154,25 @@ def _candidates(places: SystemFolders) -> Iterator[Install]:
 
 def _matching(root: Path, pattern: str) -> list[Path]:
     try:
-        return sorted(each for each in root.glob(pattern) if each.is_dir())
+        return sorted(path for path in root.glob(pattern) if path.is_dir())
     except OSError:
         # No permission, or a drive without a disk.
         return []
 
 
 def _with_code(folder: Path) -> Install | None:
-    for below in _BELOW:
-        code = folder / below if below else folder
+    for subfolder in _SUBFOLDERS:
+        code = folder / subfolder
         if _is_code(code):
             return Install(kind=_kind(folder, code), named=folder, code=code)
     return None
 
 
 def _is_code(folder: Path) -> bool:
-    """Many programs have a `main.py`, so check for ComfyUI's own files, too."""
+    """Whether a folder has ComfyUI's code. Many programs have a `main.py`, so its own files must exist, too."""
     try:
-        return (folder / "main.py").is_file() and (
-            (folder / "comfy").is_dir() or (folder / "comfyui_version.py").is_file()
-        )
+        has_own_files = (folder / "comfy").is_dir() or (folder / "comfyui_version.py").is_file()
+        return (folder / "main.py").is_file() and has_own_files
     except OSError:
         return False
 

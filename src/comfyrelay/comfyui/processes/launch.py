@@ -2,20 +2,22 @@
 
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from comfyrelay.comfyui.graphs.foreign_files import UPLOAD_FOLDER
-from comfyrelay.comfyui.processes.environment import child_environment
 from comfyrelay.comfyui.processes.gpus import LocalGpu
 from comfyrelay.comfyui.processes.installs import Install, InstallKind
+from comfyrelay.configuration import ENV_PREFIX
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.system.atomic import part_of
 from comfyrelay.system.files import remove_tree
 
 LOOPBACK = "127.0.0.1"
+# Secrets of the worker whose names lack our prefix.
+SECRET_NAMES = frozenset({"COMFY_CLOUD_API_KEY", "FLEET_SECRET"})
 # Largest input file that is copied if it cannot be linked.
 MAX_COPIED_BYTES = 64 * 1024**2
 # Options that ComfyRelay sets for each process.
@@ -24,7 +26,7 @@ OWN_OPTIONS = frozenset(
         "--auto-launch",
         "--cuda-device",
         "--database-url",
-        # It would override the variables that select one GPU.
+        # This option would override the variables that select one GPU.
         "--default-device",
         "--input-directory",
         "--listen",
@@ -36,7 +38,7 @@ OWN_OPTIONS = frozenset(
         "--user-directory",
     }
 )
-# Contents of these are useless after the process exits. Workflows saved in the editor are in `user`.
+# Folders whose contents are useless after the process exits. Workflows saved in the editor are in `user`.
 _TEMPORARY = ("input", "output", "temp")
 _FOLDERS = (*_TEMPORARY, "user")
 # Defaults that the operator can override. PyTorch has a thread for each core. Between tasks they would spin on the
@@ -54,10 +56,19 @@ class ProcessLaunch:
     mark: str
 
 
+def child_environment(environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Remove our own variables: they hold the fleet secret and the Comfy Cloud key, which custom nodes must not see."""
+    return {
+        name: value
+        for name, value in environment.items()
+        # Our settings ignore case.
+        if name not in SECRET_NAMES and not name.upper().startswith(ENV_PREFIX)
+    }
+
+
 def check_arguments(arguments: Sequence[str]) -> None:
-    names = [
-        argument.partition("=")[0] for argument in arguments if argument.startswith("--") and len(argument) > len("--")
-    ]
+    """Raise `ConfigurationError` if an argument sets an option of ComfyRelay."""
+    names = [argument.partition("=")[0] for argument in arguments if argument.startswith("--") and argument != "--"]
     # ComfyUI accepts abbreviated options.
     taken = sorted(option for option in OWN_OPTIONS if any(option.startswith(name) for name in names))
     if taken:
@@ -81,7 +92,7 @@ def launch(
     if install.extra_models is not None:
         argv += ["--extra-model-paths-config", str(install.extra_models)]
     argv += ["--input-directory", str(folder / "input"), "--output-directory", str(output)]
-    # ComfyUI creates the folder `temp` in it.
+    # ComfyUI creates the folder `temp` in this one.
     argv += ["--temp-directory", str(folder)]
     for option, value in (
         ("--user-directory", str(folder / "user")),
@@ -90,7 +101,7 @@ def launch(
         if install.has_option(option):
             argv += [option, value]
     environment = child_environment()
-    # It would name our environment, but packages of custom nodes belong into ComfyUI's.
+    # The variable names our environment, but packages of custom nodes belong into ComfyUI's.
     environment.pop("VIRTUAL_ENV", None)
     return ProcessLaunch(
         argv=[*argv, *arguments],
@@ -107,9 +118,9 @@ def make_folders(folder: Path) -> None:
 
 
 def empty_folders(folder: Path) -> None:
-    """Remove files of an earlier process:
+    """Remove files of an earlier process, whose outputs are downloaded or orphaned.
 
-    its outputs are downloaded or orphaned. Saved workflows and editor settings stay.
+    Saved workflows and editor settings stay.
     """
     for name in _TEMPORARY:
         with suppress(FileNotFoundError):

@@ -15,18 +15,18 @@ MAX_BYTES = 8 * 1024**2
 ROTATED_FILES = 3
 LAST_LINES = 60
 _LINE_END = re.compile(rb"(\r\n|\r|\n)")
-_LONGEST_LINE = 2000
+_MAX_LINE_BYTES = 2000
 
 
 class ProcessLog:
     """Log of one process. A full disk loses lines of the file, but never stops the process."""
 
-    def __init__(self, path: Path, *, most_bytes: int = MAX_BYTES, clock: Callable[[], float] = monotonic) -> None:
+    def __init__(self, path: Path, *, max_bytes: int = MAX_BYTES, clock: Callable[[], float] = monotonic) -> None:
         self.path = path
         self.last_output_at = clock()
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
         self._clock = clock
-        # Each line with the time it was printed.
+        # Each line with the time when it was printed.
         self._lines: deque[tuple[float, str]] = deque(maxlen=LAST_LINES)
         self._rest = b""
         self._is_overwritten = False
@@ -37,38 +37,35 @@ class ProcessLog:
 
     @property
     def timed_lines(self) -> list[tuple[float, str]]:
-        """The last lines, each with the time it was printed."""
+        """The last lines, each with the time when it was printed."""
         return [*self._lines, *([(self.last_output_at, _readable(self._rest))] if self._rest.strip() else [])]
 
     def start(self, line: str) -> None:
-        """Start the log of a new process: earlier lines are not its own."""
+        """Start the log of a new process. Lines of earlier processes are dropped."""
         self._lines.clear()
         self._rest = b""
         self.last_output_at = self._clock()
         self._append(f"--- {line}\n".encode())
 
     def write(self, piece: bytes) -> None:
-        self._keep_lines(piece)
+        self._parse_lines(piece)
         self._append(piece)
 
-    def _keep_lines(self, piece: bytes) -> None:
+    def _parse_lines(self, piece: bytes) -> None:
         self.last_output_at = self._clock()
         *parts, self._rest = _LINE_END.split(self._rest + piece)
         for line, end in zip(parts[::2], parts[1::2], strict=True):
-            self._add_line(line, end)
-        self._rest = self._rest[-_LONGEST_LINE:]
-
-    def _add_line(self, line: bytes, end: bytes) -> None:
-        if line.strip():
-            if self._is_overwritten and self._lines:
-                self._lines.pop()
-            self._lines.append((self.last_output_at, _readable(line)))
-        # Progress bars overwrite their line.
-        self._is_overwritten = end == b"\r"
+            if line.strip():
+                if self._is_overwritten and self._lines:
+                    self._lines.pop()
+                self._lines.append((self.last_output_at, _readable(line)))
+            # Progress bars overwrite their line.
+            self._is_overwritten = end == b"\r"
+        self._rest = self._rest[-_MAX_LINE_BYTES:]
 
     def _append(self, piece: bytes) -> None:
         with suppress(OSError):
-            if self.path.is_file() and self.path.stat().st_size + len(piece) > self._most_bytes:
+            if self.path.is_file() and self.path.stat().st_size + len(piece) > self._max_bytes:
                 self._rotate()
             with self.path.open("ab") as file:
                 file.write(piece)
@@ -87,10 +84,10 @@ def last_lines_in(path: Path) -> list[str]:
     """Return the last lines of a log file, or nothing if it does not exist."""
     log = ProcessLog(path)
     with suppress(OSError), path.open("rb") as file:
-        file.seek(max(path.stat().st_size - LAST_LINES * _LONGEST_LINE, 0))
-        log._keep_lines(file.read())
+        file.seek(max(path.stat().st_size - LAST_LINES * _MAX_LINE_BYTES, 0))
+        log._parse_lines(file.read())
     return log.last_lines
 
 
 def _readable(line: bytes) -> str:
-    return line.decode(errors="replace").rstrip()[:_LONGEST_LINE]
+    return line.decode(errors="replace").rstrip()[:_MAX_LINE_BYTES]

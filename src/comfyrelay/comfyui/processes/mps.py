@@ -9,15 +9,15 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from time import monotonic
 from typing import Any
 
 import structlog
 
-from comfyrelay.comfyui.processes.environment import child_environment
-from comfyrelay.comfyui.processes.gpus import LocalGpu, query_nvidia_gpus
+from comfyrelay.comfyui.processes.gpus import LocalGpu, query_nvidia_gpus, uuid_of
+from comfyrelay.comfyui.processes.launch import child_environment
 from comfyrelay.comfyui.processes.log import ProcessLog
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.system import atomic
@@ -33,13 +33,13 @@ PLACES = ("/usr/bin", "/usr/local/nvidia/bin")
 PIPES = "CUDA_MPS_PIPE_DIRECTORY"
 LOGS = "CUDA_MPS_LOG_DIRECTORY"
 NVIDIA = "CUDA_VISIBLE_DEVICES"
-# Where CUDA looks for MPS by default.
+# CUDA looks for MPS here by default.
 USUAL_PIPES = Path("/tmp/nvidia-mps")
-# Log and state file, in the supervisor's folder.
+# Folder of the log and the state file, below the supervisor's folder.
 FOLDER = "mps"
 FILE = "daemon.json"
 LOG_NAME = "mps.log"
-# Volta. Before it, clients share one address space.
+# Compute capability of Volta. On older GPUs, clients share one address space.
 MIN_CAPABILITY = (7, 0)
 START_SECONDS = 20.0
 COMMAND_SECONDS = 10.0
@@ -63,7 +63,7 @@ FAULTS_SECONDS = 3600.0
 
 @dataclass(frozen=True, kw_only=True)
 class MpsPlan:
-    """`program` is the daemon to start, if any. `is_used` says whether processes run under MPS."""
+    """Whether processes run under MPS, and why. `program` is the daemon to start, if any."""
 
     why: str
     is_used: bool = False
@@ -106,10 +106,11 @@ def _is_running_at(pipes: Path) -> bool:
 
 
 def _too_old(keys: set[str]) -> str | None:
+    """Return the compute capability of a GPU that is too old for MPS, or `None`."""
+
     def capability(nvml: Any, handle: Any) -> tuple[str, tuple[int, int]]:
-        uuid = nvml.nvmlDeviceGetUUID(handle)
         major, minor = nvml.nvmlDeviceGetCudaComputeCapability(handle)
-        return uuid.decode() if isinstance(uuid, bytes) else str(uuid), (major, minor)
+        return uuid_of(nvml, handle), (major, minor)
 
     old = [found for key, found in query_nvidia_gpus(capability) if key in keys and found < MIN_CAPABILITY]
     return f"compute capability {old[0][0]}.{old[0][1]}" if old else None
@@ -117,7 +118,7 @@ def _too_old(keys: set[str]) -> str | None:
 
 @dataclass(frozen=True, kw_only=True)
 class MpsRecord:
-    """State file: `why` is for readers, the rest for our next start."""
+    """The state file. `why` is for readers, the other fields are for our next start."""
 
     why: str
     pipes: str | None = None
@@ -134,14 +135,14 @@ def read(folder: Path) -> MpsRecord | None:
 
 
 def stop_orphaned_daemon(folder: Path) -> None:
-    """Stop the daemon of an earlier start whose launcher was killed too."""
-    record = read(folder)
-    for pid, started in ((int(pid), at) for pid, at in (record.processes if record is not None else {}).items()):
-        if detached.is_running(pid=pid, started=started):
-            log.warning("comfyui.mps_orphan_found", pid=pid)
+    """Stop the daemon of an earlier start whose launcher was killed, too."""
+    record = read(folder) or MpsRecord(why="")
+    for pid, started in record.processes.items():
+        if detached.is_running(pid=int(pid), started=started):
+            log.warning("comfyui.mps_orphan_found", pid=int(pid))
             # A daemon that keeps running does not prevent another one.
-            detached.terminate(pid=pid, started=started, seconds=GRACE_SECONDS)
-    if record is not None and record.pipes is not None and Path(record.pipes).name.startswith(_PREFIX):
+            detached.terminate(pid=int(pid), started=started, seconds=GRACE_SECONDS)
+    if record.pipes is not None and Path(record.pipes).name.startswith(_PREFIX):
         _remove_folder(Path(record.pipes))
     _remove_folder(folder / FOLDER)
 
@@ -160,7 +161,7 @@ class Mps:
         self._watching: asyncio.Task[None] | None = None
         self._disabled_reason: str | None = None
         self._has_served = False
-        # Process -> GPU of all processes under MPS, and the processes that exited early under it and run without.
+        # GPU of each process under MPS, and the processes that exited early under MPS and now run without it.
         self._clients: dict[str, str] = {}
         self._without_mps: set[str] = set()
         # Processes on a GPU that had a fault: the server accepts no new client until they have exited.
@@ -215,16 +216,16 @@ class Mps:
     async def leave(self, name: str, *, lines: Sequence[str], is_early: bool) -> bool:
         """Handle the exit of a process. Return whether MPS caused it and the process must restart at once."""
         if name not in self._clients:
-            # It failed without MPS as well.
+            # The process failed without MPS as well.
             self._without_mps.discard(name)
             return False
-        is_known = name in self._faulty
+        was_faulty = name in self._faulty
         gpu_key = self._clients[name]
         await self._detach(name)
-        if self._disabled_reason is None and not is_known:
+        if self._disabled_reason is None and not was_faulty:
             self._handle_exit(name, gpu_key, lines, is_early=is_early)
             await self._stop_if_unused()
-        return self._disabled_reason is not None or is_known or bool(_find(_FAULT, lines))
+        return self._disabled_reason is not None or was_faulty or bool(_find(_FAULT, lines))
 
     async def remove(self, name: str) -> None:
         """Handle the exit of a process that was stopped on request."""
@@ -238,7 +239,7 @@ class Mps:
         await self._stop_if_unused()
 
     def _handle_exit(self, name: str, gpu_key: str, lines: Sequence[str], *, is_early: bool) -> None:
-        """Decide what the exit of one process means for all others."""
+        """Restart other processes, or disable MPS, if the exit of one process requires that."""
         if (fault := _find(_FAULT, lines)) is not None:
             self._faults = [at for at in self._faults if at > monotonic() - FAULTS_SECONDS] + [monotonic()]
             if len(self._faults) >= MAX_FAULTS:
@@ -280,10 +281,9 @@ class Mps:
 
     def _write_record(self, why: str) -> None:
         """Write the state file; a full disk is ignored."""
-        daemon = self._daemon
         record = MpsRecord(why=why)
-        if daemon is not None:
-            record = replace(record, pipes=str(daemon.pipes), processes=daemon.pids)
+        if self._daemon is not None:
+            record = MpsRecord(why=why, pipes=str(self._daemon.pipes), processes=self._daemon.pids)
         with suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             atomic.write(self._folder / FILE, json.dumps(asdict(record)).encode(), mode=0o600)
@@ -337,7 +337,7 @@ class _Daemon:
 
     @property
     def pids(self) -> dict[str, float]:
-        """Start time by process id, of all processes that must be gone when the daemon stops."""
+        """Start time by process id, of all processes that must have exited when the daemon stops."""
         own = self._child.pid
         return {str(pid): at for pid, at in {own: detached.started_at(own), **detached.descendants(own)}.items() if at}
 
@@ -365,7 +365,7 @@ class _Daemon:
         raise _NotStarted(f"it {self.exit_description}")
 
     def _send_command(self, command: str) -> bool:
-        """Whether the daemon accepted a command."""
+        """Send a command to the daemon. Returns whether the daemon accepted it."""
         with suppress(OSError, subprocess.SubprocessError):
             subprocess.run(
                 [str(self._program)],

@@ -47,7 +47,7 @@ class ManagedOptions:
     folder: Path
     python: Path | None = None
     arguments: tuple[str, ...] = ()
-    # Per GPU; "auto" starts with one.
+    # Processes per GPU; "auto" starts with one.
     per_gpu: int | Literal["auto"] = "auto"
     mps: Literal["auto", "off"] = "auto"
     setting: str = "COMFYRELAY_WORKER_"

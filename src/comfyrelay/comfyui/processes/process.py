@@ -43,9 +43,9 @@ class ComfyProcess:
         return cls(child, launch, log)
 
     async def refresh_tree(self) -> dict[int, float]:
-        """Return the start time of every process in the tree by process id.
+        """Return the start time of every process in the tree, by process id.
 
-        Orphaned descendants cannot be found later, so callers refresh this regularly.
+        Descendants whose parent has exited cannot be found later, so callers refresh the tree regularly.
         """
         own = self._child.pid
         found = await asyncio.to_thread(lambda: {own: detached.started_at(own), **detached.descendants(own)})
@@ -65,9 +65,9 @@ class ComfyProcess:
         return answer.status_code == 200 and (not isinstance(argv, list) or self._mark in argv)
 
     async def stop(self) -> None:
-        """Terminate the process tree, kill it after a grace period, and wait until it is gone.
+        """Terminate the process tree, kill it after a grace period, and wait until all processes have exited.
 
-        Cancellation does not shorten this: it takes a bounded time, and nothing may be left running.
+        Cancellation does not shorten this, because no process may keep running. The time is limited.
         """
         stopping = asyncio.create_task(self._terminate())
         is_canceled = False
@@ -83,7 +83,7 @@ class ComfyProcess:
     async def _terminate(self) -> None:
         self._child.close_input()
         await asyncio.wait({self.exited}, timeout=GRACE_SECONDS + KILL_SECONDS)
-        # The launcher does this, but it may have been killed.
+        # The launcher terminates descendants, too, but it may have been killed.
         await asyncio.gather(
             *(
                 asyncio.to_thread(detached.terminate, pid=pid, started=at, seconds=GRACE_SECONDS)

@@ -19,12 +19,12 @@ _ENVIRONMENTS = ("venv", ".venv", "env", "conda_env", "installer_files/env")
 def find_python(
     install: Install, *, given: Path | None = None, setting: str = "", variables: Mapping[str, str] = os.environ
 ) -> Path:
-    """Return the Python that starts this ComfyUI.
+    """Return the Python that starts this ComfyUI. `setting` is the setting that names it.
 
-    Raises `ConfigurationError` if none is found; `setting` names the setting.
+    Raises `ConfigurationError` if none is found.
     """
     if given is not None:
-        return _named(given.expanduser().absolute(), setting)
+        return _check_named(given.expanduser().absolute(), setting)
     broken = None
     for folder in _environments(install):
         if (python := python_in(folder)) is not None:
@@ -47,7 +47,7 @@ def find_python(
 
 
 def check_python(python: Path) -> tuple[str | None, str]:
-    """Return why this Python cannot run ComfyUI, or `None`, and its torch version."""
+    """Return why this Python cannot run ComfyUI (`None` if it can), and its torch version."""
     command = (str(python), "-c", "import torch; print(torch.__version__)")
     try:
         done = subprocess.run(command, capture_output=True, timeout=CHECK_SECONDS, check=False, text=True)
@@ -77,12 +77,8 @@ def _environments(install: Install) -> Iterator[Path]:
     places = dict.fromkeys((install.data, install.code, install.named, install.code.parent))
     for place in places:
         for name in _ENVIRONMENTS:
-            if (place / name).is_dir() and ((place / name / "pyvenv.cfg").is_file() or _is_conda(place / name)):
+            if (place / name / "pyvenv.cfg").is_file() or (place / name / "conda-meta").is_dir():
                 yield place / name
-
-
-def _is_conda(folder: Path) -> bool:
-    return (folder / "conda-meta").is_dir()
 
 
 def _active(variables: Mapping[str, str]) -> Path | None:
@@ -98,7 +94,7 @@ def _has_torch(environment: Path) -> bool:
     return any(environment.glob("lib*/python*/site-packages/torch")) or any(environment.glob("Lib/site-packages/torch"))
 
 
-def _named(path: Path, setting: str) -> Path:
+def _check_named(path: Path, setting: str) -> Path:
     if path.is_dir() and (python := python_in(path)) is not None:
         return python
     if path.is_file() and os.access(path, os.X_OK):

@@ -10,7 +10,7 @@ from comfyrelay.system import atomic
 from comfyrelay.system.commands import detached
 
 FILE = "process.json"
-# Below a worker's data folder.
+# Folder of all processes, below a worker's data folder.
 FOLDER = "comfyui"
 
 
@@ -22,14 +22,14 @@ class ProcessRecord:
     state: str
     reason: str | None
     restarts: int
-    # Process id -> start time, of processes that must be gone before another may start here.
+    # Start time by process id, of processes that must have exited before another may start in this folder.
     processes: Mapping[str, float]
     # Whether it shares its GPU through NVIDIA MPS.
     mps: bool = False
 
     @property
     def state_now(self) -> str:
-        """The recorded state, or "gone" if its processes have died."""
+        """The recorded state, or "gone" if the processes have exited."""
         return self.state if self.is_alive or self.state in ("waiting", "given up", "stopped") else "gone"
 
     @property

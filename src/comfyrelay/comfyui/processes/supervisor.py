@@ -5,14 +5,14 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import count
 from pathlib import Path
 from time import monotonic
 
 import structlog
 
 from comfyrelay.comfyui.processes import mps, state_files
-from comfyrelay.comfyui.processes.gpu_processes import GpuProcesses
-from comfyrelay.comfyui.processes.gpus import LocalGpu, find_gpus
+from comfyrelay.comfyui.processes.gpus import GpuProcesses, LocalGpu, find_gpus
 from comfyrelay.comfyui.processes.launch import empty_folders, launch, link_inputs, make_folders
 from comfyrelay.comfyui.processes.log import NAME as LOG_NAME
 from comfyrelay.comfyui.processes.log import ProcessLog
@@ -25,14 +25,14 @@ from comfyrelay.system.commands import detached
 
 log = structlog.get_logger(__name__)
 
-# Number of log lines reported with an exit.
+# Number of log lines to report with an exit.
 REPORTED_LINES = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Timings:
     poll_seconds: float = 0.5
-    # How often a running process is checked, and how long it may neither respond nor print before it counts as stuck.
+    # Interval of checks, and how long a process may neither respond nor print before it counts as stuck.
     check_seconds: float = 10.0
     silent_seconds: float = 120.0
     # The same limit during startup: custom nodes may install packages, which prints lines.
@@ -49,7 +49,7 @@ class Timings:
 class ProcessState(StrEnum):
     STARTING = "starting"
     UP = "up"
-    # Until the next start.
+    # The supervisor waits before the next start.
     WAITING = "waiting"
     GIVEN_UP = "given up"
     STOPPED = "stopped"
@@ -61,11 +61,11 @@ class ProcessExit:
 
     at: float
     reason: str
-    # Each line with the time it was printed.
+    # Each line with the time when it was printed.
     lines: Sequence[tuple[float, str]]
 
     def lines_since(self, began: float) -> list[str]:
-        """The last lines since a run began. Earlier lines belong to other runs."""
+        """Return the last lines since a run began. Earlier lines belong to other runs."""
         return [line for at, line in self.lines if at >= began]
 
 
@@ -85,7 +85,7 @@ class ManagedProcess:
     last_exit: ProcessExit | None = None
     # Why a restart was requested, if one was.
     restart_reason: str | None = None
-    # Process id -> start time, of the process and its descendants.
+    # Start time by process id, of the process and its descendants.
     process_tree: Mapping[int, float] = field(default_factory=dict)
     # Files of the user's input folder that could not be linked.
     unlinked_inputs: set[str] = field(default_factory=set)
@@ -96,13 +96,9 @@ class ManagedProcess:
     @property
     def unavailable_reason(self) -> str | None:
         """Why this ComfyUI cannot be used now, as a sentence for the operator."""
-        match self.state:
-            case ProcessState.UP:
-                return None
-            case ProcessState.STARTING if self.reason is None:
-                return f"{self.name} is starting."
-            case _:
-                return self.reason
+        if self.state is ProcessState.STARTING and self.reason is None:
+            return f"{self.name} is starting."
+        return None if self.state is ProcessState.UP else self.reason
 
 
 class Supervisor:
@@ -152,7 +148,7 @@ class Supervisor:
         return self._processes.get(name)
 
     def gpus(self) -> Sequence[GpuProcesses]:
-        """Each GPU with the addresses of its running or starting processes."""
+        """Return each GPU with the addresses of its running or starting processes."""
         counted = (ProcessState.UP, ProcessState.STARTING, ProcessState.WAITING)
         return [
             GpuProcesses(
@@ -171,7 +167,10 @@ class Supervisor:
 
         Raises `NotStarted` with the reason if it does not.
         """
-        managed = self._create(self._find_gpu(gpu_key))
+        gpu = next((gpu for gpu in self._gpus or () if gpu.key == gpu_key), None)
+        if gpu is None:
+            raise NotFound(f"This machine has no GPU {gpu_key}.")
+        managed = self._create(gpu)
         try:
             await asyncio.shield(managed.first_start)
         except BaseException:
@@ -187,15 +186,15 @@ class Supervisor:
     def restart(self, name: str, why: str) -> None:
         """Restart a process whose GPU is in a bad state or whose run is stuck, unless it is already starting."""
         managed = self.find(name)
-        # Not by its state: a job may have reached it before our own check.
+        # The state may be too old: a job may have reached the process before our own check.
         if managed is not None and managed.has_come_up:
             managed.restart_reason = why
             managed.changed.set()
 
     async def mark_run_started(self, name: str) -> None:
-        """A run started on this process, possibly before our own check.
+        """Record that a run started on this process, possibly before our own check.
 
-        If it dies now, it restarts at the same address, so that the waiting run learns how it exited.
+        If the process exits now, it restarts at the same address, so that the waiting run learns how it exited.
         """
         if (managed := self.find(name)) is not None:
             managed.has_come_up = True
@@ -211,7 +210,7 @@ class Supervisor:
         managed.unlinked_inputs = set(missing)
 
     async def wait_for_exit(self, name: str, *, since: float, seconds: float) -> ProcessExit | None:
-        """Wait up to `seconds` for an exit after `since`: the run may notice the exit before the supervisor does."""
+        """Wait up to `seconds` for an exit after `since`. The run may notice the exit before the supervisor does."""
         managed = self.find(name)
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
@@ -221,17 +220,9 @@ class Supervisor:
                     await asyncio.sleep(self._timings.poll_seconds / 10)
         return None
 
-    def _find_gpu(self, key: str) -> LocalGpu:
-        found = next((gpu for gpu in self._gpus or () if gpu.key == key), None)
-        if found is None:
-            raise NotFound(f"This machine has no GPU {key}.")
-        return found
-
     def _create(self, gpu: LocalGpu) -> ManagedProcess:
-        number = next(
-            number for number in range(1, len(self._processes) + 2) if f"comfyui-{number}" not in self._processes
-        )
-        name = f"comfyui-{number}"
+        names = (f"comfyui-{number}" for number in count(1))
+        name = next(name for name in names if name not in self._processes)
         folder = self._folder / name
         managed = ManagedProcess(name=name, gpu=gpu, folder=folder, log=ProcessLog(folder / LOG_NAME))
         # Mark the exception as retrieved: not every caller waits for the first start.
@@ -301,12 +292,15 @@ class Supervisor:
         """Whether MPS caused the exit. The process then restarts at once, and the exit does not count as a failure."""
         if not await self._mps.leave(managed.name, lines=managed.log.last_lines, is_early=is_early):
             return False
-        managed.last_exit = ProcessExit(at=monotonic(), reason=reason, lines=managed.log.timed_lines[-REPORTED_LINES:])
+        self._record_exit(managed, reason)
         managed.reason = reason
         return True
 
+    def _record_exit(self, managed: ManagedProcess, reason: str) -> None:
+        managed.last_exit = ProcessExit(at=monotonic(), reason=reason, lines=managed.log.timed_lines[-REPORTED_LINES:])
+
     def _restart_for_mps(self, names: Collection[str], why: str) -> None:
-        """Restart these processes. Those still starting restart once they are up."""
+        """Restart these processes. A process that is still starting restarts once it is up."""
         for managed in self.processes:
             if managed.name in names:
                 managed.restart_reason = why
@@ -358,9 +352,11 @@ class Supervisor:
                 )
             finally:
                 restart_requested.cancel()
-            if managed.restart_reason is not None and not process.exited.done():
+            if process.exited.done():
+                break
+            if managed.restart_reason is not None:
                 return managed.restart_reason
-            if not process.exited.done() and await process.responds():
+            if await process.responds():
                 responded_at = monotonic()
             if not process.exited.done():
                 self._write_state(managed, await process.refresh_tree())
@@ -372,7 +368,7 @@ class Supervisor:
 
     async def _pause(self, managed: ManagedProcess, reason: str, seconds: float, *, is_given_up: bool) -> None:
         lines = managed.log.last_lines[-REPORTED_LINES:]
-        managed.last_exit = ProcessExit(at=monotonic(), reason=reason, lines=managed.log.timed_lines[-REPORTED_LINES:])
+        self._record_exit(managed, reason)
         explained = f"{reason} Its last lines: {' | '.join(lines[-3:])}" if lines else reason
         if not managed.first_start.done():
             managed.first_start.set_exception(NotStarted(explained, raw="\n".join(lines)))

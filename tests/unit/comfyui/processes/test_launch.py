@@ -181,7 +181,7 @@ class TestLog:
         assert last_lines_in(log.path)[1:3] == ["100%|####", "line 0"]
 
     def test_log_is_rotated(self, tmp_path: Path) -> None:
-        log = ProcessLog(tmp_path / "comfyui.log", most_bytes=100)
+        log = ProcessLog(tmp_path / "comfyui.log", max_bytes=100)
         for number in range(50):
             log.write(b"%07d\n" % number * 10)
         files = sorted(tmp_path.iterdir())
