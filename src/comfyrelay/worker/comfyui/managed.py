@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from comfyrelay.comfyui.processes import state_files
-from comfyrelay.comfyui.processes.gpu_processes import GpuProcesses
+from comfyrelay.comfyui.processes.gpus import GpuProcesses
 from comfyrelay.comfyui.processes.options import ManagedOptions
 from comfyrelay.comfyui.processes.supervisor import ManagedProcess, ProcessExit, ProcessState, Supervisor, Timings
 from comfyrelay.errors import NotFound

@@ -7,7 +7,7 @@ from contextlib import suppress
 
 import structlog
 
-from comfyrelay.comfyui.processes.environment import child_environment
+from comfyrelay.comfyui.processes.launch import child_environment
 from comfyrelay.errors import ComfyError
 from comfyrelay.retry import Backoff, Retries
 from comfyrelay.worker.comfyui.recovery import RecoveringClient
