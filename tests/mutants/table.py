@@ -169,8 +169,8 @@ MUTANTS = (
     Mutant(
         name="a copy for a job that was never created is not removed",
         file="services/jobs/submission/reuse.py",
-        old="retention.write_stray(tx, strays, after_seconds=self._stray_seconds)",
-        new="retention.write_stray(tx, strays[:0], after_seconds=self._stray_seconds)",
+        old="retention.write_stray(tx, strays, after_seconds=STRAY_SECONDS)",
+        new="retention.write_stray(tx, strays[:0], after_seconds=STRAY_SECONDS)",
         tests=f"{QUEUE}/test_reuse.py",
         only="sqlite and orphaned_copy_is_removed",
     ),
@@ -227,10 +227,10 @@ MUTANTS = (
         old="""\
             if known is not None:
                 return known, None
-            # a job with a reused output is never active
+            # A job with a reused output is never active.
 """,
         new="""\
-            # a job with a reused output is never active
+            # A job with a reused output is never active.
 """,
         tests=f"{QUEUE}/test_submit.py",
         only="concurrent_submissions_with_one_key",
@@ -335,8 +335,8 @@ MUTANTS = (
     Mutant(
         name="requirements are deleted while jobs wait for them",
         file="store/central/queue/missing_requirements.py",
-        old="gone = [each for each in await tx.scalars(old) if each not in unfinished]",
-        new="gone = [each for each in await tx.scalars(old) if unfinished is not None]",
+        old="unused = [hash_ for hash_ in await tx.scalars(old) if hash_ not in unfinished]",
+        new="unused = [hash_ for hash_ in await tx.scalars(old) if unfinished is not None]",
         tests=f"{QUEUE}/test_missing_requirements.py",
         only="sqlite and deleted_and_recreated",
     ),
@@ -431,15 +431,15 @@ MUTANTS = (
     Mutant(
         name="local: the machine limit is ignored",
         file="autoscaling/providers/local.py",
-        old="if len(there) >= fleet.max_machines:",
-        new="if len(there) < 0:",
+        old="if len(present) >= fleet.max_machines:",
+        new="if len(present) < 0:",
         tests=f"{AUTOSCALING}/providers/test_local.py",
         only="never_exceeds_its_limit",
     ),
     Mutant(
         name="command: the script is called for existing keys",
         file="autoscaling/providers/command.py",
-        old="if order.key not in {machine.key for machine in there}]",
+        old="if order.key not in {machine.key for machine in present}]",
         new="]",
         tests=f"{AUTOSCALING}/providers/test_command.py",
         only="would_make_a_second",
@@ -455,15 +455,15 @@ MUTANTS = (
     Mutant(
         name="aws: an order lowers the desired capacity",
         file="autoscaling/providers/aws/provider.py",
-        old='wanted = max(min(total, most), group["DesiredCapacity"])\n        if wanted > group["DesiredCapacity"]:',
-        new='wanted = min(total, most)\n        if wanted != group["DesiredCapacity"]:',
+        old='wanted = max(min(total, limit), group["DesiredCapacity"])\n        if wanted > group["DesiredCapacity"]:',
+        new='wanted = min(total, limit)\n        if wanted != group["DesiredCapacity"]:',
         tests=f"{AUTOSCALING}/aws/test_provider.py",
         only="smaller_total",
     ),
     Mutant(
         name="aws: an instance of another group is terminated",
         file="autoscaling/providers/aws/provider.py",
-        old="            if each not in there:\n                continue\n",
+        old="            if id_ not in present:\n                continue\n",
         new="",
         tests=f"{AUTOSCALING}/aws/test_provider.py",
         only="do_not_share_machines",
@@ -510,26 +510,26 @@ MUTANTS = (
     ),
     Mutant(
         name="gpus: another ComfyUI is started without memory for it",
-        file="domain/packing.py",
-        old="    if seen.free_bytes < (seen.starting + 1) * seen.copy_bytes:",
-        new="    if seen.free_bytes < 0:",
+        file="domain/packing/decide.py",
+        old="    if gpu.free_bytes < (gpu.starting + 1) * gpu.copy_bytes:",
+        new="    if gpu.free_bytes < 0:",
         tests="tests/unit/domain/test_packing.py",
         only="memory_that_is_known",
     ),
     Mutant(
         name="gpus: a process that did not pay off is tried repeatedly",
-        file="domain/packing.py",
-        old="        most={**packing.most, **dict.fromkeys(judged, count)},",
-        new="        most=packing.most,",
+        file="domain/packing/decide.py",
+        old="        max_useful={**packing.max_useful, **dict.fromkeys(judged, count)},",
+        new="        max_useful=packing.max_useful,",
         tests="tests/unit/domain/test_packing.py",
         only="one_process_fills_keeps_one",
     ),
     Mutant(
         name="gpus: a process finishing its last job counts in the next trial",
-        file="domain/packing.py",
-        old="    if is_starved or seen.running > trial.active:",
-        new="    if is_starved:",
+        file="domain/packing/decide.py",
+        old="    return is_starved or has_finished or gpu.running > trial.active",
+        new="    return is_starved",
         tests="tests/unit/domain/test_packing.py",
-        only="one_gains_too_little",
+        only="one_gains_too_little or finishing_its_job",
     ),
 )

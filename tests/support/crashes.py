@@ -59,7 +59,7 @@ async def drain(world: World) -> None:
 async def _employ_janitor(world: World) -> None:
     """Add a worker that may run every workflow."""
     async with world.engine.databases.central.read() as tx:
-        slugs = list((await tx.scalars(select(central.catalogue.workflows.c.slug))).all())
+        slugs = await tx.scalars(select(central.catalogue.workflows.c.slug))
     if slugs:
         await world.engine.workers.fleets.create(slug=JANITOR, workflow_slugs=slugs)
         await world.worker(JANITOR, concurrency=100, name=JANITOR)

@@ -42,8 +42,8 @@ ATTEMPTS = 5
 BACKOFF = Backoff(first_seconds=0.008, max_seconds=0.1, jitter=0.5)
 
 # Deadlocks and serialization failures: the transaction was rolled back and can be run again.
-_RUN_AGAIN = {"40P01", "40001", "55P03"}
-# Lost connections, a server that starts or stops, too many clients, out of memory.
+_RETRYABLE = {"40P01", "40001", "55P03"}
+# The connection is lost, the server starts, stops or has too many clients, or it is out of memory.
 _UNREACHABLE = {"57P01", "57P02", "57P03", "53000", "53200", "53300", "3D000"}
 # Missing role, wrong password, missing permission, or a database that allows no connections.
 _REFUSED = {"28000", "28P01", "42501", "55000"}
@@ -58,11 +58,10 @@ _NOT_WRITABLE: dict[str | int | None, str] = {
 }
 # A database counts as not writable for this long after a failed write, unless a later write succeeds.
 NOT_WRITABLE_SECONDS = 10.0
-# A write so small that its success proves nothing about others.
+# The step name of a write so small that its success proves nothing about others.
 PROBE = "probe"
 
-
-# Two servers leased a job for the same request; the second gets a conflict.
+# Two servers leased a job for the same request. The second gets a conflict.
 REQUEST_CONSTRAINT = "uq_dispatch_leases_request"
 
 
@@ -84,11 +83,12 @@ class Database:
         self.url = async_url(url)
         self.dialect = self.url.get_backend_name()
         self.crash: Crash | None = None
-        self._refusal: tuple[float, NotWritable] | None = None
+        # The last write error, and the time on the event loop's clock until which it counts.
+        self._write_error: tuple[float, NotWritable] | None = None
         if self.dialect == "sqlite":
             path = Path(self.url.database or "")
             path.parent.mkdir(parents=True, exist_ok=True, mode=FOLDER_MODE)
-            # SQLite creates its other files with the same permissions
+            # SQLite creates its other files with the same permissions.
             create_private_file(path)
             self._writer = _sqlite_engine(self.url, clock, begin="BEGIN IMMEDIATE")
             self._reader = _sqlite_engine(self.url, clock, begin="BEGIN")
@@ -96,19 +96,17 @@ class Database:
             self._writer = self._reader = _postgres_engine(self.url)
         # Not SQLAlchemy's connection pool, which costs 0.3 ms of CPU time per transaction: more than most transactions
         # need for their work.
-        self._open = {
-            self._writer: _Connections(self._writer, 1 if self.dialect == "sqlite" else pool_size),
-        }
-        self._open.setdefault(self._reader, _Connections(self._reader, 4))
+        self._pools = {self._writer: _Connections(self._writer, 1 if self.dialect == "sqlite" else pool_size)}
+        self._pools.setdefault(self._reader, _Connections(self._reader, 4))
 
     @property
     def dsn(self) -> str:
-        """The URL without SQLAlchemy's driver name."""
+        """Return the URL without SQLAlchemy's driver name."""
         return self.url.set(drivername=self.dialect).render_as_string(hide_password=False)
 
     async def close(self) -> None:
-        for engine, connections in self._open.items():
-            await connections.close()
+        for engine, pool in self._pools.items():
+            await pool.close()
             await engine.dispose()
 
     async def __aenter__(self) -> Self:
@@ -119,9 +117,8 @@ class Database:
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[Tx]:
-        """Open a connection for reading."""
-        with self._translated():
-            async with self._open[self._reader].one() as tx:
+        with _ErrorTranslation(self):
+            async with self._pools[self._reader].one() as tx:
                 yield tx
 
     async def run(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
@@ -131,42 +128,40 @@ class Database:
             try:
                 return await self._run_once(step, work)
             except NotWritable as error:
-                # nothing was written, and the connection may be from before the database became writable
+                # Nothing was written, and the connection may be from before the database became writable.
                 if retries.failures or not _is_read_only(error.__cause__):
                     raise
                 retries.failures += 1
             except (exc.DBAPIError, asyncpg.PostgresError) as error:
-                if retries.failures + 1 == ATTEMPTS or not _is_retryable(error):
+                is_retryable = _sqlstate(error) in _RETRYABLE or "database is locked" in str(error)
+                if retries.failures + 1 == ATTEMPTS or not is_retryable:
                     raise
                 log.info("transaction.retried", step=step, database=self.name, attempt=retries.failures + 1)
                 await retries.wait()
 
     async def _run_once(self, step: str, work: Callable[[Tx], Awaitable[T]]) -> T:
-        with self._translated():
-            async with self._open[self._writer].one() as tx, tx.transaction():
+        with _ErrorTranslation(self):
+            async with self._pools[self._writer].one() as tx, tx.transaction():
                 result = await work(tx)
                 if self.crash is not None:
                     await self.crash(step, Boundary.BEFORE_COMMIT)
         if step != PROBE:
-            self._refusal = None
+            self._write_error = None
         if self.crash is not None:
             await self.crash(step, Boundary.AFTER_COMMIT)
         return result
 
-    def check_accepts_changes(self) -> None:
+    def require_writable(self) -> None:
         """Re-raise the last write error, if it is recent."""
-        if self._refusal is not None and self._refusal[0] > asyncio.get_running_loop().time():
-            raise self._refusal[1]
+        if self._write_error is not None and self._write_error[0] > asyncio.get_running_loop().time():
+            raise self._write_error[1]
 
-    def note_refusal(self, error: NotWritable) -> None:
-        self._refusal = (asyncio.get_running_loop().time() + NOT_WRITABLE_SECONDS, error)
-
-    def _translated(self) -> "_Translated":
-        return _Translated(self)
+    def record_write_error(self, error: NotWritable) -> None:
+        self._write_error = (asyncio.get_running_loop().time() + NOT_WRITABLE_SECONDS, error)
 
 
 class _Connections:
-    """A few open connections, each used by one transaction at a time."""
+    """A pool of connections, each used by one transaction at a time."""
 
     def __init__(self, engine: AsyncEngine, size: int) -> None:
         self._engine = engine
@@ -183,10 +178,10 @@ class _Connections:
             except BaseException as error:
                 # The driver knows that the server has terminated a connection before it sees it closed. A canceled
                 # caller leaves a request behind that the next user of the connection would have to wait for.
-                is_sound = not isinstance(error, asyncpg.InternalClientError) and not _was_cut_off(error)
+                is_sound = not isinstance(error, asyncpg.InternalClientError) and not _was_canceled(error)
                 if _why_not_writable(error) is not None:
                     is_sound = False
-                    # connections from a read-only period would stay read-only
+                    # Connections from a read-only period would stay read-only.
                     await self.close()
                 raise
             finally:
@@ -206,16 +201,13 @@ class _Connections:
             if await tx.is_reusable():
                 return tx
             await tx.discard()
-        return await self._connect()
-
-    async def _connect(self) -> Tx:
         connection = await self._engine.connect()
         if connection.dialect.name == "sqlite":
             return Tx(connection, None)
         return Tx(connection, (await connection.get_raw_connection()).driver_connection)
 
 
-class _Translated:
+class _ErrorTranslation:
     """Translates driver errors that callers handle. Others pass through, without row values."""
 
     def __init__(self, database: Database) -> None:
@@ -231,9 +223,9 @@ class _Translated:
         if _is_rollback_after_cancel(error):
             raise asyncio.CancelledError from error
         if (why := _why_not_writable(error)) is not None:
-            refusal = NotWritable(name=self._database.name, why=why)
-            self._database.note_refusal(refusal)
-            raise refusal from error
+            not_writable = NotWritable(name=self._database.name, why=why)
+            self._database.record_write_error(not_writable)
+            raise not_writable from error
         if _sqlstate(error) in _REFUSED:
             raise DatabaseUnavailable(name=self._database.name, why="refuses the connections of this server") from error
         if _is_unreachable(error):
@@ -324,16 +316,16 @@ def _sqlite_engine(url: URL, clock: Callable[[], datetime], *, begin: str) -> As
 
 
 def _is_rollback_after_cancel(error: BaseException | None) -> bool:
-    """Whether the driver failed only because a canceled task could not roll back. Raising that error would report a
+    """Return whether the driver failed only because a canceled task could not roll back. That error would report a
     healthy database as unreachable and swallow the cancellation."""
     task = asyncio.current_task()
     if task is None or not task.cancelling():
-        # a timeout also cancels, and has already been converted
+        # A timeout also cancels, and has already been converted.
         return False
-    return _was_cut_off(error)
+    return _was_canceled(error)
 
 
-def _was_cut_off(error: BaseException | None) -> bool:
+def _was_canceled(error: BaseException | None) -> bool:
     while error is not None and not isinstance(error, asyncio.CancelledError):
         error = error.__context__
     return error is not None
@@ -361,26 +353,22 @@ def _hide_values(error: BaseException | None) -> None:
     seen: set[int] = set()
     pending = [error]
     while pending:
-        each = pending.pop()
-        if each is None or id(each) in seen:
+        error = pending.pop()
+        if error is None or id(error) in seen:
             continue
-        seen.add(id(each))
-        state = _sqlstate(each)
-        if isinstance(each, exc.DBAPIError | asyncpg.PostgresError) or state is not None:
-            text = str(each.args[0] if each.args else "").partition("\n")[0]
-            each.args = (f"{type(each).__name__} {state}",) if (state or "").startswith("22") else (text,)
-        if isinstance(each, asyncpg.PostgresError):
-            each.detail = None
-        pending += [each.__cause__, each.__context__, getattr(each, "orig", None)]
-
-
-def _is_retryable(error: exc.DBAPIError | asyncpg.PostgresError) -> bool:
-    return _sqlstate(error) in _RUN_AGAIN or "database is locked" in str(error)
+        seen.add(id(error))
+        state = _sqlstate(error)
+        if isinstance(error, exc.DBAPIError | asyncpg.PostgresError) or state is not None:
+            text = str(error.args[0] if error.args else "").partition("\n")[0]
+            error.args = (f"{type(error).__name__} {state}",) if (state or "").startswith("22") else (text,)
+        if isinstance(error, asyncpg.PostgresError):
+            error.detail = None
+        pending += [error.__cause__, error.__context__, getattr(error, "orig", None)]
 
 
 def _is_unreachable(error: BaseException) -> bool:
     state = _sqlstate(error) or ""
-    # class 08: connection errors, including failed attempts
+    # Class 08 contains connection errors, including failed attempts.
     if state in _UNREACHABLE or state.startswith("08"):
         return True
     if isinstance(error, exc.DBAPIError):

@@ -11,9 +11,9 @@ from sqlalchemy import Connection, MetaData, inspect, text
 
 from comfyrelay import __version__
 from comfyrelay.errors import ConfigurationError
-from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.tables import metadata as central_metadata
 from comfyrelay.store.database import PROBE, Database, Tx
-from comfyrelay.store.tenant import tables as tenant
+from comfyrelay.store.tenant.tables import metadata as tenant_metadata
 
 _FOLDER = Path(__file__).parent / "migrations"
 
@@ -24,7 +24,7 @@ class Schema(StrEnum):
 
     @property
     def metadata(self) -> MetaData:
-        return central.metadata if self is Schema.CENTRAL else tenant.metadata
+        return central_metadata if self is Schema.CENTRAL else tenant_metadata
 
 
 def revisions(schema: Schema) -> list[str]:
@@ -40,7 +40,7 @@ def head(schema: Schema) -> str:
 
 async def upgrade(database: Database, schema: Schema, *, to: str | None = None) -> tuple[str | None, str]:
     """Upgrade the schema to the newest revision, or to `to`, in one transaction. Returns the old and new revision."""
-    wanted = to or head(schema)
+    target = to or head(schema)
 
     async def work(tx: Tx) -> str | None:
         if database.dialect == "postgresql":
@@ -53,13 +53,13 @@ async def upgrade(database: Database, schema: Schema, *, to: str | None = None) 
                 "Use an empty database, or one of ComfyRelay."
             )
         require_known(before, schema, database.name)
-        if before is not None and before > wanted:
-            raise ConfigurationError(f"The schema of {database.name} is {before} and cannot be downgraded to {wanted}.")
-        if before != wanted:
-            await tx.run_sync(_upgrade, schema, wanted)
+        if before is not None and before > target:
+            raise ConfigurationError(f"The schema of {database.name} is {before} and cannot be downgraded to {target}.")
+        if before != target:
+            await tx.run_sync(_upgrade, schema, target)
         return before
 
-    return await database.run("migrate", work), wanted
+    return await database.run("migrate", work), target
 
 
 async def current(database: Database) -> str | None:
@@ -82,13 +82,13 @@ def require_known(revision: str | None, schema: Schema, name: str) -> None:
 
 
 async def check_writable(database: Database) -> None:
-    """Raise `NotWritable` if the database cannot be written. Updates a row with its own value."""
+    """Raise `NotWritable` if the database cannot be written. The probe updates a row with its own value."""
+    # Skip the row if a migration has locked it, instead of waiting.
     skip = " FOR UPDATE SKIP LOCKED" if database.dialect == "postgresql" else ""
-    # skip the row if a migration has locked it, instead of waiting
-    found = f"SELECT version_num FROM alembic_version{skip}"
-    same = text(f"UPDATE alembic_version SET version_num = version_num WHERE version_num IN ({found})")
-    await database.run(PROBE, lambda tx: tx.execute(same))
-    database.check_accepts_changes()
+    row = f"SELECT version_num FROM alembic_version{skip}"
+    probe = text(f"UPDATE alembic_version SET version_num = version_num WHERE version_num IN ({row})")
+    await database.run(PROBE, lambda tx: tx.execute(probe))
+    database.require_writable()
 
 
 def _current(connection: Connection) -> str | None:

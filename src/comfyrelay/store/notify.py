@@ -1,6 +1,6 @@
 """Notify other processes of new work, with PostgreSQL's LISTEN and NOTIFY.
 
-Notifications are best-effort: they may be lost, repeated or early. Receivers check the database, also at intervals.
+Notifications are best-effort: they may be lost, repeated or early. Receivers check the database, and also poll it.
 """
 
 import asyncio
@@ -16,20 +16,19 @@ from comfyrelay.wakeup import Wakeup
 log = structlog.get_logger(__name__)
 
 CHANNEL = "comfyrelay_work"
-WORDS_CHANNEL = "comfyrelay_words"
+MESSAGES_CHANNEL = "comfyrelay_words"
 # A NOTIFY payload is limited to 8,000 bytes: this many ids of 50 characters are 7,650.
-MAX_WORDS = 150
+MAX_MESSAGES = 150
 # At most 20 notifications per second and process, because NOTIFY takes a database-wide lock at commit.
 DEBOUNCE_SECONDS = 0.05
 RECONNECT_SECONDS = 1.0
-
 
 Listener = Callable[[str], None]
 
 
 class NotifyChannel(Protocol):
     async def notify(self) -> None:
-        """Announce new work. Call it after the commit."""
+        """Announce new work. Call this method after the commit."""
 
     async def wait(self, timeout_seconds: float) -> bool:
         """Wait for a notification; false after the timeout."""
@@ -37,11 +36,11 @@ class NotifyChannel(Protocol):
     def subscribe(self) -> Wakeup:
         """Return a separate wakeup, so that several waiters do not consume each other's notifications."""
 
-    def publish(self, word: str) -> None:
-        """Send a value without spaces, such as an id, to all processes, this one first. It may be lost."""
+    def publish(self, message: str) -> None:
+        """Send a message without spaces, such as an id, to all processes, this one first. The message may be lost."""
 
-    def on_word(self, listener: Listener) -> None:
-        """Call this with each published value. Some arrive twice."""
+    def on_message(self, listener: Listener) -> None:
+        """Call the listener with each published message. Some arrive twice."""
 
     async def start(self) -> None: ...
 
@@ -53,31 +52,31 @@ class LocalNotifyChannel:
 
     def __init__(self) -> None:
         self._wakeup = Wakeup()
-        self._subscribed: list[Wakeup] = []
+        self._wakeups = [self._wakeup]
         self._listeners: list[Listener] = []
 
     async def notify(self) -> None:
-        self._give()
+        self._wake()
 
-    def publish(self, word: str) -> None:
-        self._call_listeners([word])
+    def publish(self, message: str) -> None:
+        self._call_listeners([message])
 
-    def on_word(self, listener: Listener) -> None:
+    def on_message(self, listener: Listener) -> None:
         self._listeners.append(listener)
 
-    def _call_listeners(self, words: Iterable[str]) -> None:
-        for word in words:
+    def _call_listeners(self, messages: Iterable[str]) -> None:
+        for message in messages:
             for listener in self._listeners:
-                listener(word)
+                listener(message)
 
     def subscribe(self) -> Wakeup:
         wakeup = Wakeup()
-        self._subscribed.append(wakeup)
+        self._wakeups.append(wakeup)
         return wakeup
 
-    def _give(self) -> None:
-        for each in (self._wakeup, *self._subscribed):
-            each.notify()
+    def _wake(self) -> None:
+        for wakeup in self._wakeups:
+            wakeup.notify()
 
     async def wait(self, timeout_seconds: float) -> bool:
         return await self._wakeup.wait(timeout_seconds)
@@ -90,35 +89,35 @@ class LocalNotifyChannel:
 
 
 class PostgresNotifyChannel(LocalNotifyChannel):
-    """Notifications between processes on one PostgreSQL: `NOTIFY` after commit, and one listening connection each.
+    """Notifications between processes that share a PostgreSQL database.
 
-    The connection is not from the connection pool and must reach the server directly: LISTEN does not work through a
-    transaction pooler.
+    Each process has one listening connection. The connection must reach the server directly, because LISTEN does not
+    work through a transaction pooler.
     """
 
     def __init__(self, dsn: str) -> None:
         super().__init__()
         self._dsn = dsn
         self._connection: asyncpg.Connection | None = None
-        self._keeper: asyncio.Task[None] | None = None
+        self._listener: asyncio.Task[None] | None = None
         self._sender: asyncio.Task[None] | None = None
         self._unsent = False
-        # with the time of each
+        # A dict, because a message is sent once even if it was published several times.
         self._unpublished: dict[str, None] = {}
         self._lost = asyncio.Event()
         self.listening = asyncio.Event()
 
     async def start(self) -> None:
-        if self._keeper is None:
-            self._keeper = asyncio.create_task(self._keep_listening())
+        if self._listener is None:
+            self._listener = asyncio.create_task(self._keep_listening())
 
     async def stop(self) -> None:
-        for task in (self._sender, self._keeper):
+        for task in (self._sender, self._listener):
             if task is not None:
                 task.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
                     await task
-        self._sender = self._keeper = None
+        self._sender = self._listener = None
         await self._disconnect()
 
     async def notify(self) -> None:
@@ -127,28 +126,28 @@ class PostgresNotifyChannel(LocalNotifyChannel):
         self._unsent = True
         self._send_soon()
 
-    def publish(self, word: str) -> None:
-        super().publish(word)
-        self._unpublished[word] = None
+    def publish(self, message: str) -> None:
+        super().publish(message)
+        self._unpublished[message] = None
         self._send_soon()
 
     def _send_soon(self) -> None:
-        if self._keeper is not None and self._sender is None:
+        if self._listener is not None and self._sender is None:
             self._sender = asyncio.create_task(self._send())
 
     async def _send(self) -> None:
-        """One NOTIFY covers all announcements during the wait, because it is sent after their commits."""
+        """Send what was announced during the wait. One NOTIFY covers all of it, because it follows the commits."""
         try:
             while self._unsent or self._unpublished:
                 await asyncio.sleep(DEBOUNCE_SECONDS)
                 is_work, self._unsent = self._unsent, False
-                words = [self._unpublished.popitem()[0] for _ in range(min(len(self._unpublished), MAX_WORDS))]
+                messages = [self._unpublished.popitem()[0] for _ in range(min(len(self._unpublished), MAX_MESSAGES))]
                 if self._connection is None:
                     continue
                 if is_work:
                     await self._connection.execute("SELECT pg_notify($1, '')", CHANNEL)
-                if words:
-                    await self._connection.execute("SELECT pg_notify($1, $2)", WORDS_CHANNEL, " ".join(words))
+                if messages:
+                    await self._connection.execute("SELECT pg_notify($1, $2)", MESSAGES_CHANNEL, " ".join(messages))
         except (OSError, asyncpg.PostgresError, asyncpg.InterfaceError):
             # The other processes find the work at their next tick.
             log.info("notify_channel.notify_failed")
@@ -171,10 +170,10 @@ class PostgresNotifyChannel(LocalNotifyChannel):
         connection = await asyncpg.connect(self._dsn, timeout=5)
         self._connection = connection
         connection.add_termination_listener(lambda *_: self._lost.set())
-        await connection.add_listener(CHANNEL, lambda *_: self._give())
-        await connection.add_listener(WORDS_CHANNEL, lambda *heard: self._call_listeners(heard[-1].split()))
+        await connection.add_listener(CHANNEL, lambda *_: self._wake())
+        await connection.add_listener(MESSAGES_CHANNEL, lambda *event: self._call_listeners(event[-1].split()))
         # Wake once, for announcements from before the connection was open.
-        self._give()
+        self._wake()
         self.listening.set()
 
     async def _disconnect(self) -> None:

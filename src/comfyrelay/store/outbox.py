@@ -1,19 +1,19 @@
-"""Outboxes: steps that must still cross from one database to the other, written together with their change."""
+"""Outboxes: steps that must still reach the other database, written in the transaction of the change."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from sqlalchemy import BigInteger, Float, Select, Table, Text, bindparam, delete, func, insert, select
+from sqlalchemy import BigInteger, ColumnElement, Float, Select, Table, Text, bindparam, delete, func, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.updates import JobUpdate
 from comfyrelay.domain.records.operations import StuckStep
-from comfyrelay.store.central import tables as central
+from comfyrelay.store.central.tables.queue import outbox as central_outbox
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
-from comfyrelay.store.tenant import tables as tenant
+from comfyrelay.store.row_parameters import ids_table, insert_rows, with_ids, with_rows
+from comfyrelay.store.tenant.tables import outbox as tenant_outbox
 from comfyrelay.store.types import json_value, relay_now
 
 
@@ -45,45 +45,44 @@ async def post(tx: Tx, updates: Mapping[str, Sequence[JobUpdate]]) -> list[Outbo
 
 @cache
 def _post(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(central.queue.outbox, "shard", "updates"))
-    rows = select(r.c.shard, r.c.updates, relay_now())
-    query = insert(central.queue.outbox).from_select(["shard", "updates", "created_at"], rows)
-    return query.returning(central.queue.outbox.c.id, central.queue.outbox.c.shard)
+    query = insert_rows(dialect, central_outbox, "shard", "updates", created_at=relay_now())
+    return query.returning(central_outbox.c.id, central_outbox.c.shard)
 
 
 async def entries(tx: Tx, shard: str, *, limit: int) -> list[OutboxEntry]:
-    box = central.queue.outbox
-    query = select(box.c.id, box.c.shard, box.c.updates).where(box.c.shard == shard).order_by(box.c.id).limit(limit)
-    return [_entry(row) for row in await tx.execute(query)]
-
-
-def _entry(row: Any) -> OutboxEntry:
-    return OutboxEntry(id=row.id, shard=row.shard, updates=[JobUpdate.from_json(update) for update in row.updates])
-
-
-async def entry_ids(tx: Tx, shard: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[int]:
-    after = {"after_id": after_id, "since": -older_than_seconds, "most": limit}
-    return [row.id for row in await tx.fetch(_entry_ids, {"shard": shard, **after})]
-
-
-@cache
-def _entry_ids(_dialect: str) -> Executable:
-    box = central.queue.outbox
-    return _older(select(box.c.id), box).where(box.c.shard == bindparam("shard", type_=Text()))
-
-
-def _older(query: Select[Any], box: Table) -> Select[Any]:
-    """Select old rows in order, up to a limit."""
-    is_due = box.c.created_at <= relay_now(bindparam("since", type_=Float()))
-    query = query.where(box.c.id > bindparam("after_id", type_=BigInteger()), is_due)
-    return query.order_by(box.c.id).limit(bindparam("most", type_=BigInteger()))
+    return await _entries(tx, central_outbox.c.shard == shard, limit=limit)
 
 
 async def entries_by_ids(tx: Tx, ids: Sequence[int]) -> list[OutboxEntry]:
     """Return the entries that still exist, in order."""
-    box = central.queue.outbox
-    query = select(box.c.id, box.c.shard, box.c.updates).where(box.c.id.in_(ids)).order_by(box.c.id)
-    return [_entry(row) for row in await tx.execute(query)]
+    return await _entries(tx, central_outbox.c.id.in_(ids), limit=len(ids))
+
+
+async def _entries(tx: Tx, condition: ColumnElement[bool], *, limit: int) -> list[OutboxEntry]:
+    box = central_outbox.c
+    query = select(box.id, box.shard, box.updates).where(condition).order_by(box.id).limit(limit)
+    return [
+        OutboxEntry(id=row.id, shard=row.shard, updates=[JobUpdate.from_json(update) for update in row.updates])
+        for row in await tx.execute(query)
+    ]
+
+
+async def entry_ids(tx: Tx, shard: str, *, limit: int, after_id: int = 0, older_than_seconds: float = 0) -> list[int]:
+    parameters = {"shard": shard, "after_id": after_id, "age_seconds": -older_than_seconds, "limit": limit}
+    return [row.id for row in await tx.fetch(_entry_ids, parameters)]
+
+
+@cache
+def _entry_ids(_dialect: str) -> Executable:
+    query = _older(select(central_outbox.c.id), central_outbox)
+    return query.where(central_outbox.c.shard == bindparam("shard", type_=Text()))
+
+
+def _older(query: Select[Any], box: Table) -> Select[Any]:
+    """Select old rows in order, up to a limit."""
+    is_old = box.c.created_at <= relay_now(bindparam("age_seconds", type_=Float()))
+    query = query.where(box.c.id > bindparam("after_id", type_=BigInteger()), is_old)
+    return query.order_by(box.c.id).limit(bindparam("limit", type_=BigInteger()))
 
 
 async def submit(tx: Tx, job_ids: Sequence[str]) -> PendingSubmission:
@@ -93,21 +92,20 @@ async def submit(tx: Tx, job_ids: Sequence[str]) -> PendingSubmission:
 
 @cache
 def _submit(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(tenant.outbox, "job_ids"))
-    query = insert(tenant.outbox).from_select(["job_ids", "created_at"], select(r.c.job_ids, relay_now()))
-    return query.returning(tenant.outbox.c.id)
+    return insert_rows(dialect, tenant_outbox, "job_ids", created_at=relay_now()).returning(tenant_outbox.c.id)
 
 
 async def submissions(
     tx: Tx, *, limit: int, after_id: int = 0, older_than_seconds: float = 0
 ) -> list[PendingSubmission]:
-    found = await tx.fetch(_submissions, {"after_id": after_id, "since": -older_than_seconds, "most": limit})
-    return [PendingSubmission(id=row.id, job_ids=json_value(row.job_ids)) for row in found]
+    parameters = {"after_id": after_id, "age_seconds": -older_than_seconds, "limit": limit}
+    rows = await tx.fetch(_submissions, parameters)
+    return [PendingSubmission(id=row.id, job_ids=json_value(row.job_ids)) for row in rows]
 
 
 @cache
 def _submissions(_dialect: str) -> Executable:
-    return _older(select(tenant.outbox.c.id, tenant.outbox.c.job_ids), tenant.outbox)
+    return _older(select(tenant_outbox.c.id, tenant_outbox.c.job_ids), tenant_outbox)
 
 
 async def remove_entries(tx: Tx, ids: Iterable[int]) -> None:
@@ -116,8 +114,7 @@ async def remove_entries(tx: Tx, ids: Iterable[int]) -> None:
 
 @cache
 def _remove_entries(dialect: str) -> Executable:
-    r = ids_table(dialect)
-    return delete(central.queue.outbox).where(central.queue.outbox.c.id.in_(select(r.c.id)))
+    return delete(central_outbox).where(central_outbox.c.id.in_(select(ids_table(dialect).c.id)))
 
 
 async def remove_submissions(tx: Tx, ids: Iterable[int]) -> None:
@@ -126,15 +123,11 @@ async def remove_submissions(tx: Tx, ids: Iterable[int]) -> None:
 
 @cache
 def _remove_submissions(dialect: str) -> Executable:
-    r = ids_table(dialect)
-    return delete(tenant.outbox).where(tenant.outbox.c.id.in_(select(r.c.id)))
+    return delete(tenant_outbox).where(tenant_outbox.c.id.in_(select(ids_table(dialect).c.id)))
 
 
 async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
     """Return entries that a shard has not received for this long, oldest first."""
-    box = central.queue.outbox
-    query = select(box.c.id, box.c.shard, box.c.updates, box.c.created_at)
-    query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
     return [
         StuckStep(
             id=row.id,
@@ -143,23 +136,25 @@ async def stuck_entries(tx: Tx, *, older_than_seconds: float, limit: int) -> lis
             job_ids=[JobUpdate.from_json(update).job_id for update in row.updates],
             created_at=row.created_at,
         )
-        for row in await tx.execute(query)
+        for row in await _stuck_rows(tx, central_outbox, older_than_seconds, limit)
     ]
 
 
 async def stuck_submissions(tx: Tx, shard: str, *, older_than_seconds: float, limit: int) -> list[StuckStep]:
     """Return submissions of a shard that have not reached the queue for this long, oldest first."""
-    box = tenant.outbox
-    query = select(box.c.id, box.c.job_ids, box.c.created_at)
-    query = query.where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
     return [
         StuckStep(id=row.id, direction="to_queue", shard=shard, job_ids=row.job_ids, created_at=row.created_at)
-        for row in await tx.execute(query)
+        for row in await _stuck_rows(tx, tenant_outbox, older_than_seconds, limit)
     ]
 
 
-async def stuck(tx: Tx, box: Table, *, older_than_seconds: float, shard: str | None = None) -> int:
-    """Count the rows that have waited in an outbox for longer than this."""
+async def _stuck_rows(tx: Tx, box: Table, older_than_seconds: float, limit: int) -> Sequence[Any]:
+    query = select(box).where(box.c.created_at <= relay_now(-older_than_seconds)).order_by(box.c.id).limit(limit)
+    return (await tx.execute(query)).all()
+
+
+async def count_stuck(tx: Tx, box: Table, *, older_than_seconds: float, shard: str | None = None) -> int:
+    """Count the rows of an outbox that are older than this."""
     query = select(func.count()).select_from(box).where(box.c.created_at <= relay_now(-older_than_seconds))
     if shard is not None:
         query = query.where(box.c.shard == shard)

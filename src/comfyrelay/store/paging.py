@@ -1,48 +1,66 @@
 """Pagination that reads at most a fixed number of rows per page."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from sqlalchemy import ColumnElement, Select, select
 
 from comfyrelay.store.database import Tx
 
+T = TypeVar("T")
+
 # Rows that a page may scan for a filter without an index: about 30 ms.
 MAX_SCANNED = 20_000
 
-# Conditions without an index, over the columns of a list.
-Loose = Callable[[Any], Sequence[ColumnElement[bool]]]
+# Returns conditions without an index for the columns of a list.
+Conditions = Callable[[Any], Sequence[ColumnElement[bool]]]
 
 
-async def newest_first(
+async def page(
+    tx: Tx, record: Callable[..., T], rows: Select[Any], key: ColumnElement[Any], *, after: Any, limit: int
+) -> tuple[list[T], Any]:
+    """Return a page of `rows`, lowest key first, and the key of the next page; `None` after the last."""
+    if after is not None:
+        rows = rows.where(key > after)
+    return cut((await tx.execute(rows.order_by(key).limit(limit + 1))).all(), record, key.name, limit=limit)
+
+
+async def newest_page(
     tx: Tx,
+    record: Callable[..., T],
     rows: Select[Any],
     key: ColumnElement[Any],
     *,
+    before: Any,
     limit: int,
-    loose: Loose | None = None,
-    most: int = MAX_SCANNED,
-) -> tuple[Sequence[Any], Any]:
+    unindexed: Conditions | None = None,
+    max_scanned: int = MAX_SCANNED,
+) -> tuple[list[T], Any]:
     """Return a page of `rows`, highest key first, and the key of the next page; `None` after the last.
 
-    `rows` uses an index. The `loose` conditions are checked on at most `most` rows, so a page may be short or empty
-    without being the last.
+    `rows` uses an index. The `unindexed` conditions are checked on at most `max_scanned` rows, so a page may be short
+    or empty without being the last.
     """
-    name = key.name
-    ordered = rows.order_by(key.desc())
-    if loose is None:
-        return one_page((await tx.execute(ordered.limit(limit + 1))).all(), name, limit=limit)
-    window = ordered.limit(most).subquery("scanned")
-    query = select(window).where(*loose(window.c)).order_by(window.c[name].desc()).limit(limit + 1)
-    found, after = one_page((await tx.execute(query)).all(), name, limit=limit)
-    if after is None:
-        last = ordered.with_only_columns(key).offset(most - 1).limit(1)
-        after = await tx.scalar(last)
-    return found, after
+    if unindexed is None:
+        query = newest(rows, key, before=before, limit=limit + 1)
+        return cut((await tx.execute(query)).all(), record, key.name, limit=limit)
+    window = newest(rows, key, before=before, limit=max_scanned)
+    scanned = window.subquery("scanned")
+    query = select(scanned).where(*unindexed(scanned.c)).order_by(scanned.c[key.name].desc()).limit(limit + 1)
+    found, following = cut((await tx.execute(query)).all(), record, key.name, limit=limit)
+    if following is None:
+        following = await tx.scalar(window.with_only_columns(key).offset(max_scanned - 1).limit(1))
+    return found, following
 
 
-def one_page(found: Sequence[Any], key: str, *, limit: int) -> tuple[Sequence[Any], Any]:
-    """Return the rows of a page and the key of the next one. The query must have selected one row more than `limit`."""
-    if len(found) <= limit:
-        return found, None
-    return found[:limit], getattr(found[limit - 1], key)
+def newest(rows: Select[Any], key: ColumnElement[Any], *, before: Any, limit: int) -> Select[Any]:
+    """Limit `rows` to the highest keys below `before`, highest first."""
+    if before is not None:
+        rows = rows.where(key < before)
+    return rows.order_by(key.desc()).limit(limit)
+
+
+def cut(found: Sequence[Any], record: Callable[..., T], key: str, *, limit: int) -> tuple[list[T], Any]:
+    """Return the records of a page and the key of the next. The query must have selected one row more than `limit`."""
+    following = getattr(found[limit - 1], key) if len(found) > limit else None
+    return [record(**row._mapping) for row in found[:limit]], following

@@ -1,13 +1,32 @@
 """Pass many rows as one parameter: a JSON array that a statement reads as a table.
 
-On both databases, one statement writes one row or five thousand in one round trip with one plan.
+On both databases, one statement writes one row or five thousand in one round trip with one plan. In this package, the
+table of these rows is called `r`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
-from sqlalchemy import BigInteger, FromClause, Table, Text, bindparam, cast, column, func, select, type_coerce
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    ColumnElement,
+    FromClause,
+    Select,
+    Table,
+    Text,
+    Update,
+    and_,
+    bindparam,
+    cast,
+    column,
+    func,
+    select,
+    text,
+    type_coerce,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.dialects.postgresql import JSON
 from sqlalchemy.types import TypeEngine
@@ -15,6 +34,7 @@ from sqlalchemy.types import TypeEngine
 from comfyrelay.store.types import JsonText
 
 ColumnType = TypeEngine[Any] | type[TypeEngine[Any]]
+Insert = postgresql.Insert | sqlite.Insert
 
 
 def rows_table(
@@ -26,8 +46,8 @@ def rows_table(
         typed = [column(name, type_) for name, type_ in columns.items()]
         records = func.json_to_recordset(cast(bound, JSON)).table_valued(*typed, name=alias)
         return records.render_derived(name=alias, with_types=True)
-    each = func.json_each(bound).table_valued("value")
-    return select(*(_sqlite_field(each.c.value, name, type_) for name, type_ in columns.items())).subquery(alias)
+    rows = func.json_each(bound).table_valued("value")
+    return select(*(_sqlite_field(rows.c.value, name, type_) for name, type_ in columns.items())).subquery(alias)
 
 
 def _sqlite_field(value: Any, name: str, type_: ColumnType) -> Any:
@@ -43,12 +63,18 @@ def columns_of(table: Table, *names: str) -> dict[str, ColumnType]:
     return {name: table.c[name].type for name in names}
 
 
-def ids_table(dialect: str, type_: ColumnType = BigInteger, *, parameter: str = "rows") -> FromClause:
-    return rows_table(dialect, {"id": type_}, parameter=parameter)
+def ids_table(dialect: str, type_: ColumnType = BigInteger) -> FromClause:
+    return rows_table(dialect, {"id": type_})
 
 
 def with_rows(rows: Iterable[object], parameter: str = "rows") -> dict[str, Any]:
+    """Return the parameter of a statement that uses `rows_table`."""
     return {parameter: list(rows)}
+
+
+def with_ids(ids: Iterable[Any]) -> dict[str, Any]:
+    """Return the parameter of a statement that uses `ids_table`."""
+    return {"rows": [{"id": id_} for id_ in ids]}
 
 
 def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]]:
@@ -57,10 +83,39 @@ def as_rows(objects: Iterable[Any], names: Sequence[str]) -> list[dict[str, Any]
     return [dict(zip(names, values(object_), strict=True)) for object_ in objects]
 
 
-def with_ids(ids: Iterable[Any], parameter: str = "rows") -> dict[str, Any]:
-    return {parameter: [{"id": id_} for id_ in ids]}
+def select_by_ids(dialect: str, key: Column[Any], *columns: Any) -> Select[Any]:
+    """Return a SELECT of the rows whose key is one of the bound ids."""
+    r = ids_table(dialect, key.type)
+    return select(*columns).join(r, key == r.c.id)
 
 
-def insert_into(dialect: str, table: Table) -> postgresql.Insert | sqlite.Insert:
+def select_by_rows(dialect: str, table: Table, names: Sequence[str], *columns: Any) -> Select[Any]:
+    """Return a SELECT of the rows whose named columns equal those of a bound row."""
+    r = rows_table(dialect, columns_of(table, *names))
+    return select(*columns).join(r, and_(*(table.c[name] == r.c[name] for name in names)))
+
+
+def insert_into(dialect: str, table: Table) -> Insert:
     """Return an INSERT that supports `ON CONFLICT`."""
     return postgresql.insert(table) if dialect == "postgresql" else sqlite.insert(table)
+
+
+def insert_rows(dialect: str, table: Table, *names: str, **computed: ColumnElement[Any]) -> Insert:
+    """Return an INSERT of the bound rows, with computed columns in addition. It supports `ON CONFLICT`."""
+    r = rows_table(dialect, columns_of(table, *names))
+    rows = select(*(r.c[name] for name in names), *computed.values())
+    return insert_selected(dialect, table, [*names, *computed], rows)
+
+
+def insert_selected(dialect: str, table: Table, names: Sequence[str], rows: Select[Any]) -> Insert:
+    """Return an `INSERT … SELECT` that supports `ON CONFLICT`."""
+    if dialect == "sqlite":
+        # Without a WHERE, SQLite parses the ON of ON CONFLICT as part of a join.
+        rows = rows.where(text("true"))
+    return insert_into(dialect, table).from_select(names, rows)
+
+
+def update_rows(dialect: str, table: Table, key: str, *names: str, **computed: Any) -> Update:
+    """Return an UPDATE that copies the named columns of the bound rows, matched by `key`, and sets computed columns."""
+    r = rows_table(dialect, columns_of(table, key, *names))
+    return update(table).values({name: r.c[name] for name in names} | computed).where(table.c[key] == r.c[key])

@@ -1,8 +1,11 @@
-"""Copy SQLite files while they are in use. Blocking, with plain `sqlite3`, and independent of the schema."""
+"""Copy SQLite files while they are in use.
+
+The functions block, use plain `sqlite3`, and do not depend on the schema.
+"""
 
 import os
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 
@@ -20,22 +23,22 @@ def copy_databases(copies: Mapping[Path, Path], *, on_copied: Callable[[int], No
 
     `on_copied` is called repeatedly with the number of bytes copied since the last call.
     """
-    with ExitStack() as opened:
-        sources = {path: opened.enter_context(_opened(path)) for path in copies}
-        with _one_moment(copies):
+    with ExitStack() as connections:
+        sources = {path: connections.enter_context(_connection(path)) for path in copies}
+        with _blocked_writers(copies):
             for path, source in sources.items():
-                with _errors_of(path):
-                    # the first read fixes what the transaction sees
+                with _translated_errors(path):
+                    # The first read fixes the snapshot of the transaction.
                     source.execute("BEGIN")
                     source.execute("SELECT count(*) FROM sqlite_master").fetchone()
         for path, source in sources.items():
-            with _errors_of(path):
+            with _translated_errors(path):
                 _copy(source, copies[path], on_copied)
 
 
 def revision_of(path: Path) -> str | None:
     """Return the schema revision of a file that no other process uses, if any."""
-    with _errors_of(path), closing(sqlite3.connect(path)) as connection:
+    with _translated_errors(path), closing(sqlite3.connect(path)) as connection:
         if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
             return None
         row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
@@ -43,19 +46,17 @@ def revision_of(path: Path) -> str | None:
 
 
 def require_closed(path: Path) -> None:
-    """Raise `Conflict` if another process has the file open. Afterwards the file is complete by itself."""
+    """Raise `Conflict` if another process has the file open. Otherwise merge the write-ahead log into the file."""
     if not path.exists():
         return
     try:
         with closing(sqlite3.connect(path, timeout=0)) as connection:
-            # leaving WAL mode requires exclusive access
+            # Leaving WAL mode requires exclusive access.
             connection.execute("PRAGMA journal_mode = DELETE").fetchone()
-    except sqlite3.OperationalError as error:
-        if "locked" in str(error):
+    except sqlite3.DatabaseError as error:
+        # Other errors mean a damaged file, which may be replaced.
+        if isinstance(error, sqlite3.OperationalError) and "locked" in str(error):
             raise Conflict(f"Another process uses {path}. Stop it first.") from None
-    except sqlite3.DatabaseError:
-        # a damaged file may be replaced
-        return
 
 
 def is_database(path: Path) -> bool:
@@ -64,26 +65,26 @@ def is_database(path: Path) -> bool:
 
 
 @contextmanager
-def _one_moment(paths: Mapping[Path, Path]) -> Iterator[None]:
+def _blocked_writers(paths: Iterable[Path]) -> Iterator[None]:
     """Block writers of all files. No transaction spans two files, so this cannot deadlock."""
-    with ExitStack() as opened:
+    with ExitStack() as connections:
         for path in paths:
-            connection = opened.enter_context(_opened(path))
-            with _errors_of(path):
+            connection = connections.enter_context(_connection(path))
+            with _translated_errors(path):
                 connection.execute("BEGIN IMMEDIATE")
         yield
 
 
 @contextmanager
-def _opened(path: Path) -> Iterator[sqlite3.Connection]:
-    with _errors_of(path):
+def _connection(path: Path) -> Iterator[sqlite3.Connection]:
+    with _translated_errors(path):
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_SECONDS, isolation_level=None)
     with closing(connection):
         yield connection
 
 
 @contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
+def _translated_errors(path: Path) -> Iterator[None]:
     try:
         yield
     except sqlite3.Error as error:
@@ -91,7 +92,7 @@ def _errors_of(path: Path) -> Iterator[None]:
 
 
 def _copy(source: sqlite3.Connection, to: Path, on_copied: Callable[[int], None]) -> None:
-    # created first, because SQLite would make it readable by others
+    # Create the file first, because SQLite would make it readable by others.
     os.close(os.open(to, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
     [page_size] = source.execute("PRAGMA page_size").fetchone()
     copied = 0
@@ -103,7 +104,7 @@ def _copy(source: sqlite3.Connection, to: Path, on_copied: Callable[[int], None]
 
     with closing(sqlite3.connect(to)) as target:
         source.backup(target, pages=PAGES_AT_ONCE, progress=progress)
-        # a single file, readable from a read-only disk
+        # Without WAL mode, the copy is a single file that can be read from a read-only disk.
         target.execute("PRAGMA journal_mode = DELETE").fetchone()
         [verdict] = target.execute("PRAGMA quick_check(1)").fetchone()
     if verdict != "ok":

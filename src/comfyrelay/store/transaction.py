@@ -1,4 +1,4 @@
-"""Transactions, as the statements of this package use them.
+"""Transactions: run statements, and combine writes into fewer round trips.
 
 Statements are written with SQLAlchemy. The frequent ones take all their rows as one parameter, so their text never
 changes. On PostgreSQL they are compiled once and passed directly to the driver, at a sixth of SQLAlchemy's cost (0.025
@@ -8,19 +8,23 @@ instead of 0.14 ms of CPU time for a small one).
 import contextlib
 import re
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import datetime
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 import asyncpg
-from sqlalchemy import CursorResult, Dialect, Executable, ScalarResult, UpdateBase
+from sqlalchemy import CursorResult, Dialect, Executable, UpdateBase, select
 from sqlalchemy.dialects.postgresql import asyncpg as postgresql
 from sqlalchemy.ext.asyncio import AsyncConnection
 from sqlalchemy.sql.compiler import SQLCompiler
 
-from comfyrelay.store.types import json_text
+from comfyrelay.store.types import json_text, relay_now
 
+T = TypeVar("T")
+
+# Builds a statement for a dialect. The frequent ones are cached.
 Build = Callable[[str], Executable]
 
 
@@ -54,7 +58,7 @@ class Tx:
         if self._driver is None:
             await self._connection.execute(build(self.dialect), self._encoded(parameters))
             return
-        await self._make_room(build)
+        await self._flush_conflicting(build)
         self._writes.append((build, self._encoded(parameters)))
 
     async def fetch(self, build: Build, parameters: Mapping[str, Any]) -> Sequence[Any]:
@@ -63,7 +67,7 @@ class Tx:
             encoded = self._encoded(parameters)
             result: CursorResult[Any] = await self._connection.execute(build(self.dialect), encoded)
             return result.all() if result.returns_rows else ()
-        await self._make_room(build)
+        await self._flush_conflicting(build)
         calls = [*self._writes, (build, self._encoded(parameters))]
         self._writes = []
         return await self._run(calls)
@@ -76,8 +80,30 @@ class Tx:
     async def scalar(self, statement: Executable, parameters: Any = None) -> Any:
         return (await self.execute(statement, parameters)).scalar()
 
-    async def scalars(self, statement: Executable, parameters: Any = None) -> ScalarResult[Any]:
-        return (await self.execute(statement, parameters)).scalars()
+    async def scalars(self, statement: Executable, parameters: Any = None) -> list[Any]:
+        """Return the first column of all rows."""
+        return list((await self.execute(statement, parameters)).scalars())
+
+    async def exists(self, statement: Executable) -> bool:
+        """Whether the statement returns a row."""
+        return (await self.execute(statement)).first() is not None
+
+    async def one(self, record: Callable[..., T], statement: Executable) -> T:
+        """Return the only row as a record, whose fields are the columns."""
+        return record(**(await self.execute(statement)).one()._mapping)
+
+    async def one_or_none(self, record: Callable[..., T], statement: Executable) -> T | None:
+        row = (await self.execute(statement)).one_or_none()
+        return None if row is None else record(**row._mapping)
+
+    async def all(self, record: Callable[..., T], statement: Executable) -> list[T]:
+        return [record(**row._mapping) for row in await self.execute(statement)]
+
+    async def now(self) -> datetime:
+        """Return the time of the database clock."""
+        [row] = await self.fetch(_now, {})
+        now: datetime = row.now
+        return now
 
     async def flush(self) -> None:
         """Run the deferred writes."""
@@ -86,37 +112,30 @@ class Tx:
             await self._run(calls)
 
     def _encoded(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
-        """Encode rows as one parameter."""
+        """Encode lists of rows as JSON."""
         return {
             name: json_text(value, self.dialect) if isinstance(value, list) else value
             for name, value in parameters.items()
         }
 
-    async def _make_room(self, build: Build) -> None:
-        """Flush before a statement that reads, or writes to a table with a deferred write. Parts of one statement do
-        not see each other's changes."""
+    async def _flush_conflicting(self, build: Build) -> None:
+        """Flush before a statement that reads, or that writes to a table with a deferred write. Parts of one statement
+        do not see each other's changes."""
         table = _compiled(build).table
-        if self._writes and (table is None or any(_compiled(each).table == table for each, _ in self._writes)):
+        if self._writes and (table is None or any(_compiled(write).table == table for write, _ in self._writes)):
             await self.flush()
 
     async def _run(self, calls: Sequence[tuple[Build, Mapping[str, Any]]]) -> Sequence[Any]:
-        compiled = _together(tuple(build for build, _ in calls))
-        values = [calls[call][1].get(name, fixed) for call, name, fixed in compiled.values]
+        compiled = _combined(tuple(build for build, _ in calls))
+        values = [calls[call][1].get(name, constant) for call, name, constant in compiled.values]
         rows: list[Any] = await self._driver.fetch(compiled.sql, *values, record_class=Row)
         return rows
 
-    def transaction(self) -> AbstractAsyncContextManager[None]:
-        return self._driver_transaction() if self._driver is not None else self._connection_transaction()
-
     @asynccontextmanager
-    async def _connection_transaction(self) -> AsyncIterator[None]:
-        async with self._connection.begin():
-            yield
-
-    @asynccontextmanager
-    async def _driver_transaction(self) -> AsyncIterator[None]:
+    async def transaction(self) -> AsyncIterator[None]:
+        begin = self._connection.begin if self._driver is None else self._driver.transaction
         try:
-            async with self._driver.transaction():
+            async with begin():
                 yield
                 await self.flush()
         finally:
@@ -124,7 +143,7 @@ class Tx:
             self._writes = []
 
     async def is_reusable(self) -> bool:
-        """Whether the connection can be used for another transaction. Ends the read transaction."""
+        """End the read transaction, and return whether the connection can be used for another one."""
         if self._driver is not None:
             return not self._driver.is_closed() and not self._driver.is_in_transaction()
         if self._connection.closed or self._connection.invalidated:
@@ -145,16 +164,21 @@ class Tx:
 class _Compiled:
     sql: str
     order: tuple[str, ...]
-    fixed: Mapping[str, Any]
-    # The table that it writes to; `None` for a statement that only reads.
+    constants: Mapping[str, Any]
+    # The table that the statement writes to; `None` for a statement that only reads.
     table: str | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Together:
+class _Combined:
     sql: str
-    # For each parameter: its call, its name there, and its value if it is constant.
+    # For each parameter: the index of its call, its name there, and its value if it is constant.
     values: tuple[tuple[int, str, Any], ...]
+
+
+@cache
+def _now(_dialect: str) -> Executable:
+    return select(relay_now().label("now"))
 
 
 _DIALECT: Dialect = postgresql.dialect()  # type: ignore[no-untyped-call]
@@ -167,24 +191,23 @@ def _compiled(build: Build) -> _Compiled:
     return _Compiled(
         sql=str(compiled),
         order=tuple(compiled.positiontup or ()),
-        fixed=compiled.params,
+        constants=compiled.params,
         table=str(statement.table) if isinstance(statement, UpdateBase) else None,
     )
 
 
 @cache
-def _together(builds: tuple[Build, ...]) -> _Together:
+def _combined(builds: tuple[Build, ...]) -> _Combined:
     """Combine statements: all but the last become WITH parts of the last."""
     parts: list[str] = []
     values: list[tuple[int, str, Any]] = []
     for call, statement in enumerate(map(_compiled, builds)):
-        before = len(values)
-        values.extend((call, name, statement.fixed.get(name)) for name in statement.order)
-        parts.append(_renumbered(statement.sql, before))
+        parts.append(_shift_parameters(statement.sql, len(values)))
+        values.extend((call, name, statement.constants.get(name)) for name in statement.order)
     *writes, last = parts
-    listed = ",\n".join(f"part_{n} AS ({sql})" for n, sql in enumerate(writes))
-    return _Together(sql=f"WITH {listed}\n{last}" if writes else last, values=tuple(values))
+    ctes = ",\n".join(f"part_{number} AS ({sql})" for number, sql in enumerate(writes))
+    return _Combined(sql=f"WITH {ctes}\n{last}" if writes else last, values=tuple(values))
 
 
-def _renumbered(sql: str, by: int) -> str:
-    return re.sub(r"\$(\d+)", lambda found: f"${int(found[1]) + by}", sql)
+def _shift_parameters(sql: str, by: int) -> str:
+    return re.sub(r"\$(\d+)", lambda parameter: f"${int(parameter[1]) + by}", sql)

@@ -9,7 +9,7 @@ from comfyrelay.errors import LeadershipLost
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.central.autoscaling import cursors
 from comfyrelay.store.database import Tx
 from tests.support.world import World
 
@@ -41,12 +41,12 @@ def patient(leadership: Leadership) -> None:
 
 async def write(leadership: Leadership, value: int) -> None:
     patient(leadership)
-    await leadership.run(TransactionStep.LEARN, lambda tx: durations.set_position(tx, "test", value))
+    await leadership.run(TransactionStep.LEARN, lambda tx: cursors.move(tx, "test", value))
 
 
 async def written(world: World) -> int | None:
     async with world.engine.databases.central.read() as tx:
-        return await durations.position(tx, "test")
+        return await cursors.position(tx, "test")
 
 
 async def test_second_claim_waits_for_the_leader(world: World, both: tuple[Leadership, Leadership]) -> None:
@@ -58,7 +58,7 @@ async def test_second_claim_waits_for_the_leader(world: World, both: tuple[Leade
     assert current is not None
     assert (current.holder, current.term) == ("first", 1)
     with pytest.raises(LeadershipLost):
-        await second.run(TransactionStep.LEARN, lambda tx: durations.set_position(tx, "test", 1))
+        await second.run(TransactionStep.LEARN, lambda tx: cursors.move(tx, "test", 1))
     assert await written(world) is None
 
 
@@ -149,7 +149,7 @@ async def test_leadership_is_not_claimed_during_a_write_of_the_leader(
         # the claim is in progress, and waits
         for _ in range(100):
             await asyncio.sleep(0)
-        await durations.set_position(tx, "test", 1)
+        await cursors.move(tx, "test", 1)
         order.append("written")
 
     await asyncio.gather(first.run(TransactionStep.LEARN, slow), claim())

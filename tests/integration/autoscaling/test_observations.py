@@ -8,7 +8,7 @@ import pytest
 from comfyrelay.domain.autoscaling.learning import HALF_LIFE_SECONDS, MIN_BURSTS
 from comfyrelay.domain.autoscaling.observation import MachineState, QueuedWork
 from comfyrelay.domain.queue.states import Stage
-from comfyrelay.services.autoscaling.observations import WorkerLimits
+from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits
 from comfyrelay.store.central import catalogue
 from comfyrelay.store.central.autoscaling import durations
 from comfyrelay.store.central.autoscaling import observations as seen
@@ -45,27 +45,28 @@ class TestRegistration:
         await fleets.change(max_workers=None)
         most = fleets.world.engine.settings.max_fleet_workers
         found = await fleets.seen()
-        assert (found.max_workers, found.max_workers_of_all) == (most, None)
+        assert (found.max_workers, found.max_workers_of_all_fleets) == (most, None)
         await fleets.change(max_workers=2)
-        fleets.world.engine.autoscaling.snapshots._places = WorkerLimits(of_all=7)
+        fleets.world.engine.autoscaling.snapshots._worker_limits = WorkerLimits(of_all=7)
         other = await fleets.world.fleet(await fleets.world.workflow())
         await fleets.world.worker(other)
         await fleets.world.worker(fleets.fleet)
         found = await fleets.seen()
-        assert (found.max_workers, found.max_workers_of_all, found.workers_elsewhere) == (2, 7, 1)
-        assert found.workers_beside == 0
+        assert (found.max_workers, found.max_workers_of_all_fleets, found.workers_elsewhere) == (2, 7, 1)
+        assert found.workers_without_machine == 0
         # it was not ordered here
         assert [machine.is_foreign for machine in found.machines] == [True]
         # a silent worker still takes its place
         await fleets.world.advance(100_000)
         found = await fleets.seen()
-        assert (found.machines, found.workers_beside) == ([], 1)
+        assert (found.machines, found.workers_without_machine) == ([], 1)
 
     async def test_fleet_without_workflows_accepts_no_worker_unless_it_is_the_default(self, fleets: Fleets) -> None:
         await fleets.world.engine.workers.fleets.create(slug="empty", stage=Stage.PRODUCTION)
         assert (await fleets.seen()).can_register
         assert not (await fleets.seen("empty")).can_register
-        fleets.world.engine.autoscaling.snapshots._places = WorkerLimits(default_fleet=(Stage.PRODUCTION, "empty"))
+        limits = WorkerLimits(default_fleet=(Stage.PRODUCTION, "empty"))
+        fleets.world.engine.autoscaling.snapshots._worker_limits = limits
         assert (await fleets.seen("empty")).can_register
 
 
@@ -89,7 +90,7 @@ class TestDurations:
         async with fleets.world.engine.databases.central.read() as tx:
             known = await durations.known(tx, [workflow])
         means = {effect: round(each.mean_seconds, 3) for (_, effect), each in known.items()}
-        assert means == {durations.ALL: 40.0, fleets.effect.id: 15.0, long.id: 90.0}
+        assert means == {durations.WHOLE_WORKFLOW: 40.0, fleets.effect.id: 15.0, long.id: 90.0}
         await fleets.submit()
         await fleets.world.submit(fleets.user, long)
         assert (await work(fleets)).seconds == pytest.approx(105.0)

@@ -16,7 +16,7 @@ from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.queue.polls import Polls
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary
-from comfyrelay.store.notify import CHANNEL, MAX_WORDS, LocalNotifyChannel, PostgresNotifyChannel
+from comfyrelay.store.notify import CHANNEL, MAX_MESSAGES, LocalNotifyChannel, PostgresNotifyChannel
 from tests.support.world import PATIENCE_SECONDS, Desk, PostgresBackend, World, open_world, submit_many
 
 # Longer than any wait in these tests should take; only a failing test waits this long.
@@ -245,7 +245,7 @@ class TestLocalNotifyChannel:
     async def test_local_notification_reaches_every_listener_at_once(self) -> None:
         notify_channel, heard = LocalNotifyChannel(), list[str]()
         for name in ("one", "other"):
-            notify_channel.on_word(lambda word, name=name: heard.append(f"{name} {word}"))  # type: ignore[misc]
+            notify_channel.on_message(lambda word, name=name: heard.append(f"{name} {word}"))  # type: ignore[misc]
         notify_channel.publish("job-1")
         assert heard == ["one job-1", "other job-1"]
 
@@ -324,7 +324,7 @@ class TestPostgresNotifyChannel:
     async def test_notifications_of_one_server_all_reach_another(self, postgres_world: World) -> None:
         dsn = postgres_world.engine.databases.central.dsn
         # more than fits into one notification
-        said = {f"watched:{number:036}" for number in range(2 * MAX_WORDS + 1)}
+        said = {f"watched:{number:036}" for number in range(2 * MAX_MESSAGES + 1)}
         heard, is_all = set[str](), asyncio.Event()
 
         def hear(word: str) -> None:
@@ -333,7 +333,7 @@ class TestPostgresNotifyChannel:
                 is_all.set()
 
         async with listening(dsn) as here, listening(dsn) as there:
-            there.on_word(hear)
+            there.on_message(hear)
             for word in said:
                 here.publish(word)
             await asyncio.wait_for(is_all.wait(), LONG)

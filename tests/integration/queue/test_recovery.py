@@ -26,7 +26,9 @@ async def test_failing_update_blocks_neither_its_neighbours_nor_other_shards(
     async def spoil(tx: Tx) -> int:
         entry = (await tx.execute(select(central.queue.outbox).order_by(central.queue.outbox.c.id).limit(1))).one()
         updates = [{**update, **spoilt} for update in entry.updates]
-        await tx.execute(central.queue.outbox.update().values(updates=updates).where(central.queue.outbox.c.id == entry.id))
+        await tx.execute(
+            central.queue.outbox.update().values(updates=updates).where(central.queue.outbox.c.id == entry.id)
+        )
         return int(entry.id)
 
     bad = await world.engine.databases.central.run("test", spoil)
@@ -34,7 +36,7 @@ async def test_failing_update_blocks_neither_its_neighbours_nor_other_shards(
         await world.relay()
         assert [(await world.job(each)).status for each in [first, *others]] == ["queued", *["processing"] * 3]
         async with world.engine.databases.central.read() as tx:
-            assert (await tx.scalars(select(central.queue.outbox.c.id))).all() == [bad]
+            assert await tx.scalars(select(central.queue.outbox.c.id)) == [bad]
 
 
 async def test_submission_that_cannot_be_enqueued_holds_up_no_other(world: World) -> None:
@@ -45,7 +47,7 @@ async def test_submission_that_cannot_be_enqueued_holds_up_no_other(world: World
 
     async def spoil(tx: Tx) -> None:
         box = tenant.outbox
-        first = (await tx.scalars(select(box.c.id).order_by(box.c.id).limit(1))).one()
+        [first] = await tx.scalars(select(box.c.id).order_by(box.c.id).limit(1))
         await tx.execute(box.update().values(job_ids=[{"of": "another version"}]).where(box.c.id == first))
 
     await shard.run("test", spoil)

@@ -16,11 +16,11 @@ from comfyrelay.domain.queue.states import DispatchStatus
 from comfyrelay.domain.records.jobs import DispatchFilter
 from comfyrelay.store.central import audit
 from comfyrelay.store.central.autoscaling import bursts, decisions, durations, history, machines, observations
-from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, missing_requirements
+from comfyrelay.store.central.queue import claims, demand, dispatch_list, dispatches, missing_requirements, positions
 from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.central.workers import fleets, worker_list, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import MAX_SCANNED
+from comfyrelay.store.paging import MAX_SCANNED, newest
 from comfyrelay.store.tenant import changes, jobs, units
 from tests.support.world import PostgresBackend
 
@@ -245,7 +245,7 @@ async def test_prefetched_query_uses_its_own_index(central: asyncpg.Connection) 
 
 
 async def test_submission_reads_no_worker_if_no_requirement_is_missing(central: asyncpg.Connection) -> None:
-    query = missing_requirements.verdicts_query("postgresql").params(
+    query = missing_requirements.coverage_query("postgresql").params(
         rows='[{"id": "h1"}]', workflow_id=1, stage="production", lately=-600.0
     )
     transaction = central.transaction()
@@ -294,9 +294,9 @@ async def test_dispatches_set_aside_have_an_index_of_their_own(
 
 
 async def test_audit_log_of_a_dispatch_uses_its_own_index(central: asyncpg.Connection) -> None:
-    newest = worker_audit_logs.c.id.desc()
-    for query in (audit.dispatch_query(7), audit.dispatch_query(7, before_id=ROWS)):
-        nodes = await explain(central, query.order_by(newest).limit(51))
+    for before in (None, ROWS):
+        query = newest(audit.dispatch_query(7), worker_audit_logs.c.id, before=before, limit=51)
+        nodes = await explain(central, query)
         assert indexes(nodes) == {"ix_worker_audit_logs_dispatch"}
         assert not scans_everything(nodes)
 
@@ -353,7 +353,7 @@ SCALING: dict[str, tuple[Any, set[str], int]] = {
         500,
     ),
     "how long jobs take of a workflow that was never run": (
-        dispatches.mean_duration_query([21], of_last=50),
+        positions.mean_duration_query([21], of_last=50),
         {"pk_ai_job_dispatches"},
         MAX_SCANNED,
     ),

@@ -13,7 +13,6 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import payments
 from comfyrelay.store.central.payments import PaymentEvent
-from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
 log = structlog.get_logger(__name__)
@@ -31,7 +30,7 @@ class Payments:
         if self._secret is None:
             raise NotFound("This server does not accept payments.")
         async with self._databases.central.read() as tx:
-            now = await dispatches.now(tx)
+            now = await tx.now()
         if (problem := signature_problem(signature, body, secret=self._secret, now=now)) is not None:
             raise Unauthorized(problem)
 

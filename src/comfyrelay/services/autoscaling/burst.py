@@ -1,6 +1,6 @@
-"""Send jobs that wait too long to the cloud, within a budget, and bring them back if no cloud worker is left.
+"""Move jobs that wait too long to the cloud, within a budget, and move them back if no cloud worker is online.
 
-Each round runs in one transaction under a lock, so two servers never both spend the last of the budget.
+Each round runs in one transaction under a lock, so that two servers never both spend the rest of the budget.
 """
 
 from collections.abc import Mapping, Sequence
@@ -8,20 +8,15 @@ from datetime import datetime
 
 import structlog
 
-from comfyrelay.domain.autoscaling.burst import (
-    BurstDecision,
-    BurstPlan,
-    Money,
-    decide_bursts,
-)
+from comfyrelay.domain.autoscaling.burst import BurstBudget, BurstDecision, BurstPlan, decide_bursts
 from comfyrelay.domain.queue import lifecycle
 from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.workers import BurstRecord
-from comfyrelay.services.autoscaling.burst_observation import take_snapshot
-from comfyrelay.services.autoscaling.observations import WorkerLimits
+from comfyrelay.services.autoscaling.burst_observation import read_burst_input
+from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits
 from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.queue.decisions import Decided, Decisions
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import catalogue
@@ -32,8 +27,8 @@ from comfyrelay.wakeup import Wakeup
 
 log = structlog.get_logger(__name__)
 
-# Without a wakeup: waits grow with time, and workers come and go.
-LOOK_SECONDS = 5.0
+# Interval of rounds without a wakeup, because waits grow and workers register and leave.
+POLL_SECONDS = 5.0
 
 
 class Bursting:
@@ -45,19 +40,19 @@ class Bursting:
         wakeup: Wakeup,
         limit_micros_per_hour: int | None,
         worker_stale_seconds: float,
-        places: WorkerLimits,
+        worker_limits: WorkerLimits,
     ) -> None:
-        """`wakeup` is notified when a job that may go to the cloud is queued."""
+        """`wakeup` is notified when a job is queued that may move to the cloud."""
         self._databases = databases
         self._decisions = decisions
         self._wakeup = wakeup
         self._limit_micros = limit_micros_per_hour
         self._stale_seconds = worker_stale_seconds
-        self._places = places
+        self._worker_limits = worker_limits
         self._stays: dict[Stage, Mapping[int, str]] = {}
 
     async def run_once(self, stage: Stage) -> Sequence[BurstDecision]:
-        """Move jobs to and from the cloud. Returns what was done."""
+        """Move jobs to and from the cloud, and return the moves."""
         async with self._databases.central.read() as tx:
             plan = await self._plan(tx, stage)
         self._stays[stage] = plan.stays
@@ -65,85 +60,82 @@ class Bursting:
             return []
         done, decided = await self._databases.central.run(TransactionStep.BURST, lambda tx: self._move(tx, stage))
         await self._decisions.announce(decided)
-        for each in done:
-            log.info("burst.moved", dispatch=each.dispatch_id, to=each.to, reason=each.reason)
+        for move in done:
+            log.info("burst.moved", dispatch=move.dispatch_id, to=move.to, reason=move.reason)
         return done
 
     async def run_stages(self) -> None:
-        """Run `run_once` for all stages, then wait for a wakeup or the next tick."""
+        """Run one round for each stage, then wait for a wakeup or the next round."""
         async with self._databases.central.read() as tx:
-            concerns_any = await bursts.concerns_any(tx)
-        # one cheap query if no job may go to the cloud
+            concerns_any = await bursts.are_in_use(tx)
+        # If no job may move to the cloud, a round is one cheap query.
         if concerns_any:
             for stage in Stage:
                 await self.run_once(stage)
         else:
             self._stays.clear()
-        await self._wakeup.wait(LOOK_SECONDS)
+        await self._wakeup.wait(POLL_SECONDS)
 
-    def why_here(self, dispatch_id: int) -> str | None:
-        """Why a job that waits longer than it accepts was not sent to the cloud in the last round of this process."""
+    def why_not_burst(self, dispatch_id: int) -> str | None:
+        """Return why the last round of this process did not move a job to the cloud that waits too long."""
         return next((found for stay in self._stays.values() if (found := stay.get(dispatch_id))), None)
 
     async def page(
         self, *, workflow_slug: str | None = None, cursor: int | None = None, limit: int
-    ) -> Listed[tuple[BurstRecord, str]]:
-        """Bursts, newest first, with the slugs of their workflows."""
+    ) -> ResultPage[tuple[BurstRecord, str]]:
+        """Return bursts, newest first, with the slugs of their workflows."""
         async with self._databases.central.read() as tx:
             workflow_id = None
             if workflow_slug is not None:
                 workflow = await catalogue.workflow(tx, slug=workflow_slug)
                 if workflow is None:
-                    return Listed(items=[])
+                    return ResultPage(items=[])
                 workflow_id = workflow.id
             found, before = await bursts.page(tx, workflow_id=workflow_id, before_id=cursor, limit=limit)
-            slugs = await catalogue.workflow_slugs(tx, {each.workflow_id for each in found})
-        items = [(each, slugs[each.workflow_id]) for each in found]
-        return Listed(items=items, next_cursor=None if before is None else str(before))
+            slugs = await catalogue.workflow_slugs(tx, {burst.workflow_id for burst in found})
+        items = [(burst, slugs[burst.workflow_id]) for burst in found]
+        return ResultPage(items=items, next_cursor=None if before is None else str(before))
 
     async def _move(self, tx: Tx, stage: Stage) -> tuple[Sequence[BurstDecision], Decided]:
         await bursts.lock(tx)
-        # observed again under the lock: the budget may be spent, or the job leased
+        # Plan again under the lock: the budget may be spent, or the job leased.
         plan = await self._plan(tx, stage)
-        wanted = {move.dispatch_id: move for move in plan.moves}
+        moves = {move.dispatch_id: move for move in plan.moves}
 
-        def judge(dispatch: Dispatch, _now: datetime) -> Transition | None:
-            return _judged(dispatch, wanted[dispatch.id])
+        def move_dispatch(dispatch: Dispatch, _now: datetime) -> Transition | None:
+            move = moves[dispatch.id]
+            if move.to is Provider.CLOUD:
+                return lifecycle.burst(dispatch, expected_cost_micros=move.expected_cost_micros, reason=move.reason)
+            return lifecycle.return_from_cloud(dispatch, reason=move.reason)
 
-        if not wanted:
+        if not moves:
             return [], Decided()
-        decided = await self._decisions.decide_in(tx, wanted, judge, by="burst")
-        done = [wanted[transition.after.id] for transition in decided.transitions]
-        await bursts.write(tx, [_row(each, stage) for each in done if each.to is Provider.CLOUD])
+        decided = await self._decisions.decide_in(tx, moves, move_dispatch, by="burst")
+        done = [moves[transition.after.id] for transition in decided.transitions]
+        await bursts.write(tx, [_row(move, stage) for move in done if move.to is Provider.CLOUD])
         return done, decided
 
     async def _plan(self, tx: Tx, stage: Stage) -> BurstPlan:
         limits = await bursts.limits(tx)
-        gone = await bursts.open_workflows(tx)
-        if not limits and not gone:
+        in_cloud = await bursts.open_workflows(tx)
+        if not limits and not in_cloud:
             return BurstPlan(moves=(), stays={})
-        money = Money(
+        budget = BurstBudget(
             limit_micros=self._limit_micros,
             workflow_limit_micros={id_: limit for id_, limit in limits.items() if limit is not None},
         )
         return decide_bursts(
-            await take_snapshot(
+            await read_burst_input(
                 tx,
                 stage,
                 may_burst=limits.keys(),
-                gone=gone,
-                money=money,
+                in_cloud=in_cloud,
+                budget=budget,
                 down_shards=self._databases.down(),
                 stale_seconds=self._stale_seconds,
-                places=self._places,
+                worker_limits=self._worker_limits,
             )
         )
-
-
-def _judged(dispatch: Dispatch, decision: BurstDecision) -> Transition | None:
-    if decision.to is Provider.CLOUD:
-        return lifecycle.burst(dispatch, expected_cost_micros=decision.expected_cost_micros, reason=decision.reason)
-    return lifecycle.return_from_cloud(dispatch, reason=decision.reason)
 
 
 def _row(decision: BurstDecision, stage: Stage) -> NewBurst:

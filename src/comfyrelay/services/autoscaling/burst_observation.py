@@ -1,4 +1,4 @@
-"""The input of burst decisions: both queues, runners and this hour's budget."""
+"""Read the input of burst decisions: both queues, the workers, and the spending of this hour."""
 
 from collections.abc import Collection, Mapping, Sequence, Set
 from dataclasses import replace
@@ -11,92 +11,75 @@ from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.states import Provider, Stage
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.services.autoscaling.durations import Predictions
-from comfyrelay.services.autoscaling.observations import (
-    NEWEST_ORDERS,
-    Rows,
-    WorkerLimits,
-    by_field,
-    by_worker,
-    seen_fleet,
-)
-from comfyrelay.store.central.autoscaling import bursts, machines, observations
+from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits, by_worker, observe_fleet, read_rows
+from comfyrelay.store.central.autoscaling import bursts, observations
 from comfyrelay.store.central.autoscaling.bursts import ServingWorker, WaitingDispatch
-from comfyrelay.store.central.queue import blocks, dispatches, memory, missing_requirements
-from comfyrelay.store.central.workers.workers import count_of_fleets, serves
+from comfyrelay.store.central.queue import blocks, memory, missing_requirements
+from comfyrelay.store.central.workers.workers import serves
 from comfyrelay.store.database import Tx
 
-# Jobs per workflow to consider; later ones are considered once these have gone.
-QUEUED_AT_ONCE = 2000
-NOTHING = BurstInput(here=(), cloud=(), queue=())
+# Maximum number of jobs per workflow in one round.
+MAX_QUEUED = 2000
+NOTHING_TO_DECIDE = BurstInput(self_hosted=(), cloud=(), queue=())
 
 
-async def take_snapshot(
+async def read_burst_input(
     tx: Tx,
     stage: Stage,
     *,
     may_burst: Set[int],
-    gone: Set[int],
-    money: BurstBudget,
+    in_cloud: Set[int],
+    budget: BurstBudget,
     down_shards: Collection[str],
     stale_seconds: float,
-    places: WorkerLimits,
+    worker_limits: WorkerLimits,
 ) -> BurstInput:
-    """`may_burst` are workflows whose jobs may go to the cloud, `gone` those with jobs there; spending is added to
-    `money`."""
+    """`may_burst` are the workflows whose jobs may move to the cloud, `in_cloud` the workflows with jobs in the cloud.
+    The spending of this hour is added to `budget`."""
     workers = await bursts.serving(tx, stage=stage, stale_seconds=stale_seconds)
-    fleets = [each for each in await observations.fleets_of(tx) if each.stage == stage]
-    mapped = await observations.workflows_of(tx, [each.id for each in fleets])
-    wanted = may_burst | gone
-    # other workflows of the same workers compete for their slots
+    fleets = [fleet for fleet in await observations.fleets_of(tx) if fleet.stage == stage]
+    mapped = await observations.workflows_of(tx, [fleet.id for fleet in fleets])
+    wanted = may_burst | in_cloud
+    # Other workflows of the same workers compete for their slots.
     sharing = [served for served in (*(worker.workflow_ids for worker in workers), *mapped.values()) if wanted & served]
     related = set(wanted).union(*sharing)
-    now, predictions = await dispatches.now(tx), await Predictions.read(tx, related)
+    now, predictions = await tx.now(), await Predictions.read(tx, related)
     queues = {
         provider: [
             _job(row, may_burst, predictions, now)
             for row in await bursts.queue(
-                tx,
-                stage=stage,
-                provider=provider,
-                workflow_ids=related,
-                most=QUEUED_AT_ONCE,
-                down_shards=down_shards,
+                tx, stage=stage, provider=provider, workflow_ids=related, most=MAX_QUEUED, down_shards=down_shards
             )
         ]
         for provider in Provider
     }
     if not any(job.may_burst or job.has_burst for queue in queues.values() for job in queue):
-        return NOTHING
-    ids = [each.id for each in fleets]
-    rows = Rows(
-        now=now,
-        workers=by_field(await observations.workers_of(tx, ids, stale_seconds=stale_seconds), "fleet_id"),
-        leases=by_field(await observations.leases_of(tx, ids), "worker_id"),
-        machines=by_field(await machines.present(tx, ids), "fleet_id"),
-        newest={id_: await machines.newest(tx, id_, most=NEWEST_ORDERS) for id_ in ids},
+        return NOTHING_TO_DECIDE
+    rows = await read_rows(
+        tx,
+        fleets,
         workflows=mapped,
         predictions=predictions,
-        all_workers=await count_of_fleets(tx) if places.of_all is not None else 0,
-        places=places,
+        stale_seconds=stale_seconds,
+        worker_limits=worker_limits,
     )
-    found = {each.id: seen_fleet(each, rows) for each in fleets}
-    there = {
+    machines = {
         worker_id: machine
         for fleet in fleets
         for worker_id, machine in by_worker(
-            seen_fleet(fleet, rows, providers=tuple(Provider)).machines, rows.machines.get(fleet.id, ())
+            observe_fleet(fleet, rows, providers=tuple(Provider)).machines, rows.machines.get(fleet.id, ())
         ).items()
     }
     spent = await bursts.spent(tx)
     return BurstInput(
-        here=[
-            *await _runners(tx, workers, there, Provider.SELF_HOSTED, stale_seconds=stale_seconds),
-            *[runner for fleet in fleets for runner in _coming(fleet, found[fleet.id])],
+        self_hosted=[
+            *await _runners(tx, workers, machines, Provider.SELF_HOSTED, stale_seconds=stale_seconds),
+            *[runner for fleet in fleets for runner in _booting(fleet, observe_fleet(fleet, rows))],
         ],
-        cloud=await _runners(tx, workers, there, Provider.CLOUD, stale_seconds=stale_seconds),
+        cloud=await _runners(tx, workers, machines, Provider.CLOUD, stale_seconds=stale_seconds),
         queue=queues[Provider.SELF_HOSTED],
         cloud_queue=queues[Provider.CLOUD],
-        money=replace(money, spent_micros=sum(spent.values()), workflow_spent_micros=spent),
+        budget=replace(budget, spent_micros=sum(spent.values()), workflow_spent_micros=spent),
     )
 
 
@@ -117,21 +100,21 @@ def _job(row: WaitingDispatch, may_burst: Set[int], predictions: Predictions, no
 async def _runners(
     tx: Tx,
     workers: Sequence[ServingWorker],
-    there: Mapping[str, ObservedMachine],
+    machines: Mapping[str, ObservedMachine],
     provider: Provider,
     *,
     stale_seconds: float,
 ) -> list[BurstRunner]:
-    serving = [each for each in workers if serves(each.providers, provider) and each.worker_id in there]
-    ids = [each.worker_id for each in serving]
-    refused = await blocks.standing(tx, ids)
+    serving = [worker for worker in workers if serves(worker.providers, provider) and worker.worker_id in machines]
+    ids = [worker.worker_id for worker in serving]
+    refused = await blocks.blocked_pairs(tx, ids)
     oversized: Mapping[str, frozenset[memory.OversizedWorkflow]] = {}
     if provider is Provider.SELF_HOSTED:
         refused = refused | await missing_requirements.pairs_of(tx, ids)
         oversized = await memory.oversized(tx, ids, stale_seconds=stale_seconds)
     return [
         BurstRunner(
-            machine=there[worker.worker_id],
+            machine=machines[worker.worker_id],
             workflows=worker.workflow_ids,
             refused_hashes=frozenset(hash_ for worker_id, hash_ in refused if worker_id == worker.worker_id),
             oversized=oversized.get(worker.worker_id, frozenset()),
@@ -140,25 +123,24 @@ async def _runners(
     ]
 
 
-def _makes_machines(fleet: FleetRecord) -> bool:
-    scaling = fleet.scaling_spec
-    is_made = fleet.machine_spec.provider is not MachineProviderName.STATIC
-    return is_made and not scaling.is_paused and not scaling.is_dry_run
+def _booting(fleet: FleetRecord, observed: ObservedFleet) -> list[BurstRunner]:
+    """Return the booting machines, and one machine that could be ordered at any moment.
 
-
-def _coming(fleet: FleetRecord, found: ObservedFleet) -> list[BurstRunner]:
-    """Booting machines, and one that could be ordered at any moment, so that no job goes to the cloud before it is
-    ordered. It is left out if limits, refusals or the circuit breaker prevent its launch."""
-    booting = [machine for machine in found.machines if machine.state is MachineState.BOOTING]
-    space = headroom(found)
-    if _makes_machines(fleet) and space.launches > 0:
+    Without it, a job would move to the cloud before the machine is ordered. It is omitted if limits, refusals or the
+    circuit breaker prevent its launch.
+    """
+    booting = [machine for machine in observed.machines if machine.state is MachineState.BOOTING]
+    space = headroom(observed)
+    is_static = fleet.machine_spec.provider == MachineProviderName.STATIC
+    is_launching = not is_static and not fleet.scaling_spec.is_paused and not fleet.scaling_spec.is_dry_run
+    if is_launching and space.launches > 0:
         booting.append(
             ObservedMachine(
                 id="next",
                 state=MachineState.BOOTING,
                 speed=space.instance_type.speed,
-                slots=found.slots,
-                boot_seconds_left=found.boot_seconds,
+                slots=observed.slots,
+                boot_seconds_left=observed.boot_seconds,
             )
         )
-    return [BurstRunner(machine=each, workflows=found.workflows) for each in booting]
+    return [BurstRunner(machine=machine, workflows=observed.workflows) for machine in booting]

@@ -1,7 +1,8 @@
-"""Fleet metrics: the eight figures for alarms and dashboards."""
+"""Eight figures per fleet for alarms and dashboards."""
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from statistics import median
@@ -13,20 +14,19 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, figures, members
 from comfyrelay.store.central.autoscaling.figures import EndedLease, WorkerLoad
-from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
-REMEMBER_SECONDS = 5.0
+CACHE_SECONDS = 5.0
 SEEN_SECONDS = 300.0
-LATELY = timedelta(minutes=5)
-DURATIONS_OF = timedelta(minutes=10)
-# Reasons that a worker reports when EC2 takes its machine.
+COUNT_WINDOW = timedelta(minutes=5)
+DURATION_WINDOW = timedelta(minutes=10)
+# Reasons that a worker reports when EC2 reclaims its machine.
 SPOT_REASONS = frozenset({"spot_interruption", "spot_rebalance"})
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FleetFigures:
-    """Metrics of one fleet. `job_processing_p50` is `None` if no job completed in the last ten minutes."""
+    """The figures of one fleet. `job_processing_p50` is `None` if no job completed in the last ten minutes."""
 
     fleet: str
     stage: str
@@ -40,21 +40,21 @@ class FleetFigures:
 
     @property
     def backlog_per_instance(self) -> float:
-        """Without workers it is the whole backlog: it must not be lower than with one."""
+        """Return the queue depth per worker. Without workers it is the whole queue, as with one worker."""
         return self.queue_depth / max(1, self.active_workers)
 
 
-class FiguresOfFleets:
+class FleetFiguresService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        self._asked: tuple[float, asyncio.Future[Sequence[FleetFigures]]] | None = None
+        self._cached: tuple[float, asyncio.Future[Sequence[FleetFigures]]] | None = None
 
     async def recent(self) -> Sequence[FleetFigures]:
-        """At most a few seconds old; empty while the central database is unreachable."""
+        """Return figures that are at most a few seconds old, or none while the central database is unreachable."""
         now = asyncio.get_running_loop().time()
-        if self._asked is None or self._asked[0] <= now:
-            self._asked = (now + REMEMBER_SECONDS, asyncio.ensure_future(self._read_if_up()))
-        return await asyncio.shield(self._asked[1])
+        if self._cached is None or self._cached[0] <= now:
+            self._cached = (now + CACHE_SECONDS, asyncio.ensure_future(self._read_if_up()))
+        return await asyncio.shield(self._cached[1])
 
     async def _read_if_up(self) -> Sequence[FleetFigures]:
         try:
@@ -63,10 +63,10 @@ class FiguresOfFleets:
             return ()
 
     async def claim_minute(self, name: str) -> bool:
-        """Claim the present minute among all processes under this name: one succeeds."""
+        """Claim the current minute under this name. Only one process succeeds."""
 
         async def work(tx: Tx) -> bool:
-            minute = int((await dispatches.now(tx)).timestamp() // 60)
+            minute = int((await tx.now()).timestamp() // 60)
             if await cursors.lock(tx, name) >= minute:
                 return False
             await cursors.move(tx, name, minute)
@@ -77,27 +77,26 @@ class FiguresOfFleets:
     async def read(self) -> list[FleetFigures]:
         """Read the figures of every fleet in one transaction."""
         async with self._databases.central.read() as tx:
-            now = await dispatches.now(tx)
+            now = await tx.now()
             fleets = await figures.every_fleet(tx)
-            at_hand = await figures.at_hand(tx)
-            workers = await figures.seen_workers(tx, [each.id for each in fleets], seconds=SEEN_SECONDS)
-            ended = await figures.ended_since(tx, now - DURATIONS_OF)
-            of = await members.of_workers(tx, {each.worker_id for each in ended})
+            queued = await figures.at_hand(tx)
+            workers = await figures.seen_workers(tx, [fleet.id for fleet in fleets], seconds=SEEN_SECONDS)
+            ended = await figures.ended_since(tx, now - DURATION_WINDOW)
+            fleet_members = await members.of_workers(tx, {lease.worker_id for lease in ended})
+        leases = defaultdict(list)
+        for lease in ended:
+            if lease.worker_id in fleet_members:
+                leases[fleet_members[lease.worker_id].fleet_id].append(lease)
         return [
             FleetFigures(
                 fleet=fleet.slug,
                 stage=fleet.stage,
-                queue_depth=sum(at_hand.get((fleet.stage, workflow_id), 0) for workflow_id in fleet.workflow_ids),
+                queue_depth=sum(queued.get((fleet.stage, workflow_id), 0) for workflow_id in fleet.workflow_ids),
                 **_of_workers([worker for worker in workers if worker.fleet_id == fleet.id]),
-                **_of_leases([lease for lease in ended if _fleet_of(lease, of) == fleet.id], now=now),
+                **_of_leases(leases[fleet.id], now=now),
             )
             for fleet in fleets
         ]
-
-
-def _fleet_of(lease: EndedLease, of: Mapping[str, members.FleetMember]) -> int | None:
-    member = of.get(lease.worker_id)
-    return None if member is None else member.fleet_id
 
 
 def _of_workers(workers: Sequence[WorkerLoad]) -> dict[str, int]:
@@ -106,20 +105,20 @@ def _of_workers(workers: Sequence[WorkerLoad]) -> dict[str, int]:
 
 
 def _of_leases(ended: Sequence[EndedLease], *, now: datetime) -> dict[str, Any]:
-    """A failed job counts once, when it fails finally; retries are not ends."""
-    lately = [each for each in ended if each.ended_at >= now - LATELY]
-    failed = sum(each.status_after == DispatchStatus.FAILED for each in lately)
-    completed = sum(each.status_after == DispatchStatus.COMPLETED for each in lately)
+    """Return the figures of ended leases. A failed job counts once, when it is not retried."""
+    recent = [lease for lease in ended if lease.ended_at >= now - COUNT_WINDOW]
+    failed = sum(lease.status_after == DispatchStatus.FAILED for lease in recent)
+    completed = sum(lease.status_after == DispatchStatus.COMPLETED for lease in recent)
     durations = [
-        each.duration_seconds
-        for each in ended
-        if each.outcome == Outcome.COMPLETED and each.duration_seconds is not None
+        lease.duration_seconds
+        for lease in ended
+        if lease.outcome == Outcome.COMPLETED and lease.duration_seconds is not None
     ]
     return {
         "job_processing_p50": median(durations) if durations else None,
         "error_rate": failed / (failed + completed) if failed else 0.0,
-        "lease_expired_count": sum(each.outcome == Outcome.EXPIRED for each in lately),
+        "lease_expired_count": sum(lease.outcome == Outcome.EXPIRED for lease in recent),
         "spot_interruption_count": sum(
-            each.outcome == Outcome.REQUEUED and each.reason in SPOT_REASONS for each in lately
+            lease.outcome == Outcome.REQUEUED and lease.reason in SPOT_REASONS for lease in recent
         ),
     }

@@ -1,7 +1,8 @@
-"""Usage accounting: what machines did, for whom, and at what cost. Each ended lease is counted exactly once.
+"""Account for the time and cost of machines by fleet, workflow and tenant. Each ended lease is counted exactly once.
 
-A lease's cost is written in the transaction that adds it up, so it cannot be counted again. Ends are found by audit
-ids, which are not in commit order: entries younger than `OVERLAP` are read again.
+The cost of a lease is written in the transaction that adds it to the sums, so it cannot be counted again. Ended leases
+are found by the ids of audit entries, which are not in commit order. Therefore entries younger than `OVERLAP` are read
+again.
 """
 
 from collections import defaultdict
@@ -21,27 +22,26 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, members, usage
 from comfyrelay.store.central.autoscaling.members import FleetMember
 from comfyrelay.store.central.autoscaling.usage import MachineTime, Summed, Uncounted, Used
-from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
-# Longer than any transaction of ours: a statement has a minute, idle time half of one.
+# Longer than any transaction: statements time out after a minute, idle transactions after half a minute.
 OVERLAP = timedelta(minutes=10)
-# Batch size, so that others need not wait for long.
-AT_ONCE = 500
+# Leases per transaction, so that other processes do not wait for long.
+BATCH_SIZE = 500
 ENDS, SAMPLES = "usage", "machines"
-# Oldest entries to count.
-LONGEST_SAMPLE_SECONDS = 300.0
+# Maximum time that one sample accounts for.
+MAX_SAMPLE_SECONDS = 300.0
 DAYS = 30
 
 
-class By(StrEnum):
+class UsageGrouping(StrEnum):
     FLEET = "fleet"
     WORKFLOW = "workflow"
     TENANT = "tenant"
 
 
 class UsageKind(StrEnum):
-    """What machine time was used for: completed jobs, lost leases, idling and booting."""
+    """The use of machine time: completed jobs, lost leases, idle and boot time."""
 
     BUSY = "busy"
     LOST = "lost"
@@ -56,29 +56,22 @@ class _FleetPrices:
     spec: MachineSpec
 
     def price(self, machine: MachineTime | None, instance_type: str | None = None) -> float:
-        """Hourly price of a machine: what was paid, otherwise the price of its type in this fleet."""
+        """Return the price of a machine per hour, or the price of its instance type in this fleet."""
         if machine is not None and machine.price_per_hour is not None:
             return machine.price_per_hour
         name = machine.instance_type if machine is not None and machine.instance_type else instance_type
-        return next(
-            (
-                instance_type_.price_per_hour
-                for instance_type_ in self.spec.instance_types
-                if instance_type_.name == name
-            ),
-            0.0,
-        )
+        return next((known.price_per_hour for known in self.spec.instance_types if known.name == name), 0.0)
 
 
 class UsageService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        # counted by this process; over all processes each second counts once
+        # Counted by this process. Over all processes, each second counts once.
         self.gpu_seconds: defaultdict[tuple[str, str, UsageKind], float] = defaultdict(float)
         self.cost: defaultdict[tuple[str, str], float] = defaultdict(float)
 
     async def run_once(self) -> int:
-        """Count all ended leases and the time of machines. Returns the number of leases."""
+        """Count all ended leases and the time of machines, and return the number of leases."""
         counted, after = 0, 0
         while True:
             batch = await self._databases.central.run(TransactionStep.USAGE, partial(self._count, after=after))
@@ -90,91 +83,92 @@ class UsageService:
         await self._sample()
         return counted
 
-    async def report(self, by: By, *, first: date | None = None, last: date | None = None) -> list[Usage]:
-        """Usage between two days, inclusive; the last 30 days by default."""
+    async def report(self, by: UsageGrouping, *, first: date | None = None, last: date | None = None) -> list[Usage]:
+        """Return the usage between two days, inclusive. The default is the last 30 days."""
         async with self._databases.central.read() as tx:
-            now = await dispatches.now(tx)
+            now = await tx.now()
             last = last or now.astimezone(UTC).date()
             first = first or last - timedelta(days=DAYS - 1)
             between = {"first_day": first.isoformat(), "last_day": last.isoformat()}
-            if by is By.WORKFLOW:
-                return [_row(each) for each in await usage.by_workflow(tx, **between)]
-            if by is By.TENANT:
-                return [_row(each) for each in await usage.by_tenant(tx, **between)]
+            if by is UsageGrouping.WORKFLOW:
+                return [_row(summed) for summed in await usage.by_workflow(tx, **between)]
+            if by is UsageGrouping.TENANT:
+                return [_row(summed) for summed in await usage.by_tenant(tx, **between)]
             found = await usage.by_fleet(tx, **between)
             fleets = await _fleets(tx)
             begins = datetime.combine(first, time(), UTC)
             ends = min(now, datetime.combine(last + timedelta(days=1), time(), UTC))
-            there = await usage.machines_between(tx, list(fleets), begins=begins, ends=ends)
+            all_machines = await usage.machines_between(tx, list(fleets), begins=begins, ends=ends)
         rows = []
         for fleet_id, fleet in fleets.items():
-            own = [machine for machine in there if machine.fleet_id == fleet_id]
-            if own or fleet_id in found:
+            machines = [machine for machine in all_machines if machine.fleet_id == fleet_id]
+            if machines or fleet_id in found:
                 nothing = Summed(name=fleet.slug, stage=fleet.stage, jobs=0, busy_seconds=0, lost_seconds=0, cost=0)
-                rows.append(_with_machines(found.get(fleet_id, nothing), fleet, own, begins=begins, ends=ends))
+                rows.append(_with_machines(found.get(fleet_id, nothing), fleet, machines, begins=begins, ends=ends))
         return rows
 
     async def _count(self, tx: Tx, *, after: int) -> "_UsageBatch":
-        # concurrent counters wait here and then find these counted
+        # Concurrent counters wait here, and then find these leases counted.
         position = await cursors.lock(tx, ENDS)
-        now = await dispatches.now(tx)
+        now = await tx.now()
         begins = max(position, after)
-        entries = await usage.entries(tx, after=begins, limit=AT_ONCE)
-        ran = {
+        entries = await usage.entries(tx, after=begins, limit=BATCH_SIZE)
+        ran_seconds = {
             (entry.dispatch_id, entry.data["epoch"]): entry.data["ran_seconds"]
             for entry in entries
             if entry.dispatch_id is not None and "ran_seconds" in entry.data
         }
-        ended = await usage.uncounted(tx, ran) if ran else []
+        ended = await usage.uncounted(tx, ran_seconds) if ran_seconds else []
         fleets = await _fleets(tx)
-        costs, used = await self._costs(tx, ended, ran, fleets)
+        costs, used = await self._costs(tx, ended, ran_seconds, fleets)
         if costs:
             await usage.set_costs(tx, costs)
             await usage.add(tx, used)
-        # Young entries may have uncommitted neighbours, so they and all later ones are read again. SQLite has a single
-        # writer and no such neighbours.
+        # Entries with lower ids than young entries may not be committed yet, so entries are read again from the first
+        # young one. SQLite has a single writer.
         overlap = OVERLAP if tx.dialect == "postgresql" else timedelta(0)
-        settled = [each.id for each in takewhile(lambda each: each.created_at <= now - overlap, entries)]
+        settled = [entry.id for entry in takewhile(lambda entry: entry.created_at <= now - overlap, entries)]
         if settled and begins == position:
             await cursors.move(tx, ENDS, settled[-1])
         return _UsageBatch(
-            costs=costs, used=used, fleets=fleets, last_id=entries[-1].id if len(entries) == AT_ONCE else None
+            costs=costs, used=used, fleets=fleets, last_id=entries[-1].id if len(entries) == BATCH_SIZE else None
         )
 
     async def _costs(
         self,
         tx: Tx,
         ended: Sequence[Uncounted],
-        ran: Mapping[tuple[int, int], float],
+        ran_seconds: Mapping[tuple[int, int], float],
         fleets: Mapping[int, _FleetPrices],
     ) -> tuple[dict[str, float], list[Used]]:
-        worker_ids = {each.worker_id for each in ended}
-        of = await members.of_workers(tx, worker_ids) if worker_ids else {}
+        worker_ids = {lease.worker_id for lease in ended}
+        fleet_members = await members.of_workers(tx, worker_ids) if worker_ids else {}
         machines = await usage.machines_of_workers(tx, worker_ids) if worker_ids else {}
         costs: dict[str, float] = {}
         sums: dict[tuple[str, int, int, str], Used] = {}
-        for each in ended:
-            seconds = float(ran[each.dispatch_id, each.epoch])
-            member = of.get(each.worker_id)
+        for lease in ended:
+            member = fleet_members.get(lease.worker_id)
             if member is None:
-                # of a deleted fleet
-                costs[each.lease_token] = 0.0
+                # The fleet was deleted.
+                costs[lease.lease_token] = 0.0
                 continue
-            costs[each.lease_token] = seconds * _price(member, machines.get(each.worker_id), fleets) / 3600
-            more = _used(each, member, seconds, costs[each.lease_token])
-            key = (more.day, more.fleet_id, more.workflow_id, more.tenant_id)
-            sums[key] = _plus(sums[key], more) if key in sums else more
-        # a fixed order prevents deadlocks
+            seconds = float(ran_seconds[lease.dispatch_id, lease.epoch])
+            slot_price = fleets[member.fleet_id].price(machines.get(lease.worker_id), member.instance_type)
+            costs[lease.lease_token] = cost = seconds * slot_price / max(1, member.slots) / 3600
+            used = _used(lease, member, seconds, cost)
+            key = (used.day, used.fleet_id, used.workflow_id, used.tenant_id)
+            sums[key] = _plus(sums[key], used) if key in sums else used
+        # A fixed order prevents deadlocks.
         return costs, [sums[key] for key in sorted(sums)]
 
     async def _sample(self) -> None:
-        """Account for the time of machines without ended leases."""
+        """Count the idle and boot time of machines since the last sample."""
 
         async def work(tx: Tx) -> list[tuple[tuple[str, str], UsageKind, float, float]]:
             position = await cursors.lock(tx, SAMPLES)
-            now = int((await dispatches.now(tx)).timestamp())
+            now = int((await tx.now()).timestamp())
             await cursors.move(tx, SAMPLES, now)
-            seconds = min(float(now - position), LONGEST_SAMPLE_SECONDS) if position else 0.0
+            seconds = min(float(now - position), MAX_SAMPLE_SECONDS) if position else 0.0
             fleets = await _fleets(tx)
             found = []
             for machine, leases in await usage.present_machines(tx):
@@ -186,16 +180,16 @@ class UsageService:
                 found.append(((fleet.slug, fleet.stage), kind, unused, unused / slots * fleet.price(machine) / 3600))
             return found
 
-        for place, kind, seconds, cost in await self._databases.central.run(TransactionStep.USAGE, work):
-            self.gpu_seconds[*place, kind] += seconds
-            self.cost[place] += cost
+        for fleet, kind, seconds, cost in await self._databases.central.run(TransactionStep.USAGE, work):
+            self.gpu_seconds[*fleet, kind] += seconds
+            self.cost[fleet] += cost
 
     def _note(self, used: Sequence[Used], fleets: Mapping[int, _FleetPrices]) -> None:
-        for each in used:
-            place = (fleets[each.fleet_id].slug, fleets[each.fleet_id].stage)
-            self.gpu_seconds[*place, UsageKind.BUSY] += each.busy_seconds
-            self.gpu_seconds[*place, UsageKind.LOST] += each.lost_seconds
-            self.cost[place] += each.cost
+        for row in used:
+            fleet = (fleets[row.fleet_id].slug, fleets[row.fleet_id].stage)
+            self.gpu_seconds[*fleet, UsageKind.BUSY] += row.busy_seconds
+            self.gpu_seconds[*fleet, UsageKind.LOST] += row.lost_seconds
+            self.cost[fleet] += row.cost
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -203,25 +197,20 @@ class _UsageBatch:
     costs: Mapping[str, float]
     used: Sequence[Used]
     fleets: Mapping[int, _FleetPrices]
-    # where to continue; `None` when everything was read
+    # The entry after which to continue, or `None` if all entries were read.
     last_id: int | None
 
 
-def _price(member: FleetMember, machine: MachineTime | None, fleets: Mapping[int, _FleetPrices]) -> float:
-    """Hourly price of one slot."""
-    return fleets[member.fleet_id].price(machine, member.instance_type) / max(1, member.slots)
-
-
 def _used(lease: Uncounted, member: FleetMember, seconds: float, cost: float) -> Used:
-    counts = lease.outcome == Outcome.COMPLETED
+    is_completed = lease.outcome == Outcome.COMPLETED
     return Used(
         day=lease.ended_at.astimezone(UTC).date().isoformat(),
         fleet_id=member.fleet_id,
         workflow_id=lease.workflow_id,
         tenant_id=lease.tenant_id,
-        jobs=int(counts),
-        busy_seconds=seconds if counts else 0.0,
-        lost_seconds=0.0 if counts else seconds,
+        jobs=int(is_completed),
+        busy_seconds=seconds if is_completed else 0.0,
+        lost_seconds=0.0 if is_completed else seconds,
         cost=cost,
     )
 
@@ -244,36 +233,26 @@ async def _fleets(tx: Tx) -> dict[int, _FleetPrices]:
 
 
 def _row(
-    found: Summed, *, idle: float | None = None, boot: float | None = None, machine_cost: float | None = None
+    summed: Summed, *, idle: float | None = None, boot: float | None = None, machine_cost: float | None = None
 ) -> Usage:
-    return Usage(
-        name=found.name,
-        stage=found.stage,
-        jobs=found.jobs,
-        busy_seconds=found.busy_seconds,
-        lost_seconds=found.lost_seconds,
-        cost=found.cost,
-        idle_seconds=idle,
-        boot_seconds=boot,
-        machine_cost=machine_cost,
-    )
+    return Usage.of(summed, idle_seconds=idle, boot_seconds=boot, machine_cost=machine_cost)
 
 
 def _with_machines(
-    found: Summed, fleet: _FleetPrices, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
+    summed: Summed, fleet: _FleetPrices, machines: Sequence[MachineTime], *, begins: datetime, ends: datetime
 ) -> Usage:
-    """A machine is billed from its order to its end. Time that is not busy, lost or booting is idle."""
+    """Add the time of machines, which are billed from order to end. Time that is not busy, lost or booting is idle."""
     slots, boot, ready, cost = fleet.spec.slots, 0.0, 0.0, 0.0
     for machine in machines:
-        gone = machine.ended_at or ends
-        came = machine.registered_at or gone
-        booting = _overlap(machine.ordered_at, came, begins, ends)
-        there = _overlap(came, gone, begins, ends)
-        boot, ready = boot + booting * slots, ready + there * slots
-        cost += (booting + there) * fleet.price(machine) / 3600
-    idle = max(0.0, ready - found.busy_seconds - found.lost_seconds)
-    return _row(found, idle=idle, boot=boot, machine_cost=cost)
+        ended_at = machine.ended_at or ends
+        registered_at = machine.registered_at or ended_at
+        boot_seconds = _overlap(machine.ordered_at, registered_at, begins, ends)
+        ready_seconds = _overlap(registered_at, ended_at, begins, ends)
+        boot, ready = boot + boot_seconds * slots, ready + ready_seconds * slots
+        cost += (boot_seconds + ready_seconds) * fleet.price(machine) / 3600
+    idle = max(0.0, ready - summed.busy_seconds - summed.lost_seconds)
+    return _row(summed, idle=idle, boot=boot, machine_cost=cost)
 
 
-def _overlap(one: datetime, other: datetime, begins: datetime, ends: datetime) -> float:
-    return max(0.0, (min(other, ends) - max(one, begins)).total_seconds())
+def _overlap(start: datetime, end: datetime, begins: datetime, ends: datetime) -> float:
+    return max(0.0, (min(end, ends) - max(start, begins)).total_seconds())

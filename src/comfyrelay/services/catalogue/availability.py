@@ -132,7 +132,7 @@ class Availability:
         id_ = workflow.id
         stage = stage if self._stage_of is None else self._stage_of(id_)
         verdicts = partial(
-            missing_requirements.verdicts,
+            missing_requirements.coverage,
             hashes=wanted.keys(),
             workflow_id=id_,
             stage=stage,
@@ -144,7 +144,7 @@ class Availability:
             await self._add_requirements(workflow, new)
         if old := [digest for digest, verdict in found.items() if not verdict.was_used_lately]:
             await self._databases.central.run(
-                TransactionStep.AVAILABILITY, lambda tx: missing_requirements.note_used(tx, old)
+                TransactionStep.AVAILABILITY, lambda tx: missing_requirements.record_used(tx, old)
             )
         if not new and not any(verdict.is_unserved for verdict in found.values()):
             return None
@@ -165,8 +165,8 @@ class Availability:
         """Delete requirements that were unused for a day, and old records of GPUs that were too small."""
 
         async def work(tx: Tx) -> int:
-            old = await memory.forget_old(tx, seconds=MEMORY_SECONDS)
-            return old + await missing_requirements.forget_unused(tx, unused_seconds=UNUSED_SECONDS)
+            old = await memory.delete_old(tx, seconds=MEMORY_SECONDS)
+            return old + await missing_requirements.delete_unused(tx, unused_seconds=UNUSED_SECONDS)
 
         return await self._databases.central.run(TransactionStep.AVAILABILITY, work)
 

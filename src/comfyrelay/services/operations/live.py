@@ -80,7 +80,7 @@ class AdminLive:
         # kinds to publish soon
         self._soon: dict[str, asyncio.TimerHandle] = {}
         self.is_closed = False
-        notify_channel.on_word(self._on_word)
+        notify_channel.on_message(self._on_message)
 
     def publish(self, kind: str, id_: str = ANY) -> None:
         """Tell the subscribers of all processes about a change."""
@@ -114,14 +114,14 @@ class AdminLive:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(quiet_seconds):
                     await self._has_read.wait()
-            yield StreamMessage(what=Reset())
+            yield StreamMessage(content=Reset())
             while not self.is_closed:
                 with contextlib.suppress(TimeoutError):
                     async with asyncio.timeout(quiet_seconds):
                         await subscriber.has_messages.wait()
                 if self.is_closed:
                     return
-                yield subscriber.pop() or StreamMessage(what=None)
+                yield subscriber.pop() or StreamMessage(content=None)
         finally:
             self._subscribers.discard(subscriber)
 
@@ -140,10 +140,10 @@ class AdminLive:
         if self._task is not None:
             await asyncio.wait({self._task})
 
-    def _on_word(self, word: str) -> None:
-        if not word.startswith(TOPIC):
+    def _on_message(self, message: str) -> None:
+        if not message.startswith(TOPIC):
             return
-        kind, _, id_ = word.removeprefix(TOPIC).partition(":")
+        kind, _, id_ = message.removeprefix(TOPIC).partition(":")
         self._heard.add(kind, [unquote(id_)])
         self._wakeup.notify()
 
@@ -165,7 +165,7 @@ class AdminLive:
             found.add(kind, ids)
         found.flags |= heard.flags
         if found:
-            message: StreamMessage[ChangedKinds] = StreamMessage(what=found.by_kind)
+            message: StreamMessage[ChangedKinds] = StreamMessage(content=found.by_kind)
             for subscriber in self._subscribers:
                 subscriber.push(message)
 

@@ -222,7 +222,7 @@ class Reconciler:
         """Bring the job to the state of its dispatch, as if the lost updates had arrived."""
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
-            now = await dispatches.now(tx)
+            now = await tx.now()
         if dispatch is None:
             return
         version = dispatch.version
@@ -257,9 +257,9 @@ class Reconciler:
 
     async def _check_outboxes(self, shard: str, report: ReconcileReport, *, repair: bool) -> None:
         async with self._databases.central.read() as tx:
-            entries = await outbox.stuck(tx, central.queue.outbox, shard=shard, older_than_seconds=STUCK_SECONDS)
+            entries = await outbox.count_stuck(tx, central.queue.outbox, shard=shard, older_than_seconds=STUCK_SECONDS)
         async with self._databases.shard(shard).read() as tx:
-            submissions = await outbox.stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
+            submissions = await outbox.count_stuck(tx, tenant.outbox, older_than_seconds=STUCK_SECONDS)
         for count, what in ((entries, "job updates"), (submissions, "submissions")):
             if count:
                 text = f"{count} {what} have been in the outbox for more than {STUCK_SECONDS:g} s."

@@ -18,7 +18,6 @@ from comfyrelay.services.databases import Databases
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import samples
 from comfyrelay.store.central.autoscaling import cursors
-from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.database import Tx
 
 KEPT_MINUTES = 8 * 24 * 60
@@ -78,7 +77,7 @@ class Samples:
         counted, self._counted = self._counted, NO_ACTIVITY
 
         async def work(tx: Tx) -> None:
-            minute = _minute(await dispatches.now(tx))
+            minute = _minute(await tx.now())
             if counted != NO_ACTIVITY:
                 await samples.add(tx, minute, counted)
             if await samples.is_noted(tx, minute) or await cursors.lock(tx, TURN) >= minute:
@@ -94,7 +93,7 @@ class Samples:
 
     async def delete_old(self) -> None:
         async def work(tx: Tx) -> None:
-            await samples.forget(tx, _minute(await dispatches.now(tx)) - KEPT_MINUTES)
+            await samples.forget(tx, _minute(await tx.now()) - KEPT_MINUTES)
 
         await self._databases.central.run(TransactionStep.RETENTION_REMOVE, work)
 
@@ -107,7 +106,7 @@ class Samples:
 
     async def _now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
-            minute = _minute(await dispatches.now(tx))
+            minute = _minute(await tx.now())
             standing = await samples.standing(tx, stale_seconds=self._stale_seconds)
             hour = await samples.total(tx, minute - HOUR_MINUTES + 1)
         return CurrentLoad(standing=standing, hour=hour.plus(self._counted))
@@ -116,7 +115,7 @@ class Samples:
         """All intervals of a range up to now."""
         minutes, together = MINUTES[range_]
         async with self._databases.central.read() as tx:
-            last = _minute(await dispatches.now(tx)) // together
+            last = _minute(await tx.now()) // together
             first = last - minutes // together + 1
             found = {each.number: each for each in await samples.since(tx, first * together, minutes=together)}
         numbers = range(first, last + 1)

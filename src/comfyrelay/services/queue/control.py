@@ -7,13 +7,13 @@ from comfyrelay.domain.queue import lifecycle, ordering
 from comfyrelay.domain.queue.lifecycle import Dispatch, Transition
 from comfyrelay.domain.queue.ordering import After, Before, MoveTo, NextTo
 from comfyrelay.domain.queue.states import TERMINAL_JOB, DispatchStatus, JobStatus, PauseMode
-from comfyrelay.domain.records.jobs import JobRecord
+from comfyrelay.domain.records.jobs import BatchRecord, JobRecord
 from comfyrelay.errors import Conflict, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.outbox.recovery import OutboxRecovery
 from comfyrelay.services.queue.decisions import Decisions, Judge
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue import dispatches, positions
 from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
@@ -27,8 +27,8 @@ class JobControl:
         self._recovery = recovery
 
     async def cancel(self, tenant_id: str, job_id: str, *, reason: str | None = None) -> JobRecord:
-        """Cancel a job. `reason` is given if it is not the user who cancels."""
-        return await self._on_job(tenant_id, job_id, "cancel", _cancel_for(reason))
+        """Cancel a job. `reason` is set if someone other than the user cancels it."""
+        return await self._on_job(tenant_id, job_id, "cancel", _cancel(reason))
 
     async def pause(self, tenant_id: str, job_id: str, *, mode: PauseMode = PauseMode.AFTER) -> JobRecord:
         return await self._on_job(tenant_id, job_id, "pause", _pause(mode))
@@ -40,10 +40,10 @@ class JobControl:
         return await self._on_job(tenant_id, job_id, "priority", _set_priority(priority))
 
     async def cancel_batch(self, tenant_id: str, batch_id: str) -> int:
-        return await self._on_batch(tenant_id, batch_id, "cancel", _cancel)
+        return await self._on_batch(tenant_id, batch_id, "cancel", _cancel())
 
     async def pause_batch(self, tenant_id: str, batch_id: str, *, mode: PauseMode = PauseMode.AFTER) -> int:
-        """Pause the queued items. `after` lets running ones finish; `now` interrupts and requeues them."""
+        """Pause the queued items. The mode `after` lets running items finish; `now` interrupts and requeues them."""
         return await self._on_batch(tenant_id, batch_id, "pause", _pause(mode))
 
     async def resume_batch(self, tenant_id: str, batch_id: str) -> int:
@@ -53,8 +53,8 @@ class JobControl:
         return await self._on_batch(tenant_id, batch_id, "priority", _set_priority(priority))
 
     async def cancel_jobs(self, tenant_id: str, job_ids: Sequence[str]) -> int:
-        """Cancel many jobs in one statement; skip finished jobs and jobs of other tenants."""
-        return await self._on_jobs(tenant_id, job_ids, "cancel", _cancel)
+        """Cancel many jobs in one statement. Finished jobs and jobs of other tenants are skipped."""
+        return await self._on_jobs(tenant_id, job_ids, "cancel", _cancel())
 
     async def pause_jobs(self, tenant_id: str, job_ids: Sequence[str], *, mode: PauseMode = PauseMode.AFTER) -> int:
         return await self._on_jobs(tenant_id, job_ids, "pause", _pause(mode))
@@ -79,7 +79,7 @@ class JobControl:
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
             found = (await dispatches.by_job(tx, tenant_id, job_ids)).values()
-        waiting = {each.id: each.priority for each in found if each.status in _WAITING}
+        waiting = {dispatch.id: dispatch.priority for dispatch in found if dispatch.status in _WAITING}
         return len(waiting) if waiting and await self._move(tenant_id, waiting, to) else 0
 
     async def move_batch(self, tenant_id: str, batch_id: str, to: MoveTo | NextTo) -> bool:
@@ -87,7 +87,7 @@ class JobControl:
         await self._require_batch(tenant_id, batch_id)
         await self._recovery.enqueue_pending(await self._databases.shard_name_of(tenant_id))
         async with self._databases.central.read() as tx:
-            waiting = await dispatches.waiting_of_batch(tx, tenant_id, batch_id)
+            waiting = await positions.waiting_of_batch(tx, tenant_id, batch_id)
         if not waiting:
             raise Conflict("No item of this batch is waiting.")
         return await self._move(tenant_id, waiting, to)
@@ -98,32 +98,32 @@ class JobControl:
         async def work(tx: Tx) -> bool:
             has_moved = False
             for priority in sorted(set(moving.values())):
-                places = await dispatches.places(tx, tenant_id, priority)
-                chosen = {id_ for id_, its in moving.items() if its == priority}
-                if not isinstance(target, MoveTo) and target.ids.isdisjoint(place.id for place in places):
-                    # the target has another priority, or has started
-                    continue
-                if not isinstance(target, MoveTo) and target.ids <= chosen:
+                places = await positions.places(tx, tenant_id, priority)
+                chosen = {id_ for id_, own_priority in moving.items() if own_priority == priority}
+                # Skip a target that has another priority, has started, or is moved itself.
+                if not isinstance(target, MoveTo) and (
+                    target.ids <= chosen or target.ids.isdisjoint(place.id for place in places)
+                ):
                     continue
                 if ranks := ordering.move(places, chosen, target):
-                    await dispatches.write_ranks(tx, ranks)
+                    await positions.write_ranks(tx, ranks)
                     has_moved = True
             return has_moved
 
         return await self._databases.central.run(TransactionStep.MOVE, work)
 
     async def _resolve_target(self, tenant_id: str, to: NextTo, priorities: Set[int]) -> Before | After:
-        """Find the waiting dispatches of the target job or batch; one must have one of these priorities."""
+        """Find the waiting dispatches of the target job or batch. At least one must have one of these priorities."""
         async with self._databases.central.read() as tx:
             job = (await dispatches.by_job(tx, tenant_id, [to.id])).get(to.id)
-            found = await dispatches.waiting_of_batch(tx, tenant_id, to.id)
+            found = await positions.waiting_of_batch(tx, tenant_id, to.id)
         if job is not None and job.status in _WAITING:
             found = {job.id: job.priority}
-        where = "after" if to.is_after else "before"
+        side = "after" if to.is_after else "before"
         if not found:
-            raise Conflict(f"The job or batch to move it {where} is not waiting: it is running, finished or deleted.")
+            raise Conflict(f"The job or batch to move it {side} is not waiting: it is running, finished or deleted.")
         if priorities.isdisjoint(found.values()):
-            raise Conflict(f"The job or batch to move it {where} has another priority. Give both the same one first.")
+            raise Conflict(f"The job or batch to move it {side} has another priority. Give both the same one first.")
         return After(set(found)) if to.is_after else Before(set(found))
 
     async def _on_job(self, tenant_id: str, job_id: str, verb: str, judge: Judge) -> JobRecord:
@@ -136,11 +136,11 @@ class JobControl:
                     raise Conflict(f"This job is already {dispatch.status}.")
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
-            now = await jobs.get(tx, tenant_id, job_id) or job
-        # a job that was never queued, because its workflow was deleted first
-        if not decided.found and now.status in TERMINAL_JOB and not _is_done(verb, now):
-            raise Conflict(f"This job is already {now.status}.")
-        return now
+            changed = await jobs.get(tx, tenant_id, job_id) or job
+        # The job was never queued if its workflow was deleted first.
+        if not decided.found and changed.status in TERMINAL_JOB and not _is_done(verb, changed):
+            raise Conflict(f"This job is already {changed.status}.")
+        return changed
 
     async def _on_batch(self, tenant_id: str, batch_id: str, verb: str, judge: Judge) -> int:
         """Apply the verb to all items in one transaction with one outbox entry; return how many changed."""
@@ -148,7 +148,7 @@ class JobControl:
         return await self._on_many(tenant_id, dispatches.of_batch(tenant_id, batch_id), verb, judge)
 
     async def _on_jobs(self, tenant_id: str, job_ids: Sequence[str], verb: str, judge: Judge) -> int:
-        return await self._on_many(tenant_id, dispatches.among(tenant_id, job_ids), verb, judge)
+        return await self._on_many(tenant_id, dispatches.of_unfinished_jobs(tenant_id, job_ids), verb, judge)
 
     async def _on_many(self, tenant_id: str, which: Condition, verb: str, judge: Judge) -> int:
         # Queue pending submissions first, so that the verb applies to them too.
@@ -158,27 +158,34 @@ class JobControl:
     async def _ensure_dispatch(self, tenant_id: str, job_id: str) -> JobRecord:
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
-            job = await jobs.get(tx, tenant_id, job_id)
-        if job is None:
-            raise NotFound(f"There is no job {job_id!r}.")
+            job = await require_job(tx, tenant_id, job_id)
         await self._recovery.ensure_dispatch(shard.name, job)
         return job
 
     async def _require_batch(self, tenant_id: str, batch_id: str) -> None:
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
-            if await media.batch(tx, tenant_id, id_=batch_id) is None:
-                raise NotFound(f"There is no batch {batch_id!r}.")
+            await require_batch(tx, tenant_id, batch_id)
+
+
+async def require_job(tx: Tx, tenant_id: str, job_id: str) -> JobRecord:
+    job = await jobs.get(tx, tenant_id, job_id)
+    if job is None:
+        raise NotFound(f"There is no job {job_id!r}.")
+    return job
+
+
+async def require_batch(tx: Tx, tenant_id: str, batch_id: str) -> BatchRecord:
+    batch = await media.batch(tx, tenant_id, id_=batch_id)
+    if batch is None:
+        raise NotFound(f"There is no batch {batch_id!r}.")
+    return batch
 
 
 _WAITING = {DispatchStatus.QUEUED, DispatchStatus.PAUSED}
 
 
-def _cancel(dispatch: Dispatch, now: datetime) -> Transition | None:
-    return lifecycle.cancel(dispatch, now=now)
-
-
-def _cancel_for(reason: str | None) -> Judge:
+def _cancel(reason: str | None = None) -> Judge:
     return lambda dispatch, now: lifecycle.cancel(dispatch, now=now, reason=reason)
 
 
@@ -195,5 +202,5 @@ def _set_priority(priority: int) -> Judge:
 
 
 def _is_done(verb: str, ended: Dispatch | JobRecord) -> bool:
-    """Canceling a canceled job is not an error."""
+    """Whether the verb has already been applied: canceling a canceled job is not an error."""
     return verb == "cancel" and ended.status in (DispatchStatus.CANCELED, JobStatus.CANCELED)

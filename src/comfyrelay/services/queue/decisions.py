@@ -1,4 +1,4 @@
-"""Decide about dispatches: lock them, judge each, write the transitions, then notify and deliver."""
+"""Decide about dispatches: lock and judge them, write the transitions, then notify and deliver."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -10,7 +10,6 @@ from comfyrelay.domain.queue.blocks import (
     BLOCKED_EVENT,
     UNBLOCKED_EVENT,
     Block,
-    FailoverPolicy,
     is_blocked,
     record_failure,
 )
@@ -19,7 +18,7 @@ from comfyrelay.domain.queue.states import DispatchStatus, JobEventType, Outcome
 from comfyrelay.domain.queue.updates import JobUpdate, UploadedOutput, update_of_transition
 from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import Fault
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.previews import PreviewService
 from comfyrelay.services.queue.stop_requests import StopRequests
@@ -30,7 +29,6 @@ from comfyrelay.store.central.autoscaling import bursts
 from comfyrelay.store.central.queue import blocks, dispatches, leases
 from comfyrelay.store.central.queue.dispatches import Condition
 from comfyrelay.store.database import Tx
-from comfyrelay.store.notify import NotifyChannel
 from comfyrelay.store.outbox import OutboxEntry
 
 Judge = Callable[[Dispatch, datetime], Transition | None]
@@ -41,7 +39,7 @@ _STOP_REQUESTS = {JobEventType.CANCEL_REQUESTED, JobEventType.PAUSE_REQUESTED}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Details:
-    """What a worker reports with the end of a lease, for the job's history."""
+    """Details of a worker's report about the end of its lease, for the job's history."""
 
     provider_job_id: str | None = None
     output: UploadedOutput | None = None
@@ -64,34 +62,32 @@ class DecidedTransition:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decided:
-    """What a transaction locked and decided, to be announced after the commit."""
+    """The locked dispatches and the transitions of a transaction, to be announced after the commit."""
 
     found: Mapping[int, Dispatch] = field(default_factory=dict)
     transitions: Sequence[Transition] = ()
     entries: Sequence[OutboxEntry] = ()
-    # whether a dispatch became available for leasing
+    # Whether a dispatch became available for leasing.
     has_work: bool = False
 
 
 class Decisions:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         delivery: OutboxDelivery,
-        notify_channel: NotifyChannel,
         stop_requests: StopRequests,
         previews: PreviewService,
         *,
-        policy: FailoverPolicy,
         on_transition: Callable[[], None],
     ) -> None:
         """`on_transition` is called after transitions that leave no audit entry."""
-        self._databases = databases
+        self._databases = context.databases
+        self._notify_channel = context.notify_channel
+        self._policy = context.failover
         self._delivery = delivery
-        self._notify_channel = notify_channel
         self._stop_requests = stop_requests
         self._previews = previews
-        self._policy = policy
         self._on_transition = on_transition
 
     async def decide(self, step: TransactionStep, which: Which, judge: Judge, *, by: str, post: bool = True) -> Decided:
@@ -105,8 +101,8 @@ class Decisions:
         found, now = await dispatches.lock(tx, which)
         decisions = [
             DecidedTransition(transition=transition, by=by)
-            for each in found.values()
-            if (transition := judge(each, now)) is not None
+            for dispatch in found.values()
+            if (transition := judge(dispatch, now)) is not None
         ]
         return await self.write(tx, decisions, found=found, now=now, post=post)
 
@@ -129,13 +125,14 @@ class Decisions:
             return Decided(found=found)
         transitions = [decision.transition for decision in decisions]
         await dispatches.write(tx, transitions)
-        await bursts.note(tx, transitions, at=now)
+        await bursts.record_transitions(tx, transitions, at=now)
         if ended := [decision for decision in decisions if decision.transition.lease_outcome is not None]:
-            await leases.end(tx, [(each.transition, each.by) for each in ended], at=now)
-            await audit.record(tx, [_audit_entry(each, now) for each in ended])
-            ends = [each.transition for each in ended if post]
-            await _update_blocks(tx, ends, policy=self._policy, now=now, has_blocks=has_blocks)
-            await _note_timing(tx, ends)
+            await leases.end(tx, [(decision.transition, decision.by) for decision in ended], at=now)
+            await audit.record(tx, [_audit_entry(decision, now) for decision in ended])
+            if post:
+                ends = [decision.transition for decision in ended]
+                await self._update_blocks(tx, ends, now=now, has_blocks=has_blocks)
+                await _note_processing_times(tx, ends)
         return Decided(
             found=found,
             transitions=transitions,
@@ -150,13 +147,31 @@ class Decisions:
         await self._delivery.deliver(decided.entries)
 
     async def notify_settled(self, decided: Decided) -> None:
-        """After the commit, if the workers know that their leases ended: wake pollers and remove previews."""
+        """After the commit: wake pollers and remove previews. The workers already know that their leases ended."""
         self._previews.remove_ended(decided.transitions)
-        # ended leases have an audit entry
+        # Ended leases have an audit entry.
         if any(transition.lease_outcome is None for transition in decided.transitions):
             self._on_transition()
         if decided.has_work:
             await self._notify_channel.notify()
+
+    async def _update_blocks(self, tx: Tx, ended: Sequence[Transition], *, now: datetime, has_blocks: bool) -> None:
+        """Count worker faults of a (worker, workflow hash) pair; clear them after a success."""
+        failed = [_pair(end) for end in ended if end.lease_outcome is Outcome.FAILED and end.fault is Fault.WORKER]
+        succeeded = dict.fromkeys(_pair(end) for end in ended if end.lease_outcome is Outcome.COMPLETED)
+        events: list[NewAuditEntry] = []
+        if succeeded and has_blocks:
+            for pair, until in (await blocks.clear(tx, list(succeeded))).items():
+                if is_blocked(until, now=now):
+                    events.append(block_event(UNBLOCKED_EVENT, pair))
+        if failed:
+            known: dict[blocks.Pair, Block] = await blocks.lock(tx, set(failed))
+            for pair in failed:
+                known[pair] = record_failure(known.get(pair), policy=self._policy, now=now)
+                await blocks.write(tx, pair, known[pair])
+                if known[pair].blocked_until is not None:
+                    events.append(block_event(BLOCKED_EVENT, pair, until=known[pair].blocked_until))
+        await audit.record(tx, events)
 
     async def recall(self, which: Condition) -> int:
         """Ask workers to release prefetched jobs that they have not started; return how many."""
@@ -196,39 +211,16 @@ def _updates(decisions: Iterable[DecidedTransition], now: datetime) -> dict[str,
 
 def _audit_entry(decision: DecidedTransition, now: datetime) -> NewAuditEntry:
     transition = decision.transition
-    ran = ran_seconds(transition, began_at=decision.details.began_at, now=now)
-    data: dict[str, Any] = {"status": transition.after.status, "epoch": transition.before.epoch, "ran_seconds": ran}
-    if transition.error is not None:
-        data["error"] = transition.error
-    if transition.fault is not None:
-        data["fault"] = transition.fault
-    if transition.reason is not None:
-        data["reason"] = transition.reason
+    data: dict[str, Any] = {
+        "status": transition.after.status,
+        "epoch": transition.before.epoch,
+        "ran_seconds": ran_seconds(transition, began_at=decision.details.began_at, now=now),
+    }
+    causes = {"error": transition.error, "fault": transition.fault, "reason": transition.reason}
+    data |= {name: value for name, value in causes.items() if value is not None}
     return NewAuditEntry(
         worker_id=transition.before.worker_id or "", event=decision.by, dispatch_id=transition.before.id, data=data
     )
-
-
-async def _update_blocks(
-    tx: Tx, ended: Sequence[Transition], *, policy: FailoverPolicy, now: datetime, has_blocks: bool
-) -> None:
-    """Count worker faults of a (worker, workflow hash) pair; clear them after a success."""
-    failed = [m for m in ended if m.lease_outcome is Outcome.FAILED and m.fault is Fault.WORKER]
-    succeeded = {_pair(m): m for m in ended if m.lease_outcome is Outcome.COMPLETED}
-    events: list[NewAuditEntry] = []
-    if succeeded and has_blocks:
-        for pair, until in (await blocks.clear(tx, list(succeeded))).items():
-            if is_blocked(until, now=now):
-                events.append(block_event(UNBLOCKED_EVENT, pair))
-    if failed:
-        known: dict[blocks.Pair, Block] = await blocks.lock(tx, {_pair(m) for m in failed})
-        for transition in failed:
-            pair = _pair(transition)
-            known[pair] = record_failure(known.get(pair), policy=policy, now=now)
-            await blocks.write(tx, pair, known[pair])
-            if known[pair].blocked_until is not None:
-                events.append(block_event(BLOCKED_EVENT, pair, until=known[pair].blocked_until))
-    await audit.record(tx, events)
 
 
 def block_event(event: str, pair: blocks.Pair, *, until: datetime | None = None) -> NewAuditEntry:
@@ -242,7 +234,7 @@ def _pair(transition: Transition) -> blocks.Pair:
     return (transition.before.worker_id or "", transition.before.workflow_hash)
 
 
-async def _note_timing(tx: Tx, ended: Sequence[Transition]) -> None:
+async def _note_processing_times(tx: Tx, ended: Sequence[Transition]) -> None:
     seconds = {
         transition.after.effect_id: transition.after.duration_seconds
         for transition in ended

@@ -1,9 +1,9 @@
-"""Find queued dispatches, idle workers that could run them, and leased ones that idle workers could run instead."""
+"""Find queued dispatches, idle workers for them, and leased dispatches that idle workers could run instead."""
 
 from collections.abc import Collection, Sequence
 
 from comfyrelay.domain.queue.routing import IdleWorker, QueuedDispatch, ReclaimableDispatch, wanted_by
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.queue.decisions import Decisions
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.store.central.queue import blocks, demand, dispatches, memory, missing_requirements
@@ -18,66 +18,63 @@ RECALL_AFTER_SECONDS = 5.0
 class Demand:
     """Reads without locks. Leasing locks the rows and checks everything again."""
 
-    def __init__(self, databases: Databases, decisions: Decisions, *, worker_stale_seconds: float) -> None:
-        self._databases = databases
+    def __init__(self, context: ServiceContext, decisions: Decisions) -> None:
+        self._databases = context.databases
         self._decisions = decisions
-        self._stale_seconds = worker_stale_seconds
+        self._stale_seconds = context.settings.worker_stale_seconds
 
     async def queued(self) -> list[QueuedDispatch]:
-        """The first dispatches of each kind that could be leased now."""
+        """Return the first dispatches of each kind that could be leased now."""
         async with self._databases.central.read() as tx:
             return await demand.queued(tx, most=QUEUED_AT_ONCE, down_shards=self._databases.down())
 
     async def free_slots(self, waiting: Sequence[LeaseRequest], queued: Sequence[QueuedDispatch]) -> dict[str, int]:
-        """Free slots by worker, for the waiting workers that may run some of `queued`."""
+        """Return the free slots of the waiting workers that may run any of `queued`."""
         async with self._databases.central.read() as tx:
-            return await _free_slots(tx, waiting, {each.kind for each in queued})
+            return await _free_slots(tx, waiting, {dispatch.kind for dispatch in queued})
 
     async def prefetched(self) -> list[ReclaimableDispatch]:
-        """Dispatches that busy workers have held for a while without starting them."""
+        """Return dispatches that busy workers have held for a while without starting them."""
         async with self._databases.central.read() as tx:
             return await demand.prefetched(tx, for_seconds=RECALL_AFTER_SECONDS, most=QUEUED_AT_ONCE)
 
     async def recall(self, prefetched: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> int:
         """Reclaim prefetched jobs that idle workers could run now; return how many."""
         async with self._databases.central.read() as tx:
-            wanted = await _wanted(tx, prefetched, idle, stale_seconds=self._stale_seconds)
-        return await self._decisions.recall(dispatches.numbered(wanted)) if wanted else 0
+            wanted = await self._wanted(tx, prefetched, idle)
+        return await self._decisions.recall(dispatches.by_ids(wanted)) if wanted else 0
 
     async def late(self, waiting: Sequence[LeaseRequest]) -> list[int]:
-        """Ids of dispatches with an expired lease that a waiting worker could run now."""
+        """Return the ids of dispatches with an expired lease that a waiting worker could run now."""
         if not waiting:
             return []
         async with self._databases.central.read() as tx:
             late = await demand.late(tx, down_shards=self._databases.down())
-            return await _wanted(tx, late, waiting, stale_seconds=self._stale_seconds) if late else []
+            return await self._wanted(tx, late, waiting) if late else []
 
-
-async def _wanted(
-    tx: Tx, held: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest], *, stale_seconds: float
-) -> list[int]:
-    free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
-    ids = [each.worker_id for each in idle]
-    blocked, unmet = await blocks.standing(tx, ids), await missing_requirements.pairs_of(tx, ids)
-    oversized = await memory.oversized(tx, ids, stale_seconds=stale_seconds)
-    workers = [
-        IdleWorker(
-            worker_id=worker.worker_id,
-            providers=worker.providers,
-            kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
-            blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
-            unmet_hashes={hash_ for worker_id, hash_ in unmet if worker_id == worker.worker_id},
-            oversized=oversized.get(worker.worker_id, frozenset()),
-        )
-        for worker in idle
-    ]
-    return wanted_by(workers, held)
+    async def _wanted(self, tx: Tx, held: Sequence[ReclaimableDispatch], idle: Sequence[LeaseRequest]) -> list[int]:
+        free = {kind: await _free_slots(tx, idle, [kind]) for kind in {dispatch.kind for dispatch in held}}
+        ids = [request.worker_id for request in idle]
+        blocked, unmet = await blocks.blocked_pairs(tx, ids), await missing_requirements.pairs_of(tx, ids)
+        oversized = await memory.oversized(tx, ids, stale_seconds=self._stale_seconds)
+        workers = [
+            IdleWorker(
+                worker_id=worker.worker_id,
+                providers=worker.providers,
+                kinds={kind for kind, slots in free.items() if slots.get(worker.worker_id, 0) > 0},
+                blocked_hashes={hash_ for worker_id, hash_ in blocked if worker_id == worker.worker_id},
+                unmet_hashes={hash_ for worker_id, hash_ in unmet if worker_id == worker.worker_id},
+                oversized=oversized.get(worker.worker_id, frozenset()),
+            )
+            for worker in idle
+        ]
+        return wanted_by(workers, held)
 
 
 async def _free_slots(tx: Tx, waiting: Sequence[LeaseRequest], kinds: Collection[tuple[str, int]]) -> dict[str, int]:
-    slots = await demand.worker_slots(tx, [each.worker_id for each in waiting], kinds)
+    slots = await demand.worker_slots(tx, [request.worker_id for request in waiting], kinds)
     return {
-        each.worker_id: each.free_slots(found.max_concurrency, found.leases)
-        for each in waiting
-        if (found := slots.get(each.worker_id)) is not None
+        request.worker_id: request.free_slots(found.max_concurrency, found.leases)
+        for request in waiting
+        if (found := slots.get(request.worker_id)) is not None
     }

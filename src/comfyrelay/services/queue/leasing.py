@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from itertools import chain
 
 from comfyrelay.domain.ids import new_lease_token
 from comfyrelay.domain.queue import lifecycle
@@ -23,7 +24,7 @@ from comfyrelay.domain.queue.routing import (
 from comfyrelay.domain.queue.updates import JobUpdate, update_of_lease
 from comfyrelay.domain.records.workers import NewAuditEntry
 from comfyrelay.errors import ComfyRelayError, Conflict, Forbidden, Unauthorized
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.decisions import block_event
 from comfyrelay.services.queue.graph_building import GraphBuilder, LeasedDispatch
@@ -49,7 +50,7 @@ class LeaseRequest:
     warm_workflow_hashes: frozenset[str] = frozenset()
     # Hash of the worker token of the request, which may be outdated.
     token_hash: str | None = None
-    # Jobs it reports as running, which may be more than its leases.
+    # Number of jobs that the worker reports as running. It may exceed the number of its leases.
     current_load: int = 0
 
     def free_slots(self, max_concurrency: int, leases: int) -> int:
@@ -63,42 +64,43 @@ class LeaseRequest:
 
 @dataclass(kw_only=True, slots=True)
 class _Leased:
-    """The result of one leasing transaction, by the index of the request."""
+    """The result of one leasing transaction. Integer keys are indexes of requests."""
 
     dispatches: dict[int, list[Dispatch]] = field(default_factory=lambda: defaultdict(list))
     granted: list[Dispatch] = field(default_factory=list)
-    refused: dict[int, ComfyRelayError] = field(default_factory=dict)
-    # candidates that were granted to no worker
-    left: dict[int, int] = field(default_factory=dict)
+    errors: dict[int, ComfyRelayError] = field(default_factory=dict)
+    # Number of candidates that were granted to no worker.
+    left_over: dict[int, int] = field(default_factory=dict)
+    # Repeated requests whose lease has ended.
     ended: set[int] = field(default_factory=set)
     entries: list[OutboxEntry] = field(default_factory=list)
-    # workflows whose models stay loaded
+    # Workflows whose models stay loaded.
     pinned: frozenset[int] = frozenset()
-    # memory of the largest GPU that was too small, by workflow id and hash
+    # Memory of the largest GPU that was too small, by workflow id and hash.
     ran_out: Mapping[memory.OversizedWorkflow, int] = field(default_factory=dict)
 
 
 class Leasing:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         delivery: OutboxDelivery,
-        building: GraphBuilder,
+        builder: GraphBuilder,
         *,
-        ttl: timedelta,
-        warm: WarmPolicy,
-        worker_stale_seconds: float,
         on_leased: Callable[[Sequence[Dispatch]], None],
     ) -> None:
-        """`on_leased` is called with new leases; it must return quickly and not raise."""
-        self._databases = databases
+        """`on_leased` is called with new leases. It must return quickly and not raise."""
+        settings = context.settings
+        self._databases = context.databases
+        self._ttl = timedelta(seconds=settings.lease_ttl_seconds)
+        self._warm = WarmPolicy(
+            lookahead_rows=settings.warm_lookahead_rows, longest_wait=timedelta(seconds=settings.warm_wait_seconds)
+        )
+        self._stale_seconds = settings.worker_stale_seconds
         self._delivery = delivery
-        self._building = building
-        self._ttl = ttl
-        self._warm = warm
-        self._stale_seconds = worker_stale_seconds
-        self._pollers: set[str] = set()
+        self._builder = builder
         self._on_leased = on_leased
+        self._pollers: set[str] = set()
 
     async def lease(self, request: LeaseRequest) -> list[LeasedDispatch]:
         answer = (await self.lease_many([request]))[0]
@@ -112,10 +114,10 @@ class Leasing:
         The answer is `None` if the lease of a request id has already ended, so that the worker does not wait for it.
         """
         distinct: dict[tuple[str, str | int], LeaseRequest] = {}
-        keys = [(each.worker_id, each.request_id or index) for index, each in enumerate(requests)]
+        keys = [(request.worker_id, request.request_id or index) for index, request in enumerate(requests)]
         for key, request in zip(keys, requests, strict=True):
             distinct.setdefault(key, request)
-        self._pollers.update(each.worker_id for each in requests)
+        self._pollers.update(request.worker_id for request in requests)
         answers = dict(zip(distinct, await self._lease_distinct(list(distinct.values())), strict=True))
         return [answers[key] for key in keys]
 
@@ -135,12 +137,12 @@ class Leasing:
         self._delivery.delay(leased.entries)
         if leased.granted:
             self._on_leased(leased.granted)
-        every = [dispatch for found in leased.dispatches.values() for dispatch in found]
-        built = await self._building.build(every, pinned=leased.pinned, ran_out=leased.ran_out) if every else {}
+        found = list(chain.from_iterable(leased.dispatches.values()))
+        built = await self._builder.build(found, pinned=leased.pinned, ran_out=leased.ran_out) if found else {}
         return [
-            leased.refused.get(index)
+            leased.errors.get(index)
             or [
-                replace(built[dispatch.id], more_waiting=leased.left.get(index, 0))
+                replace(built[dispatch.id], more_waiting=leased.left_over.get(index, 0))
                 for dispatch in leased.dispatches.get(index, ())
                 if dispatch.id in built
             ]
@@ -161,36 +163,39 @@ class Leasing:
         leased.pinned = frozenset(id_ for worker in facts.values() for id_ in worker.pinned_ids)
         await _end_expired_blocks(tx, facts, now=now)
         await self._refuse(tx, requests, facts, leased)
-        open_claims = _claims(requests, facts, skip=answered | leased.refused.keys(), now=now)
+        open_claims = _claims(requests, facts, skip=answered | leased.errors.keys(), now=now)
         while open_claims:
             slots = slots_by_entitlement(open_claims, lookahead=self._warm.lookahead_rows)
             candidates = await claims.pick(tx, slots, down_shards=self._databases.down())
             routing = route(open_claims, candidates, policy=self._warm, now=now)
             if routing.passed_over:
                 await claims.note_passed_over(tx, sorted(routing.passed_over))
-            leased.left |= count_left_over(open_claims, candidates, routing.grants)
+            leased.left_over |= count_left_over(open_claims, candidates, routing.grants)
             if routing.grants:
                 await self._grant(tx, requests, routing.grants, leased, now)
             open_claims = unserved_claims(open_claims, candidates, routing.grants)
         if leased.dispatches and any(fact.is_any_oversized for fact in facts.values()):
-            every = {dispatch.workflow_id for found in leased.dispatches.values() for dispatch in found}
-            leased.ran_out = await memory.ran_out(tx, every)
-        leased.entries = await _post_starts(tx, leased.granted)
+            workflow_ids = {dispatch.workflow_id for dispatch in chain.from_iterable(leased.dispatches.values())}
+            leased.ran_out = await memory.out_of_memory_bytes(tx, workflow_ids)
+        updates: dict[str, list[JobUpdate]] = defaultdict(list)
+        for dispatch in leased.granted:
+            updates[dispatch.shard].append(update_of_lease(dispatch))
+        leased.entries = await outbox.post(tx, updates)
         return leased
 
     async def _answer_repeats(self, tx: Tx, requests: Sequence[LeaseRequest], leased: _Leased) -> set[int]:
         """Answer a repeated request id with the same lease, or with nothing if the lease has ended."""
         named = {
-            (each.worker_id, each.request_id): index
-            for index, each in enumerate(requests)
-            if each.request_id is not None
+            (request.worker_id, request.request_id): index
+            for index, request in enumerate(requests)
+            if request.request_id is not None
         }
         if not named:
             return set()
         past = await leases.by_request(tx, named)
         if not past:
             return set()
-        alive, _ = await dispatches.lock(tx, [each.dispatch_id for each in past.values() if each.ended_at is None])
+        alive, _ = await dispatches.lock(tx, [lease.dispatch_id for lease in past.values() if lease.ended_at is None])
         for key, lease in past.items():
             dispatch = alive.get(lease.dispatch_id)
             if dispatch is not None and lifecycle.holds_lease(dispatch, lease.lease_token):
@@ -202,23 +207,23 @@ class Leasing:
     async def _refuse(
         self, tx: Tx, requests: Sequence[LeaseRequest], facts: Mapping[str, WorkerFacts], leased: _Leased
     ) -> None:
-        missing = {r.worker_id for r in requests} - facts.keys()
+        missing = {request.worker_id for request in requests} - facts.keys()
         # A missing row may be locked by another server, so check whether the worker exists before refusing.
         known = await claims.known_workers(tx, missing) if missing else set()
         for index, request in enumerate(requests):
             fact = facts.get(request.worker_id)
             if fact is None and request.worker_id not in known:
-                gone = f"The worker {request.worker_id!r} is not registered."
-                leased.refused[index] = Forbidden(gone) if request.token_hash is None else Unauthorized(gone)
+                problem = f"The worker {request.worker_id!r} is not registered."
+                leased.errors[index] = Forbidden(problem) if request.token_hash is None else Unauthorized(problem)
             elif fact is not None and not fact.is_approved:
-                leased.refused[index] = Forbidden(f"The worker {request.worker_id!r} is not approved.")
+                leased.errors[index] = Forbidden(f"The worker {request.worker_id!r} is not approved.")
             elif fact is not None and request.token_hash not in {None, fact.token_hash}:
-                leased.refused[index] = Unauthorized("This worker token is no longer valid. Register again.")
+                leased.errors[index] = Unauthorized("This worker token is no longer valid. Register again.")
 
     async def _grant(
         self, tx: Tx, requests: Sequence[LeaseRequest], grants: Sequence[Grant], leased: _Leased, now: datetime
     ) -> None:
-        transitions = []
+        granted: list[Dispatch] = []
         for grant in grants:
             key = grant.claim.key
             # A request id identifies one lease: the first of the request.
@@ -232,23 +237,17 @@ class Leasing:
                 ttl=self._ttl,
                 now=now,
             )
-            transitions.append(transition)
+            granted.append(transition.after)
             leased.dispatches[key].append(transition.after)
-        # bypass `Decisions`: the rows are locked and judged already, and each table takes one statement
-        taken = [transition.after for transition in transitions]
-        await dispatches.write_leased(tx, taken)
-        await leases.begin(tx, taken)
-        await audit.record(
-            tx, [NewAuditEntry(worker_id=each.worker_id or "", event="lease", dispatch_id=each.id) for each in taken]
-        )
-        leased.granted.extend(taken)
-
-
-async def _post_starts(tx: Tx, taken: Sequence[Dispatch]) -> list[OutboxEntry]:
-    by_shard: dict[str, list[JobUpdate]] = defaultdict(list)
-    for each in taken:
-        by_shard[each.shard].append(update_of_lease(each))
-    return await outbox.post(tx, by_shard)
+        # Bypass `Decisions`: the rows are locked and judged already, and each table takes one statement.
+        await dispatches.write_leased(tx, granted)
+        await leases.begin(tx, granted)
+        entries = [
+            NewAuditEntry(worker_id=dispatch.worker_id or "", event="lease", dispatch_id=dispatch.id)
+            for dispatch in granted
+        ]
+        await audit.record(tx, entries)
+        leased.granted += granted
 
 
 async def _end_expired_blocks(tx: Tx, facts: Mapping[str, WorkerFacts], *, now: datetime) -> None:
@@ -295,7 +294,7 @@ def _entitlement(request: LeaseRequest, fact: WorkerFacts, *, now: datetime) -> 
         tuple(sorted(set(request.providers))),
         fact.workflow_ids,
         blocked,
-        fact.lacks,
+        fact.unmet_hashes,
         fact.oversized,
-        fact.worker_id if fact.is_chosen else None,
+        fact.worker_id if fact.has_pinned_dispatch else None,
     )

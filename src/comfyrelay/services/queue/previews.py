@@ -31,9 +31,9 @@ log = structlog.get_logger(__name__)
 WATCHED_SECONDS = 10.0
 # Interval at which this process tells the others that a job is still watched.
 PUBLISH_SECONDS = 3.0
-# Several pages that watch one job share one read from storage for this long.
+# Pages that watch the same job share one read from storage for this long.
 SHARED_SECONDS = 0.4
-# Lifetime of an upload URL; it is renewed after half of it.
+# Lifetime of an upload URL. The URL is renewed after half of it.
 URL_SECONDS = 300.0
 MAX_CACHED = 20_000
 TOPIC = "watched:"
@@ -41,7 +41,7 @@ TOPIC = "watched:"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PreviewOffer:
-    """Where a worker may upload previews, and for how many more seconds the job is watched."""
+    """The upload URL for a worker's previews, and for how many more seconds the job is watched."""
 
     url: str
     headers: Mapping[str, str]
@@ -58,16 +58,16 @@ class PreviewService:
     def __init__(self, objects: ObjectStore, notify_channel: NotifyChannel) -> None:
         self._objects = objects
         self._notify_channel = notify_channel
-        # by job, until when it is watched, and when that was last published
+        # By job: until when it is watched, and when that was last published.
         self._until: OrderedDict[str, float] = OrderedDict()
         self._published_at: dict[str, float] = {}
         self._waiting: WakeupsByKey[str] = WakeupsByKey()
         self._offers: OrderedDict[str, tuple[float, PreviewOffer]] = OrderedDict()
-        # jobs that were watched, so a preview may exist
+        # Jobs that were watched, so that a preview may exist.
         self._watched: OrderedDict[str, None] = OrderedDict()
         self._read: dict[str, tuple[float, asyncio.Future[PreviewImage | None]]] = {}
         self._removing: set[asyncio.Task[None]] = set()
-        notify_channel.on_word(self._on_word)
+        notify_channel.on_message(self._on_message)
 
     def watch(self, job_id: str) -> None:
         """Note that a user watches a job, and tell the process that serves its worker."""
@@ -79,7 +79,7 @@ class PreviewService:
             self._mark_watched(job_id)
 
     def seconds_left(self, job_id: str) -> float:
-        """For how many more seconds the job counts as watched."""
+        """Return for how many more seconds the job counts as watched."""
         return max(0.0, self._until.get(job_id, 0.0) - _now())
 
     def waking(self, job_id: str, wakeup: Wakeup) -> AbstractContextManager[None]:
@@ -87,13 +87,16 @@ class PreviewService:
         return self._waiting.waiting(job_id, wakeup)
 
     def patience(self, job_id: str, *, sends_for: float) -> float:
-        """How long a heartbeat may wait before its worker needs a new offer; it sends previews for `sends_for` more."""
+        """Return how long a heartbeat may wait before its worker needs a new offer.
+
+        The worker's current offer is valid for `sends_for` more seconds.
+        """
         if not self.seconds_left(job_id):
             return inf
         return max(1.0, sends_for / 2) if sends_for > 0 else 0.0
 
     async def offer(self, tenant_id: str, job_id: str, lease_token: str) -> PreviewOffer | None:
-        """Where the worker of a lease may upload previews; `None` if no user watches."""
+        """Offer the worker of a lease to upload previews; return `None` if no user watches."""
         if not (left := self.seconds_left(job_id)):
             return None
         now = _now()
@@ -107,20 +110,20 @@ class PreviewService:
         return PreviewOffer(url=known.url, headers=known.headers, seconds=left)
 
     async def newest(self, tenant_id: str, job_id: str) -> PreviewImage | None:
-        """The newest preview; `None` if there is none or it is not a valid image."""
+        """Return the newest preview, or `None` if there is none or it is not a valid image."""
         now = _now()
         read_at, reading = self._read.get(job_id, (-inf, None))
         if reading is None or now - read_at > SHARED_SECONDS:
             reading = asyncio.ensure_future(self._newest(tenant_id, job_id))
-            self._read = {key: each for key, each in self._read.items() if now - each[0] <= SHARED_SECONDS}
+            self._read = {key: read for key, read in self._read.items() if now - read[0] <= SHARED_SECONDS}
             self._read[job_id] = (now, reading)
         return await asyncio.shield(reading)
 
     async def _newest(self, tenant_id: str, job_id: str) -> PreviewImage | None:
         path = preview_path(tenant_id, job_id)
         try:
-            # S3 does not limit the size of an upload, so limit the read
-            data = b"".join([each async for each in self._objects.stream(path, length=MAX_BYTES + 1)])
+            # S3 does not limit the size of an upload, so limit the read.
+            data = b"".join([piece async for piece in self._objects.stream(path, length=MAX_BYTES + 1)])
         except NotFound:
             return None
         return PreviewImage(data=data, tag=f'"{sha256(data).hexdigest()[:32]}"') if is_preview(data) else None
@@ -144,7 +147,7 @@ class PreviewService:
     async def sweep(self, *, older_than_seconds: float) -> int:
         """Remove previews that were not replaced for this long; return how many."""
         before = utc_now() - timedelta(seconds=older_than_seconds)
-        old = [each.path async for each in self._objects.list(PREVIEWS) if each.modified_at <= before]
+        old = [preview.path async for preview in self._objects.list(PREVIEWS) if preview.modified_at <= before]
         if old:
             await self._objects.remove_many(old)
         return len(old)
@@ -153,12 +156,12 @@ class PreviewService:
         try:
             await self._objects.remove(path)
         except ComfyRelayError as error:
-            # retention removes it later
+            # Retention removes it later.
             log.info("preview.removal_failed", why=error.detail)
 
-    def _on_word(self, word: str) -> None:
-        if word.startswith(TOPIC):
-            self._mark_watched(word.removeprefix(TOPIC))
+    def _on_message(self, message: str) -> None:
+        if message.startswith(TOPIC):
+            self._mark_watched(message.removeprefix(TOPIC))
 
     def _mark_watched(self, job_id: str) -> None:
         now = _now()

@@ -1,7 +1,7 @@
 """Settle leases: complete, fail or requeue a dispatch, fenced by the lease token.
 
-The central database decides, in one transaction with the outbox entry for the shard. The shard then writes job,
-attempt, event, tokens, video and output in its own transaction.
+One transaction of the central database decides and writes the outbox entry for the shard. Another transaction of the
+shard then writes job, attempt, event, tokens, video and output.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ from comfyrelay.domain.queue.states import DispatchStatus, Outcome, Provider
 from comfyrelay.domain.queue.updates import NOTHING_FOUND, MediaFacts, UploadedOutput
 from comfyrelay.errors import Fault, LeaseLost, OutOfMemory
 from comfyrelay.group_commit import GroupCommit
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.outbox.delivery import OutboxDelivery
 from comfyrelay.services.queue.decisions import Decided, DecidedTransition, Decisions, Details
 from comfyrelay.services.transactions import TransactionStep
@@ -39,9 +39,9 @@ _REPEATABLE = {Verb.COMPLETE, Verb.FAIL}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SettledOutput:
-    """The output as the worker describes it, or as it was found.
+    """An output as its worker describes it, or with its real properties after the check.
 
-    `file_id` identifies the accepted copy. Without it, the lease's upload itself is the output, unchecked.
+    `file_id` identifies the checked copy. Without it, the lease's upload itself is the output, unchecked.
     """
 
     size: int
@@ -49,7 +49,7 @@ class SettledOutput:
     extension: str
     sha256: str | None = None
     metadata: dict[str, Any] | None = None
-    # the worker's description, unchanged
+    # The worker's description, unchanged.
     sent: dict[str, Any] | None = None
     file_id: str | None = None
     media: MediaFacts = NOTHING_FOUND
@@ -65,17 +65,17 @@ class Report:
     worker_id: str | None = None
     provider_job_id: str | None = None
     seed: int | None = None
-    # seconds between lease and start of the run, by a monotonic clock
+    # Seconds between the lease and the start of the run, by a monotonic clock.
     began_after_seconds: float | None = None
     about: dict[str, Any] | None = None
     output: SettledOutput | None = None
     fault: Fault = Fault.JOB
     error: str = ""
-    # error code from `errors`
+    # Error code from `errors`.
     code: str | None = None
     reason: str = ""
     retry_after_seconds: float = 0.0
-    # memory of the GPU on which the job ran out of memory, if it was alone there
+    # Memory of the GPU on which the job ran out of memory, if it was the only job there.
     gpu_bytes: int | None = None
 
 
@@ -93,22 +93,15 @@ class _SettleBatch:
     """The result of one settling transaction."""
 
     answers: list[Settlement | Exception]
-    # by report, the shard of its dispatch
+    # The shard of each report, if its dispatch was found.
     shards: list[str | None]
     decided: Decided = field(default_factory=Decided)
 
-    @property
-    def holds(self) -> list[Transition]:
-        """The failures that hold the rest of their batch."""
-        return [transition for transition in self.decided.transitions if transition.hold is not None]
-
 
 class SettleService:
-    def __init__(
-        self, databases: Databases, decisions: Decisions, delivery: OutboxDelivery, *, worker_stale_seconds: float
-    ) -> None:
-        self._databases = databases
-        self._stale_seconds = worker_stale_seconds
+    def __init__(self, context: ServiceContext, decisions: Decisions, delivery: OutboxDelivery) -> None:
+        self._databases = context.databases
+        self._stale_seconds = context.settings.worker_stale_seconds
         self._decisions = decisions
         self._delivery = delivery
         self._group: GroupCommit[Report, tuple[Settlement, asyncio.Future[None] | None]] = GroupCommit(self._handle)
@@ -166,11 +159,7 @@ class SettleService:
     ) -> Settlement:
         return await self.report(
             Report(
-                verb=Verb.REQUEUE,
-                dispatch_id=dispatch_id,
-                lease_token=lease_token,
-                reason=reason,
-                worker_id=worker_id,
+                verb=Verb.REQUEUE, dispatch_id=dispatch_id, lease_token=lease_token, reason=reason, worker_id=worker_id
             )
         )
 
@@ -186,7 +175,7 @@ class SettleService:
         return settlement
 
     async def report_many(self, reports: Sequence[Report]) -> list[Settlement | Exception]:
-        """Settle many reports in one transaction; each has its own answer."""
+        """Settle many reports in one transaction; return a settlement or an error for each."""
         batch = await self._decide(reports)
         await self._delivery.deliver(batch.decided.entries)
         return batch.answers
@@ -203,30 +192,29 @@ class SettleService:
 
     async def _decide(self, reports: Sequence[Report]) -> _SettleBatch:
         batch = await self._databases.central.run(TransactionStep.SETTLE, lambda tx: self._settle(tx, reports))
-        for failure in batch.holds:
-            await self._hold_rest(failure)
+        for transition in batch.decided.transitions:
+            if transition.hold is not None:
+                await self._hold_rest(transition.after, reason=transition.hold)
         # The reporting workers know that their leases ended, so none needs a stop request.
         await self._decisions.notify_settled(batch.decided)
         return batch
 
-    async def _hold_rest(self, failure: Transition) -> None:
-        """Hold the rest of the batch.
+    async def _hold_rest(self, failed: Dispatch, *, reason: str) -> None:
+        """Hold the rest of the batch of a failed dispatch.
 
-        In a separate transaction, to avoid deadlocks between settlements, and before the answer, because the worker
-        then polls for the next job. After a crash in between, the next failure of the batch holds it.
+        A separate transaction avoids deadlocks between settlements. It runs before the answer, because the worker then
+        polls for the next job. After a crash in between, the next failure of the batch holds it.
         """
-        failed, reason = failure.after, failure.hold
         assert failed.batch_id is not None
-        assert reason is not None
         await self._decisions.decide(
             TransactionStep.HOLD,
             dispatches.of_batch(failed.tenant_id, failed.batch_id),
-            lambda each, now: lifecycle.hold(each, workflow_hash=failed.workflow_hash, reason=reason, now=now),
+            lambda dispatch, now: lifecycle.hold(dispatch, workflow_hash=failed.workflow_hash, reason=reason, now=now),
             by="hold",
         )
 
     async def _settle(self, tx: Tx, reports: Sequence[Report]) -> _SettleBatch:
-        ids = sorted({each.dispatch_id for each in reports})
+        ids = sorted({report.dispatch_id for report in reports})
         found, now, has_blocks = await dispatches.lock_reported(tx, ids)
         decisions: dict[int, DecidedTransition] = {}
         accepted: dict[str, tuple[Verb, Settlement]] = {}
@@ -264,11 +252,10 @@ class SettleService:
         self, tx: Tx, dispatch: Dispatch, report: Report, now: datetime, began_at: datetime | None
     ) -> Transition | None:
         """Handle a job that ran out of memory alone on a GPU, and record the GPU's size; `None` for other reports."""
-        if report.verb is not Verb.FAIL or report.code != OutOfMemory.code or not report.gpu_bytes:
+        is_out_of_memory = report.verb is Verb.FAIL and report.code == OutOfMemory.code
+        if not is_out_of_memory or not report.gpu_bytes or dispatch.provider != Provider.SELF_HOSTED:
             return None
-        if dispatch.provider != Provider.SELF_HOSTED:
-            return None
-        await memory.note(tx, dispatch, report.gpu_bytes)
+        await memory.record_out_of_memory(tx, dispatch, report.gpu_bytes)
         return lifecycle.run_out_of_memory(
             dispatch,
             gpu_bytes=report.gpu_bytes,
@@ -284,7 +271,7 @@ class SettleService:
         """Answer a repeated complete or fail with the same token like the first one."""
         if not undecided:
             return
-        past = await leases.by_token(tx, {each.lease_token for each in undecided.values()})
+        past = await leases.by_token(tx, {report.lease_token for report in undecided.values()})
         for index, report in undecided.items():
             lease = past.get(report.lease_token)
             if (

@@ -1,7 +1,7 @@
 """Logs of workers, sent only while an administrator watches.
 
 Each process remembers for a minute which workers are watched, and tells the others through the notify channel. The
-answer to the next poll or heartbeat asks the worker for its lines.
+response to the next poll or heartbeat asks the worker for its lines.
 """
 
 import asyncio
@@ -22,13 +22,13 @@ from comfyrelay.wakeup import Wakeup, WakeupsByKey
 WATCHED_SECONDS = 60.0
 # Minimum interval between two requests to a worker.
 PAUSE_SECONDS = 2.0
-KEPT_SECONDS = 3600.0
+RETENTION_SECONDS = 3600.0
 TOPIC = "logs:"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastLines:
-    """A worker's last log lines; `received_at` is `None` until it has sent some."""
+    """A worker's last log lines. `received_at` is `None` until the worker has sent lines."""
 
     lines: Sequence[str]
     received_at: datetime | None
@@ -42,11 +42,11 @@ class WorkerLogService:
         self._on_request = on_request
         self._databases = databases
         self._notify_channel = notify_channel
-        # by worker, until when its log is watched, and when it was last asked for lines
+        # By worker: until when its log is watched, and when it was last asked for lines.
         self._until: dict[str, float] = {}
         self._requested_at: dict[str, float] = {}
         self._waiting: WakeupsByKey[str] = WakeupsByKey()
-        notify_channel.on_word(self._on_word)
+        notify_channel.on_message(self._on_message)
 
     async def read_last(self, worker_id: str) -> LastLines:
         """Return the stored lines, and ask the worker for new ones."""
@@ -55,10 +55,11 @@ class WorkerLogService:
                 raise NotFound(f"There is no worker {worker_id!r}.")
             found = await worker_logs.of_worker(tx, worker_id)
         self._notify_channel.publish(f"{TOPIC}{quote(worker_id, safe='')}")
-        return LastLines(lines=found[0], received_at=found[1]) if found else LastLines(lines=(), received_at=None)
+        lines, received_at = found or ((), None)
+        return LastLines(lines=lines, received_at=received_at)
 
     def should_request(self, worker_id: str) -> bool:
-        """Whether to ask the worker for its lines now; if so, the interval starts."""
+        """Whether to ask the worker for its lines now. If so, a new interval starts."""
         now = _now()
         not_before = self._requested_at.get(worker_id, -PAUSE_SECONDS) + PAUSE_SECONDS
         if self._until.get(worker_id, 0.0) <= now or now < not_before:
@@ -74,13 +75,15 @@ class WorkerLogService:
         await self._databases.central.run(TransactionStep.WORKER, lambda tx: worker_logs.keep(tx, worker_id, lines))
 
     async def delete_old(self) -> None:
-        work = self._databases.central.run
-        await work(TransactionStep.RETENTION_REMOVE, lambda tx: worker_logs.forget(tx, older_than_seconds=KEPT_SECONDS))
+        await self._databases.central.run(
+            TransactionStep.RETENTION_REMOVE,
+            lambda tx: worker_logs.forget(tx, older_than_seconds=RETENTION_SECONDS),
+        )
 
-    def _on_word(self, word: str) -> None:
-        if not word.startswith(TOPIC):
+    def _on_message(self, message: str) -> None:
+        if not message.startswith(TOPIC):
             return
-        now, worker_id = _now(), unquote(word.removeprefix(TOPIC))
+        now, worker_id = _now(), unquote(message.removeprefix(TOPIC))
         self._until = {name: until for name, until in self._until.items() if until > now}
         self._requested_at = {name: at for name, at in self._requested_at.items() if name in self._until}
         self._until[worker_id] = now + WATCHED_SECONDS

@@ -91,7 +91,7 @@ class DeliveryService:
     async def send_test(self, tenant_id: str) -> SendResult:
         """Send a test message to the tenant's webhook, once, without recording it."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            webhook, at = await deliveries.webhook(tx, tenant_id), await deliveries.now(tx)
+            webhook, at = await deliveries.webhook(tx, tenant_id), await tx.now()
         if webhook is None or webhook.url is None:
             raise Conflict("There is no webhook to test: save its URL first.")
         body = test_body(at)

@@ -1,12 +1,12 @@
 """Live slots: each GPU with its state and current job.
 
-Reports come with heartbeats and polls and are kept in memory; they are written to the database in batches for other
-processes.
+Workers report their slots with heartbeats and polls. Reports are stored in memory, and written to the database in
+batches for other processes.
 """
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
@@ -16,14 +16,15 @@ from comfyrelay.domain.queue.states import RegistrationSource, WorkerState
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.protocol.user import SlotJob
-from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.context import ServiceContext
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.transactions import TransactionStep
-from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue import positions
 from comfyrelay.store.central.workers import slots, workers
 from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import jobs
 
+# The size of a batch is counted again after this time.
 COUNT_SECONDS = 60.0
 MAX_WARM = 20_000
 DeviceReports = Sequence[Mapping[str, Any]]
@@ -36,31 +37,20 @@ class SlotView:
 
 
 class SlotViews:
-    def __init__(
-        self,
-        databases: Databases,
-        *,
-        worker_stale_seconds: float,
-        comfyui_unreachable: Callable[[str], Sequence[str]] = lambda _stage: (),
-    ) -> None:
-        """`comfyui_unreachable` returns why no server of this process's workers is usable at a stage:
-
-        such a worker does not poll.
-        """
-        self._comfyui_unreachable = comfyui_unreachable
-        self._databases = databases
-        self._stale_seconds = worker_stale_seconds
-        # by worker: reports not written yet
-        self._told: dict[str, DeviceReports] = {}
-        # by worker: changed warm workflows
+    def __init__(self, context: ServiceContext) -> None:
+        self._databases = context.databases
+        self._stale_seconds = context.settings.worker_stale_seconds
+        self._comfyui_unreachable = context.hooks.comfyui_unreachable
+        # Reports and changed warm workflows by worker, which are not written yet.
+        self._devices: dict[str, DeviceReports] = {}
         self._warm: dict[str, Sequence[str]] = {}
         self._written_warm: dict[str, Sequence[str]] = {}
-        # by batch: number of items and when counted; there may be thousands
+        # Number of items by batch, and when they were counted. There may be thousands of items.
         self._sizes: dict[str, tuple[int, float]] = {}
 
     def note(self, worker_id: str, devices: DeviceReports) -> None:
         """Record a worker's GPUs."""
-        self._told[worker_id] = devices
+        self._devices[worker_id] = devices
 
     def note_warm(self, worker_id: str, hashes: Sequence[str]) -> None:
         """Record a worker's warm workflows."""
@@ -68,26 +58,26 @@ class SlotViews:
             self._warm[worker_id] = hashes
 
     async def write_noted(self) -> Set[str]:
-        """Write pending reports. Returns their workers."""
-        told, self._told = self._told, {}
-        if told:
-            await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_devices(tx, told))
+        """Write the pending reports; return the workers whose devices were written."""
+        devices, self._devices = self._devices, {}
+        if devices:
+            await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_devices(tx, devices))
         warm, self._warm = self._warm, {}
         if warm:
             await self._databases.central.run(TransactionStep.WORKER, lambda tx: workers.record_warm(tx, warm))
             self._written_warm = {**self._written_warm, **warm} if len(self._written_warm) < MAX_WARM else warm
-        return told.keys()
+        return devices.keys()
 
-    async def page(self, *, cursor: str | None = None, limit: int) -> Listed[SlotView]:
-        """The slots of a page of workers."""
+    async def page(self, *, cursor: str | None = None, limit: int) -> ResultPage[SlotView]:
+        """Return the slots of a page of workers."""
         async with self._databases.central.read() as tx:
             found, after = await slots.page(tx, stale_seconds=self._stale_seconds, after_id=cursor, limit=limit)
-            held, now = await slots.held_by(tx, [each.worker_id for each in found])
-            usual = {id_: await dispatches.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
-        theirs: defaultdict[str, list[SlotLease]] = defaultdict(list)
-        for each in held:
-            theirs[each.worker_id].append(each)
-        placed = [
+            held, now = await slots.held_by(tx, [worker.worker_id for worker in found])
+            usual = {id_: await positions.mean_duration(tx, [id_]) for id_ in {job.workflow_id for job in held}}
+        by_worker: defaultdict[str, list[SlotLease]] = defaultdict(list)
+        for lease in held:
+            by_worker[lease.worker_id].append(lease)
+        states = [
             slot
             for worker in found
             for slot in slots_of(
@@ -95,22 +85,34 @@ class SlotViews:
                 name=worker.display_name or worker.worker_id,
                 state=WorkerState(worker.state),
                 max_concurrency=worker.max_concurrency,
-                devices=self._told.get(worker.worker_id, worker.devices),
+                devices=self._devices.get(worker.worker_id, worker.devices),
                 comfyui=worker.comfyui,
-                held=theirs[worker.worker_id],
+                held=by_worker[worker.worker_id],
             )
         ]
-        away = {each.worker_id: list(self._comfyui_unreachable(each.stage)) for each in found if _is_here(each)}
-        placed = [_with_reason(each, away.get(each.worker_id)) for each in placed]
-        known, totals = await self._jobs([each.held for each in placed if each.held is not None])
-        views = [
-            SlotView(slot=each, job=_on_slot(each.held, known, totals, usual, now) if each.held is not None else None)
-            for each in placed
+        # A desk worker without a usable ComfyUI does not poll.
+        unreachable = {
+            worker.worker_id: " ".join(self._comfyui_unreachable(worker.stage))
+            for worker in found
+            if worker.registration_source == RegistrationSource.DESK
+        }
+        states = [
+            replace(state, away=reason)
+            if state.away is None and (reason := unreachable.get(state.worker_id))
+            else state
+            for state in states
         ]
-        return Listed(items=views, next_cursor=after)
+        known, totals = await self._jobs([state.held for state in states if state.held is not None])
+        views = [
+            SlotView(
+                slot=state, job=_slot_job(state.held, known, totals, usual, now) if state.held is not None else None
+            )
+            for state in states
+        ]
+        return ResultPage(items=views, next_cursor=after)
 
     async def _jobs(self, held: Sequence[SlotLease]) -> tuple[dict[str, JobRecord], dict[str, int]]:
-        """Jobs by id, and batch sizes; unreachable shards are skipped."""
+        """Return jobs and batch sizes by id, without those of unreachable shards."""
         found: dict[str, JobRecord] = {}
         totals: dict[str, int] = {}
         for shard in {job.shard for job in held}:
@@ -127,21 +129,13 @@ class SlotViews:
 
     async def _sizes_of(self, tx: Tx, batches: Set[str]) -> dict[str, int]:
         now = asyncio.get_running_loop().time()
-        self._sizes = {id_: each for id_, each in self._sizes.items() if now - each[1] < COUNT_SECONDS}
+        self._sizes = {id_: size for id_, size in self._sizes.items() if now - size[1] < COUNT_SECONDS}
         counted = await jobs.batch_sizes(tx, batches - self._sizes.keys())
         self._sizes |= {id_: (size, now) for id_, size in counted.items()}
         return {id_: self._sizes[id_][0] for id_ in batches & self._sizes.keys()}
 
 
-def _is_here(worker: slots.SlotWorker) -> bool:
-    return worker.registration_source == RegistrationSource.DESK
-
-
-def _with_reason(slot: SlotState, away: Sequence[str] | None) -> SlotState:
-    return replace(slot, away=" ".join(away)) if away and slot.away is None else slot
-
-
-def _on_slot(
+def _slot_job(
     held: SlotLease,
     known: Mapping[str, JobRecord],
     totals: Mapping[str, int],
@@ -150,19 +144,19 @@ def _on_slot(
 ) -> SlotJob:
     job = known.get(held.job_id)
     batch_id = job.batch_id if job is not None else None
-    told, takes = held.progress, usual.get(held.workflow_id)
-    so_far = max((now - told.began_at).total_seconds(), 0.0) if told.began_at is not None else 0.0
+    progress, mean_seconds = held.progress, usual.get(held.workflow_id)
+    elapsed = max((now - progress.began_at).total_seconds(), 0.0) if progress.began_at is not None else 0.0
     return SlotJob(
         id=held.job_id,
         batch_id=batch_id,
         label=job.label if job is not None else None,
         item_no=job.item_no if job is not None else 0,
         total=totals.get(batch_id or "", 1),
-        node=told.node_id,
-        node_title=told.node,
-        step=told.step or None,
-        steps=told.steps or None,
-        progress=told.value,
-        started_at=told.began_at,
-        expected_seconds=max(takes - so_far, 0.0) if takes is not None else None,
+        node=progress.node_id,
+        node_title=progress.node,
+        step=progress.step or None,
+        steps=progress.steps or None,
+        progress=progress.value,
+        started_at=progress.began_at,
+        expected_seconds=max(mean_seconds - elapsed, 0.0) if mean_seconds is not None else None,
     )

@@ -19,14 +19,14 @@ from comfyrelay.domain.records.workers import (
 )
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol.admin.fleets import FleetMetrics, WorkflowMetrics
-from comfyrelay.services.databases import Databases
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.context import ServiceContext
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.store.central import audit, catalogue, tenants
-from comfyrelay.store.central.queue import dispatches
 from comfyrelay.store.central.workers import fleets, worker_list
 from comfyrelay.store.database import Tx
 
-LATELY = timedelta(hours=1)
+# Period of the metrics of a fleet.
+METRICS_PERIOD = timedelta(hours=1)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +49,7 @@ class WorkerLine:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ListedWorkers(Listed[WorkerLine]):
+class ListedWorkers(ResultPage[WorkerLine]):
     """`counts` is the number of workers by state, regardless of the filter."""
 
     counts: Mapping[str, int]
@@ -57,7 +57,7 @@ class ListedWorkers(Listed[WorkerLine]):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class WorkerView:
-    """`slugs` are workflow slugs by hash of its recent jobs."""
+    """A worker with details. `slugs` are the workflow slugs of its recent jobs by workflow hash."""
 
     line: WorkerLine
     workflow_slugs: Sequence[str]
@@ -74,15 +74,15 @@ class WorkerView:
 
 
 class FleetViews:
-    def __init__(self, databases: Databases, *, worker_stale_seconds: float) -> None:
-        self._databases = databases
-        self._stale_seconds = worker_stale_seconds
+    def __init__(self, context: ServiceContext) -> None:
+        self._databases = context.databases
+        self._stale_seconds = context.settings.worker_stale_seconds
 
-    async def page(self, *, stage: Stage | None = None, cursor: int | None = None, limit: int) -> Listed[FleetView]:
+    async def page(self, *, stage: Stage | None = None, cursor: int | None = None, limit: int) -> ResultPage[FleetView]:
         async with self._databases.central.read() as tx:
             found, after = await fleets.page(tx, stage=stage, after_id=cursor, limit=limit)
             views = await _views(tx, found)
-        return Listed(items=views, next_cursor=None if after is None else str(after))
+        return ResultPage(items=views, next_cursor=None if after is None else str(after))
 
     async def get(self, stage: Stage, slug: str) -> FleetView:
         async with self._databases.central.read() as tx:
@@ -96,7 +96,7 @@ class FleetViews:
             workflows = await _workflow_metrics(tx, fleet)
         ages = [workflow.oldest_age_seconds for workflow in workflows if workflow.oldest_age_seconds is not None]
         return FleetMetrics(
-            workers={each: states.get(each, 0) for each in WorkerState},
+            workers={state: states.get(state, 0) for state in WorkerState},
             leases=leases,
             workflows=workflows,
             queued=sum(workflow.queued for workflow in workflows),
@@ -118,17 +118,17 @@ class FleetViews:
         cursor: str | None = None,
         limit: int,
     ) -> ListedWorkers:
-        """Count and sort all matching workers; read details of one page."""
+        """Count and sort all matching workers, and read the details of one page."""
         stale = self._stale_seconds
         async with self._databases.central.read() as tx:
             found = await worker_list.places(
                 tx, stale_seconds=stale, sort=sort, fleet_slug=fleet_slug, stage=stage, search=search
             )
-            wanted = [each for each in found if state in (None, each.state)]
+            wanted = [place for place in found if state in (None, place.state)]
             ids, next_cursor = page_after(sort_ids(wanted, sort, is_down=is_down), cursor, limit=limit)
             shown = await worker_list.listed(tx, ids, stale_seconds=stale)
-            jobs = await worker_list.jobs_of(tx, [each.worker_id for each in shown if each.leases])
-        lines = [WorkerLine(worker=each, jobs=jobs.get(each.worker_id, ())) for each in shown]
+            jobs = await worker_list.jobs_of(tx, [worker.worker_id for worker in shown if worker.leases])
+        lines = [WorkerLine(worker=worker, jobs=jobs.get(worker.worker_id, ())) for worker in shown]
         return ListedWorkers(items=lines, next_cursor=next_cursor, counts=count_states(found))
 
     async def worker(self, worker_id: str) -> WorkerView:
@@ -173,28 +173,29 @@ async def _fleet(tx: Tx, stage: Stage, slug: str) -> FleetRecord:
 
 
 async def _views(tx: Tx, found: Sequence[FleetRecord]) -> list[FleetView]:
-    ids = [each.id for each in found]
+    ids = [fleet.id for fleet in found]
     counts = await fleets.worker_counts(tx, ids)
     mapped = await fleets.workflows_of(tx, ids)
     return [
-        FleetView(fleet=each, workflow_slugs=list(mapped.get(each.id, {}).values()), workers=counts.get(each.id, 0))
-        for each in found
+        FleetView(fleet=fleet, workflow_slugs=list(mapped.get(fleet.id, {}).values()), workers=counts.get(fleet.id, 0))
+        for fleet in found
     ]
 
 
 def _mean_duration(workflows: Sequence[WorkflowMetrics]) -> float | None:
     timed = [workflow for workflow in workflows if workflow.mean_duration_seconds is not None]
-    jobs = sum(each.completed for each in timed)
-    return sum((each.mean_duration_seconds or 0.0) * each.completed for each in timed) / jobs if jobs else None
+    jobs = sum(workflow.completed for workflow in timed)
+    total_seconds = sum((workflow.mean_duration_seconds or 0.0) * workflow.completed for workflow in timed)
+    return total_seconds / jobs if jobs else None
 
 
 async def _workflow_metrics(tx: Tx, fleet: FleetRecord) -> list[WorkflowMetrics]:
     mapped = (await fleets.workflows_of(tx, [fleet.id])).get(fleet.id, {})
-    now = await dispatches.now(tx)
+    now = await tx.now()
     ids = list(mapped)
     queues = await fleets.queues(tx, stage=fleet.stage, workflow_ids=ids)
-    done = await fleets.completed_since(tx, now - LATELY, stage=fleet.stage, workflow_ids=ids)
-    failed = await fleets.failed_since(tx, now - LATELY, stage=fleet.stage, workflow_ids=ids)
+    done = await fleets.completed_since(tx, now - METRICS_PERIOD, stage=fleet.stage, workflow_ids=ids)
+    failed = await fleets.failed_since(tx, now - METRICS_PERIOD, stage=fleet.stage, workflow_ids=ids)
     return [
         WorkflowMetrics(
             workflow_slug=slug,

@@ -34,8 +34,7 @@ async def create(
 async def user_of(tx: Tx, token_hash: str) -> User | None:
     """Return the id of the user of a link; `None` if it was used or has expired."""
     query = select(*USER_COLUMNS).join(links, links.c.user_id == users.c.id)
-    row = (await tx.execute(query.where(links.c.token_hash == token_hash, *_WORKS))).one_or_none()
-    return User(**row._mapping) if row else None
+    return await tx.one_or_none(User, query.where(links.c.token_hash == token_hash, *_WORKS))
 
 
 async def use(tx: Tx, token_hash: str) -> str | None:
@@ -53,7 +52,7 @@ async def use_up_of(tx: Tx, user_id: str) -> None:
 async def is_setup(tx: Tx, token_hash: str) -> bool:
     """Whether this is a valid setup code."""
     query = select(links.c.kind).where(links.c.token_hash == token_hash, links.c.kind == LinkKind.SETUP, *_WORKS)
-    return (await tx.execute(query)).first() is not None
+    return await tx.exists(query)
 
 
 async def use_up_setup(tx: Tx) -> list[str]:

@@ -24,7 +24,7 @@ async def create(
         created_at=relay_now(),
         expires_at=None if lifetime_seconds is None else relay_now(lifetime_seconds),
     )
-    return TokenRecord(**(await tx.execute(query.returning(*_TOKEN))).one()._mapping)
+    return await tx.one(TokenRecord, query.returning(*_TOKEN))
 
 
 async def owner(tx: Tx, token_hash: str) -> User | None:
@@ -39,8 +39,7 @@ async def owner(tx: Tx, token_hash: str) -> User | None:
             users.c.disabled_at.is_(None),
         )
     )
-    row = (await tx.execute(query)).one_or_none()
-    return User(**row._mapping) if row else None
+    return await tx.one_or_none(User, query)
 
 
 async def name_of(tx: Tx, token_hash: str) -> str | None:
@@ -68,7 +67,7 @@ async def of_user(tx: Tx, user_id: str, *, before_id: str | None = None, limit: 
     )
     if before_id is not None:
         query = query.where(api_tokens.c.id < before_id)
-    return [TokenRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(TokenRecord, query)
 
 
 async def revoke_all_named(tx: Tx, user_id: str, name: str) -> None:
@@ -85,4 +84,4 @@ async def revoke(tx: Tx, user_id: str, *, id_: str | None = None, token_hash: st
     query = (
         query.where(api_tokens.c.id == id_) if id_ is not None else query.where(api_tokens.c.token_hash == token_hash)
     )
-    return (await tx.execute(query.values(revoked_at=relay_now()).returning(api_tokens.c.id))).first() is not None
+    return await tx.exists(query.values(revoked_at=relay_now()).returning(api_tokens.c.id))

@@ -15,7 +15,7 @@ from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables.catalogue import effects, workflow_versions, workflows
 from comfyrelay.store.central.tables.workers import fleets, worker_workflows, workflow_fleets
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import one_page
+from comfyrelay.store.paging import newest_page, page
 from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
 from comfyrelay.store.types import json_value, relay_now
 
@@ -42,7 +42,7 @@ async def create_workflow(tx: Tx, **values: Any) -> WorkflowRecord:
 
 async def update_workflow(tx: Tx, workflow_id: int, **values: Any) -> WorkflowRecord:
     query = update(workflows).where(workflows.c.id == workflow_id).values(**values, updated_at=relay_now())
-    changed = WorkflowRecord(**(await tx.execute(query.returning(*_WORKFLOW))).one()._mapping)
+    changed = await tx.one(WorkflowRecord, query.returning(*_WORKFLOW))
     if values.keys() & set(_VERSIONED):
         await _keep_version(tx, changed)
     return changed
@@ -64,20 +64,15 @@ async def version(tx: Tx, workflow_id: int, number: int | None = None) -> Workfl
     query = select(*_VERSION).where(workflow_versions.c.workflow_id == workflow_id)
     if number is not None:
         query = query.where(workflow_versions.c.number == number)
-    row = (await tx.execute(query.order_by(workflow_versions.c.number.desc()).limit(1))).one_or_none()
-    return WorkflowVersionRecord(**row._mapping) if row else None
+    return await tx.one_or_none(WorkflowVersionRecord, query.order_by(workflow_versions.c.number.desc()).limit(1))
 
 
 async def list_versions(
     tx: Tx, workflow_id: int, *, before: int | None, limit: int
 ) -> tuple[list[WorkflowVersionRecord], int | None]:
     """Return a page, newest first, and the number of the next page."""
-    v = workflow_versions.c
-    query = select(*_VERSION).where(v.workflow_id == workflow_id).order_by(v.number.desc()).limit(limit + 1)
-    if before is not None:
-        query = query.where(v.number < before)
-    rows, after = one_page((await tx.execute(query)).all(), "number", limit=limit)
-    return [WorkflowVersionRecord(**row._mapping) for row in rows], after
+    query = select(*_VERSION).where(workflow_versions.c.workflow_id == workflow_id)
+    return await newest_page(tx, WorkflowVersionRecord, query, workflow_versions.c.number, before=before, limit=limit)
 
 
 async def workflow(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> WorkflowRecord | None:
@@ -103,16 +98,14 @@ def _workflow_by_id(_dialect: str) -> Executable:
 async def lock_workflow(tx: Tx, slug: str, *, to_delete: bool = False) -> WorkflowRecord | None:
     """Lock the workflow against changes; with `to_delete`, also against new use."""
     query = select(*_WORKFLOW).where(workflows.c.slug == slug, _PRESENT)
-    row = (await tx.execute(query.with_for_update(key_share=not to_delete))).one_or_none()
-    return WorkflowRecord(**row._mapping) if row else None
+    return await tx.one_or_none(WorkflowRecord, query.with_for_update(key_share=not to_delete))
 
 
 async def workflow_to_use(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> WorkflowRecord | None:
     """Return the workflow, locked against changes and deletion until the transaction ends."""
     condition = workflows.c.slug == slug if slug is not None else workflows.c.id == id_
     query = select(*_WORKFLOW).where(condition, _PRESENT).with_for_update(read=True)
-    row = (await tx.execute(query)).one_or_none()
-    return WorkflowRecord(**row._mapping) if row else None
+    return await tx.one_or_none(WorkflowRecord, query)
 
 
 class Priced(NamedTuple):
@@ -141,14 +134,11 @@ async def list_workflows(
     tx: Tx, *, tenant_id: str | None, is_active: bool | None, after_slug: str | None, limit: int
 ) -> tuple[list[WorkflowRecord], str | None]:
     """Return a page of the catalogue's workflows, or of a tenant's, by slug, and the slug of the next page."""
-    query = select(*_WORKFLOW).where(_PRESENT).order_by(workflows.c.slug).limit(limit + 1)
-    query = query.where(workflows.c.tenant_id.is_(None) if tenant_id is None else workflows.c.tenant_id == tenant_id)
+    # SQLAlchemy renders a comparison with `None` as IS NULL.
+    query = select(*_WORKFLOW).where(_PRESENT, workflows.c.tenant_id == tenant_id)
     if is_active is not None:
         query = query.where(workflows.c.is_active == is_active)
-    if after_slug is not None:
-        query = query.where(workflows.c.slug > after_slug)
-    rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
-    return [WorkflowRecord(**row._mapping) for row in rows], after
+    return await page(tx, WorkflowRecord, query, workflows.c.slug, after=after_slug, limit=limit)
 
 
 async def delete_workflow(tx: Tx, workflow_id: int) -> None:
@@ -161,8 +151,7 @@ async def delete_workflow(tx: Tx, workflow_id: int) -> None:
 
 async def workflow_ever(tx: Tx, workflow_id: int) -> WorkflowRecord | None:
     """Return the workflow, even if it was deleted."""
-    row = (await tx.execute(select(*_WORKFLOW).where(workflows.c.id == workflow_id))).one_or_none()
-    return WorkflowRecord(**row._mapping) if row else None
+    return await tx.one_or_none(WorkflowRecord, select(*_WORKFLOW).where(workflows.c.id == workflow_id))
 
 
 async def workflows_ever(tx: Tx, ids: Iterable[int]) -> dict[int, WorkflowRecord]:
@@ -175,7 +164,7 @@ async def workflow_ids_named(tx: Tx, tenant_id: str, slug: str) -> list[int]:
     """Return the ids of all workflows with this slug, of the catalogue and the tenant, including deleted ones."""
     w = workflows.c
     query = select(w.id).where(w.slug == slug, or_(w.tenant_id.is_(None), w.tenant_id == tenant_id))
-    return list((await tx.scalars(query)).all())
+    return await tx.scalars(query)
 
 
 async def workflow_slugs(tx: Tx, ids: Iterable[int]) -> dict[int, str]:
@@ -208,7 +197,7 @@ async def workflows_called(tx: Tx, tenant_id: str, *, slug: str | None = None, p
         else or_(*(each.icontains(part, autoescape=True) for each in (workflows.c.slug, workflows.c.name)))
     )
     visible = or_(workflows.c.tenant_id.is_(None), workflows.c.tenant_id == tenant_id)
-    return frozenset((await tx.scalars(select(workflows.c.id).where(called, visible))).all())
+    return frozenset(await tx.scalars(select(workflows.c.id).where(called, visible)))
 
 
 async def create_effect(tx: Tx, **values: Any) -> EffectRecord:
@@ -222,7 +211,7 @@ async def create_effect(tx: Tx, **values: Any) -> EffectRecord:
 
 async def update_effect(tx: Tx, effect_id: int, **values: Any) -> EffectRecord:
     query = update(effects).where(effects.c.id == effect_id).values(**values, updated_at=relay_now())
-    return EffectRecord(**(await tx.execute(query.returning(*_EFFECT))).one()._mapping)
+    return await tx.one(EffectRecord, query.returning(*_EFFECT))
 
 
 async def effect(tx: Tx, *, slug: str | None = None, id_: int | None = None) -> EffectRecord | None:
@@ -269,31 +258,27 @@ def _effect_by_id(_dialect: str) -> Executable:
 async def list_effects(
     tx: Tx, *, workflow_id: int | None, is_active: bool | None, after_slug: str | None, limit: int
 ) -> tuple[list[EffectRecord], str | None]:
-    query = select(*_EFFECT).order_by(effects.c.slug).limit(limit + 1)
+    query = select(*_EFFECT)
     if workflow_id is not None:
         query = query.where(effects.c.workflow_id == workflow_id)
     if is_active is not None:
         query = query.where(effects.c.is_active == is_active)
-    if after_slug is not None:
-        query = query.where(effects.c.slug > after_slug)
-    rows, after = one_page((await tx.execute(query)).all(), "slug", limit=limit)
-    return [EffectRecord(**row._mapping) for row in rows], after
+    return await page(tx, EffectRecord, query, effects.c.slug, after=after_slug, limit=limit)
 
 
 async def effects_of(tx: Tx, workflow_id: int) -> list[EffectRecord]:
     query = select(*_EFFECT).where(effects.c.workflow_id == workflow_id).order_by(effects.c.slug)
-    return [EffectRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(EffectRecord, query)
 
 
 async def lock_effect(tx: Tx, slug: str) -> EffectRecord | None:
     query = select(*_EFFECT).where(effects.c.slug == slug).with_for_update(key_share=True)
-    row = (await tx.execute(query)).one_or_none()
-    return EffectRecord(**row._mapping) if row else None
+    return await tx.one_or_none(EffectRecord, query)
 
 
 async def delete_effect(tx: Tx, slug: str) -> bool:
     query = delete(effects).where(effects.c.slug == slug).returning(effects.c.id)
-    return (await tx.execute(query)).first() is not None
+    return await tx.exists(query)
 
 
 async def note_processing_times(tx: Tx, seconds: Mapping[int, float]) -> None:
@@ -328,8 +313,7 @@ async def fleet(tx: Tx, *, stage: str, slug: str, lock: bool = False) -> FleetRe
     query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.slug == slug)
     if lock:
         query = query.with_for_update(key_share=True)
-    row = (await tx.execute(query)).one_or_none()
-    return FleetRecord(**row._mapping) if row else None
+    return await tx.one_or_none(FleetRecord, query)
 
 
 async def map_workflows(tx: Tx, fleet_id: int, workflow_ids: Sequence[int]) -> None:

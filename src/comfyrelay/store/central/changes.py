@@ -70,4 +70,4 @@ async def fleets_of(tx: Tx, worker_ids: Collection[str]) -> list[str]:
 
 async def tenants_after(tx: Tx, after_id: str, *, limit: int) -> list[str]:
     query = select(tenants.c.id).where(tenants.c.id > after_id).order_by(tenants.c.id).limit(limit)
-    return list((await tx.scalars(query)).all())
+    return await tx.scalars(query)

@@ -66,7 +66,7 @@ async def own_workflows(
     query = _own(tenant_id).order_by(workflows.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(workflows.c.id < before_id)
-    return [WorkflowRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(WorkflowRecord, query)
 
 
 async def count_own(tx: Tx, tenant_id: str) -> int:
@@ -74,14 +74,13 @@ async def count_own(tx: Tx, tenant_id: str) -> int:
 
 
 async def own_workflow(tx: Tx, tenant_id: str, slug: str) -> WorkflowRecord | None:
-    row = (await tx.execute(_own(tenant_id).where(workflows.c.slug == slug))).one_or_none()
-    return WorkflowRecord(**row._mapping) if row else None
+    return await tx.one_or_none(WorkflowRecord, _own(tenant_id).where(workflows.c.slug == slug))
 
 
 async def own_with_graph(tx: Tx, tenant_id: str, graph_path: str) -> list[WorkflowRecord]:
     """Return a tenant's workflows with this graph, oldest first."""
     query = _own(tenant_id).where(workflows.c.graph_path == graph_path).order_by(workflows.c.id)
-    return [WorkflowRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(WorkflowRecord, query)
 
 
 async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[WorkflowRecord]:
@@ -89,7 +88,7 @@ async def waiting(tx: Tx, *, after_id: int = 0, limit: int) -> list[WorkflowReco
     columns = [workflows.c[name] for name in WorkflowRecord.__dataclass_fields__]
     query = select(*columns).where(workflows.c.waiting.is_not(None), workflows.c.deleted_at.is_(None))
     query = query.where(workflows.c.id > after_id, workflows.c.tenant_id.is_not(None))
-    return [WorkflowRecord(**row._mapping) for row in await tx.execute(query.order_by(workflows.c.id).limit(limit))]
+    return await tx.all(WorkflowRecord, query.order_by(workflows.c.id).limit(limit))
 
 
 async def has_fleet(tx: Tx, workflow_id: int) -> bool:

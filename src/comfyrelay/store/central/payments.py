@@ -37,4 +37,4 @@ async def record(tx: Tx, event: PaymentEvent) -> PaymentEvent:
     query = insert_into(tx.dialect, payment_events).values(**values, created_at=relay_now())
     await tx.execute(query.on_conflict_do_nothing())
     there = select(*_EVENT).where(payment_events.c.provider_event_id == event.provider_event_id)
-    return PaymentEvent(**(await tx.execute(there)).one()._mapping)
+    return await tx.one(PaymentEvent, there)

@@ -20,7 +20,7 @@ async def begin(tx: Tx) -> ReconcileRunRecord:
 async def goes_on(tx: Tx, *, for_seconds: float) -> bool:
     """Whether a recent run has not ended yet."""
     query = select(r.c.id).where(r.c.ended_at.is_(None), r.c.started_at > relay_now(-for_seconds))
-    return (await tx.execute(query.limit(1))).first() is not None
+    return await tx.exists(query.limit(1))
 
 
 async def end(tx: Tx, run_id: int, **values: Any) -> None:
@@ -30,7 +30,7 @@ async def end(tx: Tx, run_id: int, **values: Any) -> None:
 async def last(tx: Tx, *, limit: int) -> list[ReconcileRunRecord]:
     """Return runs, newest first."""
     query = select(*_RUN).order_by(r.c.id.desc()).limit(limit)
-    return [ReconcileRunRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(ReconcileRunRecord, query)
 
 
 async def forget(tx: Tx, *, keep: int) -> None:

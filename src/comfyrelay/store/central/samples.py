@@ -32,7 +32,7 @@ async def note(tx: Tx, minute: int, standing: LoadSample) -> None:
 
 async def is_noted(tx: Tx, minute: int) -> bool:
     query = select(s.c.minute).where(s.c.minute == minute, s.c.waiting.is_not(None))
-    return (await tx.execute(query)).first() is not None
+    return await tx.exists(query)
 
 
 async def standing(tx: Tx, *, stale_seconds: float) -> LoadSample:

@@ -10,7 +10,7 @@ from comfyrelay.domain.records.accounts import ListedTenant, ListedUser, TenantR
 from comfyrelay.errors import Conflict
 from comfyrelay.store.central.tables.accounts import api_tokens, tenants, users
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import newest_first
+from comfyrelay.store.paging import newest_page
 from comfyrelay.store.types import UtcTime, relay_now
 
 _TENANT = [tenants.c[name] for name in TenantRecord.__dataclass_fields__]
@@ -29,8 +29,7 @@ async def create(tx: Tx, tenant: TenantRecord, **user: Any) -> User:
 
 
 async def get(tx: Tx, tenant_id: str) -> TenantRecord | None:
-    row = (await tx.execute(select(*_TENANT).where(tenants.c.id == tenant_id))).one_or_none()
-    return TenantRecord(**row._mapping) if row else None
+    return await tx.one_or_none(TenantRecord, select(*_TENANT).where(tenants.c.id == tenant_id))
 
 
 async def lock(tx: Tx, tenant_id: str) -> None:
@@ -41,7 +40,7 @@ async def lock(tx: Tx, tenant_id: str) -> None:
 async def change(tx: Tx, tenant_id: str, **limits: int | None) -> bool:
     """Set limits of a tenant; false if it does not exist."""
     query = update(tenants).where(tenants.c.id == tenant_id).values(**limits)
-    return (await tx.execute(query.returning(tenants.c.id))).first() is not None
+    return await tx.exists(query.returning(tenants.c.id))
 
 
 async def max_active_jobs(tx: Tx, tenant_id: str) -> int | None:
@@ -64,13 +63,13 @@ async def users_of(tx: Tx, tenant_id: str, *, session: str) -> list[ListedUser]:
         type_coerce(last, UtcTime()).label("last_sign_in_at"),
         tokens.label("api_tokens"),
     ).where(users.c.tenant_id == tenant_id)
-    return [ListedUser(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(ListedUser, query)
 
 
 async def lock_admins(tx: Tx) -> set[str]:
     """Return the administrators, locked against changes."""
     may = users.c.is_admin & users.c.disabled_at.is_(None)
-    return set((await tx.scalars(select(users.c.id).where(may).order_by(users.c.id).with_for_update())).all())
+    return set(await tx.scalars(select(users.c.id).where(may).order_by(users.c.id).with_for_update()))
 
 
 async def change_user(
@@ -84,18 +83,16 @@ async def change_user(
     if is_disabled is not None:
         values["disabled_at"] = func.coalesce(users.c.disabled_at, relay_now()) if is_disabled else None
     query = update(users).where(users.c.id == user_id).values(**values).returning(*USER_COLUMNS)
-    row = (await tx.execute(query)).one_or_none()
-    return User(**row._mapping) if row else None
+    return await tx.one_or_none(User, query)
 
 
 async def is_disabled(tx: Tx, user_id: str) -> bool:
     query = select(users.c.id).where(users.c.id == user_id, users.c.disabled_at.is_not(None))
-    return (await tx.execute(query)).first() is not None
+    return await tx.exists(query)
 
 
 async def listed(tx: Tx, tenant_id: str) -> ListedTenant | None:
-    row = (await tx.execute(_listed().where(tenants.c.id == tenant_id))).one_or_none()
-    return ListedTenant(**row._mapping) if row else None
+    return await tx.one_or_none(ListedTenant, _listed().where(tenants.c.id == tenant_id))
 
 
 def _listed() -> Select[Any]:
@@ -106,8 +103,7 @@ def _listed() -> Select[Any]:
 
 
 async def user(tx: Tx, user_id: str) -> User | None:
-    row = (await tx.execute(select(*USER_COLUMNS).where(users.c.id == user_id))).one_or_none()
-    return User(**row._mapping) if row else None
+    return await tx.one_or_none(User, select(*USER_COLUMNS).where(users.c.id == user_id))
 
 
 async def emails_of(tx: Tx, tenant_ids: Collection[str]) -> dict[str, str]:
@@ -123,7 +119,7 @@ async def emails(tx: Tx, user_ids: Collection[str]) -> dict[str, str]:
 
 
 async def has_admin(tx: Tx) -> bool:
-    return (await tx.execute(select(users.c.id).where(users.c.is_admin).limit(1))).first() is not None
+    return await tx.exists(select(users.c.id).where(users.c.is_admin).limit(1))
 
 
 async def password_hash(tx: Tx, email: str) -> tuple[User, str | None] | None:
@@ -141,7 +137,7 @@ async def lock_password(tx: Tx, user_id: str, password_hash: str) -> bool:
     query = select(users.c.id).where(
         users.c.id == user_id, users.c.password_hash == password_hash, users.c.disabled_at.is_(None)
     )
-    return (await tx.execute(query.with_for_update(read=True))).first() is not None
+    return await tx.exists(query.with_for_update(read=True))
 
 
 async def set_password(tx: Tx, user_id: str, password_hash: str) -> None:
@@ -157,9 +153,7 @@ async def page(
     tx: Tx, *, email: str | None = None, before_id: str | None = None, limit: int = 50
 ) -> tuple[list[ListedTenant], str | None]:
     """Return a page of tenants whose user's email contains `email`, newest first, and the id of the next page."""
-    query = _listed()
-    if before_id is not None:
-        query = query.where(tenants.c.id < before_id)
-    loose = None if email is None else lambda c: [c.email.contains(email.lower(), autoescape=True)]
-    rows, before = await newest_first(tx, query, tenants.c.id, limit=limit, loose=loose)
-    return [ListedTenant(**row._mapping) for row in rows], before
+    unindexed = None if email is None else lambda c: [c.email.contains(email.lower(), autoescape=True)]
+    return await newest_page(
+        tx, ListedTenant, _listed(), tenants.c.id, before=before_id, limit=limit, unindexed=unindexed
+    )

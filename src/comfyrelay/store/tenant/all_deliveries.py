@@ -7,7 +7,7 @@ from sqlalchemy import ColumnElement, func, select
 from comfyrelay.domain.deliveries import DeliveryState, DeliveryStatus
 from comfyrelay.domain.records.webhooks import DeliveryRecord
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import newest_first
+from comfyrelay.store.paging import newest_page
 from comfyrelay.store.tenant.tables import webhook_deliveries as d
 from comfyrelay.store.types import sql_literal
 
@@ -27,11 +27,8 @@ async def page(
     query = select(*_DELIVERY)
     if state is not None:
         query = query.where(d.c.status == sql_literal(_STATUS[state]))
-    if before_id is not None:
-        query = query.where(d.c.id < before_id)
-    is_loose = state in (DeliveryState.FAILING, DeliveryState.PENDING) or tenant_id is not None
 
-    def loose(c: Any) -> list[ColumnElement[bool]]:
+    def conditions(c: Any) -> list[ColumnElement[bool]]:
         found: list[ColumnElement[bool]] = []
         if state is DeliveryState.FAILING:
             found.append(c.attempts > 0)
@@ -41,11 +38,11 @@ async def page(
             found.append(c.tenant_id == tenant_id)
         return found
 
-    rows, before = await newest_first(tx, query, d.c.id, limit=limit, loose=loose if is_loose else None)
-    return [DeliveryRecord(**row._mapping) for row in rows], before
+    unindexed = conditions if conditions(d.c) else None
+    return await newest_page(tx, DeliveryRecord, query, d.c.id, before=before_id, limit=limit, unindexed=unindexed)
 
 
 async def count(tx: Tx, status: DeliveryStatus, *, most: int) -> int:
     """Count the deliveries with this status by the index, up to `most`."""
-    some = select(d.c.id).where(d.c.status == sql_literal(status)).limit(most).subquery()
-    return int(await tx.scalar(select(func.count()).select_from(some)) or 0)
+    counted = select(d.c.id).where(d.c.status == sql_literal(status)).limit(most).subquery()
+    return int(await tx.scalar(select(func.count()).select_from(counted)) or 0)

@@ -25,14 +25,14 @@ async def count_alone(tx: Tx, tenant_id: str) -> dict[str, int]:
 
 async def alone(tx: Tx, tenant_id: str, statuses: Collection[str]) -> Sequence[str]:
     query = _ended_alone(tenant_id).add_columns(ai_jobs.c.id).where(ai_jobs.c.status.in_(statuses))
-    return (await tx.scalars(query)).all()
+    return await tx.scalars(query)
 
 
 async def ended_batches(tx: Tx, tenant_id: str) -> Sequence[str]:
     """Return visible batches without unfinished jobs."""
     b, j = batches.c, ai_jobs.c
     is_active = exists(select(literal(1)).where(j.batch_id == b.id, j.completed_at.is_(None)))
-    return (await tx.scalars(select(b.id).where(b.tenant_id == tenant_id, b.cleared_at.is_(None), ~is_active))).all()
+    return await tx.scalars(select(b.id).where(b.tenant_id == tenant_id, b.cleared_at.is_(None), ~is_active))
 
 
 async def clear_jobs(tx: Tx, ids: Collection[str]) -> None:

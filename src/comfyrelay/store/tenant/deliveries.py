@@ -120,7 +120,7 @@ def _note(dialect: str) -> Executable:
 
 async def of_job(tx: Tx, tenant_id: str, job_id: str) -> list[DeliveryRecord]:
     query = select(*_DELIVERY).where(d.c.tenant_id == tenant_id, d.c.job_id == job_id)
-    return [DeliveryRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(DeliveryRecord, query)
 
 
 async def page(
@@ -132,7 +132,7 @@ async def page(
         query = query.where(d.c.status == status)
     if before_id is not None:
         query = query.where(d.c.id < before_id)
-    return [DeliveryRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(DeliveryRecord, query)
 
 
 async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> DeliveryRecord | None:
@@ -154,19 +154,11 @@ async def send_again(tx: Tx, id_: str, *, tenant_id: str | None = None) -> Deliv
     )
     if tenant_id is not None:
         query = query.where(d.c.tenant_id == tenant_id)
-    row = (await tx.execute(query.returning(*_DELIVERY))).one_or_none()
-    return DeliveryRecord(**row._mapping) if row else None
-
-
-async def now(tx: Tx) -> datetime:
-    """Return the time that signatures use."""
-    at: datetime = (await tx.execute(select(relay_now().label("at")))).scalar_one()
-    return at
+    return await tx.one_or_none(DeliveryRecord, query.returning(*_DELIVERY))
 
 
 async def webhook(tx: Tx, tenant_id: str) -> TenantWebhook | None:
-    row = (await tx.execute(select(*_WEBHOOK).where(webhooks.c.tenant_id == tenant_id))).one_or_none()
-    return TenantWebhook(**row._mapping) if row else None
+    return await tx.one_or_none(TenantWebhook, select(*_WEBHOOK).where(webhooks.c.tenant_id == tenant_id))
 
 
 async def secrets_of(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, str]:
@@ -179,10 +171,9 @@ async def ensure_secret(tx: Tx, tenant_id: str, secret: str) -> TenantWebhook:
     values = {"tenant_id": tenant_id, "secret": secret, "is_secret_shown": False, "updated_at": relay_now()}
     await tx.execute(insert_into(tx.dialect, webhooks).values(**values).on_conflict_do_nothing())
     query = select(*_WEBHOOK).where(webhooks.c.tenant_id == tenant_id).with_for_update()
-    return TenantWebhook(**(await tx.execute(query)).one()._mapping)
+    return await tx.one(TenantWebhook, query)
 
 
 async def set_webhook(tx: Tx, tenant_id: str, **values: Any) -> TenantWebhook | None:
     query = update(webhooks).where(webhooks.c.tenant_id == tenant_id).values(**values, updated_at=relay_now())
-    row = (await tx.execute(query.returning(*_WEBHOOK))).one_or_none()
-    return TenantWebhook(**row._mapping) if row else None
+    return await tx.one_or_none(TenantWebhook, query.returning(*_WEBHOOK))

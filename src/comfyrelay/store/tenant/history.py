@@ -68,4 +68,4 @@ async def log_page(tx: Tx, tenant_id: str, job_id: str, *, after_id: int, limit:
         .order_by(job_logs.c.id)
         .limit(limit)
     )
-    return [LogLineRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(LogLineRecord, query)

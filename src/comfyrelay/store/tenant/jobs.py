@@ -108,8 +108,7 @@ def _create_events(dialect: str) -> Executable:
 
 async def get(tx: Tx, tenant_id: str, job_id: str) -> JobRecord | None:
     query = select(*_JOB).where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.id == job_id)
-    row = (await tx.execute(query)).one_or_none()
-    return JobRecord(**row._mapping) if row else None
+    return await tx.one_or_none(JobRecord, query)
 
 
 async def by_key(tx: Tx, tenant_id: str, idempotency_key: str) -> JobRecord | None:
@@ -126,8 +125,7 @@ def _by_key(_dialect: str) -> Executable:
 
 
 async def retry_of(tx: Tx, job_id: str) -> JobRecord | None:
-    row = (await tx.execute(select(*_JOB).where(ai_jobs.c.retry_of == job_id))).one_or_none()
-    return JobRecord(**row._mapping) if row else None
+    return await tx.one_or_none(JobRecord, select(*_JOB).where(ai_jobs.c.retry_of == job_id))
 
 
 async def retries_of(tx: Tx, job_ids: Collection[str]) -> dict[str, str]:
@@ -262,7 +260,7 @@ def _has_value(
 
 
 async def listed(tx: Tx, tenant_id: str, **filters: Any) -> list[JobRecord]:
-    return [JobRecord(**row._mapping) for row in await tx.execute(list_query(tenant_id, **filters, dialect=tx.dialect))]
+    return await tx.all(JobRecord, list_query(tenant_id, **filters, dialect=tx.dialect))
 
 
 async def count_listed(tx: Tx, tenant_id: str, **filters: Any) -> int:
@@ -387,7 +385,7 @@ def _add_logs(dialect: str) -> Executable:
 async def page_after(tx: Tx, *, after_id: str, limit: int) -> list[JobRecord]:
     """Return all jobs of the shard in order of id, for the reconciler."""
     query = select(*_JOB).where(ai_jobs.c.id > after_id).order_by(ai_jobs.c.id).limit(limit)
-    return [JobRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(JobRecord, query)
 
 
 async def active(tx: Tx, *, older_than_seconds: float, offset: int, limit: int) -> list[tuple[str, str]]:
@@ -424,7 +422,7 @@ async def unsettled(
     found = select(page.c.id).where(page.c.completed_at <= relay_now(-older_than_seconds), ~is_settled)
     seen_of = select(func.min(page.c.id).label("last"), func.count().label("jobs")).select_from(page)
     row = (await tx.execute(seen_of)).one()
-    return list((await tx.scalars(found)).all()), row.last if row.jobs == limit else None
+    return await tx.scalars(found), row.last if row.jobs == limit else None
 
 
 async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[JobRecord]:
@@ -436,7 +434,7 @@ async def newest_in_batch(tx: Tx, tenant_id: str, batch_id: str) -> list[JobReco
         .where(ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.batch_id == batch_id, retry.c.id.is_(None))
         .order_by(ai_jobs.c.item_no)
     )
-    return [JobRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(JobRecord, query)
 
 
 async def count_in_batches(tx: Tx, tenant_id: str, batch_ids: Sequence[str]) -> dict[str, dict[str, int]]:

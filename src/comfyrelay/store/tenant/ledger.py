@@ -119,8 +119,7 @@ async def balances(tx: Tx, tenant_ids: Iterable[str]) -> dict[str, int]:
 async def by_reference(tx: Tx, tenant_id: str, reference: str) -> TransactionRecord | None:
     t = token_transactions
     query = select(t).where(t.c.tenant_id == tenant_id, t.c.reference == reference)
-    row = (await tx.execute(query)).one_or_none()
-    return TransactionRecord(**row._mapping) if row else None
+    return await tx.one_or_none(TransactionRecord, query)
 
 
 async def transactions(
@@ -137,7 +136,7 @@ async def transactions(
     )
     if before_id is not None:
         query = query.where(t.c.id < before_id)
-    return [TransactionRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(TransactionRecord, query)
 
 
 async def of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, list[TransactionRecord]]:
@@ -193,7 +192,7 @@ async def transactions_without_job(tx: Tx, *, limit: int) -> list[TransactionRec
         .where(t.c.type == TransactionType.JOB_RESERVE, ai_jobs.c.id.is_(None), ~ended)
         .limit(limit)
     )
-    return [TransactionRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(TransactionRecord, query)
 
 
 async def set_balance(tx: Tx, tenant_id: str, balance: int) -> None:

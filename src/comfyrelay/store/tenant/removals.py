@@ -32,7 +32,7 @@ async def of_video(tx: Tx, tenant_id: str, video_id: str) -> list[str]:
     query = select(ai_jobs.c.output_file_id).where(
         ai_jobs.c.tenant_id == tenant_id, ai_jobs.c.video_id == video_id, ai_jobs.c.output_file_id.is_not(None)
     )
-    return list((await tx.scalars(query)).all())
+    return await tx.scalars(query)
 
 
 async def has_live_job(tx: Tx, tenant_id: str, found: Sequence[FileRecord], *, video_id: str | None = None) -> bool:
@@ -56,7 +56,7 @@ async def keep(tx: Tx, file_ids: Iterable[str], *, except_video: str | None = No
     query = select(videos.c.original_file_id).where(videos.c.original_file_id.in_(list(file_ids)))
     if except_video is not None:
         query = query.where(videos.c.id != except_video)
-    return set((await tx.scalars(query)).all())
+    return set(await tx.scalars(query))
 
 
 async def remove_video(tx: Tx, tenant_id: str, video_id: str) -> None:
@@ -76,7 +76,7 @@ async def remove_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> None:
     for history in (job_events, job_attempts, outputs):
         await tx.execute(delete(history).where(history.c.tenant_id == tenant_id, history.c.job_id.in_(job_ids)))
     own = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.id.in_(job_ids)
-    batches = (await tx.scalars(delete(ai_jobs).where(own).returning(ai_jobs.c.batch_id))).all()
+    batches = await tx.scalars(delete(ai_jobs).where(own).returning(ai_jobs.c.batch_id))
     await changes.write(tx, {tenant_id: [*job_ids, *sorted({batch for batch in batches if batch})]})
 
 
@@ -87,7 +87,7 @@ async def remove_files(tx: Tx, tenant_id: str, file_ids: Sequence[str], paths: I
     a deleted file and then crash, so such a file is deleted again later.
     """
     undrawn = select(files.c.path).where(files.c.id.in_(file_ids), files.c.poster_due_at.is_not(None))
-    drawn_late = set((await tx.scalars(undrawn)).all()).intersection(paths := set(paths))
+    drawn_late = set(await tx.scalars(undrawn)).intersection(paths := set(paths))
     named = (ai_jobs.c.tenant_id == tenant_id) & ai_jobs.c.input_file_id.in_(file_ids)
     await tx.execute(update(ai_jobs).where(named).values(input_file_id=None))
     await tx.execute(delete(files).where(files.c.tenant_id == tenant_id, files.c.id.in_(file_ids)))

@@ -58,7 +58,7 @@ async def old_videos(tx: Tx, *, older_than_seconds: float, after_id: str, limit:
         .order_by(videos.c.id)
         .limit(limit)
     )
-    return [OldVideo(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(OldVideo, query)
 
 
 async def files_by_id(tx: Tx, file_ids: Iterable[str]) -> list[FileRecord]:
@@ -172,14 +172,14 @@ def _write_stray(dialect: str) -> Executable:
 async def due_strays(tx: Tx, *, limit: int) -> list[Stray]:
     s = orphaned_outputs
     query = select(s.c.job_id, s.c.tenant_id).where(s.c.due_at <= relay_now()).order_by(s.c.due_at).limit(limit)
-    return [Stray(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(Stray, query)
 
 
 async def known_paths(tx: Tx, disk: str, paths: Iterable[str]) -> set[str]:
     """Return the paths that belong to a file or to its poster or preview."""
     shown = {path: source_path(path) for path in paths}
     query = select(files.c.path).where(files.c.disk == disk, files.c.path.in_(sorted(set(shown.values()))))
-    known = set((await tx.scalars(query)).all())
+    known = set(await tx.scalars(query))
     return {path for path, file in shown.items() if file in known}
 
 

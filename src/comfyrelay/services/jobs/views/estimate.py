@@ -1,19 +1,19 @@
 """Estimate jobs before they are submitted: count, price, duration and missing requirements."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from comfyrelay.domain.payloads import StoredFile
-from comfyrelay.domain.queue.states import JobStatus, Provider, Stage, WorkflowKind
+from comfyrelay.domain.queue.states import JobStatus, Provider, WorkflowKind
 from comfyrelay.domain.queue.wait_reasons import Forecast, Pace, forecast
 from comfyrelay.services.catalogue.availability import MissingRequirements
-from comfyrelay.services.databases import Databases
+from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.jobs.submission.resolve import NamedMedia, Resolver, Target
 from comfyrelay.services.jobs.views.overview import QueueOverview
 from comfyrelay.services.jobs.views.recent import RecentOutputs
-from comfyrelay.store.central.queue import dispatches
+from comfyrelay.store.central.queue import positions
 from comfyrelay.store.central.workers import workers
 
 # Items of a batch differ only in inputs, so checking the first ones is enough.
@@ -22,7 +22,7 @@ MAX_CHECKED = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EstimateRequest:
-    """`files` are files that items name and that are not stored yet."""
+    """A request for an estimate. `files` are files that items name and that are not stored yet."""
 
     tenant_id: str
     user_id: str
@@ -35,7 +35,7 @@ class EstimateRequest:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BatchEstimate:
-    """`workers` is the number of slots that can run the jobs. Without known durations there is no `forecast`."""
+    """`workers` is the number of slots that can run the jobs. `forecast` is `None` if no durations are known."""
 
     jobs: int
     tokens: int
@@ -48,25 +48,20 @@ class BatchEstimate:
 class Estimates:
     def __init__(
         self,
-        databases: Databases,
+        context: ServiceContext,
         resolve: Resolver,
         recent: RecentOutputs,
         overview: QueueOverview,
-        *,
-        worker_stale_seconds: float,
-        stage: str,
-        stage_of: Callable[[int], Stage] | None = None,
     ) -> None:
-        self._databases = databases
+        self._settings = context.settings
+        self._databases = context.databases
+        self._stage_of = context.hooks.stage_of
         self._resolve = resolve
         self._recent = recent
         self._overview = overview
-        self._stale_seconds = worker_stale_seconds
-        self._stage = stage
-        self._stage_of = stage_of
 
     async def estimate(self, request: EstimateRequest) -> BatchEstimate:
-        """Raises `InvalidInput` for jobs that would be refused."""
+        """Estimate the jobs. Raises `InvalidInput` for jobs that would be refused."""
         missing = await self._find_missing(request)
         jobs = len(request.items)
         slots, expected, now = await self._forecast(request, jobs)
@@ -82,7 +77,7 @@ class Estimates:
     async def _find_missing(self, request: EstimateRequest) -> MissingRequirements | None:
         target = request.target
         if target.workflow.kind == WorkflowKind.SCRIPT:
-            # its preview checks the values; a check as a job would copy its files
+            # The preview of a script checks the values. A check as a job would copy its files.
             return None
         checked = request.items[:MAX_CHECKED]
         shard = await self._databases.shard_of(request.tenant_id)
@@ -97,16 +92,19 @@ class Estimates:
 
     async def _forecast(self, request: EstimateRequest, jobs: int) -> tuple[int, Forecast | None, datetime]:
         workflow, effect = request.target.workflow, request.target.effect
-        stage = self._stage if self._stage_of is None else self._stage_of(workflow.id)
+        stage = self._settings.stage if self._stage_of is None else self._stage_of(workflow.id)
         async with self._databases.central.read() as tx:
             able = await workers.serving(
-                tx, workflow.id, stage=stage, provider=Provider(workflow.provider), stale_seconds=self._stale_seconds
+                tx,
+                workflow.id,
+                stage=stage,
+                provider=Provider(workflow.provider),
+                stale_seconds=self._settings.worker_stale_seconds,
             )
-            usual = await dispatches.mean_duration(
-                tx, await workers.workflows_of(tx, [each.worker_id for each in able])
-            )
-            now = await dispatches.now(tx)
-        slots = sum(each.max_concurrency for each in able)
+            workflow_ids = await workers.workflows_of(tx, [worker.worker_id for worker in able])
+            usual = await positions.mean_duration(tx, workflow_ids)
+            now = await tx.now()
+        slots = sum(worker.max_concurrency for worker in able)
         pace = await self._recent.pace(
             request.tenant_id, workflow_id=workflow.id, effect_id=effect.id if effect else None
         )
@@ -116,7 +114,7 @@ class Estimates:
         if pace is None or not slots:
             return slots, None, now
         counts = await self._overview.counts(request.tenant_id)
-        # urgent jobs overtake waiting jobs, but not running ones
+        # Urgent jobs overtake waiting jobs, but not running ones.
         waiting = 0 if request.priority > 0 else counts.get(JobStatus.QUEUED, 0)
         ahead = waiting + counts.get(JobStatus.PROCESSING, 0)
         return slots, forecast(jobs, pace, slots=slots, ahead=ahead, seconds_ahead=usual), now

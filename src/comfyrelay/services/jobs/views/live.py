@@ -34,7 +34,7 @@ from comfyrelay.store.tenant.overview import LeasedItem
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
-# Wakeups are best effort: this tick bounds the delay without them.
+# Wakeups are best effort, so this tick bounds the delay.
 TICK_SECONDS = 0.5
 # Minimum pause between two reads.
 PAUSE_SECONDS = 0.25
@@ -74,7 +74,10 @@ class Cursor(NamedTuple):
         return cls(int(txid), int(at)) if is_valid else None
 
     def can_replay(self, now: Horizon) -> bool:
-        """A cursor from the future comes from a database that was restored since."""
+        """Whether all changes since the cursor are still stored.
+
+        A cursor from the future comes from a database that was restored since.
+        """
         age = (now.at - datetime.fromtimestamp(min(self.at, 2**33), UTC)).total_seconds()
         return self.txid <= now.txid and age <= REPLAY_SECONDS
 
@@ -84,9 +87,9 @@ class Changed:
     jobs: Sequence[JobView]
     batches: Sequence[BatchState]
     removed: Sequence[str]
-    # marked outputs, if any
+    # Marked outputs, if any.
     marked: MarkedOutputs | None = None
-    # the wallet got tokens that belong to no job
+    # The wallet got tokens that belong to no job.
     has_credit: bool = False
 
     @property
@@ -104,7 +107,7 @@ class _Tenant:
     id: str
     position: Horizon
     subscribers: set[Subscriber[LiveMessage]] = field(default_factory=set)
-    # changes already sent that later reads find again, until the horizon passes their transactions
+    # Sent changes that later reads find again, until the horizon passes their transactions.
     sent: frozenset[int] = frozenset()
     is_stale: bool = True
     counts: dict[str, int] | None = None
@@ -119,10 +122,10 @@ class _Tenant:
     @property
     def is_busy(self) -> bool:
         counts = self.counts or {}
-        return any(counts.get(each) for each in (JobStatus.QUEUED, JobStatus.PROCESSING, JobStatus.PAUSED))
+        return any(counts.get(status) for status in (JobStatus.QUEUED, JobStatus.PROCESSING, JobStatus.PAUSED))
 
     def is_due(self) -> bool:
-        """Whether to read its queue now."""
+        """Whether to read the tenant's queue now."""
         elapsed = asyncio.get_running_loop().time() - self.queue_read_at
         return elapsed >= QUEUE_READ_SECONDS and (self.is_stale or self.is_busy)
 
@@ -152,7 +155,7 @@ class LiveUpdates:
     async def subscribe(
         self, tenant_id: str, *, cursor: str | None, quiet_seconds: float
     ) -> AsyncGenerator[StreamMessage[LiveMessage], None]:
-        """Yield the changes missed since `cursor` or a `Reset`, the queue as it is, then all changes.
+        """Yield the changes missed since `cursor` or a `Reset`, then the current queue, then all changes.
 
         After `quiet_seconds` without changes, yield an empty message as a keep-alive.
         """
@@ -163,7 +166,7 @@ class LiveUpdates:
         if reader is None:
             reader = self._readers[shard] = _ChangeReader(self, shard, self._notify_channel)
         subscriber: Subscriber[LiveMessage] = Subscriber()
-        # before the missed changes are read: changes in between are sent twice rather than lost
+        # Subscribe before the missed changes are read, so that changes in between are sent twice rather than lost.
         tenant = await reader.add(tenant_id, subscriber)
         try:
             for message in await self.finish_read(self._first_messages(tenant, shard, cursor)):
@@ -174,27 +177,27 @@ class LiveUpdates:
                         await subscriber.has_messages.wait()
                 if self.is_closed:
                     return
-                yield subscriber.pop() or StreamMessage(what=None, cursor=tenant.cursor)
+                yield subscriber.pop() or StreamMessage(content=None, cursor=tenant.cursor)
         finally:
             reader.remove(tenant, subscriber)
 
     def check_subscriber_limit(self, tenant_id: str) -> None:
-        """Raise `TooManyRequests` before the stream starts; later the status code is already sent."""
+        """Raise `TooManyRequests` before the stream starts, because later the status code is already sent."""
         found = (reader.tenants.get(tenant_id) for reader in self._readers.values())
-        if any(each is not None and len(each.subscribers) >= MAX_SUBSCRIBERS for each in found):
+        if any(tenant is not None and len(tenant.subscribers) >= MAX_SUBSCRIBERS for tenant in found):
             raise TooManyRequests(retry_after_seconds=60)
 
     async def _first_messages(
         self, tenant: _Tenant, shard: str, cursor: str | None
     ) -> list[StreamMessage[LiveMessage]]:
-        # read first: later messages may repeat changes, but never skip any
+        # Read the cursor first. Later messages may then repeat changes, but never skip any.
         start = tenant.cursor
         missed: list[StreamMessage[LiveMessage]] = []
         if cursor:
-            missed.append(StreamMessage(what=await self._missed(tenant.id, shard, cursor), cursor=start))
+            missed.append(StreamMessage(content=await self._missed(tenant.id, shard, cursor), cursor=start))
         if tenant.summary is None:
             tenant.summary = await self.overview.summary(tenant.id, limit=MAX_WAITING)
-        return [*missed, StreamMessage(what=tenant.summary, cursor=start)]
+        return [*missed, StreamMessage(content=tenant.summary, cursor=start)]
 
     async def _missed(self, tenant_id: str, shard: str, text: str) -> Changed | Reset:
         cursor = Cursor.parse(text)
@@ -207,7 +210,7 @@ class LiveUpdates:
         return Reset() if len(found) > MAX_CHANGES else await self.load(tenant_id, found)
 
     async def load(self, tenant_id: str, found: Sequence[JobChange]) -> Changed | Reset:
-        """Load changed jobs and their batches as they are now."""
+        """Load the current state of changed jobs and their batches."""
         marks = [change.marked for change in found if change.marked is not None]
         marked = reduce(or_, marks) if marks else None
         if marked is not None and len(marked.ids) > MAX_JOBS:
@@ -216,25 +219,26 @@ class LiveUpdates:
         if len(ids) > MAX_JOBS:
             return Reset()
         async with (await self.databases.shard_of(tenant_id)).read() as tx:
-            present = [each for each in await jobs.by_ids(tx, ids) if each.tenant_id == tenant_id]
-        named = {each.batch_id for each in present if each.batch_id} | (ids - {each.id for each in present})
-        # a batch without jobs counts as removed
-        states = [state for state in await self._batches.states(tenant_id, named) if state.total]
+            present = [job for job in await jobs.by_ids(tx, ids) if job.tenant_id == tenant_id]
+        other_ids = ids - {job.id for job in present}
+        batch_ids = {job.batch_id for job in present if job.batch_id} | other_ids
+        # A batch without jobs counts as removed.
+        states = [state for state in await self._batches.states(tenant_id, batch_ids) if state.total]
         return Changed(
             jobs=await self._views.view_jobs(tenant_id, present),
             batches=states,
-            removed=sorted(ids - {each.id for each in present} - {state.id for state in states}),
+            removed=sorted(other_ids - {state.id for state in states}),
             marked=marked,
             has_credit=any(change.is_credit for change in found),
         )
 
     def wake(self, shard: str) -> None:
-        """Read a shard now: this process applied updates to it."""
+        """Read a shard now, because this process applied updates to it."""
         if shard in self._readers:
             self._readers[shard].wakeup.notify()
 
     async def finish_read(self, work: Coroutine[Any, Any, T]) -> T:
-        """Finish a read even if the client disconnects: an interrupted read costs a database connection."""
+        """Finish a read even if the client disconnects, because an interrupted read costs a database connection."""
         task = asyncio.create_task(work)
         self._reads.add(task)
         task.add_done_callback(self._discard_read)
@@ -243,7 +247,7 @@ class LiveUpdates:
     def _discard_read(self, task: asyncio.Task[Any]) -> None:
         self._reads.discard(task)
         if not task.cancelled():
-            # retrieve the exception: the caller may have disconnected
+            # Retrieve the exception, because the caller may have disconnected.
             task.exception()
 
     @property
@@ -261,8 +265,8 @@ class LiveUpdates:
         reading = {*self._reads, *(reader.task for reader in self._readers.values() if reader.task is not None)}
         if reading:
             _done, late = await asyncio.wait(reading, timeout=CLOSE_SECONDS)
-            for each in late:
-                each.cancel()
+            for task in late:
+                task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
 
@@ -283,7 +287,7 @@ class _ChangeReader:
     async def add(self, tenant_id: str, subscriber: Subscriber[LiveMessage]) -> _Tenant:
         if tenant_id not in self.tenants:
             horizon = await self._live.finish_read(self._horizon())
-            # another subscriber may have added the tenant in the meantime
+            # Another subscriber may have added the tenant in the meantime.
             self.tenants.setdefault(tenant_id, _Tenant(tenant_id, horizon))
         tenant = self.tenants[tenant_id]
         tenant.subscribers.add(subscriber)
@@ -301,7 +305,7 @@ class _ChangeReader:
             del self.tenants[tenant.id]
 
     def close(self) -> None:
-        # wake the task instead of canceling it: it may be reading
+        # Wake the task instead of canceling it, because it may be reading.
         self.wakeup.notify()
         for tenant in self.tenants.values():
             for subscriber in tenant.subscribers:
@@ -313,20 +317,20 @@ class _ChangeReader:
             try:
                 await self._read()
             except Exception:
-                # positions have not moved: the next read finds everything
+                # The positions have not moved, so the next read finds everything.
                 log.warning("live.read_failed", shard=self._shard, exc_info=True)
             await asyncio.sleep(PAUSE_SECONDS)
 
     async def _read(self) -> None:
         tenants = dict(self.tenants)
-        positions = {each.id: each.position.txid for each in tenants.values()}
+        positions = {tenant.id: tenant.position.txid for tenant in tenants.values()}
         if not positions:
             return
         with self._live.databases.watched(self._shard):
             async with self._live.databases.shard(self._shard).read() as tx:
                 horizon = await changes.horizon(tx)
                 found = await changes.since(tx, positions, limit=MAX_CHANGES + 1)
-        by_tenant: dict[str, list[JobChange]] = {each: [] for each in tenants}
+        by_tenant: dict[str, list[JobChange]] = {tenant_id: [] for tenant_id in tenants}
         for change in found:
             by_tenant[change.tenant_id].append(change)
         is_incomplete = len(found) > MAX_CHANGES
@@ -335,31 +339,31 @@ class _ChangeReader:
                 await self._send_changes(tenant, by_tenant[tenant.id], horizon, is_incomplete=is_incomplete)
             except Exception:
                 log.warning("live.send_failed", shard=self._shard, tenant_id=tenant.id, exc_info=True)
-        await self._read_queues([each for each in tenants.values() if each.is_due()])
+        await self._read_queues([tenant for tenant in tenants.values() if tenant.is_due()])
 
     async def _send_changes(
         self, tenant: _Tenant, found: Sequence[JobChange], horizon: Horizon, *, is_incomplete: bool
     ) -> None:
-        new = [each for each in found if each.id not in tenant.sent]
-        what: Changed | Reset | None = None
+        new = [change for change in found if change.id not in tenant.sent]
+        content: Changed | Reset | None = None
         if is_incomplete:
-            what = Reset()
+            content = Reset()
         elif new:
-            what = await self._live.load(tenant.id, new)
+            content = await self._live.load(tenant.id, new)
         tenant.position = horizon
-        tenant.sent = frozenset(each.id for each in found if each.txid >= horizon.txid)
-        if what is not None:
+        tenant.sent = frozenset(change.id for change in found if change.txid >= horizon.txid)
+        if content is not None:
             tenant.is_stale = True
-            tenant.send(StreamMessage(what=what, cursor=tenant.cursor))
+            tenant.send(StreamMessage(content=content, cursor=tenant.cursor))
 
     async def _read_queues(self, tenants: Sequence[_Tenant]) -> None:
         """Poll queue order and progress, which write no change rows, for all tenants with active jobs together."""
         if not tenants:
             return
         if stale := [tenant for tenant in tenants if tenant.is_stale or tenant.counts is None]:
-            counts = await self._live.overview.counts_of(self._shard, [each.id for each in stale])
-            for each in stale:
-                each.counts, each.is_stale = counts[each.id], False
+            counts = await self._live.overview.counts_of(self._shard, [tenant.id for tenant in stale])
+            for tenant in stale:
+                tenant.counts, tenant.is_stale = counts[tenant.id], False
         queues = await self._live.overview.leased_and_waiting([tenant.id for tenant in tenants], limit=MAX_WAITING)
         for tenant in tenants:
             tenant.queue_read_at = asyncio.get_running_loop().time()
@@ -368,26 +372,26 @@ class _ChangeReader:
     async def _send_queue(self, tenant: _Tenant, leased: Sequence[LeasedItem], waiting: Sequence[Unit]) -> None:
         summary = summarize_queue(tenant.counts or {}, leased, waiting)
         if tenant.summary is None or _contents(summary) != _contents(tenant.summary):
-            tenant.send(StreamMessage(what=summary, cursor=tenant.cursor))
+            tenant.send(StreamMessage(content=summary, cursor=tenant.cursor))
         tenant.summary = summary
-        running = [each for each in leased if not each.is_prefetched]
-        moved = [each for each in running if each.progress and each.progress != tenant.progress.get(each.job_id)]
-        tenant.progress = {each.job_id: each.progress for each in running}
-        if moved:
-            tenant.send(StreamMessage(what=await self._progress(moved)))
+        running = [item for item in leased if not item.is_prefetched]
+        changed = [item for item in running if item.progress and item.progress != tenant.progress.get(item.job_id)]
+        tenant.progress = {item.job_id: item.progress for item in running}
+        if changed:
+            tenant.send(StreamMessage(content=await self._progress(changed)))
 
     async def _progress(self, running: Sequence[LeasedItem]) -> list[LiveProgress]:
         async with self._live.databases.central.read() as tx:
-            known = await durations.known(tx, {each.workflow_id for each in running})
+            known = await durations.known(tx, {item.workflow_id for item in running})
         found = []
-        for each in running:
-            usual = known.get((each.workflow_id, each.effect_id or durations.ALL))
-            usual = usual or known.get((each.workflow_id, durations.ALL))
-            left = None if usual is None else max(0.0, usual.mean_seconds - each.seconds)
-            found.append(LiveProgress(id=each.job_id, progress=each.progress, expected_seconds=left))
+        for item in running:
+            usual = known.get((item.workflow_id, item.effect_id or durations.WHOLE_WORKFLOW))
+            usual = usual or known.get((item.workflow_id, durations.WHOLE_WORKFLOW))
+            left = None if usual is None else max(0.0, usual.mean_seconds - item.seconds)
+            found.append(LiveProgress(id=item.job_id, progress=item.progress, expected_seconds=left))
         return found
 
 
 def _contents(summary: QueueSummary) -> tuple[Any, ...]:
-    """The part of a summary that subscribers get."""
+    """Return the part of a summary that subscribers get."""
     return dict(summary.counts), list(summary.running), list(summary.waiting)

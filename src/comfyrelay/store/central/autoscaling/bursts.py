@@ -9,14 +9,13 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
-    ColumnElement,
+    FromClause,
     Select,
     Text,
     and_,
     bindparam,
     case,
     func,
-    insert,
     or_,
     select,
     text,
@@ -34,8 +33,8 @@ from comfyrelay.store.central.tables.catalogue import effects, workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import worker_workflows, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import newest_first
-from comfyrelay.store.row_parameters import columns_of, ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.paging import newest_page
+from comfyrelay.store.row_parameters import columns_of, ids_table, insert_rows, rows_table, with_ids, with_rows
 from comfyrelay.store.types import relay_now, sql_literal
 
 HOUR_SECONDS = 3600.0
@@ -52,7 +51,7 @@ class NewBurst:
 
 
 class WaitingDispatch(NamedTuple):
-    """A queued dispatch with the fields that decide whether it bursts."""
+    """A queued dispatch with the fields that decide whether it goes to the cloud."""
 
     id: int
     workflow_id: int
@@ -80,7 +79,7 @@ class ServingWorker(NamedTuple):
 
 
 async def lock(tx: Tx) -> None:
-    """Lock the budget, so that one process at a time counts and spends it."""
+    """Lock the burst budget, so that only one process at a time counts and spends it."""
     if tx.dialect == "postgresql":
         await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.bursts'))"))
 
@@ -89,16 +88,16 @@ _MAY_BURST = and_(workflows.c.may_burst, workflows.c.is_active, workflows.c.dele
 _IS_OPEN = bursts.c.ended_at.is_(None)
 
 
-async def concerns_any(tx: Tx) -> bool:
-    """Whether any workflow may burst, or has jobs in the cloud."""
-    (row,) = await tx.fetch(_concerns_any, {})
-    return bool(row.concerns_any)
+async def are_in_use(tx: Tx) -> bool:
+    """Return whether any workflow may burst, or has jobs in the cloud."""
+    (row,) = await tx.fetch(_are_in_use, {})
+    return bool(row.are_in_use)
 
 
 @cache
-def _concerns_any(_dialect: str) -> Executable:
-    may_go, are_there = select(workflows.c.id).where(_MAY_BURST), select(bursts.c.id).where(_IS_OPEN)
-    return select(or_(may_go.exists(), are_there.exists()).label("concerns_any"))
+def _are_in_use(_dialect: str) -> Executable:
+    may_burst, is_open = select(workflows.c.id).where(_MAY_BURST), select(bursts.c.id).where(_IS_OPEN)
+    return select(or_(may_burst.exists(), is_open.exists()).label("are_in_use"))
 
 
 async def limits(tx: Tx) -> dict[int, int | None]:
@@ -130,20 +129,17 @@ def ended_query() -> Select[Any]:
 
 async def open_workflows(tx: Tx) -> set[int]:
     """Return the workflows with open bursts."""
-    query = select(bursts.c.workflow_id).where(_IS_OPEN).distinct()
-    return set((await tx.scalars(query)).all())
+    return set(await tx.scalars(select(bursts.c.workflow_id).where(_IS_OPEN).distinct()))
 
 
 async def queue(
     tx: Tx, *, stage: str, provider: Provider, workflow_ids: Collection[int], most: int, down_shards: Collection[str]
 ) -> list[WaitingDispatch]:
     """Return leasable dispatches in queue order, at most `most` per workflow."""
-    given = {**with_ids(sorted(workflow_ids)), "stage": stage, "provider": provider, "most": most}
-    rows = [WaitingDispatch._make(row) for row in await tx.fetch(queue_query, given)]
-    return sorted(
-        (each for each in rows if each.shard not in down_shards),
-        key=lambda each: (-each.priority, each.rank, each.id),
-    )
+    parameters = {**with_ids(sorted(workflow_ids)), "stage": stage, "provider": provider, "most": most}
+    waiting = map(WaitingDispatch._make, await tx.fetch(queue_query, parameters))
+    reachable = (dispatch for dispatch in waiting if dispatch.shard not in down_shards)
+    return sorted(reachable, key=lambda dispatch: (-dispatch.priority, dispatch.rank, dispatch.id))
 
 
 @cache
@@ -155,28 +151,23 @@ def queue_query(dialect: str) -> Executable:
         q.c.provider == bindparam("provider", type_=Text()),
         q.c.attempts < q.c.max_attempts,
         q.c.available_at <= relay_now(),
-        # a dispatch that is pinned to a worker cannot burst
+        # A dispatch that is pinned to a worker cannot burst.
         q.c.only_worker.is_(None),
     ]
     order = (q.c.priority.desc(), q.c.rank, q.c.id)
     most = bindparam("most", type_=BigInteger())
     if dialect == "postgresql":
-        # through the queue index, workflow by workflow, up to the limit
+        # Read the queue index workflow by workflow, up to the limit.
         first = select(q.c.id).where(*conditions, q.c.workflow_id == r.c.id).order_by(*order).limit(most).lateral("q")
-        source = r.join(first, true()).join(d, d.c.id == first.c.id)
-        return select(*_waiting_columns()).select_from(_with_others(source))
+        return _select_waiting(r.join(first, true()).join(d, d.c.id == first.c.id))
     place = func.row_number().over(partition_by=q.c.workflow_id, order_by=order).label("place")
     placed = select(q.c.id, place).join(r, q.c.workflow_id == r.c.id).where(*conditions).subquery("q")
-    source = placed.join(d, d.c.id == placed.c.id)
-    return select(*_waiting_columns()).select_from(_with_others(source)).where(placed.c.place <= most)
+    return _select_waiting(placed.join(d, d.c.id == placed.c.id)).where(placed.c.place <= most)
 
 
-def _with_others(source: Any) -> Any:
-    return source.outerjoin(effects, effects.c.id == d.c.effect_id).outerjoin(tenants, tenants.c.id == d.c.tenant_id)
-
-
-def _waiting_columns() -> list[ColumnElement[Any]]:
-    return [
+def _select_waiting(source: FromClause) -> Select[Any]:
+    """Select the fields of `WaitingDispatch`, in their order."""
+    query = select(
         d.c.id,
         d.c.workflow_id,
         d.c.workflow_hash,
@@ -190,28 +181,22 @@ def _waiting_columns() -> list[ColumnElement[Any]]:
         d.c.cloud_micros_per_second,
         d.c.expected_cost_micros,
         d.c.shard,
-    ]
+    )
+    joined = source.outerjoin(effects, effects.c.id == d.c.effect_id)
+    return query.select_from(joined.outerjoin(tenants, tenants.c.id == d.c.tenant_id))
 
 
 async def serving(tx: Tx, *, stage: str, stale_seconds: float) -> list[ServingWorker]:
     """Return the workers of a stage that can get jobs."""
-    is_there = (
-        workers.c.stage == stage,
-        workers.c.is_approved,
-        ~workers.c.is_draining,
-        workers.c.last_seen_at >= relay_now(-stale_seconds),
-    )
-    query = select(workers.c.worker_id, workers.c.fleet_id, workers.c.max_concurrency, workers.c.providers)
-    rows = (await tx.execute(query.where(*is_there).order_by(workers.c.worker_id))).all()
-    assigned = select(worker_workflows.c.worker_id, worker_workflows.c.workflow_id)
-    ids = [row.worker_id for row in rows]
-    its: dict[str, set[int]] = defaultdict(set)
-    for row in await tx.execute(assigned.where(worker_workflows.c.worker_id.in_(ids))):
-        its[row.worker_id].add(row.workflow_id)
-    return [
-        ServingWorker(row.worker_id, row.fleet_id, row.max_concurrency, row.providers, frozenset(its[row.worker_id]))
-        for row in rows
-    ]
+    w = workers.c
+    is_online = w.last_seen_at >= relay_now(-stale_seconds)
+    query = select(w.worker_id, w.fleet_id, w.max_concurrency, w.providers).order_by(w.worker_id)
+    rows = (await tx.execute(query.where(w.stage == stage, w.is_approved, ~w.is_draining, is_online))).all()
+    assigned: dict[str, set[int]] = defaultdict(set)
+    of_workers = worker_workflows.c.worker_id.in_([row.worker_id for row in rows])
+    for row in await tx.execute(select(worker_workflows).where(of_workers)):
+        assigned[row.worker_id].add(row.workflow_id)
+    return [ServingWorker(*row, frozenset(assigned[row.worker_id])) for row in rows]
 
 
 async def write(tx: Tx, new: Sequence[NewBurst]) -> None:
@@ -221,40 +206,32 @@ async def write(tx: Tx, new: Sequence[NewBurst]) -> None:
 
 @cache
 def _write(dialect: str) -> Executable:
-    names = tuple(NewBurst.__dataclass_fields__)
-    r = rows_table(dialect, columns_of(bursts, *names))
-    return insert(bursts).from_select([*names, "created_at"], select(*(r.c[name] for name in names), relay_now()))
+    names = NewBurst.__dataclass_fields__
+    return insert_rows(dialect, bursts, *names, created_at=relay_now())
 
 
-async def note(tx: Tx, transitions: Iterable[Transition], *, at: datetime) -> None:
-    """Record the effect of transitions on bursts: the cost of a cloud run, and its end."""
-    rows = [
-        {
-            "dispatch_id": transition.after.id,
-            "cost_micros": transition.after.cost_micros - transition.before.cost_micros
-            if _was_there(transition)
-            else 0,
-            "ended_at": at if transition.after.is_terminal or _is_back(transition) else None,
-            "back_reason": transition.reason if _is_back(transition) else None,
-        }
-        for transition in transitions
-        if transition.before.has_burst
-        and (_is_back(transition) or transition.after.is_terminal or transition.lease_outcome is not None)
-    ]
+async def record_transitions(tx: Tx, transitions: Iterable[Transition], *, at: datetime) -> None:
+    """Record the cost of cloud runs, and the end of bursts."""
+    rows = []
+    for transition in transitions:
+        before, after = transition.before, transition.after
+        was_in_cloud = before.provider == Provider.CLOUD
+        has_returned = was_in_cloud and after.provider == Provider.SELF_HOSTED
+        has_ended = has_returned or after.is_terminal
+        if before.has_burst and (has_ended or transition.lease_outcome is not None):
+            row = {
+                "dispatch_id": after.id,
+                "cost_micros": after.cost_micros - before.cost_micros if was_in_cloud else 0,
+                "ended_at": at if has_ended else None,
+                "back_reason": transition.reason if has_returned else None,
+            }
+            rows.append(row)
     if rows:
-        await tx.write(_note, with_rows(rows))
-
-
-def _was_there(transition: Transition) -> bool:
-    return transition.before.provider == Provider.CLOUD
-
-
-def _is_back(transition: Transition) -> bool:
-    return _was_there(transition) and transition.after.provider == Provider.SELF_HOSTED
+        await tx.write(_record_transitions, with_rows(rows))
 
 
 @cache
-def _note(dialect: str) -> Executable:
+def _record_transitions(dialect: str) -> Executable:
     r = rows_table(dialect, columns_of(bursts, "dispatch_id", "cost_micros", "ended_at", "back_reason"))
     values = {
         "cost_micros": bursts.c.cost_micros + r.c.cost_micros,
@@ -265,17 +242,14 @@ def _note(dialect: str) -> Executable:
 
 
 async def of_dispatch(tx: Tx, dispatch_id: int) -> BurstRecord | None:
-    row = (await tx.execute(select(bursts).where(bursts.c.dispatch_id == dispatch_id))).one_or_none()
-    return BurstRecord(**row._mapping) if row else None
+    return await tx.one_or_none(BurstRecord, select(bursts).where(bursts.c.dispatch_id == dispatch_id))
 
 
 async def page(
     tx: Tx, *, workflow_id: int | None = None, before_id: int | None = None, limit: int
 ) -> tuple[list[BurstRecord], int | None]:
     """Return a page, newest first, and the id of the next page."""
-    query = select(bursts)
-    if before_id is not None:
-        query = query.where(bursts.c.id < before_id)
-    loose = None if workflow_id is None else lambda c: [c.workflow_id == workflow_id]
-    rows, before = await newest_first(tx, query, bursts.c.id, limit=limit, loose=loose)
-    return [BurstRecord(**row._mapping) for row in rows], before
+    unindexed = None if workflow_id is None else lambda c: [c.workflow_id == workflow_id]
+    return await newest_page(
+        tx, BurstRecord, select(bursts), bursts.c.id, before=before_id, limit=limit, unindexed=unindexed
+    )

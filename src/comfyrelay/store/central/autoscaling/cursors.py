@@ -1,6 +1,6 @@
-"""Read positions of consumers."""
+"""Read positions of the consumers of a table."""
 
-from sqlalchemy import select, update
+from sqlalchemy import select
 
 from comfyrelay.store.central.tables.autoscaling import cursors
 from comfyrelay.store.database import Tx
@@ -14,5 +14,11 @@ async def lock(tx: Tx, name: str) -> int:
     return int((await tx.execute(query)).scalar_one())
 
 
+async def position(tx: Tx, name: str) -> int | None:
+    found: int | None = await tx.scalar(select(cursors.c.position).where(cursors.c.name == name))
+    return found
+
+
 async def move(tx: Tx, name: str, position: int) -> None:
-    await tx.execute(update(cursors).where(cursors.c.name == name).values(position=position))
+    query = insert_into(tx.dialect, cursors).values(name=name, position=position)
+    await tx.execute(query.on_conflict_do_update(index_elements=["name"], set_={"position": position}))

@@ -8,7 +8,7 @@ from sqlalchemy import Select, delete, insert, select, tuple_, update
 from comfyrelay.domain.autoscaling.machines import ScalingDecision
 from comfyrelay.store.central.tables.autoscaling import autoscaling_decisions as s
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import one_page
+from comfyrelay.store.paging import cut
 from comfyrelay.store.types import relay_now
 
 MAX_ID = 2**63 - 1
@@ -25,8 +25,8 @@ async def note_outcome(tx: Tx, decision_id: int, outcome: Mapping[str, Any]) -> 
 
 
 def newest_query(fleet_id: int, *, before_id: int | None, limit: int) -> Select[Any]:
-    """Compare and order by the columns of the index. With a plain condition on the fleet, the planner may scan the
-    decisions of all fleets by id."""
+    """Return the query, which compares and orders by the columns of the index. With a plain condition on the fleet, the
+    planner may scan the decisions of all fleets by id."""
     before = MAX_ID if before_id is None else before_id
     return (
         select(*_DECISION)
@@ -41,8 +41,7 @@ async def page(
 ) -> tuple[list[ScalingDecision], int | None]:
     """Return a page, newest first, and the id of the next page."""
     query = newest_query(fleet_id, before_id=before_id, limit=limit + 1)
-    rows, before = one_page((await tx.execute(query)).all(), "id", limit=limit)
-    return [ScalingDecision(**row._mapping) for row in rows], before
+    return cut((await tx.execute(query)).all(), ScalingDecision, "id", limit=limit)
 
 
 async def latest(tx: Tx, fleet_id: int) -> ScalingDecision | None:

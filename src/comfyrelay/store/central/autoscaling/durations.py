@@ -4,25 +4,24 @@ from collections.abc import Collection, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import BigInteger, Float, Select, bindparam, func, select
+from sqlalchemy import BigInteger, Select, bindparam, func, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.states import DispatchStatus
-from comfyrelay.store.central.tables.autoscaling import cursors
 from comfyrelay.store.central.tables.autoscaling import workflow_durations as t
 from comfyrelay.store.central.tables.catalogue import effects
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import worker_audit_logs
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import ColumnType, insert_into, rows_table, with_rows
+from comfyrelay.store.row_parameters import insert_rows, with_rows
 from comfyrelay.store.types import relay_now, sql_literal
 
 # Effect 0 is the whole workflow.
-ALL = 0
+WHOLE_WORKFLOW = 0
 
 
-class Completed(NamedTuple):
-    """A completed job. `workflow_id` is `None` for a log entry of another kind."""
+class CompletionEntry(NamedTuple):
+    """An audit entry with the job that it completes. `workflow_id` is `None` for an entry of another kind."""
 
     id: int
     worker_id: str
@@ -31,21 +30,11 @@ class Completed(NamedTuple):
     seconds: float | None
 
 
-class Learnt(NamedTuple):
+class LearnedDuration(NamedTuple):
     workflow_id: int
     effect_id: int
     jobs: int
     mean_seconds: float
-
-
-async def position(tx: Tx, name: str) -> int | None:
-    found = await tx.scalar(select(cursors.c.position).where(cursors.c.name == name))
-    return None if found is None else int(found)
-
-
-async def set_position(tx: Tx, name: str, value: int) -> None:
-    query = insert_into(tx.dialect, cursors).values(name=name, position=value)
-    await tx.execute(query.on_conflict_do_update(index_elements=["name"], set_={"position": query.excluded.position}))
 
 
 async def newest_entry(tx: Tx) -> int:
@@ -62,31 +51,29 @@ def completed_query(_dialect: str = "") -> Select[Any]:
         .limit(bindparam("most", type_=BigInteger()))
         .subquery("entries")
     )
-    is_its = (d.c.id == window.c.dispatch_id) & (window.c.event == "complete")
-    is_done = d.c.status == sql_literal(DispatchStatus.COMPLETED)
+    is_completion = (d.c.id == window.c.dispatch_id) & (window.c.event == "complete")
+    is_completed = d.c.status == sql_literal(DispatchStatus.COMPLETED)
     return (
         select(window.c.id, window.c.worker_id, d.c.workflow_id, d.c.effect_id, d.c.duration_seconds.label("seconds"))
-        .select_from(window.outerjoin(d, is_its & is_done))
+        .select_from(window.outerjoin(d, is_completion & is_completed))
         .order_by(window.c.id)
     )
 
 
-async def completed_after(tx: Tx, after: int, *, most: int) -> list[Completed]:
-    """Return the next log entries in order."""
-    return [Completed(*row) for row in await tx.fetch(completed_query, {"after": after, "most": most})]
+async def completed_after(tx: Tx, after: int, *, most: int) -> list[CompletionEntry]:
+    """Return the next audit entries in order."""
+    return [CompletionEntry(*row) for row in await tx.fetch(completed_query, {"after": after, "most": most})]
 
 
 def known_query(workflow_ids: Collection[int]) -> Select[Any]:
-    columns = [t.c[name] for name in Learnt._fields]
+    columns = [t.c[name] for name in LearnedDuration._fields]
     return select(*columns).where(t.c.workflow_id.in_(sorted(workflow_ids)))
 
 
-async def known(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], Learnt]:
+async def known(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], LearnedDuration]:
     """Return durations by workflow and effect."""
-    if not workflow_ids:
-        return {}
-    rows = await tx.execute(known_query(workflow_ids))
-    return {(row.workflow_id, row.effect_id): Learnt._make(row) for row in rows}
+    rows = await tx.execute(known_query(workflow_ids)) if workflow_ids else ()
+    return {(row.workflow_id, row.effect_id): LearnedDuration._make(row) for row in rows}
 
 
 async def last_of_effects(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[int, int], float]:
@@ -97,21 +84,12 @@ async def last_of_effects(tx: Tx, workflow_ids: Collection[int]) -> dict[tuple[i
     return {(row.workflow_id, row.id): row.last_processing_time_seconds for row in await tx.execute(query)}
 
 
-async def write(tx: Tx, learnt: Sequence[Learnt]) -> None:
-    await tx.write(_write, with_rows(each._asdict() for each in learnt))
+async def write(tx: Tx, learned: Sequence[LearnedDuration]) -> None:
+    await tx.write(_write, with_rows(duration._asdict() for duration in learned))
 
 
 @cache
 def _write(dialect: str) -> Executable:
-    types: dict[str, ColumnType] = {
-        "workflow_id": BigInteger(),
-        "effect_id": BigInteger(),
-        "jobs": BigInteger(),
-        "mean_seconds": Float(53),
-    }
-    r = rows_table(dialect, types)
-    # without a WHERE, SQLite parses the ON of ON CONFLICT as part of a join
-    rows = select(*(r.c[name] for name in types), relay_now()).where(r.c.workflow_id.is_not(None))
-    query = insert_into(dialect, t).from_select([*types, "updated_at"], rows)
+    query = insert_rows(dialect, t, *LearnedDuration._fields, updated_at=relay_now())
     changed = {name: query.excluded[name] for name in ("jobs", "mean_seconds", "updated_at")}
     return query.on_conflict_do_update(index_elements=["workflow_id", "effect_id"], set_=changed)

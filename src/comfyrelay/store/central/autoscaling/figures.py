@@ -91,7 +91,7 @@ def _counted() -> Select[Any]:
 
 async def seen_workers(tx: Tx, fleet_ids: Sequence[int], *, seconds: float) -> list[WorkerLoad]:
     """Return approved workers that were seen in the last seconds."""
-    return [WorkerLoad(**row._mapping) for row in await tx.execute(workers_query(fleet_ids, seconds=seconds))]
+    return await tx.all(WorkerLoad, workers_query(fleet_ids, seconds=seconds))
 
 
 def workers_query(fleet_ids: Sequence[int], *, seconds: float) -> Select[Any]:
@@ -107,7 +107,7 @@ async def ended_since(tx: Tx, since: datetime) -> list[EndedLease]:
     if newest is None:
         return []
     floor = max(newest - MAX_ENTRIES, await tx.scalar(floor_query(since)) or 0)
-    return [EndedLease(**row._mapping) for row in await tx.execute(ended_query(since, floor=floor))]
+    return await tx.all(EndedLease, ended_query(since, floor=floor))
 
 
 def newest_query() -> Select[Any]:

@@ -41,7 +41,7 @@ async def holds(tx: Tx, leader: Leader) -> bool:
     query = select(leaders.c.term).where(
         leaders.c.name == leader.name, leaders.c.term == leader.term, leaders.c.expires_at > relay_now()
     )
-    return (await tx.execute(query.with_for_update())).first() is not None
+    return await tx.exists(query.with_for_update())
 
 
 async def resign(tx: Tx, name: str, holder: str) -> None:
@@ -51,5 +51,4 @@ async def resign(tx: Tx, name: str, holder: str) -> None:
 
 async def current(tx: Tx, name: str) -> Leader | None:
     query = select(*_LEADER).where(leaders.c.name == name, leaders.c.expires_at > relay_now())
-    row = (await tx.execute(query)).one_or_none()
-    return Leader(**row._mapping) if row else None
+    return await tx.one_or_none(Leader, query)

@@ -23,7 +23,7 @@ async def order(tx: Tx, rows: Sequence[Mapping[str, Any]]) -> list[MachineRecord
     if not rows:
         return []
     query = insert(m).values([{**each, "ordered_at": relay_now()} for each in rows]).returning(*_MACHINE)
-    return [MachineRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(MachineRecord, query)
 
 
 async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -31,7 +31,7 @@ async def adopt(tx: Tx, fleet_id: int, rows: Sequence[Mapping[str, Any]]) -> Non
     for begin in range(0, len(rows), ADOPTED_AT_ONCE):
         portion = rows[begin : begin + ADOPTED_AT_ONCE]
         named = {str(name) for row in portion for name in (row["key"], row["provider_id"])}
-        others = set((await tx.scalars(select(m.c.key).where(m.c.key.in_(named), m.c.fleet_id != fleet_id))).all())
+        others = set(await tx.scalars(select(m.c.key).where(m.c.key.in_(named), m.c.fleet_id != fleet_id)))
         values = {}
         for row in portion:
             # ignore keys of other fleets
@@ -61,7 +61,7 @@ def present_query(fleet_ids: Collection[int]) -> Select[Any]:
 
 async def present(tx: Tx, fleet_ids: Collection[int]) -> list[MachineRecord]:
     """Return machines that are not terminated, oldest orders first."""
-    found = [MachineRecord(**row._mapping) for row in await tx.execute(present_query(fleet_ids))]
+    found = await tx.all(MachineRecord, present_query(fleet_ids))
     return sorted(found, key=lambda each: (each.ordered_at, each.key))
 
 
@@ -91,7 +91,7 @@ async def is_ending(tx: Tx, fleet_id: int, worker_id: str) -> bool:
     """Whether the machine of a worker is being terminated."""
     its = func.coalesce(m.c.worker_id, m.c.provider_id, m.c.key) == worker_id
     query = select(m.c.key).where(m.c.fleet_id == fleet_id, m.c.ended_at.is_(None), m.c.ending_at.is_not(None), its)
-    return (await tx.execute(query.limit(1))).first() is not None
+    return await tx.exists(query.limit(1))
 
 
 def by_worker_query(worker_ids: Iterable[str]) -> Select[Any]:

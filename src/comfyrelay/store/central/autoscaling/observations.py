@@ -58,14 +58,14 @@ class Arrival(NamedTuple):
 
 async def fleets_of(tx: Tx) -> list[FleetRecord]:
     """Return all fleets in order of creation."""
-    return [FleetRecord(**row._mapping) for row in await tx.execute(select(*FLEET_COLUMNS).order_by(fleets.c.id))]
+    return await tx.all(FleetRecord, select(*FLEET_COLUMNS).order_by(fleets.c.id))
 
 
 async def fleets_with(tx: Tx, workflow_id: int, *, stage: str) -> list[FleetRecord]:
     """Return the fleets of a stage that run a workflow."""
     its = select(workflow_fleets.c.fleet_id).where(workflow_fleets.c.workflow_id == workflow_id)
     query = select(*FLEET_COLUMNS).where(fleets.c.stage == stage, fleets.c.id.in_(its)).order_by(fleets.c.id)
-    return [FleetRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(FleetRecord, query)
 
 
 async def workflows_of(tx: Tx, fleet_ids: Collection[int]) -> dict[int, set[int]]:

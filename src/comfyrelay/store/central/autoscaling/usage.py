@@ -189,14 +189,14 @@ async def machines_of_workers(tx: Tx, worker_ids: Collection[str]) -> dict[str, 
     """Return by worker its newest machine: the one with its id, or whose key is its id."""
     ids = sorted(worker_ids)
     query = select(*_MACHINE).where(or_(machines.c.worker_id.in_(ids), machines.c.key.in_(ids)))
-    found = [MachineTime(**row._mapping) for row in await tx.execute(query.order_by(machines.c.ordered_at))]
+    found = await tx.all(MachineTime, query.order_by(machines.c.ordered_at))
     return {each.worker_id or each.key: each for each in found} | {each.key: each for each in found}
 
 
 async def machines_between(tx: Tx, fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> list[MachineTime]:
     """Return the machines that existed at any time in this period."""
     query = machines_query(fleet_ids, begins=begins, ends=ends)
-    return [MachineTime(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(MachineTime, query)
 
 
 def machines_query(fleet_ids: Sequence[int], *, begins: datetime, ends: datetime) -> Select[Any]:

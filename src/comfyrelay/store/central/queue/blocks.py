@@ -1,92 +1,75 @@
-"""Blocks of (worker, workflow hash) pairs."""
+"""Blocks: workers that get no jobs with a workflow hash for a while, because such jobs failed there."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime
 from functools import cache
-from typing import Any
 
 from sqlalchemy import delete, select
 from sqlalchemy.sql import Executable
 
 from comfyrelay.domain.queue.blocks import Block
-from comfyrelay.store.central.tables.workers import workflow_blocks
+from comfyrelay.store.central.tables.workers import workflow_blocks as b
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, with_rows
+from comfyrelay.store.row_parameters import columns_of, insert_into, rows_table, select_by_rows, with_rows
 from comfyrelay.store.types import relay_now
 
+# A worker and a workflow hash.
 Pair = tuple[str, str]
+_PAIR = ("worker_id", "workflow_hash")
 
 
 async def lock(tx: Tx, pairs: Iterable[Pair]) -> dict[Pair, Block]:
-    result = await tx.fetch(_lock, with_rows(_pair_rows(pairs)))
     return {
         (row.worker_id, row.workflow_hash): Block(failure_count=row.failure_count, blocked_until=row.blocked_until)
-        for row in result
+        for row in await tx.fetch(_lock, with_rows(_pair_rows(pairs)))
     }
 
 
 @cache
 def _lock(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(workflow_blocks, "worker_id", "workflow_hash"))
-    return select(workflow_blocks).join(r, _same_pair(r)).with_for_update(of=workflow_blocks)
+    return select_by_rows(dialect, b, _PAIR, b).with_for_update(of=b)
 
 
-def _same_pair(r: Any) -> Any:
-    same_worker = workflow_blocks.c.worker_id == r.c.worker_id
-    return same_worker & (workflow_blocks.c.workflow_hash == r.c.workflow_hash)
+def _pair_rows(pairs: Iterable[Pair]) -> list[dict[str, str]]:
+    return [dict(zip(_PAIR, pair, strict=True)) for pair in pairs]
 
 
-def _pair_rows(pairs: Iterable[Pair]) -> list[dict[str, Any]]:
-    return [{"worker_id": worker, "workflow_hash": hash_} for worker, hash_ in pairs]
-
-
-async def standing(tx: Tx, worker_ids: Sequence[str]) -> set[Pair]:
+async def blocked_pairs(tx: Tx, worker_ids: Sequence[str]) -> set[Pair]:
     """Return the pairs of these workers that are blocked now."""
-    query = select(workflow_blocks.c.worker_id, workflow_blocks.c.workflow_hash).where(
-        workflow_blocks.c.worker_id.in_(worker_ids), workflow_blocks.c.blocked_until > relay_now()
-    )
+    query = select(b.c.worker_id, b.c.workflow_hash)
+    query = query.where(b.c.worker_id.in_(worker_ids), b.c.blocked_until > relay_now())
     return {(row.worker_id, row.workflow_hash) for row in await tx.execute(query)}
 
 
 async def write(tx: Tx, pair: Pair, block: Block) -> None:
-    query = insert_into(tx.dialect, workflow_blocks).values(
-        worker_id=pair[0],
-        workflow_hash=pair[1],
-        failure_count=block.failure_count,
-        blocked_until=block.blocked_until,
-    )
-    counted = {"failure_count": query.excluded.failure_count, "blocked_until": query.excluded.blocked_until}
-    await tx.execute(query.on_conflict_do_update(index_elements=["worker_id", "workflow_hash"], set_=counted))
+    values = {"failure_count": block.failure_count, "blocked_until": block.blocked_until}
+    query = insert_into(tx.dialect, b).values(worker_id=pair[0], workflow_hash=pair[1], **values)
+    await tx.execute(query.on_conflict_do_update(index_elements=_PAIR, set_=values))
 
 
 async def clear(tx: Tx, pairs: Sequence[Pair]) -> dict[Pair, datetime | None]:
-    """Delete the failures of these pairs; returns those that had any, with the end of their block."""
-    result = await tx.fetch(_clear, with_rows(_pair_rows(pairs)))
-    return {(row.worker_id, row.workflow_hash): row.blocked_until for row in result}
+    """Delete the failures of these pairs. Return the pairs that had any, with the end of their block."""
+    rows = await tx.fetch(_clear, with_rows(_pair_rows(pairs)))
+    return {(row.worker_id, row.workflow_hash): row.blocked_until for row in rows}
 
 
 @cache
 def _clear(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(workflow_blocks, "worker_id", "workflow_hash"))
-    b = workflow_blocks
-    found = select(r.c.worker_id).where(_same_pair(r)).exists()
-    return delete(b).where(found).returning(b.c.worker_id, b.c.workflow_hash, b.c.blocked_until)
+    r = rows_table(dialect, columns_of(b, *_PAIR))
+    is_given = (b.c.worker_id == r.c.worker_id) & (b.c.workflow_hash == r.c.workflow_hash)
+    query = delete(b).where(select(r.c.worker_id).where(is_given).exists())
+    return query.returning(b.c.worker_id, b.c.workflow_hash, b.c.blocked_until)
 
 
 async def clear_expired(tx: Tx, worker_ids: Sequence[str]) -> list[Pair]:
     """Delete expired blocks. A block ends exactly at its end time."""
-    b = workflow_blocks
-    query = (
-        delete(b)
-        .where(b.c.worker_id.in_(worker_ids), b.c.blocked_until <= relay_now())
-        .returning(b.c.worker_id, b.c.workflow_hash)
-    )
-    return [(row.worker_id, row.workflow_hash) for row in await tx.execute(query)]
+    query = delete(b).where(b.c.worker_id.in_(worker_ids), b.c.blocked_until <= relay_now())
+    rows = await tx.execute(query.returning(b.c.worker_id, b.c.workflow_hash))
+    return [(row.worker_id, row.workflow_hash) for row in rows]
 
 
 async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, datetime]:
-    """Return the blocked workers of this workflow hash with the end of each block."""
-    b = workflow_blocks
+    """Return the workers that are blocked for this workflow hash, with the end of each block."""
     query = select(b.c.worker_id, b.c.blocked_until).where(
         b.c.workflow_hash == workflow_hash, b.c.blocked_until > relay_now()
     )

@@ -1,6 +1,6 @@
 """Claim queued dispatches for a group of workers.
 
-For any number of workers, this takes two statements: one picks and locks, one grants the leases.
+For any number of workers, a claim takes two statements: one picks and locks dispatches, and one grants the leases.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,7 +20,7 @@ from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
 from comfyrelay.store.central.tables.workers import worker_workflows, workers, workflow_blocks, workflow_memory
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import ids_table, with_ids
+from comfyrelay.store.row_parameters import ids_table, select_by_ids, with_ids
 from comfyrelay.store.types import relay_now, sql_literal
 
 # Rows locked by other claims are skipped. This many more rows are read, so that a claim still finds enough.
@@ -38,50 +38,57 @@ class WorkerFacts(NamedTuple):
     token_hash: str | None
     leases: int
     workflow_ids: tuple[int, ...]
-    # the ones whose models stay loaded
+    # Workflows whose models stay loaded.
     pinned_ids: tuple[int, ...]
+    # Ends of blocks by workflow hash.
     blocks: Mapping[str, datetime | None]
-    # hashes of jobs whose requirements it does not meet
-    lacks: tuple[str, ...]
-    # workflows that need more memory than it has, and that another worker can run
+    # Hashes of jobs whose requirements the worker does not meet.
+    unmet_hashes: tuple[str, ...]
+    # Workflows that need more memory than the worker has, and that another worker can run.
     oversized: tuple[memory.OversizedWorkflow, ...]
-    # whether any workflow has run out of memory on any GPU
+    # Whether any workflow has run out of memory on any GPU.
     is_any_oversized: bool
-    # whether a queued dispatch is pinned to it
-    is_chosen: bool
+    # Whether a queued dispatch is pinned to the worker.
+    has_pinned_dispatch: bool
     now: datetime
 
 
 async def worker_facts(tx: Tx, worker_ids: Sequence[str], *, stale_seconds: float) -> dict[str, WorkerFacts]:
-    """Return facts about the workers, whose rows are locked so that two servers cannot fill the same slot.
+    """Lock the workers, so that two servers cannot fill the same slot, and return facts about them.
 
-    A worker that another server has locked is skipped; it is served there or at the next tick. A worker that was not
+    A worker that another server has locked is skipped; that server or the next tick serves it. A worker that was not
     seen for `stale_seconds` does not count as an alternative for others.
     """
     locked_ids = [row.worker_id for row in await tx.fetch(_lock_workers, with_ids(worker_ids))]
     if not locked_ids:
         return {}
     # A separate statement, because only one that begins after the lock sees the newest leases of other servers.
-    named = with_ids(locked_ids)
-    locked = await tx.fetch(_facts, named)
+    rows = await tx.fetch(_facts, with_ids(locked_ids))
     blocks: dict[str, dict[str, datetime | None]] = {}
-    if any(row.blocks for row in locked):
-        for row in await tx.fetch(_blocks, named):
+    if any(row.blocks for row in rows):
+        for row in await tx.fetch(_blocks, with_ids(locked_ids)):
             blocks.setdefault(row.worker_id, {})[row.workflow_hash] = row.blocked_until
-    facts = {}
-    lacks: dict[str, list[str]] = {}
-    oversized: dict[str, frozenset[memory.OversizedWorkflow]] = {}
-    if any(row.has_missing for row in locked):
+    unmet: dict[str, list[str]] = {}
+    if any(row.has_missing for row in rows):
         for worker_id, workflow_hash in sorted(await missing_requirements.pairs_of(tx, locked_ids)):
-            lacks.setdefault(worker_id, []).append(workflow_hash)
-    if any(row.oversized for row in locked):
+            unmet.setdefault(worker_id, []).append(workflow_hash)
+    oversized: dict[str, frozenset[memory.OversizedWorkflow]] = {}
+    if any(row.oversized for row in rows):
         oversized = await memory.oversized(tx, locked_ids, stale_seconds=stale_seconds)
-    for worker_id, *plain, assigned, pinned, _blocks_there, _has_missing, is_any_oversized, is_chosen, now in locked:
-        its_lacks, its_blocks = tuple(lacks.get(worker_id, ())), blocks.get(worker_id, {})
-        its_ids, too_large = (_ids(assigned), _ids(pinned)), tuple(sorted(oversized.get(worker_id, ())))
-        flags = (bool(is_any_oversized), bool(is_chosen))
-        facts[worker_id] = WorkerFacts._make(
-            (worker_id, *plain, *its_ids, its_blocks, its_lacks, too_large, *flags, now)
+    facts = {}
+    # Unpacking is faster than access by name.
+    for worker_id, *plain, assigned, pinned, _has_blocks, _has_missing, is_any_oversized, has_pinned, now in rows:
+        facts[worker_id] = WorkerFacts(
+            worker_id,
+            *plain,
+            _ids(assigned),
+            _ids(pinned),
+            blocks.get(worker_id, {}),
+            tuple(unmet.get(worker_id, ())),
+            tuple(sorted(oversized.get(worker_id, ()))),
+            bool(is_any_oversized),
+            bool(has_pinned),
+            now,
         )
     return facts
 
@@ -92,32 +99,31 @@ def _ids(listed: str | None) -> tuple[int, ...]:
 
 
 async def known_workers(tx: Tx, worker_ids: Iterable[str]) -> set[str]:
-    query = select(workers.c.worker_id).where(workers.c.worker_id.in_(list(worker_ids)))
-    return set((await tx.scalars(query)).all())
+    return set(await tx.scalars(select(workers.c.worker_id).where(workers.c.worker_id.in_(list(worker_ids)))))
 
 
 @cache
 def _lock_workers(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    query = select(workers.c.worker_id).join(r, workers.c.worker_id == r.c.id)
+    query = select_by_ids(dialect, workers.c.worker_id, workers.c.worker_id)
     return query.with_for_update(of=workers, key_share=True, skip_locked=True)
 
 
 @cache
 def _facts(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    together = func.string_agg if dialect == "postgresql" else func.group_concat
+    join = func.string_agg if dialect == "postgresql" else func.group_concat
     ids = (
-        select(together(cast(worker_workflows.c.workflow_id, Text), ","))
+        select(join(cast(worker_workflows.c.workflow_id, Text), ","))
         .join(workflows, workflows.c.id == worker_workflows.c.workflow_id)
         .where(worker_workflows.c.worker_id == workers.c.worker_id, workflows.c.is_active)
     )
     assigned, pinned = ids.scalar_subquery(), ids.where(workflows.c.keep_loaded).scalar_subquery()
     blocks = select(func.count()).where(workflow_blocks.c.worker_id == workers.c.worker_id).scalar_subquery()
     has_missing = select(missing.c.worker_id).where(missing.c.worker_id == workers.c.worker_id).exists()
-    for_it_alone = d.c.only_worker.is_not(None) & (d.c.only_worker == workers.c.worker_id)
-    is_chosen = select(d.c.id).where(d.c.status == sql_literal(DispatchStatus.QUEUED), for_it_alone).exists()
-    return select(
+    is_pinned = d.c.only_worker.is_not(None) & (d.c.only_worker == workers.c.worker_id)
+    has_pinned = select(d.c.id).where(d.c.status == sql_literal(DispatchStatus.QUEUED), is_pinned).exists()
+    return select_by_ids(
+        dialect,
+        workers.c.worker_id,
         workers.c.worker_id,
         workers.c.stage,
         workers.c.max_concurrency,
@@ -130,18 +136,17 @@ def _facts(dialect: str) -> Executable:
         blocks.label("blocks"),
         has_missing.label("has_missing"),
         select(workflow_memory.c.workflow_id).exists().label("oversized"),
-        is_chosen.label("is_chosen"),
+        has_pinned.label("has_pinned"),
         relay_now().label("now"),
-    ).join(r, workers.c.worker_id == r.c.id)
+    )
 
 
 @cache
 def _blocks(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    return select(workflow_blocks).join(r, workflow_blocks.c.worker_id == r.c.id)
+    return select_by_ids(dialect, workflow_blocks.c.worker_id, workflow_blocks)
 
 
-_PICKED = ", ".join(f"q.{each.name}" for each in [*COLUMNS, d.c.passed_over_at])
+_PICKED = ", ".join(f"q.{column.name}" for column in [*COLUMNS, d.c.passed_over_at])
 
 # Reads the queue index once per workflow, merges the results, and locks rows in queue order. LIMIT stops the locking,
 # so only claimed rows are locked. Rows that others have locked are skipped.
@@ -216,7 +221,7 @@ PICK_SQLITE = text(
 ).columns(*COLUMNS, d.c.passed_over_at)
 
 
-def _pick_any(dialect: str) -> Executable:
+def _pick(dialect: str) -> Executable:
     return PICK_SQLITE if dialect == "sqlite" else PICK_POSTGRES
 
 
@@ -225,34 +230,27 @@ async def pick(
 ) -> dict[Entitlement, list[Candidate]]:
     """Lock and return the next dispatches of each entitlement in queue order, at most `slots`."""
     down = list(down_shards)
+    groups = [_group(entitlement, count) for entitlement, count in slots.items()]
     if tx.dialect == "sqlite":
-        return {each: await _pick_sqlite(tx, each, wanted, down) for each, wanted in slots.items()}
-    order = list(slots)
-    groups = [{"no": no, **_group(each), "slots": slots[each]} for no, each in enumerate(order)]
-    parameters = {"groups": groups, "down_shards": down, "slack": _SLACK}
-    found: dict[Entitlement, list[Candidate]] = {each: [] for each in order}
-    for row in await tx.fetch(_pick_any, parameters):
-        found[order[row[0]]].append(_candidate(row[1:]))
-    return found
+        picked = [await tx.fetch(_pick, {**group, "down_shards": down}) for group in groups]
+        return {entitlement: [_candidate(row) for row in rows] for entitlement, rows in zip(slots, picked, strict=True)}
+    numbered = [{"no": number, **group} for number, group in enumerate(groups)]
+    found: list[list[Candidate]] = [[] for _ in groups]
+    for row in await tx.fetch(_pick, {"groups": numbered, "down_shards": down, "slack": _SLACK}):
+        found[row[0]].append(_candidate(row[1:]))
+    return dict(zip(slots, found, strict=True))
 
 
-async def _pick_sqlite(tx: Tx, entitlement: Entitlement, slots: int, down: list[str]) -> list[Candidate]:
-    group = _group(entitlement)
-    lists = {name: list(group[name]) for name in ("providers", "workflow_ids", "blocked", "lacking", "oversized")}
-    chosen = entitlement.only_worker
-    parameters = {**lists, "stage": entitlement.stage, "slots": slots, "down_shards": down, "chosen": chosen}
-    return [_candidate(row) for row in await tx.fetch(_pick_any, parameters)]
-
-
-def _group(entitlement: Entitlement) -> dict[str, Any]:
+def _group(entitlement: Entitlement, slots: int) -> dict[str, Any]:
     return {
         "stage": entitlement.stage,
-        "providers": entitlement.providers,
-        "workflow_ids": entitlement.workflow_ids,
-        "blocked": entitlement.blocked_hashes,
-        "lacking": entitlement.unmet_hashes,
+        "providers": list(entitlement.providers),
+        "workflow_ids": list(entitlement.workflow_ids),
+        "blocked": list(entitlement.blocked_hashes),
+        "lacking": list(entitlement.unmet_hashes),
         "oversized": [f"{workflow_id} {hash_}" for workflow_id, hash_ in entitlement.oversized],
         "chosen": entitlement.only_worker,
+        "slots": slots,
     }
 
 
@@ -261,7 +259,7 @@ def _candidate(values: Sequence[Any]) -> Candidate:
 
 
 async def note_passed_over(tx: Tx, ids: Sequence[int]) -> None:
-    """Record since when these were skipped in favour of warm workflows, so that this can be limited."""
+    """Record since when these dispatches are skipped in favor of loaded workflows, so that the wait can be limited."""
     await tx.write(_note_passed_over, with_ids(ids))
 
 

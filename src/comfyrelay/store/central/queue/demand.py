@@ -1,4 +1,4 @@
-"""Reads of queued work and of the waiting workers that could run it. They take no locks."""
+"""Read queued work and the waiting workers that could run it, without locks."""
 
 from collections.abc import Iterable, Sequence
 from functools import cache
@@ -14,13 +14,14 @@ from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import worker_workflows, workers
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import ids_table, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import rows_table, select_by_ids, with_ids, with_rows
 from comfyrelay.store.types import relay_now, sql_literal
 
 _QUEUED = [d.c[name] for name in QueuedDispatch.__dataclass_fields__]
-_NAMES = ", ".join(f"q.{each.name}" for each in _QUEUED)
+_NAMES = ", ".join(f"q.{column.name}" for column in _QUEUED)
 
-# Skips from one kind to the next in the queue index, so only the first rows of each kind are read.
+# A kind is a stage, a provider and a workflow. The statements skip from one kind to the next in the queue index, so
+# that they read only the first rows of each kind.
 _KINDS = """
     WITH RECURSIVE kinds AS (
         SELECT * FROM (
@@ -42,8 +43,8 @@ _FIRST_WHERE = """
 _AFTER = _FIRST_WHERE.format(condition="(q.stage, q.provider, q.workflow_id) > (k.stage, k.provider, k.workflow_id)")
 # The same for SQLite, which would otherwise use only the first of the three columns.
 _AFTER_SQLITE = ", ".join(
-    f"(SELECT q.id {_FIRST_WHERE.format(condition=each)})"
-    for each in (
+    f"(SELECT q.id {_FIRST_WHERE.format(condition=condition)})"
+    for condition in (
         "q.stage = k.stage AND q.provider = k.provider AND q.workflow_id > k.workflow_id",
         "q.stage = k.stage AND q.provider > k.provider",
         "q.stage > k.stage",
@@ -146,7 +147,7 @@ def prefetched_query(_dialect: str = "") -> Select[Any]:
 async def late(tx: Tx, *, down_shards: Sequence[str]) -> list[ReclaimableDispatch]:
     """Return expired leases whose jobs could be restarted, in queue order. There are at most as many as slots."""
     query = late_query().where(d.c.shard.not_in(list(down_shards)))
-    return [ReclaimableDispatch(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(ReclaimableDispatch, query)
 
 
 def late_query() -> Select[Any]:
@@ -164,8 +165,6 @@ def late_query() -> Select[Any]:
 
 
 class WorkerSlots(NamedTuple):
-    """The concurrency of a worker, and its number of leases."""
-
     max_concurrency: int
     leases: int
 
@@ -179,7 +178,6 @@ async def worker_slots(tx: Tx, worker_ids: Iterable[str], wanted: Iterable[tuple
 
 @cache
 def _worker_slots(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
     wanted = rows_table(dialect, {"stage": Text(), "id": BigInteger()}, parameter="wanted", alias="wanted")
     may_run = (
         select(worker_workflows.c.workflow_id)
@@ -192,8 +190,6 @@ def _worker_slots(dialect: str) -> Executable:
         )
         .exists()
     )
-    return (
-        select(workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"))
-        .join(r, workers.c.worker_id == r.c.id)
-        .where(workers.c.is_approved, ~workers.c.is_draining, may_run)
-    )
+    columns = (workers.c.worker_id, workers.c.max_concurrency, LEASES.label("leases"))
+    query = select_by_ids(dialect, workers.c.worker_id, *columns)
+    return query.where(workers.c.is_approved, ~workers.c.is_draining, may_run)

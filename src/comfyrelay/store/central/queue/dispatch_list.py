@@ -1,18 +1,19 @@
 """Filtered and paginated lists of dispatches for operators."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
 from sqlalchemy import ColumnElement, Select, Subquery, or_, select
 
+from comfyrelay.domain.queue.lifecycle import Dispatch
 from comfyrelay.domain.queue.states import DispatchStatus, Provider, Stage
 from comfyrelay.domain.records.jobs import DispatchFilter, ListedDispatch
-from comfyrelay.store.central.queue.dispatches import COLUMNS, from_row, leased_by
+from comfyrelay.store.central.queue.dispatches import COLUMNS, leased_by
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.queue import dispatch_leases
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import MAX_SCANNED, Loose, newest_first
+from comfyrelay.store.paging import MAX_SCANNED, Conditions, newest_page
 from comfyrelay.store.types import sql_literal
 
 MAX_SEARCHED = 4_000
@@ -22,21 +23,25 @@ async def page(
     tx: Tx, wanted: DispatchFilter, *, before_id: int | None, limit: int
 ) -> tuple[list[ListedDispatch], int | None]:
     """Return a page, newest first, and the id of the next page."""
-    query = _found_by_index(wanted)
-    if before_id is not None:
-        query = query.where(d.c.id < before_id)
-    if wanted.worker_id is not None and not _holds_now(wanted):
-        had = _had_by(wanted.worker_id, before_id)
-        query = query.join(had, had.c.dispatch_id == d.c.id)
-    # a search in leases takes longer per row
-    most = MAX_SCANNED if wanted.search is None else MAX_SEARCHED
-    rows, before = await newest_first(tx, query, d.c.id, limit=limit, loose=_tried_on_each(wanted), most=most)
-    return [_listed(row) for row in rows], before
+    query = _indexed(wanted)
+    if wanted.worker_id is not None and not _is_of_current_worker(wanted):
+        leased = _leased_by(wanted.worker_id, before_id)
+        query = query.join(leased, leased.c.dispatch_id == d.c.id)
+    return await newest_page(
+        tx,
+        _listed,
+        query,
+        d.c.id,
+        before=before_id,
+        limit=limit,
+        unindexed=_unindexed(wanted),
+        # A search in leases takes longer per row.
+        max_scanned=MAX_SCANNED if wanted.search is None else MAX_SEARCHED,
+    )
 
 
 async def get(tx: Tx, dispatch_id: int) -> ListedDispatch | None:
-    row = (await tx.execute(select(*COLUMNS, d.c.progress).where(d.c.id == dispatch_id))).one_or_none()
-    return _listed(row) if row else None
+    return await tx.one_or_none(_listed, select(*COLUMNS, d.c.progress).where(d.c.id == dispatch_id))
 
 
 async def last_workers(tx: Tx, dispatch_ids: Iterable[int]) -> dict[int, str]:
@@ -48,31 +53,29 @@ async def last_workers(tx: Tx, dispatch_ids: Iterable[int]) -> dict[int, str]:
 
 async def has_unfinished(tx: Tx, workflow_id: int) -> bool:
     """Whether a dispatch of the workflow is queued, leased or paused. Each state has its own index."""
-    of_workflow = d.c.workflow_id == workflow_id
-    everywhere = d.c.stage.in_([sql_literal(each) for each in Stage]) & d.c.provider.in_(
-        [sql_literal(each) for each in Provider]
+    of_workflow = select(d.c.id).where(d.c.workflow_id == workflow_id).limit(1)
+    # The queue index begins with the stage and the provider.
+    stages, providers = ([sql_literal(value) for value in values] for values in (Stage, Provider))
+    queued = of_workflow.where(
+        d.c.status == sql_literal(DispatchStatus.QUEUED), d.c.stage.in_(stages), d.c.provider.in_(providers)
     )
-    for condition in (
-        (d.c.status == sql_literal(DispatchStatus.QUEUED)) & everywhere,
-        d.c.status == sql_literal(DispatchStatus.LEASED),
-        d.c.status == sql_literal(DispatchStatus.PAUSED),
-    ):
-        if (await tx.execute(select(d.c.id).where(of_workflow, condition).limit(1))).first() is not None:
-            return True
-    return False
+    leased = of_workflow.where(d.c.status == sql_literal(DispatchStatus.LEASED))
+    paused = of_workflow.where(d.c.status == sql_literal(DispatchStatus.PAUSED))
+    return await tx.exists(queued) or await tx.exists(leased) or await tx.exists(paused)
 
 
-def _listed(row: Any) -> ListedDispatch:
-    return ListedDispatch(dispatch=from_row(row), progress=row.progress)
+def _listed(*, progress: Mapping[str, Any] | None, **fields: Any) -> ListedDispatch:
+    return ListedDispatch(dispatch=Dispatch(**fields), progress=progress)
 
 
-def _found_by_index(wanted: DispatchFilter) -> Select[Any]:
+def _indexed(wanted: DispatchFilter) -> Select[Any]:
+    """Return the query with the conditions that an index supports."""
     query = select(*COLUMNS, d.c.progress)
     if wanted.tenant_id is not None:
         query = query.where(d.c.tenant_id == wanted.tenant_id)
     if wanted.batch_id is not None:
         query = query.where(d.c.batch_id == wanted.batch_id)
-    if _holds_now(wanted):
+    if _is_of_current_worker(wanted):
         return query.where(leased_by(str(wanted.worker_id)))
     if wanted.status is not None and wanted.status is not DispatchStatus.COMPLETED:
         query = query.where(d.c.status == sql_literal(wanted.status))
@@ -81,17 +84,17 @@ def _found_by_index(wanted: DispatchFilter) -> Select[Any]:
     return query
 
 
-def _had_by(worker_id: str, before_id: int | None) -> Subquery:
-    """Dispatches that a worker has leased, newest first, in index order."""
-    had = dispatch_leases.c.dispatch_id
-    query = select(had).where(dispatch_leases.c.worker_id == worker_id)
+def _leased_by(worker_id: str, before_id: int | None) -> Subquery:
+    """Return the dispatches that a worker has ever leased, newest first, in index order."""
+    id_ = dispatch_leases.c.dispatch_id
+    query = select(id_).where(dispatch_leases.c.worker_id == worker_id)
     if before_id is not None:
-        query = query.where(had < before_id)
-    # OFFSET keeps the subquery separate, so only the page is read
-    return query.distinct().order_by(had.desc()).offset(0).subquery("had")
+        query = query.where(id_ < before_id)
+    # OFFSET keeps the subquery separate, so that only the page is read.
+    return query.distinct().order_by(id_.desc()).offset(0).subquery("leased")
 
 
-def _tried_on_each(wanted: DispatchFilter) -> Loose | None:
+def _unindexed(wanted: DispatchFilter) -> Conditions | None:
     """Return the conditions without an index."""
 
     def conditions(c: Any) -> list[ColumnElement[bool]]:
@@ -112,12 +115,13 @@ def _tried_on_each(wanted: DispatchFilter) -> Loose | None:
 
 
 def _was_leased_by(c: Any, condition: ColumnElement[bool]) -> ColumnElement[bool]:
-    # OFFSET forces a lookup per row; the planner would otherwise scan all leases
+    # OFFSET forces a lookup per row. The planner would otherwise scan all leases.
     leases = select(dispatch_leases.c.epoch).where(dispatch_leases.c.dispatch_id == c.id, condition)
     return leases.offset(0).exists()
 
 
-def _holds_now(wanted: DispatchFilter) -> bool:
+def _is_of_current_worker(wanted: DispatchFilter) -> bool:
+    """Return whether the filter selects the leases that a worker has now, and not the ones that it ever had."""
     return wanted.worker_id is not None and wanted.status is DispatchStatus.LEASED
 
 

@@ -22,7 +22,7 @@ from comfyrelay.store.types import relay_now
 OversizedWorkflow = tuple[int, str]
 
 
-async def note(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
+async def record_out_of_memory(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
     """Record that a job ran out of memory on a GPU of this size that it had to itself."""
     query = insert_into(tx.dialect, m).values(
         workflow_id=dispatch.workflow_id,
@@ -37,9 +37,9 @@ async def note(tx: Tx, dispatch: Dispatch, gpu_bytes: int) -> None:
             where=m.c.ran_out_bytes <= query.excluded.ran_out_bytes,
         )
     )
-    # a worker that has not reported its GPUs yet has now reported this one
-    unknown = (workers.c.worker_id == dispatch.worker_id) & workers.c.memory_bytes.is_(None)
-    await tx.execute(update(workers).values(memory_bytes=gpu_bytes).where(unknown))
+    # If the worker has not reported its GPUs yet, this is the first report.
+    is_unreported = (workers.c.worker_id == dispatch.worker_id) & workers.c.memory_bytes.is_(None)
+    await tx.execute(update(workers).values(memory_bytes=gpu_bytes).where(is_unreported))
 
 
 def _larger(
@@ -49,9 +49,10 @@ def _larger(
     workflow_hash: ColumnElement[Any],
     stage: ColumnElement[Any],
 ) -> Any:
-    """Online workers with more memory that could run it, and those of the same machine type as a starting machine."""
+    """Select workers with more memory that could run the workflow: online ones, and offline ones of the same machine
+    type as a starting machine."""
     o, assigned = workers.alias("o"), worker_workflows.alias("assigned")
-    lacks = select(missing.c.worker_id).where(
+    misses_requirement = select(missing.c.worker_id).where(
         missing.c.worker_id == o.c.worker_id, missing.c.workflow_hash == workflow_hash
     )
     is_blocked = select(workflow_blocks.c.worker_id).where(
@@ -62,10 +63,10 @@ def _larger(
     is_online = (
         ~o.c.is_draining
         & (o.c.last_seen_at >= relay_now(bindparam("stale", type_=Float())))
-        & ~lacks.correlate_except(missing).exists()
+        & ~misses_requirement.correlate_except(missing).exists()
         & ~is_blocked.correlate_except(workflow_blocks).exists()
     )
-    starts = select(machines.c.key).where(
+    starting = select(machines.c.key).where(
         machines.c.fleet_id == o.c.fleet_id,
         machines.c.instance_type == o.c.instance_type,
         machines.c.registered_at.is_(None),
@@ -80,27 +81,27 @@ def _larger(
             o.c.stage == stage,
             o.c.is_approved,
             o.c.memory_bytes * 100 > than * (100 + LARGER_PERCENT),
-            is_online | starts.correlate_except(machines).exists(),
+            is_online | starting.correlate_except(machines).exists(),
         )
     )
 
 
 async def has_larger_gpu(tx: Tx, dispatch: Dispatch, gpu_bytes: int, *, stale_seconds: float) -> bool:
-    """Whether a worker with more memory may run it. False if it is pinned to a worker."""
+    """Return whether a worker with more memory may run the dispatch; false if it is pinned to a worker."""
     if dispatch.only_worker is not None:
         return False
-    given = {
+    parameters = {
         "than": gpu_bytes,
         "workflow_id": dispatch.workflow_id,
         "workflow_hash": dispatch.workflow_hash,
         "stage": dispatch.stage,
         "stale": -stale_seconds,
     }
-    return bool(await tx.fetch(_is_larger_there, given))
+    return bool(await tx.fetch(_larger_gpu, parameters))
 
 
 @cache
-def _is_larger_there(_dialect: str) -> Executable:
+def _larger_gpu(_dialect: str) -> Executable:
     than, workflow_id = (bindparam(name, type_=BigInteger()) for name in ("than", "workflow_id"))
     workflow_hash, stage = (bindparam(name, type_=Text()) for name in ("workflow_hash", "stage"))
     return _larger(than, workflow_id=workflow_id, workflow_hash=workflow_hash, stage=stage).limit(1)  # type: ignore[no-any-return]
@@ -111,13 +112,13 @@ async def oversized(
 ) -> dict[str, frozenset[OversizedWorkflow]]:
     """Return for each worker the workflows that are too large for its GPUs, if a larger GPU exists."""
     found: defaultdict[str, set[OversizedWorkflow]] = defaultdict(set)
-    for row in await tx.fetch(_outgrown, {**with_ids(sorted(worker_ids)), "stale": -stale_seconds}):
+    for row in await tx.fetch(_oversized, {**with_ids(sorted(worker_ids)), "stale": -stale_seconds}):
         found[row.worker_id].add((row.workflow_id, row.workflow_hash))
-    return {worker_id: frozenset(each) for worker_id, each in found.items()}
+    return {worker_id: frozenset(workflows) for worker_id, workflows in found.items()}
 
 
 @cache
-def _outgrown(dialect: str) -> Executable:
+def _oversized(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     larger = _larger(
         m.c.ran_out_bytes, workflow_id=m.c.workflow_id, workflow_hash=m.c.workflow_hash, stage=workers.c.stage
@@ -132,20 +133,13 @@ def _outgrown(dialect: str) -> Executable:
     )
 
 
-async def ran_out(tx: Tx, workflow_ids: Iterable[int]) -> dict[OversizedWorkflow, int]:
+async def out_of_memory_bytes(tx: Tx, workflow_ids: Iterable[int]) -> dict[OversizedWorkflow, int]:
     """Return by workflow the memory of the largest GPU on which it ran out of memory."""
     rows = await tx.execute(select(m).where(m.c.workflow_id.in_(sorted(workflow_ids))))
     return {(row.workflow_id, row.workflow_hash): row.ran_out_bytes for row in rows}
 
 
-async def ran_out_on(tx: Tx, workflow_id: int, workflow_hash: str) -> int | None:
-    """Return the memory of the largest GPU on which the workflow ran out of memory."""
-    query = select(m.c.ran_out_bytes).where(m.c.workflow_id == workflow_id, m.c.workflow_hash == workflow_hash)
-    found: int | None = await tx.scalar(query)
-    return found
-
-
-async def forget_old(tx: Tx, *, seconds: float) -> int:
+async def delete_old(tx: Tx, *, seconds: float) -> int:
     """Delete old records, so that these GPUs are tried again: a model or an image size may have changed."""
-    gone = await tx.execute(delete(m).where(m.c.updated_at < relay_now(-seconds)).returning(m.c.workflow_hash))
-    return len(gone.all())
+    query = delete(m).where(m.c.updated_at < relay_now(-seconds))
+    return len(await tx.scalars(query.returning(m.c.workflow_hash)))

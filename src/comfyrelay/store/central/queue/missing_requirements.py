@@ -1,7 +1,9 @@
-"""Requirements of jobs by workflow hash, and the workers that are known to miss some."""
+"""Requirements of jobs by workflow hash, and the workers that are known to miss a requirement."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cache
+from itertools import groupby
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from sqlalchemy import (
@@ -35,17 +37,20 @@ from comfyrelay.store.central.tables.workers import worker_missing_requirements 
 from comfyrelay.store.central.tables.workers import worker_workflows, workers
 from comfyrelay.store.central.tables.workers import workflow_requirements as requirements
 from comfyrelay.store.database import Tx
-from comfyrelay.store.row_parameters import columns_of, ids_table, insert_into, rows_table, with_ids, with_rows
+from comfyrelay.store.row_parameters import ids_table, insert_rows, select_by_ids, with_ids, with_rows
 from comfyrelay.store.types import relay_now, sql_literal
 
 Pair = tuple[str, str]
 ROWS_AT_ONCE = 500
-_COLUMNS = ("worker_id", "workflow_hash", "node_types", "models", "silent")
+_NAME = func.coalesce(workers.c.display_name, workers.c.worker_id).label("name")
+# As JSON text, which may be megabytes and is not parsed here.
+_CAPABILITIES = cast(workers.c.capabilities, Text).label("capabilities")
 
 
 class Coverage(NamedTuple):
-    """`is_unserved`: workers may run jobs with a hash, but each of them misses a requirement."""
+    """Whether any worker can run jobs with a hash."""
 
+    # Workers are assigned to the workflow, but each of them misses a requirement.
     is_unserved: bool
     was_used_lately: bool
 
@@ -62,19 +67,19 @@ async def lock(tx: Tx) -> None:
         await tx.execute(text("SELECT pg_advisory_xact_lock(hashtext('comfyrelay.requirements'))"))
 
 
-async def verdicts(
+async def coverage(
     tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str, lately_seconds: float
 ) -> dict[str, Coverage]:
     """Return the coverage of the hashes with known requirements."""
-    given = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
+    parameters = {"workflow_id": workflow_id, "stage": stage, "lately": -lately_seconds}
     return {
         row.workflow_hash: Coverage(bool(row.is_unserved), bool(row.was_used_lately))
-        for row in await tx.fetch(verdicts_query, {**with_ids(hashes), **given})
+        for row in await tx.fetch(coverage_query, {**with_ids(hashes), **parameters})
     }
 
 
 def _may_run() -> ColumnElement[bool]:
-    """Whether a worker may run jobs of the workflow, now or when it is online again."""
+    """Return the condition that a worker may run jobs of the workflow, now or when it is online again."""
     return (
         (worker_workflows.c.worker_id == workers.c.worker_id)
         & (worker_workflows.c.workflow_id == bindparam("workflow_id", type_=BigInteger()))
@@ -84,71 +89,56 @@ def _may_run() -> ColumnElement[bool]:
 
 
 @cache
-def verdicts_query(dialect: str) -> Select[Any]:
-    r = ids_table(dialect, Text)
+def coverage_query(dialect: str) -> Select[Any]:
     n, g = requirements, missing
-    is_its_row = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
-    some_miss = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(is_its_row, _may_run())
+    is_of_worker = (g.c.worker_id == workers.c.worker_id) & (g.c.workflow_hash == n.c.workflow_hash)
+    unable = select(g.c.worker_id).select_from(g, worker_workflows, workers).where(is_of_worker, _may_run())
     able = (
         select(workers.c.worker_id)
         .select_from(worker_workflows, workers)
-        .where(_may_run(), ~select(g.c.worker_id).where(is_its_row).correlate(n, workers).exists())
+        .where(_may_run(), ~select(g.c.worker_id).where(is_of_worker).correlate(n, workers).exists())
     )
-    # in this order: usually no worker misses anything, and then the thousands of workers are not read
+    # Usually no worker misses a requirement. Checking this first avoids reading thousands of workers.
     is_missed = select(g.c.worker_id).where(g.c.workflow_hash == n.c.workflow_hash).correlate(n).exists()
-    is_unserved = case((~is_missed, False), else_=some_miss.correlate(n).exists() & ~able.correlate(n).exists())
+    is_unserved = case((~is_missed, False), else_=unable.correlate(n).exists() & ~able.correlate(n).exists())
     lately = n.c.used_at > relay_now(bindparam("lately", type_=Float()))
-    return select(n.c.workflow_hash, is_unserved.label("is_unserved"), lately.label("was_used_lately")).join(
-        r, n.c.workflow_hash == r.c.id
-    )
+    columns = (n.c.workflow_hash, is_unserved.label("is_unserved"), lately.label("was_used_lately"))
+    return select_by_ids(dialect, n.c.workflow_hash, *columns)
 
 
-async def note_used(tx: Tx, hashes: Collection[str]) -> None:
-    await tx.write(_note_used, with_ids(sorted(hashes)))
+async def record_used(tx: Tx, hashes: Collection[str]) -> None:
+    await tx.write(_record_used, with_ids(sorted(hashes)))
 
 
 @cache
-def _note_used(dialect: str) -> Executable:
+def _record_used(dialect: str) -> Executable:
     r = ids_table(dialect, Text)
     return update(requirements).values(used_at=relay_now()).where(requirements.c.workflow_hash == r.c.id)
 
 
 async def reports(tx: Tx) -> dict[str, Any]:
     """Return the capabilities of all workers as JSON text. No worker can be deleted until the transaction ends."""
-    raw = cast(workers.c.capabilities, Text).label("capabilities")
-    query = select(workers.c.worker_id, raw).with_for_update(read=True, key_share=True)
+    query = select(workers.c.worker_id, _CAPABILITIES).with_for_update(read=True, key_share=True)
     return {row.worker_id: row.capabilities for row in await tx.execute(query)}
 
 
 async def reports_for(tx: Tx, *, workflow_id: int, stage: str) -> list[tuple[str, str]]:
     """Return names and capabilities, as JSON text, of the workers that may run a workflow."""
-    raw = cast(workers.c.capabilities, Text).label("capabilities")
-    query = (
-        select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
-        .select_from(worker_workflows, workers)
-        .where(_may_run())
-        .order_by(workers.c.worker_id)
-    )
-    return [
-        (row.name, row.capabilities) for row in await tx.execute(query, {"workflow_id": workflow_id, "stage": stage})
-    ]
+    query = select(_NAME, _CAPABILITIES).select_from(worker_workflows, workers).where(_may_run())
+    rows = await tx.execute(query.order_by(workers.c.worker_id), {"workflow_id": workflow_id, "stage": stage})
+    return [(row.name, row.capabilities) for row in rows]
 
 
 async def reports_of_fleet(tx: Tx, fleet_id: int) -> list[tuple[str, str]]:
     """Return names and capabilities, as JSON text, of the workers of a fleet."""
-    raw = cast(workers.c.capabilities, Text).label("capabilities")
-    query = (
-        select(func.coalesce(workers.c.display_name, workers.c.worker_id).label("name"), raw)
-        .where(workers.c.fleet_id == fleet_id, workers.c.is_approved)
-        .order_by(workers.c.worker_id)
-    )
-    return [(row.name, row.capabilities) for row in await tx.execute(query)]
+    query = select(_NAME, _CAPABILITIES).where(workers.c.fleet_id == fleet_id, workers.c.is_approved)
+    return [(row.name, row.capabilities) for row in await tx.execute(query.order_by(workers.c.worker_id))]
 
 
 async def write_requirements(tx: Tx, new: Mapping[str, Requirements]) -> None:
     rows = [
-        {"workflow_hash": hash_, "node_types": sorted(each.node_types), "models": sorted(each.models)}
-        for hash_, each in new.items()
+        {"workflow_hash": hash_, "node_types": sorted(required.node_types), "models": sorted(required.models)}
+        for hash_, required in new.items()
     ]
     await tx.write(_write_requirements, with_rows(rows))
 
@@ -156,15 +146,12 @@ async def write_requirements(tx: Tx, new: Mapping[str, Requirements]) -> None:
 @cache
 def _write_requirements(dialect: str) -> Executable:
     names = ("workflow_hash", "node_types", "models")
-    r = rows_table(dialect, columns_of(requirements, *names))
-    # without a WHERE, SQLite parses the ON of ON CONFLICT as part of a join
-    rows = select(*(r.c[name] for name in names), relay_now()).where(r.c.workflow_hash.is_not(None))
-    return insert_into(dialect, requirements).from_select([*names, "used_at"], rows).on_conflict_do_nothing()
+    return insert_rows(dialect, requirements, *names, used_at=relay_now()).on_conflict_do_nothing()
 
 
 async def hashes(tx: Tx) -> set[str]:
     """Return the hashes with known requirements."""
-    return set((await tx.scalars(select(requirements.c.workflow_hash))).all())
+    return set(await tx.scalars(select(requirements.c.workflow_hash)))
 
 
 async def requirements_of(tx: Tx, wanted: Collection[str]) -> list[RawRequirements]:
@@ -174,9 +161,8 @@ async def requirements_of(tx: Tx, wanted: Collection[str]) -> list[RawRequiremen
 
 @cache
 def _requirements_of(dialect: str) -> Executable:
-    r, n = ids_table(dialect, Text), requirements
-    raw = (cast(n.c[name], Text).label(name) for name in ("node_types", "models"))
-    return select(n.c.workflow_hash, *raw).join(r, n.c.workflow_hash == r.c.id)
+    raw = (cast(requirements.c[name], Text).label(name) for name in ("node_types", "models"))
+    return select_by_ids(dialect, requirements.c.workflow_hash, requirements.c.workflow_hash, *raw)
 
 
 async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
@@ -185,24 +171,22 @@ async def write(tx: Tx, found: Mapping[Pair, Fitness]) -> None:
         {
             "worker_id": worker_id,
             "workflow_hash": hash_,
-            "node_types": list(each.missing_node_types[:MAX_NAMES_KEPT]),
-            "models": list(each.missing_models[:MAX_NAMES_KEPT]),
-            "silent": list(each.silent),
+            "node_types": list(fitness.missing_node_types[:MAX_NAMES_KEPT]),
+            "models": list(fitness.missing_models[:MAX_NAMES_KEPT]),
+            "silent": list(fitness.silent),
         }
-        for (worker_id, hash_), each in found.items()
+        for (worker_id, hash_), fitness in found.items()
     ]
-    # in chunks, because each is one parameter
+    # Write in chunks, because each call passes all rows as one parameter.
     for first in range(0, len(rows), ROWS_AT_ONCE):
         await tx.write(_write, with_rows(rows[first : first + ROWS_AT_ONCE]))
 
 
 @cache
 def _write(dialect: str) -> Executable:
-    r = rows_table(dialect, columns_of(missing, *_COLUMNS))
-    rows = select(*(r.c[name] for name in _COLUMNS)).where(r.c.worker_id.is_not(None))
-    query = insert_into(dialect, missing).from_select(list(_COLUMNS), rows)
-    changed = {name: query.excluded[name] for name in _COLUMNS[2:]}
-    return query.on_conflict_do_update(index_elements=["worker_id", "workflow_hash"], set_=changed)
+    key, values = ("worker_id", "workflow_hash"), ("node_types", "models", "silent")
+    query = insert_rows(dialect, missing, *key, *values)
+    return query.on_conflict_do_update(index_elements=key, set_={name: query.excluded[name] for name in values})
 
 
 async def clear_worker(tx: Tx, worker_id: str) -> None:
@@ -211,28 +195,24 @@ async def clear_worker(tx: Tx, worker_id: str) -> None:
 
 async def of_workflow(tx: Tx, hashes: Collection[str], *, workflow_id: int, stage: str) -> list[UnmetRequirements]:
     """Return the missing requirements of the workers that may run a workflow, for all these hashes together."""
-    g = missing
     query = (
-        select(g, workers.c.display_name)
-        .select_from(g, worker_workflows, workers)
-        .where(g.c.worker_id == workers.c.worker_id, g.c.workflow_hash.in_(list(hashes)), _may_run())
-        .order_by(g.c.worker_id)
+        select(missing, workers.c.display_name)
+        .select_from(missing, worker_workflows, workers)
+        .where(missing.c.worker_id == workers.c.worker_id, missing.c.workflow_hash.in_(list(hashes)), _may_run())
+        .order_by(missing.c.worker_id)
     )
-    rows = (await tx.execute(query, {"workflow_id": workflow_id, "stage": stage})).all()
-    by_worker: dict[str, list[Any]] = {}
-    for row in rows:
-        by_worker.setdefault(row.worker_id, []).append(row)
-    return [_missing_of(each) for each in by_worker.values()]
+    rows = await tx.execute(query, {"workflow_id": workflow_id, "stage": stage})
+    return [_unmet(list(of_worker)) for _, of_worker in groupby(rows, key=attrgetter("worker_id"))]
 
 
 async def of_hash(tx: Tx, workflow_hash: str) -> dict[str, UnmetRequirements]:
     """Return the missing requirements for this hash by worker."""
     query = select(missing, workers.c.display_name).join(workers, workers.c.worker_id == missing.c.worker_id)
     rows = await tx.execute(query.where(missing.c.workflow_hash == workflow_hash))
-    return {row.worker_id: _missing_of([row]) for row in rows}
+    return {row.worker_id: _unmet([row]) for row in rows}
 
 
-def _missing_of(rows: Sequence[Any]) -> UnmetRequirements:
+def _unmet(rows: Sequence[Any]) -> UnmetRequirements:
     return UnmetRequirements(
         worker=rows[0].display_name or rows[0].worker_id,
         node_types=sorted({name for row in rows for name in row.node_types}),
@@ -247,34 +227,32 @@ def _missing_of(rows: Sequence[Any]) -> UnmetRequirements:
 
 
 async def pairs_of(tx: Tx, worker_ids: Iterable[str]) -> set[Pair]:
-    """Return the hashes that these workers must not get, as (worker, hash) pairs."""
+    """Return (worker, hash) pairs: the jobs with this hash that these workers must not get."""
     return {(row.worker_id, row.workflow_hash) for row in await tx.fetch(_pairs_of, with_ids(sorted(worker_ids)))}
 
 
 @cache
 def _pairs_of(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    return select(missing.c.worker_id, missing.c.workflow_hash).join(r, missing.c.worker_id == r.c.id)
+    return select_by_ids(dialect, missing.c.worker_id, missing.c.worker_id, missing.c.workflow_hash)
 
 
 def unfinished_query() -> Select[Any]:
-    """The hashes of unfinished jobs. Each state has its own index."""
+    """Select the hashes of unfinished jobs. Each state has its own index."""
     states = (DispatchStatus.QUEUED, DispatchStatus.LEASED, DispatchStatus.PAUSED)
     first, *rest = (select(d.c.workflow_hash).where(d.c.status == sql_literal(state)) for state in states)
     return select(first.union(*rest).subquery())
 
 
-async def forget_unused(tx: Tx, *, unused_seconds: float) -> int:
-    """Delete requirements that no job has used for this long, with their missing requirements; returns how many."""
-    unfinished = set((await tx.scalars(unfinished_query())).all())
+async def delete_unused(tx: Tx, *, unused_seconds: float) -> int:
+    """Delete requirements that no job has used for this long, with the workers that miss them. Return how many."""
+    unfinished = set(await tx.scalars(unfinished_query()))
     old = select(requirements.c.workflow_hash).where(requirements.c.used_at < relay_now(-unused_seconds))
-    gone = [each for each in await tx.scalars(old) if each not in unfinished]
-    if gone:
-        await tx.write(_forget, with_ids(gone))
-    return len(gone)
+    unused = [hash_ for hash_ in await tx.scalars(old) if hash_ not in unfinished]
+    if unused:
+        await tx.write(_delete, with_ids(unused))
+    return len(unused)
 
 
 @cache
-def _forget(dialect: str) -> Executable:
-    r = ids_table(dialect, Text)
-    return delete(requirements).where(requirements.c.workflow_hash.in_(select(r.c.id)))
+def _delete(dialect: str) -> Executable:
+    return delete(requirements).where(requirements.c.workflow_hash.in_(select(ids_table(dialect, Text).c.id)))

@@ -11,12 +11,12 @@ from sqlalchemy.exc import IntegrityError
 from comfyrelay.domain.queue.states import DispatchStatus, Provider
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import Conflict
+from comfyrelay.store import paging
 from comfyrelay.store.central.catalogue import FLEET_COLUMNS
 from comfyrelay.store.central.tables.catalogue import workflows
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import fleets, worker_audit_logs, workers, workflow_fleets
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import sql_literal
 
 
@@ -36,13 +36,10 @@ class FinishedWork:
 
 async def page(tx: Tx, *, stage: str | None, after_id: int | None, limit: int) -> tuple[list[FleetRecord], int | None]:
     """Return a page of fleets in order of creation, and the id of the next page."""
-    query = select(*FLEET_COLUMNS).order_by(fleets.c.id).limit(limit + 1)
+    query = select(*FLEET_COLUMNS)
     if stage is not None:
         query = query.where(fleets.c.stage == stage)
-    if after_id is not None:
-        query = query.where(fleets.c.id > after_id)
-    rows, after = one_page((await tx.execute(query)).all(), "id", limit=limit)
-    return [FleetRecord(**row._mapping) for row in rows], after
+    return await paging.page(tx, FleetRecord, query, fleets.c.id, after=after_id, limit=limit)
 
 
 async def slug_of(tx: Tx, fleet_id: int) -> str:
@@ -51,7 +48,7 @@ async def slug_of(tx: Tx, fleet_id: int) -> str:
 
 async def change(tx: Tx, fleet_id: int, **values: Any) -> FleetRecord:
     query = update(fleets).where(fleets.c.id == fleet_id).values(**values).returning(*FLEET_COLUMNS)
-    return FleetRecord(**(await tx.execute(query)).one()._mapping)
+    return await tx.one(FleetRecord, query)
 
 
 async def remove(tx: Tx, fleet: FleetRecord) -> None:
@@ -86,7 +83,7 @@ async def workflows_of(tx: Tx, fleet_ids: Iterable[int]) -> dict[int, dict[int, 
 
 async def workflow_ids_of(tx: Tx, fleet_id: int) -> set[int]:
     query = select(workflow_fleets.c.workflow_id).where(workflow_fleets.c.fleet_id == fleet_id)
-    return set((await tx.scalars(query)).all())
+    return set(await tx.scalars(query))
 
 
 async def leases_of(tx: Tx, fleet_id: int) -> int:

@@ -57,4 +57,4 @@ async def of_stage(tx: Tx, stage: str, *, limit: int) -> list[str]:
 async def named(tx: Tx) -> set[str]:
     """Return all hashes in use."""
     columns = (workers.c.node_definitions_hash, fleets.c.node_definitions_hash)
-    return set((await tx.scalars(union(*(select(column).where(column.is_not(None)) for column in columns)))).all())
+    return set(await tx.scalars(union(*(select(column).where(column.is_not(None)) for column in columns))))

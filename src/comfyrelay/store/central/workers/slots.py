@@ -9,16 +9,16 @@ from sqlalchemy import Select, bindparam, select
 from comfyrelay.domain.queue.progress import Progress
 from comfyrelay.domain.queue.slots import SlotLease
 from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.store import paging
 from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
 from comfyrelay.store.central.tables.workers import workers
 from comfyrelay.store.central.workers.worker_list import comfyui_column, state_of
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import one_page
 from comfyrelay.store.types import json_value, relay_now, sql_literal
 
 
 class SlotWorker(NamedTuple):
-    """A worker. `comfyui` is its report about its servers at registration."""
+    """A worker with its GPUs. `comfyui` is its report about its servers at registration."""
 
     worker_id: str
     display_name: str | None
@@ -34,24 +34,18 @@ async def page(
     tx: Tx, *, stale_seconds: float, after_id: str | None, limit: int
 ) -> tuple[list[SlotWorker], str | None]:
     """Return a page of workers by id, without their full capabilities, and the id of the next page."""
-    query = (
-        select(
-            workers.c.worker_id,
-            workers.c.display_name,
-            workers.c.stage,
-            workers.c.registration_source,
-            state_of(stale_seconds).label("state"),
-            workers.c.max_concurrency,
-            workers.c.devices,
-            comfyui_column(tx.dialect).label("comfyui"),
-        )
-        .order_by(workers.c.worker_id)
-        .limit(limit + 1)
+    query = select(
+        workers.c.worker_id,
+        workers.c.display_name,
+        workers.c.stage,
+        workers.c.registration_source,
+        state_of(stale_seconds).label("state"),
+        workers.c.max_concurrency,
+        workers.c.devices,
+        comfyui_column(tx.dialect).label("comfyui"),
     )
-    if after_id is not None:
-        query = query.where(workers.c.worker_id > after_id)
-    rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
-    return [SlotWorker._make([*row[:-1], json_value(row.comfyui)]) for row in rows], after
+    found, following = await paging.page(tx, SlotWorker, query, workers.c.worker_id, after=after_id, limit=limit)
+    return [worker._replace(comfyui=json_value(worker.comfyui)) for worker in found], following
 
 
 def held_query() -> Select[Any]:

@@ -30,7 +30,7 @@ from comfyrelay.store.central.tables.workers import (
 )
 from comfyrelay.store.central.tables.workers import worker_missing_requirements as missing
 from comfyrelay.store.database import Tx
-from comfyrelay.store.paging import one_page
+from comfyrelay.store.paging import page
 from comfyrelay.store.row_parameters import ids_table, with_ids
 from comfyrelay.store.types import json_value, relay_now, sql_literal
 
@@ -233,20 +233,19 @@ async def hashes_known_to(tx: Tx, worker_id: str) -> dict[str, str]:
 async def lacks_of(tx: Tx, worker_id: str) -> list[UnmetHash]:
     columns = [missing.c[name] for name in UnmetHash.__dataclass_fields__]
     query = select(*columns).where(missing.c.worker_id == worker_id).order_by(missing.c.workflow_hash)
-    return [UnmetHash(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(UnmetHash, query)
 
 
 async def has_identity(tx: Tx, worker_id: str) -> bool:
     """Whether the worker registered with its identity document."""
     query = select(instance_identities.c.instance_id).where(instance_identities.c.instance_id == worker_id)
-    return (await tx.execute(query)).first() is not None
+    return await tx.exists(query)
 
 
 async def machine_of(tx: Tx, worker_id: str) -> WorkerMachine | None:
     columns = [machines.c[name] for name in WorkerMachine.__dataclass_fields__]
     query = select(*columns).where(machines.c.worker_id == worker_id).order_by(machines.c.ordered_at.desc()).limit(1)
-    row = (await tx.execute(query)).one_or_none()
-    return WorkerMachine(**row._mapping) if row else None
+    return await tx.one_or_none(WorkerMachine, query)
 
 
 async def count_by_state(tx: Tx, fleet_id: int, *, stale_seconds: float) -> dict[str, int]:
@@ -262,7 +261,7 @@ async def assigned_workflows(tx: Tx, worker_id: str) -> list[str]:
         .where(worker_workflows.c.worker_id == worker_id)
         .order_by(workflows.c.slug)
     )
-    return list((await tx.scalars(query)).all())
+    return await tx.scalars(query)
 
 
 async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
@@ -270,7 +269,7 @@ async def blocks_of(tx: Tx, worker_id: str) -> list[BlockedHash]:
     b = workflow_blocks
     columns = [b.c[name] for name in BlockedHash.__dataclass_fields__]
     query = select(*columns).where(b.c.worker_id == worker_id).order_by(b.c.workflow_hash)
-    return [BlockedHash(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(BlockedHash, query)
 
 
 async def reports_of(
@@ -283,13 +282,8 @@ async def reports_of(
         .join(worker_workflows, worker_workflows.c.worker_id == workers.c.worker_id)
         .join(fleets, fleets.c.id == workers.c.fleet_id)
         .where(worker_workflows.c.workflow_id == workflow_id)
-        .order_by(workers.c.worker_id)
-        .limit(limit + 1)
     )
-    if after_id is not None:
-        query = query.where(workers.c.worker_id > after_id)
-    rows, after = one_page((await tx.execute(query)).all(), "worker_id", limit=limit)
-    return [WorkerReport(**row._mapping) for row in rows], after
+    return await page(tx, WorkerReport, query, workers.c.worker_id, after=after_id, limit=limit)
 
 
 async def node_types(tx: Tx, *, stage: str, fleet_slug: str | None = None) -> list[list[str]]:

@@ -37,7 +37,7 @@ async def remove_if_gone(tx: Tx, worker_id: str, *, stale_seconds: float) -> boo
     is_gone = (workers.c.last_seen_at < relay_now(-stale_seconds)) & workers.c.is_approved
     holds = select(d.c.id).where(d.c.worker_id == worker_id, d.c.status == sql_literal(DispatchStatus.LEASED)).exists()
     query = delete(workers).where(workers.c.worker_id == worker_id, is_gone, ~holds)
-    return (await tx.execute(query.returning(workers.c.worker_id))).first() is not None
+    return await tx.exists(query.returning(workers.c.worker_id))
 
 
 async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
@@ -49,7 +49,7 @@ async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
     )
     # lock first, then check again: leasing also locks the worker, and may just have happened
     query = select(workers.c.worker_id).where(*is_stale).order_by(workers.c.worker_id)
-    found = list((await tx.scalars(query.with_for_update(skip_locked=True))).all())
+    found = await tx.scalars(query.with_for_update(skip_locked=True))
     if not found:
         return []
     holds = (
@@ -58,13 +58,12 @@ async def remove_stale(tx: Tx, *, seconds: float) -> list[Worker]:
         .exists()
     )
     gone = delete(workers).where(workers.c.worker_id.in_(found), *is_stale, ~holds).returning(*_WORKER)
-    return [Worker(**row._mapping) for row in await tx.execute(gone)]
+    return await tx.all(Worker, gone)
 
 
 async def get(tx: Tx, worker_id: str, *, lock: bool = False) -> Worker | None:
     query = select(*_WORKER).where(workers.c.worker_id == worker_id)
-    row = (await tx.execute(query.with_for_update() if lock else query)).one_or_none()
-    return Worker(**row._mapping) if row else None
+    return await tx.one_or_none(Worker, query.with_for_update() if lock else query)
 
 
 async def lease_count(tx: Tx, worker_id: str) -> int:
@@ -88,8 +87,7 @@ def _by_token(_dialect: str) -> Executable:
 async def change(tx: Tx, worker_id: str, **values: Any) -> Worker | None:
     query = update(workers).where(workers.c.worker_id == worker_id).values(**_with_providers(values))
     query = query.returning(*_WORKER)
-    row = (await tx.execute(query)).one_or_none()
-    return Worker(**row._mapping) if row else None
+    return await tx.one_or_none(Worker, query)
 
 
 async def renew(tx: Tx, worker_id: str, **values: Any) -> Worker | None:

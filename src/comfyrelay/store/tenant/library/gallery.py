@@ -203,7 +203,7 @@ def _conditions(tenant_id: str, wanted: GalleryFilter, dialect: str) -> list[Col
 
 async def page(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[GalleryOutput]:
     query = list_query(tenant_id, wanted, **how, dialect=tx.dialect)
-    return [GalleryOutput(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(GalleryOutput, query)
 
 
 async def glimpses(tx: Tx, tenant_id: str, wanted: GalleryFilter, **how: Any) -> list[GridItem]:
@@ -239,7 +239,7 @@ def _by_ids(dialect: str) -> Executable:
 async def of_jobs(tx: Tx, tenant_id: str, job_ids: Collection[str]) -> list[str]:
     """Return the output files of jobs."""
     query = select(outputs.c.id).where(outputs.c.tenant_id == tenant_id, outputs.c.job_id.in_(job_ids))
-    return list((await tx.scalars(query.order_by(outputs.c.job_id, outputs.c.number))).all())
+    return await tx.scalars(query.order_by(outputs.c.job_id, outputs.c.number))
 
 
 async def mark(tx: Tx, tenant_id: str, ids: Iterable[str], change: MarkChange) -> None:
@@ -276,7 +276,7 @@ async def rename_collection(tx: Tx, tenant_id: str, collection_id: str, name: st
     """Rename a collection; false if it does not exist."""
     query = update(collections).where(*_own_collection(tenant_id, collection_id)).values(name=name)
     try:
-        return (await tx.execute(query.returning(collections.c.id))).first() is not None
+        return await tx.exists(query.returning(collections.c.id))
     except IntegrityError as error:
         raise _taken(name) from error
 
@@ -288,13 +288,13 @@ def _taken(name: str) -> Conflict:
 async def remove_collection(tx: Tx, tenant_id: str, collection_id: str) -> bool:
     """Delete a collection, but not its outputs; false if it does not exist."""
     query = delete(collections).where(*_own_collection(tenant_id, collection_id))
-    return (await tx.execute(query.returning(collections.c.id))).first() is not None
+    return await tx.exists(query.returning(collections.c.id))
 
 
 async def lock_collection(tx: Tx, tenant_id: str, collection_id: str) -> bool:
     """Lock a collection until the transaction ends; false if it does not exist."""
     query = select(collections.c.id).where(*_own_collection(tenant_id, collection_id))
-    return (await tx.execute(query.with_for_update(read=True, key_share=True))).first() is not None
+    return await tx.exists(query.with_for_update(read=True, key_share=True))
 
 
 def _own_collection(tenant_id: str, collection_id: str) -> tuple[ColumnElement[bool], ...]:

@@ -202,7 +202,7 @@ async def videos_of_jobs(tx: Tx, job_ids: Iterable[str]) -> dict[str, VideoRecor
 
 async def create_batch(tx: Tx, **values: Any) -> BatchRecord:
     query = insert(batches).values(**values, created_at=relay_now()).returning(*_BATCH)
-    return BatchRecord(**(await tx.execute(query)).one()._mapping)
+    return await tx.one(BatchRecord, query)
 
 
 async def hold_batches(tx: Tx, holds: Sequence[BatchHold]) -> None:
@@ -231,15 +231,14 @@ async def batch_page(tx: Tx, tenant_id: str, *, before_id: str | None = None, li
     query = select(*_BATCH).where(batches.c.tenant_id == tenant_id).order_by(batches.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(batches.c.id < before_id)
-    return [BatchRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(BatchRecord, query)
 
 
 async def batches_of(tx: Tx, tenant_id: str, batch_ids: Iterable[str]) -> list[BatchRecord]:
     query = select(*_BATCH).where(batches.c.tenant_id == tenant_id, batches.c.id.in_(list(batch_ids)))
-    return [BatchRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(BatchRecord, query)
 
 
 async def batch(tx: Tx, tenant_id: str, *, id_: str | None = None, key: str | None = None) -> BatchRecord | None:
     condition = batches.c.id == id_ if id_ is not None else batches.c.idempotency_key == key
-    row = (await tx.execute(select(*_BATCH).where(batches.c.tenant_id == tenant_id, condition))).one_or_none()
-    return BatchRecord(**row._mapping) if row else None
+    return await tx.one_or_none(BatchRecord, select(*_BATCH).where(batches.c.tenant_id == tenant_id, condition))

@@ -17,7 +17,7 @@ _PRESET = [presets.c[name] for name in PresetRecord.__dataclass_fields__]
 async def create(tx: Tx, **values: Any) -> PresetRecord:
     query = insert(presets).values(**values, created_at=relay_now()).returning(*_PRESET)
     try:
-        return PresetRecord(**(await tx.execute(query)).one()._mapping)
+        return await tx.one(PresetRecord, query)
     except IntegrityError as error:
         raise Conflict(f"There is already a preset {values['name']!r}.") from error
 
@@ -27,16 +27,15 @@ async def page(tx: Tx, tenant_id: str, *, before_id: str | None = None, limit: i
     query = select(*_PRESET).where(presets.c.tenant_id == tenant_id).order_by(presets.c.id.desc()).limit(limit)
     if before_id is not None:
         query = query.where(presets.c.id < before_id)
-    return [PresetRecord(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(PresetRecord, query)
 
 
 async def named(tx: Tx, tenant_id: str, name: str) -> PresetRecord | None:
     query = select(*_PRESET).where(presets.c.tenant_id == tenant_id, presets.c.name == name)
-    row = (await tx.execute(query)).one_or_none()
-    return PresetRecord(**row._mapping) if row else None
+    return await tx.one_or_none(PresetRecord, query)
 
 
 async def remove(tx: Tx, tenant_id: str, preset_id: str) -> bool:
     """Delete a preset; false if it does not exist."""
     query = delete(presets).where(presets.c.tenant_id == tenant_id, presets.c.id == preset_id)
-    return (await tx.execute(query.returning(presets.c.id))).first() is not None
+    return await tx.exists(query.returning(presets.c.id))

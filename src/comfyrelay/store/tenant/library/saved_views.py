@@ -15,7 +15,7 @@ _VIEW = [v.c[name] for name in SavedView.__dataclass_fields__]
 async def of_area(tx: Tx, tenant_id: str, area: str) -> list[SavedView]:
     """Return the views of an area in order of creation."""
     query = select(*_VIEW).where(v.c.tenant_id == tenant_id, v.c.area == area).order_by(v.c.id)
-    return [SavedView(**row._mapping) for row in await tx.execute(query)]
+    return await tx.all(SavedView, query)
 
 
 async def keep(tx: Tx, *, id_: str, tenant_id: str, area: str, name: str, search: Mapping[str, str]) -> SavedView:
@@ -24,10 +24,10 @@ async def keep(tx: Tx, *, id_: str, tenant_id: str, area: str, name: str, search
     await tx.execute(delete(v).where(*same))
     values = {"id": id_, "tenant_id": tenant_id, "area": area, "name": name, "search": dict(search)}
     made = insert(v).values(**values, created_at=relay_now()).returning(*_VIEW)
-    return SavedView(**(await tx.execute(made)).one()._mapping)
+    return await tx.one(SavedView, made)
 
 
 async def remove(tx: Tx, tenant_id: str, view_id: str) -> bool:
     """Delete a view; false if it does not exist."""
     query = delete(v).where(v.c.tenant_id == tenant_id, v.c.id == view_id)
-    return (await tx.execute(query.returning(v.c.id))).first() is not None
+    return await tx.exists(query.returning(v.c.id))

@@ -1,0 +1,173 @@
+"""Entries of the queue view: a batch or a single job with its items, counts and wait reason."""
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus, UnitStatus, finished_status
+from comfyrelay.domain.queue.wait_reasons import Waiting
+from comfyrelay.domain.records.catalogue import WorkflowRecord
+from comfyrelay.domain.records.jobs import JobRecord, Unit
+from comfyrelay.protocol.jobs import QueueEntry, QueueItem
+from comfyrelay.services.jobs.batches import BatchState
+from comfyrelay.services.jobs.views.media import ShownMedia
+from comfyrelay.services.jobs.views.overview import JOB_STATUS
+from comfyrelay.store.central.autoscaling import durations
+from comfyrelay.store.tenant.units import BatchItem, BatchSummary
+
+# Number of items that the list shows of a batch. The others are on further pages.
+MAX_ITEMS = 60
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class QueueOrder:
+    """Order and status of units that have not ended."""
+
+    running: Sequence[Unit]
+    waiting: Sequence[Unit]
+    # Units with at least one queued or paused job.
+    queued: frozenset[Unit]
+    paused: frozenset[Unit]
+    # Seconds for which each job has been running.
+    seconds: Mapping[str, float]
+    # Units of the jobs that workers have leased to run next, by job.
+    fetched: Mapping[str, Unit]
+
+    def status_of(self, unit: Unit) -> UnitStatus:
+        if unit in self.running:
+            return UnitStatus.RUNNING
+        return UnitStatus.PAUSED if unit in self.paused and unit not in self.queued else UnitStatus.WAITING
+
+    def fetched_of(self, unit: Unit, counts: Mapping[str, int]) -> int:
+        return min(sum(fetched == unit for fetched in self.fetched.values()), counts.get(JobStatus.PROCESSING, 0))
+
+    def adjust_counts(self, unit: Unit, counts: Mapping[str, int]) -> dict[str, int]:
+        """Return the counts with fetched jobs as queued ones."""
+        moved = self.fetched_of(unit, counts)
+        if not moved:
+            return dict(counts)
+        return {
+            **counts,
+            JobStatus.PROCESSING: counts[JobStatus.PROCESSING] - moved,
+            JobStatus.QUEUED: counts.get(JobStatus.QUEUED, 0) + moved,
+        }
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnitRows:
+    """Rows for the entries of several units, by the id of the batch or job."""
+
+    states: Mapping[str, BatchState]
+    summaries: Mapping[str, BatchSummary]
+    singles: Mapping[str, JobRecord]
+    errors: Mapping[str, str | None]
+    items: Mapping[str, Sequence[BatchItem]]
+    retries: Mapping[str, str]
+    workflows: Mapping[int, WorkflowRecord]
+    # Mean seconds by workflow and effect.
+    means: Mapping[tuple[int, int], float]
+    reasons: Mapping[str, Waiting]
+    # `None` if the counts of the batches are enough.
+    matched: Mapping[str, int] | None
+    # Views by file.
+    media: Mapping[str, ShownMedia]
+
+    def mean(self, workflow_id: int, effect_id: int | None) -> float | None:
+        means = self.means
+        return means.get((workflow_id, effect_id or durations.WHOLE_WORKFLOW), means.get((workflow_id, durations.WHOLE_WORKFLOW)))
+
+
+def batch_entry(
+    unit: Unit, status: UnitStatus | None, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None
+) -> QueueEntry:
+    """Make the entry of a batch. `status` is `None` if the batch has ended; `filtered` is the status of the filter."""
+    state, summary, items = rows.states[unit.id], rows.summaries[unit.id], rows.items.get(unit.id, ())
+    left = state.counts.get(JobStatus.QUEUED, 0) + state.counts.get(JobStatus.PROCESSING, 0)
+    mean, expected = rows.mean(summary.workflow_id, summary.effect_id), state.expected_seconds
+    shared = _shared_fields(unit, summary.workflow_id, state.counts, rows, order, filtered=filtered)
+    if rows.matched is not None:
+        shared["matched"] = rows.matched.get(unit.id, 0)
+    return QueueEntry(
+        **shared,
+        is_batch=True,
+        label=state.label,
+        first_label=next((item.label for item in items), None),
+        status=status or finished_status(state.counts),
+        total=state.total,
+        held=state.held,
+        expected_seconds=mean * left if expected is None and mean is not None and left else expected,
+        priority=summary.priority,
+        created_at=state.created_at,
+        ended_at=summary.ended_at if status is None else None,
+        error=rows.errors.get(unit.id),
+        retried_as=None,
+        items=[queue_item(item, rows.media, order.fetched) for item in items],
+        next_cursor=str(MAX_ITEMS - 1) if state.total > len(items) else None,
+    )
+
+
+def job_entry(
+    unit: Unit, status: UnitStatus | None, rows: UnitRows, order: QueueOrder, filtered: UnitStatus | None
+) -> QueueEntry:
+    """Make the entry of a single job. `status` is `None` if the job has ended."""
+    job = rows.singles[unit.id]
+    counts = {job.status: 1}
+    mean = rows.mean(job.workflow_id, job.effect_id)
+    has_ended = job.status in TERMINAL_JOB
+    return QueueEntry(
+        **_shared_fields(unit, job.workflow_id, counts, rows, order, filtered=filtered),
+        is_batch=False,
+        label=job.label,
+        first_label=None,
+        status=status if status is not None and not has_ended else finished_status(counts),
+        total=1,
+        held=None,
+        expected_seconds=None if has_ended or mean is None else max(0.0, mean - order.seconds.get(job.id, 0.0)),
+        priority=job.priority,
+        created_at=job.created_at,
+        ended_at=job.completed_at,
+        error=job.error_message,
+        retried_as=rows.retries.get(job.id),
+        items=[queue_item(job, rows.media, order.fetched)],
+        next_cursor=None,
+    )
+
+
+def queue_item(item: BatchItem | JobRecord, facts: Mapping[str, ShownMedia], fetched: Container[str]) -> QueueItem:
+    """Make an item. A job that a worker has only fetched is shown as queued."""
+    output, source = facts.get(item.output_file_id or ""), facts.get(item.input_file_id or "")
+    is_fetched = item.status == JobStatus.PROCESSING and item.id in fetched
+    return QueueItem(
+        id=item.id,
+        item_no=item.item_no,
+        status=JobStatus.QUEUED if is_fetched else item.status,
+        poster_url=output.poster_url if output else None,
+        preview_url=output.preview_url if output else None,
+        input_poster_url=source.poster_url if source else None,
+    )
+
+
+def _shared_fields(
+    unit: Unit,
+    workflow_id: int,
+    stored_counts: Mapping[str, int],
+    rows: UnitRows,
+    order: QueueOrder,
+    *,
+    filtered: UnitStatus | None,
+) -> dict[str, Any]:
+    """Return the fields that batches and jobs have in common."""
+    workflow, waiting = rows.workflows.get(workflow_id), rows.reasons.get(unit.id)
+    counts = order.adjust_counts(unit, stored_counts)
+    return {
+        "id": unit.id,
+        "workflow_slug": workflow.slug if workflow else None,
+        "workflow_name": workflow.name if workflow else None,
+        "kind": workflow.output_mime_type.partition("/")[0] if workflow else None,
+        "matched": sum(counts.values()) if filtered is None else counts.get(JOB_STATUS.get(filtered, filtered), 0),
+        "counts": {status: counts.get(status, 0) for status in JobStatus},
+        "fetched": order.fetched_of(unit, stored_counts),
+        "starts_in_seconds": waiting.expected_start_seconds if waiting else None,
+        "waiting_text": waiting.text if waiting else None,
+        "waiting_reason": waiting.reason if waiting else None,
+    }

@@ -1,0 +1,105 @@
+"""Positions in the queue: reorder waiting dispatches, and estimate how long they wait."""
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Select, and_, false, func, or_, select
+from sqlalchemy.sql import Executable
+
+from comfyrelay.domain.queue.lifecycle import Dispatch
+from comfyrelay.domain.queue.ordering import Place
+from comfyrelay.domain.queue.states import DispatchStatus
+from comfyrelay.store.central.queue.dispatches import WAITING, of_batch
+from comfyrelay.store.central.tables.autoscaling import workflow_durations
+from comfyrelay.store.central.tables.queue import ai_job_dispatches as d
+from comfyrelay.store.database import Tx
+from comfyrelay.store.paging import MAX_SCANNED
+from comfyrelay.store.row_parameters import update_rows, with_rows
+from comfyrelay.store.types import relay_now, sql_literal
+
+
+async def places(tx: Tx, tenant_id: str, priority: int) -> list[Place]:
+    """Lock and return a tenant's waiting dispatches of one priority, in queue order."""
+    query = (
+        select(d.c.id, d.c.rank, d.c.batch_id, d.c.tenant_job_id)
+        .where(d.c.tenant_id == tenant_id, d.c.priority == priority, WAITING)
+        .order_by(d.c.id)
+        .with_for_update()
+    )
+    rows = sorted((await tx.execute(query)).all(), key=lambda row: (row.rank, row.id))
+    return [Place(id=row.id, rank=row.rank, group=row.batch_id or row.tenant_job_id) for row in rows]
+
+
+async def waiting_of_batch(tx: Tx, tenant_id: str, batch_id: str) -> dict[int, int]:
+    """Return the waiting dispatches of a batch with their priorities."""
+    query = select(d.c.id, d.c.priority).where(of_batch(tenant_id, batch_id), WAITING)
+    return {row.id: row.priority for row in await tx.execute(query)}
+
+
+async def write_ranks(tx: Tx, ranks: Mapping[int, int]) -> None:
+    await tx.write(_write_ranks, with_rows({"id": id_, "rank": rank} for id_, rank in ranks.items()))
+
+
+@cache
+def _write_ranks(dialect: str) -> Executable:
+    return update_rows(dialect, d, "id", "rank")
+
+
+async def ahead_of(tx: Tx, dispatch: Dispatch, workflow_ids: Sequence[int]) -> int:
+    """Count the queued dispatches of these workflows ahead of this one."""
+    is_before = or_(
+        d.c.priority > dispatch.priority,
+        and_(d.c.priority == dispatch.priority, d.c.rank < dispatch.rank),
+        and_(d.c.priority == dispatch.priority, d.c.rank == dispatch.rank, d.c.id < dispatch.id),
+    )
+    is_ready = _is_ready(stage=dispatch.stage, provider=dispatch.provider, workflow_ids=workflow_ids)
+    return int(await tx.scalar(select(func.count()).where(is_ready, is_before)) or 0)
+
+
+def _is_ready(*, stage: str, provider: str, workflow_ids: Sequence[int]) -> ColumnElement[bool]:
+    return and_(
+        d.c.status == sql_literal(DispatchStatus.QUEUED),
+        d.c.stage == stage,
+        d.c.provider == provider,
+        d.c.workflow_id.in_(workflow_ids) if workflow_ids else false(),
+        d.c.available_at <= relay_now(),
+    )
+
+
+async def ahead_of_each(
+    tx: Tx, ids: Collection[int], *, stage: str, provider: str, workflow_ids: Sequence[int]
+) -> dict[int, int]:
+    """Count by dispatch the queued dispatches of these workflows that are ahead of it. Dispatches that cannot run yet
+    are left out."""
+    place = func.row_number().over(order_by=(d.c.priority.desc(), d.c.rank, d.c.id)).label("place")
+    is_ready = _is_ready(stage=stage, provider=provider, workflow_ids=workflow_ids)
+    queue = select(d.c.id, place).where(is_ready).subquery()
+    rows = await tx.execute(select(queue.c.id, queue.c.place).where(queue.c.id.in_(ids)))
+    return {row.id: row.place - 1 for row in rows}
+
+
+async def mean_duration(tx: Tx, workflow_ids: Sequence[int], *, of_last: int = 50) -> float | None:
+    """Return the mean duration of the newest completed dispatches of these workflows, or the learned duration if there
+    are no recent ones."""
+    seconds = await tx.scalar(mean_duration_query(workflow_ids, of_last=of_last))
+    if seconds is None:
+        learned = workflow_durations.c
+        is_whole_workflow = learned.workflow_id.in_(workflow_ids) & (learned.effect_id == 0)
+        seconds = await tx.scalar(select(func.avg(learned.mean_seconds)).where(is_whole_workflow))
+    return None if seconds is None else float(seconds)
+
+
+def mean_duration_query(workflow_ids: Sequence[int], *, of_last: int) -> Select[Any]:
+    """Return the query. It scans a limited number of dispatches, because completed ones have no index by workflow: for
+    a workflow that never ran, it would read all."""
+    columns = (d.c.id, d.c.status, d.c.workflow_id, d.c.duration_seconds)
+    scanned = select(*columns).order_by(d.c.id.desc()).limit(MAX_SCANNED).subquery("scanned")
+    newest = (
+        select(scanned.c.duration_seconds)
+        .where(scanned.c.status == sql_literal(DispatchStatus.COMPLETED), scanned.c.workflow_id.in_(workflow_ids))
+        .order_by(scanned.c.id.desc())
+        .limit(of_last)
+        .subquery()
+    )
+    return select(func.avg(newest.c.duration_seconds))
