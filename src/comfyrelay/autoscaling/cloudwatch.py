@@ -4,6 +4,7 @@ import asyncio
 import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import cached_property
 from typing import Any
 
 import structlog
@@ -11,11 +12,11 @@ import structlog
 from comfyrelay.clock import utc_now
 from comfyrelay.errors import ComfyRelayError, ConfigurationError, ProviderError
 from comfyrelay.extras import require
-from comfyrelay.services.autoscaling.figures import FiguresOfFleets, FleetFigures
+from comfyrelay.services.autoscaling.figures import FleetFiguresService, FleetFigures
 
 log = structlog.get_logger(__name__)
 
-# metric → (figure, unit)
+# By metric: the figure and its unit.
 METRICS: Mapping[str, tuple[str, str]] = {
     "QueueDepth": ("queue_depth", "Count"),
     "BacklogPerInstance": ("backlog_per_instance", "Count"),
@@ -27,13 +28,13 @@ METRICS: Mapping[str, tuple[str, str]] = {
     "SpotInterruptionCount": ("spot_interruption_count", "Count"),
 }
 # CloudWatch accepts 1,000 values per call of at most 1 MB.
-AT_ONCE = 500
-EVERY_SECONDS = 60.0
+BATCH_SIZE = 500
+INTERVAL_SECONDS = 60.0
 CLAIM = "cloudwatch"
 
 
 def metric_data(figures: Sequence[FleetFigures], *, at: datetime) -> list[dict[str, Any]]:
-    """Metric values to send. A median without jobs is omitted, not zero."""
+    """Return the metric values to send. A median without jobs is omitted, not zero."""
     return [
         {
             "MetricName": metric,
@@ -55,47 +56,45 @@ class CloudWatch:
     def __init__(self, *, namespace: str) -> None:
         require("aws")
         self._namespace = namespace
-        self._made: Any = None
 
     async def put(self, data: Sequence[Mapping[str, Any]]) -> None:
-        """Send them, with one retry. Raises `ProviderError`."""
+        """Send the values, with one retry. Raises `ProviderError`."""
         await asyncio.to_thread(self._put, data)
 
     def _put(self, data: Sequence[Mapping[str, Any]]) -> None:
-        # slow to import and rarely needed
+        # Slow to import and rarely needed.
         from botocore.exceptions import BotoCoreError, ClientError  # noqa: PLC0415
 
         try:
-            for first in range(0, len(data), AT_ONCE):
-                self._client.put_metric_data(Namespace=self._namespace, MetricData=data[first : first + AT_ONCE])
+            for first in range(0, len(data), BATCH_SIZE):
+                self._client.put_metric_data(Namespace=self._namespace, MetricData=data[first : first + BATCH_SIZE])
         except (BotoCoreError, ClientError) as error:
-            raise ProviderError(f"CloudWatch did not take the figures: {error}") from None
+            raise ProviderError(f"CloudWatch did not accept the metrics: {error}") from None
 
-    @property
+    @cached_property
     def _client(self) -> Any:
-        if self._made is None:
-            import boto3  # noqa: PLC0415
-            from botocore.config import Config  # noqa: PLC0415
+        # Slow to import and rarely needed.
+        import boto3  # noqa: PLC0415
+        from botocore.config import Config  # noqa: PLC0415
 
-            # boto3 only reads AWS_DEFAULT_REGION
-            session = boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
-            if session.region_name is None:
-                raise ConfigurationError("CloudWatch cannot be reached: set AWS_REGION.")
-            retries: Any = {"mode": "standard", "total_max_attempts": 2}
-            config = Config(connect_timeout=5, read_timeout=10, retries=retries)
-            self._made = session.client("cloudwatch", config=config)
-        return self._made
+        # boto3 only reads AWS_DEFAULT_REGION.
+        session = boto3.session.Session(region_name=os.environ.get("AWS_REGION") or None)
+        if session.region_name is None:
+            raise ConfigurationError("The AWS region of CloudWatch is not set: set AWS_REGION.")
+        retries: Any = {"mode": "standard", "total_max_attempts": 2}
+        config = Config(connect_timeout=5, read_timeout=10, retries=retries)
+        return session.client("cloudwatch", config=config)
 
 
 class Publisher:
-    """Publishes the metrics each minute; of several processes, the first one does."""
+    """Publishes the metrics each minute. If several processes run, one of them publishes."""
 
-    def __init__(self, figures: FiguresOfFleets, cloudwatch: CloudWatch) -> None:
+    def __init__(self, figures: FleetFiguresService, cloudwatch: CloudWatch) -> None:
         self._figures = figures
         self._cloudwatch = cloudwatch
 
     async def publish(self) -> int:
-        """Publish now, even if another process has. Returns the number of values."""
+        """Publish now, even if another process has done so, and return the number of values."""
         data = metric_data(await self._figures.read(), at=utc_now())
         await self._cloudwatch.put(data)
         return len(data)
@@ -110,4 +109,4 @@ class Publisher:
                 log.warning("cloudwatch.failed", why=error.detail)
             except Exception:
                 log.exception("cloudwatch.failed")
-            await asyncio.sleep(EVERY_SECONDS - utc_now().timestamp() % EVERY_SECONDS)
+            await asyncio.sleep(INTERVAL_SECONDS - utc_now().timestamp() % INTERVAL_SECONDS)

@@ -28,7 +28,7 @@ async def past(fleets: Fleets, days: float = 30.0) -> list[PastJobRow]:
 async def test_completed_jobs_of_a_fleet_come_newest_first_and_page_by_page(
     fleets: Fleets, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(history, "AT_ONCE", 2)
+    monkeypatch.setattr(history, "BATCH_SIZE", 2)
     worker = await fleets.world.worker(fleets.fleet)
     for seconds in (10.0, 20.0, 30.0, 40.0):
         await fleets.submit()

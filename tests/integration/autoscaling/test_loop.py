@@ -21,7 +21,6 @@ from comfyrelay.autoscaling.providers.base import (
 from comfyrelay.domain.autoscaling.decision_records import reason_class
 from comfyrelay.domain.autoscaling.machines import MachineEndReason
 from comfyrelay.domain.autoscaling.observation import MachineState
-from comfyrelay.domain.autoscaling.reconcile import ProviderMachine
 from comfyrelay.domain.autoscaling.spec import InstanceType
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import Conflict, ProviderError
@@ -459,7 +458,7 @@ class TestFailures:
         await fleets.submit()
         await fleets.loop.decide_once()
         with pytest.raises(Crash):
-            await asyncio.gather(*fleets.loop._acts)
+            await asyncio.gather(*fleets.loop._tasks)
         [ordered] = await fleets.present()
         assert ordered.provider_id is None
         await fleets.world.engine.autoscaling.leadership.resign()
@@ -690,7 +689,7 @@ class TestDecisions:
         one = "1 job, 60 s of work, no machine: 1 machine would keep the wait near 180 s; launching 1"
         other = "9 jobs, 540.5 s of work, 1 busy: 4 machine would keep the wait near 99.5 s; launching 3"
         assert reason_class(one) == reason_class(other)
-        assert reason_class(one) != reason_class("nothing waits, no machine: nothing to do")
+        assert reason_class(one) != reason_class("no jobs wait, no machine: nothing to do")
 
 
 async def test_loop_launches_a_machine_for_a_new_job(fleets: Fleets) -> None:

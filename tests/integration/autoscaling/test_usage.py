@@ -8,7 +8,7 @@ import pytest
 
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.protocol.admin.fleets import Usage
-from comfyrelay.services.autoscaling.usage import OVERLAP, By, UsageKind
+from comfyrelay.services.autoscaling.usage import OVERLAP, UsageGrouping, UsageKind
 from comfyrelay.services.queue.settle import Report, Verb
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import tables
@@ -56,7 +56,7 @@ async def finish(world: World, desk: Desk, seconds: float) -> int:
     return leased.dispatch_id
 
 
-async def used(world: World, by: By = By.FLEET) -> Usage:
+async def used(world: World, by: UsageGrouping = UsageGrouping.FLEET) -> Usage:
     [row] = await world.engine.autoscaling.usage.report(by)
     return row
 
@@ -165,9 +165,9 @@ async def test_workflows_and_tenants_have_their_own_sums(world: World, desk: Des
     await world.advance(5)
     await world.complete(leased)
     await world.engine.autoscaling.usage.run_once()
-    workflow = await used(world, By.WORKFLOW)
+    workflow = await used(world, UsageGrouping.WORKFLOW)
     assert (workflow.name, workflow.jobs, workflow.busy_seconds) == (desk.workflow.slug, 2, 15)
-    tenants = await world.engine.autoscaling.usage.report(By.TENANT)
+    tenants = await world.engine.autoscaling.usage.report(UsageGrouping.TENANT)
     assert {tenant.name: tenant.busy_seconds for tenant in tenants} == {desk.user.tenant_id: 10, other.tenant_id: 5}
 
 
@@ -178,11 +178,11 @@ async def test_usage_is_counted_per_day(world: World, desk: Desk) -> None:
     await world.engine.autoscaling.usage.run_once()
     first = START.date()
     report = world.engine.autoscaling.usage.report
-    [only] = await report(By.FLEET, first=first, last=first)
+    [only] = await report(UsageGrouping.FLEET, first=first, last=first)
     assert only.busy_seconds == 10
-    [both] = await report(By.FLEET, first=first, last=first + timedelta(days=1))
+    [both] = await report(UsageGrouping.FLEET, first=first, last=first + timedelta(days=1))
     assert both.busy_seconds == 15
-    assert await report(By.FLEET, first=date(2025, 1, 1), last=date(2025, 1, 31)) == []
+    assert await report(UsageGrouping.FLEET, first=date(2025, 1, 1), last=date(2025, 1, 31)) == []
 
 
 async def test_machine_costs_include_boot_and_idle_time(world: World, desk: Desk) -> None:

@@ -60,7 +60,7 @@ async def test_provider_message_is_shown_only_to_operators(fleets: Fleets) -> No
     waiting = await why(fleets)
     assert (
         waiting.text
-        == "No online worker has this workflow. No machine can be launched: its provider launches none now."
+        == "No online worker has this workflow. No machine can be launched: its provider refuses launches now."
     )
 
 

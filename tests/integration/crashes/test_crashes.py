@@ -22,7 +22,7 @@ from comfyrelay.domain.queue.ordering import MoveTo
 from comfyrelay.domain.queue.states import PauseMode, Stage
 from comfyrelay.domain.records.accounts import User
 from comfyrelay.errors import ComfyRelayError, Conflict, Fault, LeaseLost, NotFound
-from comfyrelay.services.autoscaling.usage import By
+from comfyrelay.services.autoscaling.usage import UsageGrouping
 from comfyrelay.services.jobs.submission.requests import ItemRequest
 from comfyrelay.services.queue.heartbeats import Heartbeat
 from comfyrelay.services.queue.settle import Report, SettledOutput, Verb
@@ -797,7 +797,7 @@ async def count_what_a_lease_cost(world: World) -> Script:
         await world.engine.autoscaling.usage.run_once()
 
     async def then() -> None:
-        [row] = await world.engine.autoscaling.usage.report(By.FLEET)
+        [row] = await world.engine.autoscaling.usage.report(UsageGrouping.FLEET)
         assert row.jobs == 1
 
     return Script(act=act, ends=["completed"], balances=[990], then=then)

@@ -71,10 +71,10 @@ def costs(
         from datetime import timedelta
 
         from comfyrelay.clock import utc_now
-        from comfyrelay.services.autoscaling.usage import By
+        from comfyrelay.services.autoscaling.usage import UsageGrouping
 
         today = utc_now().date()
-        return await engine.autoscaling.usage.report(By(by), first=today - timedelta(days=days - 1), last=today)
+        return await engine.autoscaling.usage.report(UsageGrouping(by), first=today - timedelta(days=days - 1), last=today)
 
     rows = with_databases(work)
     if as_json:

@@ -11,7 +11,7 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.services.autoscaling.usage import By
+from comfyrelay.services.autoscaling.usage import UsageGrouping
 
 router = admin_router("/usage")
 # Dates outside this range could overflow in date arithmetic.
@@ -26,7 +26,7 @@ Last = Annotated[
 
 @router.get("", responses=error_responses(422))
 async def get_usage(
-    context: ContextOf, by: By = By.FLEET, first: First = None, last: Last = None
+    context: ContextOf, by: UsageGrouping = UsageGrouping.FLEET, first: First = None, last: Last = None
 ) -> Answer[list[wire.Usage]]:
     """Get seconds and cost of machines by fleet, workflow or tenant. The last minute may be missing."""
     if first is not None and last is not None and first > last:

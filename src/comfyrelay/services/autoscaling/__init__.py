@@ -1,12 +1,13 @@
-"""Autoscaling services: observations, decisions, machines, bursts and usage."""
+"""Autoscaling: observations, decisions, machines, bursts and usage."""
 
 from comfyrelay.services.autoscaling.burst import Bursting
 from comfyrelay.services.autoscaling.durations import Durations
-from comfyrelay.services.autoscaling.figures import FiguresOfFleets
+from comfyrelay.services.autoscaling.figures import FleetFiguresService
+from comfyrelay.services.autoscaling.fleet_observation import WorkerLimits
 from comfyrelay.services.autoscaling.history import History
 from comfyrelay.services.autoscaling.leadership import Leadership
 from comfyrelay.services.autoscaling.machines import Machines
-from comfyrelay.services.autoscaling.observations import Observations, WorkerLimits
+from comfyrelay.services.autoscaling.observations import Observations
 from comfyrelay.services.autoscaling.usage import UsageService
 from comfyrelay.services.autoscaling.views import ScalingViews
 from comfyrelay.services.context import ServiceContext
@@ -22,20 +23,20 @@ LEADER = "scaling"
 class Autoscaling:
     def __init__(self, context: ServiceContext, workers: WorkerServices, outbox: Outbox, queue: Queue) -> None:
         databases, stale_seconds = context.databases, context.settings.worker_stale_seconds
-        places = WorkerLimits(
+        worker_limits = WorkerLimits(
             of_fleet=context.settings.max_fleet_workers,
             of_all=context.settings.max_workers,
             default_fleet=context.default_fleet,
         )
-        # notified when there may be something to decide: a job arrived or ended
+        # Notified when a job arrives or ends, because there may be something to decide.
         self.wakeup = context.notify_channel.subscribe()
         self.leadership = Leadership(databases, LEADER)
-        self.snapshots = Observations(databases, stale_seconds=stale_seconds, places=places)
+        self.snapshots = Observations(databases, stale_seconds=stale_seconds, worker_limits=worker_limits)
         self.machines = Machines(databases, self.leadership, workers.workers, stale_seconds=stale_seconds)
         self.durations = Durations(self.leadership)
         self.history = History(databases)
         self.views = ScalingViews(databases, self.snapshots, self.leadership, workers.fleets)
-        self.figures = FiguresOfFleets(databases)
+        self.figures = FleetFiguresService(databases)
         self.usage = UsageService(databases)
         self.bursting = Bursting(
             databases,
@@ -43,5 +44,5 @@ class Autoscaling:
             wakeup=outbox.recovery.burst_wakeup,
             limit_micros_per_hour=context.settings.burst_micros_per_hour,
             worker_stale_seconds=stale_seconds,
-            places=places,
+            worker_limits=worker_limits,
         )

@@ -1,7 +1,7 @@
 """Leader election with a lease on a database row.
 
-Only the database's clock counts. Each leader has a term, and its writes are checked against the term in the same
-transaction: a leader that was suspended notices before it changes anything.
+Only the clock of the database counts. Each leader has a term, and every transaction of a leader checks the term first.
+Therefore a leader that was suspended changes nothing.
 """
 
 import secrets
@@ -33,23 +33,23 @@ class Leadership:
         self._databases = databases
         self._name = name
         self.ttl_seconds = TTL_SECONDS if ttl_seconds is None else ttl_seconds
-        # unique per process start
+        # Unique for each start of a process.
         self.holder = holder or f"{socket.gethostname()}-{secrets.token_hex(4)}"
         self._leader: Leader | None = None
         self._until = 0.0
 
     @property
     def renew_seconds(self) -> float:
-        """Interval of claims."""
+        """Return the interval of claims."""
         return self.ttl_seconds / 3
 
     @property
     def leader(self) -> Leader | None:
-        """The present term, as far as known: `run` detects a suspended process."""
+        """Return the current term, as far as this process knows. `run` checks it."""
         return self._leader if time.monotonic() < self._until else None
 
     async def claim(self) -> Leader | None:
-        """Take or keep leadership; `None` while another process leads."""
+        """Take or renew leadership. Return `None` while another process leads."""
         began = time.monotonic()
         before = self._leader
         found = await self._databases.central.run(
@@ -77,12 +77,12 @@ class Leadership:
     async def resign(self) -> None:
         """Give up leadership, so that another process can take over at once.
 
-        By name, not by term: a cancelled claim may have started a term.
+        Resign by name and not by term, because a canceled claim may have started a term.
         """
         self._leader = None
         await self._databases.central.run(TransactionStep.LEAD, lambda tx: leaders.resign(tx, self._name, self.holder))
 
     async def current(self) -> Leader | None:
-        """The present leader."""
+        """Return the current leader."""
         async with self._databases.central.read() as tx:
             return await leaders.current(tx, self._name)

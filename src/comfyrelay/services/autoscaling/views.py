@@ -14,7 +14,7 @@ from comfyrelay.domain.queue.states import Stage
 from comfyrelay.domain.records.workers import FleetRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.services.autoscaling.leadership import Leadership
-from comfyrelay.services.autoscaling.observations import Observations, StageSeen
+from comfyrelay.services.autoscaling.observations import Observations, StageObservation
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.workers.fleets import Fleets
@@ -53,7 +53,7 @@ class ScalingViews:
         self._fleets = fleets
 
     async def all(self) -> list[ScalingView]:
-        """Status of every fleet with machine or autoscaling settings."""
+        """Return the status of every fleet with machine or autoscaling settings."""
         fleets = await self._snapshots.fleets()
         views = []
         for stage in sorted({fleet.stage for fleet in fleets if fleet.is_scaled}):
@@ -62,22 +62,18 @@ class ScalingViews:
         return views
 
     async def get(self, stage: Stage, slug: str) -> ScalingView:
-        seen = await self._snapshots.take(stage)
-        if slug not in seen.fleets:
-            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        seen = await self._observe(stage, slug)
         return await self._view(seen.fleets[slug], seen)
 
     async def desired(self, stage: Stage, slug: str) -> FleetPlan:
-        """What would be decided now, for external scalers; nothing is recorded."""
-        seen = await self._snapshots.take(stage)
-        if slug not in seen.fleets:
-            raise NotFound(f"There is no {stage} fleet {slug!r}.")
-        return next(each for each in await asyncio.to_thread(decide, seen.snapshot) if each.fleet == slug)
+        """Return the current plan for an external autoscaler. Nothing is recorded."""
+        seen = await self._observe(stage, slug)
+        return next(plan for plan in await asyncio.to_thread(decide, seen.snapshot) if plan.fleet == slug)
 
     async def decisions(
         self, stage: Stage, slug: str, *, cursor: int | None = None, limit: int
     ) -> ResultPage[ScalingDecision]:
-        """Decisions for a fleet, newest first."""
+        """Return the decisions about a fleet, newest first."""
         async with self._databases.central.read() as tx:
             fleet = await catalogue.fleet(tx, stage=stage, slug=slug)
             if fleet is None:
@@ -86,20 +82,27 @@ class ScalingViews:
         return ResultPage(items=found, next_cursor=None if before is None else str(before))
 
     async def set_paused(self, stage: Stage, slug: str, *, is_paused: bool) -> FleetRecord:
-        """Pause autoscaling: nothing is launched or terminated; jobs and workers continue."""
+        """Pause or resume autoscaling. During a pause no machine is launched or terminated; jobs and workers
+        continue."""
         return await self._fleets.change(stage=stage, slug=slug, changes={"autoscaling": {"is_paused": is_paused}})
 
-    async def _view(self, fleet: FleetRecord, seen: StageSeen) -> ScalingView:
+    async def _observe(self, stage: Stage, slug: str) -> StageObservation:
+        seen = await self._snapshots.take(stage)
+        if slug not in seen.fleets:
+            raise NotFound(f"There is no {stage} fleet {slug!r}.")
+        return seen
+
+    async def _view(self, fleet: FleetRecord, seen: StageObservation) -> ScalingView:
         snapshot = seen.snapshot
-        seen_fleet = next(each for each in snapshot.fleets if each.slug == fleet.slug)
-        work = [each for each in snapshot.work if each.workflow in seen_fleet.workflows]
+        observed = next(observed for observed in snapshot.fleets if observed.slug == fleet.slug)
+        queued = [work for work in snapshot.work if work.workflow in observed.workflows]
         async with self._databases.central.read() as tx:
             decision = await decisions.latest(tx, fleet.id)
         return ScalingView(
             fleet=fleet,
-            seen=seen_fleet,
-            queued_jobs=sum(each.jobs for each in work),
-            queued_seconds=sum(each.seconds for each in work),
+            seen=observed,
+            queued_jobs=sum(work.jobs for work in queued),
+            queued_seconds=sum(work.seconds for work in queued),
             leader=await self._leadership.current(),
             decision=decision,
         )

@@ -133,7 +133,7 @@ async def test_stream_stays_open_while_the_database_is_unreachable(keda: Keda, d
 @pytest.mark.parametrize(
     ("metadata", "code", "text"),
     [
-        ({}, grpc.StatusCode.INVALID_ARGUMENT, "names no fleet"),
+        ({}, grpc.StatusCode.INVALID_ARGUMENT, "has no fleet"),
         ({"fleet": FLEET, "stage": "prod"}, grpc.StatusCode.INVALID_ARGUMENT, "staging or production"),
         ({"fleet": "others"}, grpc.StatusCode.NOT_FOUND, "There is no production fleet 'others'."),
     ],

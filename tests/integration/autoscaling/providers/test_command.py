@@ -148,11 +148,11 @@ def provider_of(tmp_path: Path, **values: Any) -> CommandProvider:
     ("lines", "said"),
     [
         ("print('starting …')", "script observe must print JSON"),
-        ("print('{}')", "Wrong is machines: Field required"),
-        ("", "Wrong is machines: Field required"),
-        ('print(json.dumps({"machines": [{"id": ""}]}))', "Wrong is machines.0.id"),
-        ('print(json.dumps({"machines": [{"id": "a", "state": "on"}]}))', "Wrong is machines.0.state"),
-        ('print(json.dumps({"machines": [{"id": "a"}, {"id": "a"}]}))', "named a machine twice"),
+        ("print('{}')", "machines is invalid: Field required"),
+        ("", "machines is invalid: Field required"),
+        ('print(json.dumps({"machines": [{"id": ""}]}))', "machines.0.id is invalid"),
+        ('print(json.dumps({"machines": [{"id": "a", "state": "on"}]}))', "machines.0.state is invalid"),
+        ('print(json.dumps({"machines": [{"id": "a"}, {"id": "a"}]}))', "listed a machine twice"),
         ("sys.exit(3)", "script observe ended with exit code 3."),
         ("sys.exit('no key for gpu-1')", "script observe ended with exit code 1: no key for gpu-1."),
         ("os.kill(os.getpid(), 9)", "script observe ended with exit code -9."),
@@ -171,7 +171,7 @@ async def test_invalid_script_output_is_an_error_with_its_reason(
 
 async def test_script_that_takes_too_long_is_an_error(script: Script, tmp_path: Path) -> None:
     fleet = script("time.sleep(1000)")
-    with pytest.raises(ProviderError, match=r"script observe took longer than 0\.1 s, and was ended"):
+    with pytest.raises(ProviderError, match=r"script observe took longer than 0\.1 s and was stopped"):
         await provider_of(tmp_path, timeout_seconds=0.1).observe(fleet)
 
 
@@ -269,7 +269,7 @@ async def test_script_gets_the_secret_in_a_file_and_nothing_of_the_servers_setti
 
 @pytest.mark.parametrize(
     ("command", "said"),
-    [("", "names no script"), ("none", "There is no program none"), ("../script", "without its folder")],
+    [("", "has no script"), ("none", "There is no program none"), ("../script", "without its folder")],
 )
 async def test_script_that_may_not_be_run_is_refused_in_a_sentence(tmp_path: Path, command: str, said: str) -> None:
     (tmp_path / "programs").mkdir()

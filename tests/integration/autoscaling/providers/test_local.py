@@ -273,7 +273,7 @@ async def test_key_of_a_lost_machine_launches_no_other(site: LocalSite) -> None:
         result = await provider.launch(fleet, orders("a"), total=1)
 
         assert result.launched == []
-        assert [each.text for each in result.refused] == [f"The machine {found.id} has been there, and is gone."]
+        assert [each.text for each in result.refused] == [f"The machine {found.id} has already ended."]
         assert await site.existing(fleet) == 0
 
 
