@@ -7,27 +7,27 @@ async with Client() as client:
     await client.download_outputs(job.id, Path("."))
 """
 
-from comfyrelay.client.calls import DEFAULT_URL, Done
-from comfyrelay.client.client import Client, DescribedGraph
+from comfyrelay.client.calls import DEFAULT_URL, ActionResult
+from comfyrelay.client.client import Client
 from comfyrelay.client.find import Found, find
 from comfyrelay.protocol.admin.workers import WorkerSummary
 from comfyrelay.protocol.desk import AboutJob, DeskStatus
 from comfyrelay.protocol.jobs import Batch, Job, JobEvent, LogLine, Output
-from comfyrelay.protocol.user import Effect, Preset, Workflow
+from comfyrelay.protocol.user import AddedWorkflow, Effect, Preset, Workflow
 
 __all__ = [
     "DEFAULT_URL",
     "AboutJob",
+    "ActionResult",
+    "AddedWorkflow",
     "Batch",
     "Client",
-    "DescribedGraph",
-    "Done",
+    "DeskStatus",
     "Effect",
     "Found",
     "Job",
     "JobEvent",
     "LogLine",
-    "DeskStatus",
     "Output",
     "Preset",
     "WorkerSummary",

@@ -1,4 +1,4 @@
-"""Calls of the user API. They return the data of a response, or raise an error that says what to do."""
+"""Call the user API. A call returns the data of the response, or raises an error with advice."""
 
 from collections.abc import AsyncIterator, Generator, Mapping
 from contextlib import asynccontextmanager
@@ -25,20 +25,20 @@ _MAX_FIELDS = 5
 
 
 @dataclass(frozen=True, slots=True)
-class Done(Generic[T]):
-    """The result of an action: the changed job or batch, and the server's message."""
+class ActionResult(Generic[T]):
+    """The changed object, such as a job or a batch, and the server's message."""
 
     data: T
     message: str
 
 
 class _OwnersPass(httpx.Auth):
-    """The secret of the user's own desk, read for each call, because a desk may start or stop at any time."""
+    """Adds the secret of the user's own desk, read for each call, because a desk may start or stop at any time."""
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
         sent = self._sign(request)
         response = yield request
-        # it may just have started
+        # The desk may just have started.
         if response.status_code == httpx.codes.UNAUTHORIZED and self._sign(request) != sent:
             yield request
 
@@ -46,22 +46,25 @@ class _OwnersPass(httpx.Auth):
         found = pass_for(str(request.url))
         if found is not None:
             request.headers["Authorization"] = f"Bearer {found.secret}"
-            # to this address only, not to another that the name resolves to; the Host header stays
+            # The secret is sent to this address only, not to another that the name resolves to. The Host header stays.
             request.url = request.url.copy_with(host=found.host)
         return found
 
 
 class Calls:
+    """A connection to one server, with the caller's credentials."""
+
     def __init__(self, url: str, *, token: str | None = None) -> None:
-        self.url = _checked(url)
+        self.url = _checked_url(url)
+        self._is_local = is_loopback(urlsplit(self.url).hostname or "")
         self._has_token = bool(token)
         self.http = httpx.AsyncClient(
             base_url=self.url,
             headers={"Authorization": f"Bearer {token}"} if token else {},
             auth=None if token else _OwnersPass(),
             timeout=_TIMEOUT,
-            # proxies are for other machines
-            trust_env=not is_loopback(urlsplit(self.url).hostname or ""),
+            # A server on this machine is reached without a proxy.
+            trust_env=not self._is_local,
         )
 
     async def close(self) -> None:
@@ -71,29 +74,29 @@ class Calls:
         params = {name: value for name, value in query.items() if value is not None}
         return (await self._call("GET", path, answer, params=params)).data
 
-    async def post(self, path: str, answer: type[B], body: Mapping[str, Any] | None = None) -> Done[B]:
+    async def post(self, path: str, answer: type[B], body: Mapping[str, Any] | None = None) -> ActionResult[B]:
         return await self._call("POST", path, answer, json=body)
 
     async def send(
         self, path: str, answer: type[B], request: type[Request], *, method: str = "POST", **fields: Any
-    ) -> Done[B]:
+    ) -> ActionResult[B]:
         """Validate a request as the server does, and send it."""
         try:
             body = checked(request, **{name: value for name, value in fields.items() if value is not None})
         except InvalidInput as error:
-            raise _named_fields(error) from None
+            raise _with_field_names(error) from None
         return await self._call(method, path, answer, json=body.model_dump(mode="json", exclude_unset=True))
 
-    async def delete(self, path: str, answer: type[B], **query: Any) -> Done[B]:
+    async def delete(self, path: str, answer: type[B], **query: Any) -> ActionResult[B]:
         return await self._call("DELETE", path, answer, params=query)
 
     async def pages(self, path: str, item: type[A], **query: Any) -> AsyncIterator[A]:
-        """The items of a list, fetched page by page."""
+        """Yield the items of a list, fetched page by page."""
         cursor: str | None = None
         while True:
             page = await self.page(path, item, **query, cursor=cursor)
-            for each in page.items:
-                yield each
+            for found in page.items:
+                yield found
             cursor = page.next_cursor
             if cursor is None:
                 return
@@ -105,7 +108,7 @@ class Calls:
     async def stream(
         self, path: str, *, headers: Mapping[str, str], silence_seconds: float
     ) -> AsyncIterator[httpx.Response]:
-        """A streaming response."""
+        """Open a streaming response. It fails after `silence_seconds` without data."""
         timeout = httpx.Timeout(silence_seconds, connect=_TIMEOUT.connect)
         try:
             async with self.http.stream("GET", path, headers=headers, timeout=timeout) as response:
@@ -116,57 +119,57 @@ class Calls:
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
 
-    async def _call(self, method: str, path: str, answer: type[B], **options: Any) -> Done[B]:
+    async def _call(self, method: str, path: str, answer: type[B], **options: Any) -> ActionResult[B]:
         try:
             response = await self.http.request(method, path, **options)
         except httpx.HTTPError as error:
             raise self._unreachable(error) from error
-        found = object_in(response)
-        if response.is_success:
-            try:
-                return Done(TypeAdapter(answer).validate_python(found.get("data")), str(found.get("message") or ""))
-            except ValidationError as error:
-                raise self._stranger(response) from error
-        raise self._refusal(response)
+        if not response.is_success:
+            raise self._refusal(response)
+        body = object_in(response)
+        try:
+            return ActionResult(TypeAdapter(answer).validate_python(body.get("data")), str(body.get("message") or ""))
+        except ValidationError as error:
+            raise self._not_comfyrelay(response) from error
 
     def _refusal(self, response: httpx.Response) -> ComfyRelayError:
         match error_from_response(response):
             case None:
-                return self._stranger(response)
+                return self._not_comfyrelay(response)
             case Unauthorized():
-                return Unauthorized(self._sign_in())
+                return Unauthorized(self._sign_in_advice())
             case InvalidInput() as refusal:
-                return _named_fields(refusal)
+                return _with_field_names(refusal)
             case refusal:
                 return refusal
 
-    def _stranger(self, response: httpx.Response) -> ControlPlaneUnreachable:
+    def _not_comfyrelay(self, response: httpx.Response) -> ControlPlaneUnreachable:
         return ControlPlaneUnreachable(
-            f"Something answers at {self.url}, but not like ComfyRelay (status {response.status_code}). "
-            "Is the address right?"
+            f"The server at {self.url} is not ComfyRelay (status {response.status_code}). Check the address."
         )
 
-    def _sign_in(self) -> str:
+    def _sign_in_advice(self) -> str:
         if self._has_token:
-            return f"{self.url} does not take the token in COMFYRELAY_TOKEN: it is wrong, or no longer valid."
-        if is_loopback(urlsplit(self.url).hostname or ""):
+            return f"{self.url} refused the token in COMFYRELAY_TOKEN: it is wrong or no longer valid."
+        if self._is_local:
             return (
-                f"{self.url} wants to know who you are. A desk lets in commands of the user who started it; for any "
-                "other, set COMFYRELAY_TOKEN to an API token, or to what is in the desk's file owner-secret."
+                f"{self.url} requires authentication. A desk accepts commands of the user who started it. As another "
+                "user, set COMFYRELAY_TOKEN to an API token, or to the content of the desk's file owner-secret."
             )
-        return f"{self.url} wants to know who you are. Set COMFYRELAY_TOKEN to an API token of yours."
+        return f"{self.url} requires authentication. Set COMFYRELAY_TOKEN to one of your API tokens."
 
     def _unreachable(self, error: httpx.HTTPError) -> ControlPlaneUnreachable:
         if isinstance(error, httpx.ConnectError | httpx.ConnectTimeout):
-            here = is_loopback(urlsplit(self.url).hostname or "")
-            advice = "Start it with: comfyrelay up" if here else "Check the address in --url or COMFYRELAY_URL."
+            advice = (
+                "Start it with: comfyrelay up" if self._is_local else "Check the address in --url or COMFYRELAY_URL."
+            )
             return ControlPlaneUnreachable(f"There is no response at {self.url}. {advice}")
         if isinstance(error, httpx.TimeoutException):
             return ControlPlaneUnreachable(f"{self.url} takes too long to answer.")
         return ControlPlaneUnreachable(f"The connection to {self.url} was lost.")
 
 
-def _checked(url: str) -> str:
+def _checked_url(url: str) -> str:
     text = url if "://" in url else f"http://{url}"
     try:
         parts = urlsplit(text)
@@ -175,14 +178,14 @@ def _checked(url: str) -> str:
     except ValueError:
         is_good = False
     if not is_good:
-        # not repeated, because it may contain a password
-        raise ConfigurationError(f"This is not the address of ComfyRelay. Write it like {DEFAULT_URL}.")
+        # The address may contain a password, so the message does not repeat it.
+        raise ConfigurationError(f"This is not the address of a ComfyRelay server. Use the form {DEFAULT_URL}.")
     return text.rstrip("/")
 
 
-def _named_fields(refused: InvalidInput) -> InvalidInput:
-    # often the detail is the message of the only field
-    fields = [f"{key}: {text}" for key, text in refused.errors.items() if text not in refused.detail]
+def _with_field_names(error: InvalidInput) -> InvalidInput:
+    # Often the detail is the message of the only field.
+    fields = [f"{key}: {text}" for key, text in error.errors.items() if text not in error.detail]
     more = len(fields) - _MAX_FIELDS
-    words = [refused.detail, *fields[:_MAX_FIELDS], *([f"And {more} more."] if more > 0 else [])]
-    return InvalidInput(" ".join(words), errors=refused.errors)
+    parts = [error.detail, *fields[:_MAX_FIELDS], *([f"And {more} more."] if more > 0 else [])]
+    return InvalidInput(" ".join(parts), errors=error.errors)

@@ -1,4 +1,4 @@
-"""The events of a job, over a connection that may break."""
+"""Follow the events of a job, over a connection that may break."""
 
 import asyncio
 import json
@@ -12,19 +12,18 @@ from comfyrelay.retry import Backoff, Retries
 
 # The server sends something every 15 s.
 SILENCE_SECONDS = 45.0
-FIRST_PAUSE_SECONDS = 0.2
-LONGEST_PAUSE_SECONDS = 5.0
+BACKOFF = Backoff(first_seconds=0.2, max_seconds=5.0)
 
 
 async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: float) -> AsyncGenerator[JobEvent, None]:
-    """Every event after this one, once and in order, until the job's last.
+    """Yield every event after the given one, once and in order, until the last event of the job.
 
     A broken connection is reopened, and missed events are replayed. Raises `ControlPlaneUnreachable` if the server
-    cannot be reached for that long.
+    cannot be reached for `patience_seconds`.
     """
     loop = asyncio.get_running_loop()
     answered_at = loop.time()
-    retries = Retries(Backoff(first_seconds=FIRST_PAUSE_SECONDS, max_seconds=LONGEST_PAUSE_SECONDS))
+    retries = Retries(BACKOFF)
     while True:
         headers = {"Last-Event-ID": str(after), "Accept": "text/event-stream"}
         path = f"/api/ai-jobs/{quote(job_id, safe='')}/events"
@@ -44,12 +43,12 @@ async def follow(calls: Calls, job_id: str, *, after: int, patience_seconds: flo
         except ControlPlaneUnreachable:
             if loop.time() - answered_at > patience_seconds:
                 raise
-        # the connection broke, or the server is stopping
+        # The connection broke, or the server is stopping.
         await retries.wait()
 
 
 async def parsed(lines: AsyncIterator[str]) -> AsyncIterator[JobEvent]:
-    """Parse server-sent events. Comments and invalid JSON are skipped."""
+    """Parse server-sent events, without comments and events with invalid JSON."""
     fields: dict[str, str] = {}
     async for line in lines:
         if line:

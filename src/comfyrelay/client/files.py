@@ -1,4 +1,4 @@
-"""Upload and download files with signed URLs: in chunks, complete or not at all."""
+"""Upload and download files with signed URLs, in chunks. A file is transferred completely or not at all."""
 
 import asyncio
 import hashlib
@@ -15,7 +15,7 @@ from comfyrelay.protocol.jobs import Output
 from comfyrelay.system.safe_names import usable_name
 
 _TIMEOUT = httpx.Timeout(connect=10.0, read=120.0, write=120.0, pool=None)
-_PIECE = 256 * 1024
+_CHUNK_BYTES = 256 * 1024
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
@@ -24,54 +24,54 @@ class LinkExpired(TransferFailed):
 
 
 class Files:
-    """A client without the API token: storage is another service, and S3 accepts only one credential."""
+    """Transfers files without the API token, because storage is another service, and S3 accepts only one credential."""
 
     def __init__(self) -> None:
-        self._there = httpx.AsyncClient(timeout=_TIMEOUT)
-        # proxies are for other machines
-        self._here = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
+        self._remote = httpx.AsyncClient(timeout=_TIMEOUT)
+        # Storage on this machine is reached without a proxy.
+        self._local = httpx.AsyncClient(timeout=_TIMEOUT, trust_env=False)
 
     async def close(self) -> None:
-        await self._there.aclose()
-        await self._here.aclose()
+        await self._remote.aclose()
+        await self._local.aclose()
 
     async def send(self, path: Path, url: str, *, headers: dict[str, str], size: int) -> None:
-        # S3 requires a known length
+        # S3 requires a known length.
         headers = {**headers, "Content-Length": str(size)}
         try:
-            response = await self._for(url).put(url, headers=headers, content=_pieces(path, size))
+            response = await self._client_for(url).put(url, headers=headers, content=_chunks(path, size))
         except httpx.HTTPError as error:
             raise TransferFailed(f"{path.name} could not be sent: the connection to storage was lost.") from error
         if not response.is_success:
             raise TransferFailed(f"{path.name} could not be sent: storage answered with {response.status_code}.")
 
     async def fetch(self, output: Output, to: Path, *, through: httpx.AsyncClient | None = None) -> Path:
-        """The file appears under its name only when it is complete. Files of the API itself are fetched with its
-        client."""
-        what = f"{output.filename} could not be fetched"
-        # uncompressed, because the checksum is of the stored bytes
+        """Download a file, which appears under its name only when it is complete. `through` is the client of the API,
+        for files that the API itself serves."""
+        failure = f"{output.filename} could not be downloaded"
+        # The checksum is of the stored bytes, so they must not be compressed.
         headers = {"Accept-Encoding": "identity"}
         try:
             await asyncio.to_thread(to.parent.mkdir, parents=True, exist_ok=True)
-            client = through or self._for(output.url)
+            client = through or self._client_for(output.url)
             async with client.stream("GET", output.url, headers=headers) as response:
                 if response.status_code in (400, 401, 403):
-                    raise LinkExpired(f"{what}: storage answered with {response.status_code}.")
+                    raise LinkExpired(f"{failure}: storage answered with {response.status_code}.")
                 if not response.is_success:
-                    raise TransferFailed(f"{what}: storage answered with {response.status_code}.")
-                await save(_checked(response, output, what), to)
+                    raise TransferFailed(f"{failure}: storage answered with {response.status_code}.")
+                await save(_verified(response, output, failure), to)
         except httpx.HTTPError as error:
-            raise TransferFailed(f"{what}: the connection to storage was lost.") from error
+            raise TransferFailed(f"{failure}: the connection to storage was lost.") from error
         except OSError as error:
             raise TransferFailed(f"{to} cannot be written: {error.strerror or error}.") from error
         return to
 
-    def _for(self, url: str) -> httpx.AsyncClient:
-        return self._here if is_loopback(httpx.URL(url).host) else self._there
+    def _client_for(self, url: str) -> httpx.AsyncClient:
+        return self._local if is_loopback(httpx.URL(url).host) else self._remote
 
 
 def media_type(path: Path) -> str:
-    """The media type by file name."""
+    """Return the media type of a file from its name. Raises `InvalidInput` for other kinds of files."""
     found = guess_media_type(path.name) or ""
     if not found.startswith(("image/", "video/", "audio/")):
         raise InvalidInput(f"{path.name} does not look like an image, a video or audio.")
@@ -79,29 +79,29 @@ def media_type(path: Path) -> str:
 
 
 def safe_name(name: str) -> str:
-    """The last part of a name, so that a server cannot write outside of the folder."""
+    """Return the last part of a name, so that a server cannot make us write outside of the folder."""
     last = re.split(r"[\\/]", name.replace("\0", ""))[-1].strip()
     return usable_name(last) if last.strip(".") else "output"
 
 
-async def _pieces(path: Path, size: int) -> AsyncIterator[bytes]:
-    left = size
+async def _chunks(path: Path, size: int) -> AsyncIterator[bytes]:
+    remaining = size
     with path.open("rb") as file:
-        # a local file: reading a chunk is faster than a switch of threads
-        while left and (piece := file.read(min(_PIECE, left))):
-            left -= len(piece)
-            yield piece
-    if left:
-        raise TransferFailed(f"{path.name} became shorter while it was sent.")
+        # Reading a chunk of a local file is faster than a thread switch.
+        while remaining and (chunk := file.read(min(_CHUNK_BYTES, remaining))):
+            remaining -= len(chunk)
+            yield chunk
+    if remaining:
+        raise TransferFailed(f"{path.name} became shorter during the upload.")
 
 
-async def _checked(response: httpx.Response, output: Output, what: str) -> AsyncIterator[bytes]:
+async def _verified(response: httpx.Response, output: Output, failure: str) -> AsyncIterator[bytes]:
+    """Yield the body, and raise an error at its end if its size or checksum is wrong."""
     digest, size = hashlib.sha256(), 0
-    async for piece in response.aiter_raw(_PIECE):
-        digest.update(piece)
-        size += len(piece)
-        yield piece
-    # before the file appears
-    wanted = output.content_hash or ""
-    if output.size not in (None, size) or (_SHA256.fullmatch(wanted) and digest.hexdigest() != wanted):
-        raise TransferFailed(f"{what}: what came is not what was stored.")
+    async for chunk in response.aiter_raw(_CHUNK_BYTES):
+        digest.update(chunk)
+        size += len(chunk)
+        yield chunk
+    expected = output.content_hash or ""
+    if output.size not in (None, size) or (_SHA256.fullmatch(expected) and digest.hexdigest() != expected):
+        raise TransferFailed(f"{failure}: the received data differs from the stored file.")

@@ -1,19 +1,20 @@
 """Find a job or batch by part of its id.
 
-Ids begin with the time, so the ids of a batch have the same beginning; they end randomly. Tables and output files
-therefore show the end, and both ends are accepted.
+An id begins with the time, so the ids of a batch have the same beginning, and ends randomly. Tables and output files
+therefore show the end. Both ends are accepted.
 """
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 
 from comfyrelay.client.client import Client, Kind
 from comfyrelay.errors import InvalidInput, NotFound
 
-SHORT = 8
-_LAST = "ffffffff-ffff-ffff-ffff-ffffffffffff"
-_SOME = 3
-_LEAST = 4
+SHORT_LENGTH = 8
+_LAST_ID = "ffffffff-ffff-ffff-ffff-ffffffffffff"
+_MAX_NAMED = 3
+_MIN_LENGTH = 4
 _PART = re.compile(r"[0-9a-f-]{1,36}")
 
 
@@ -24,44 +25,40 @@ class Found:
 
 
 async def find(client: Client, text: str) -> Found:
-    """The only job or batch with this id, or with an id that begins or ends with it."""
+    """Return the only job or batch with this id, or with an id that begins or ends with it."""
     part = text.strip().lower()
     if not _PART.fullmatch(part):
-        raise InvalidInput(f"{text!r} is no id, and no part of one: ids are made of 0 to 9, a to f and hyphens.")
-    if len(part) < _LEAST:
-        raise InvalidInput(f"{text!r} is too short. Give {_LEAST} characters at least of what `comfyrelay jobs` shows.")
-    if len(part) == len(_LAST):
-        return await _whole(client, part)
-    found = await _beginning(client, part) or await _ending(client, part)
+        raise InvalidInput(f"{text!r} is not part of an id: ids contain only 0 to 9, a to f and hyphens.")
+    if len(part) < _MIN_LENGTH:
+        raise InvalidInput(
+            f"{text!r} is too short. Give at least {_MIN_LENGTH} characters of an id that `comfyrelay jobs` shows."
+        )
+    found = await (_by_id if len(part) == len(_LAST_ID) else _by_part)(client, part)
     if not found:
-        raise NotFound(f"There is no job and no batch {text!r}.")
+        raise NotFound(f"There is no job or batch {text!r}.")
     if len(found) > 1:
-        some = ", ".join(f"{each.kind} {each.id}" for each in found[:_SOME])
-        raise InvalidInput(f"{text!r} fits more than one: {some}. Give more of the one that you mean.")
+        matches = ", ".join(f"{match.kind} {match.id}" for match in found[:_MAX_NAMED])
+        raise InvalidInput(f"{text!r} matches several ids: {matches}. Give more characters.")
     return found[0]
 
 
-async def _whole(client: Client, id_: str) -> Found:
-    try:
-        return Found("job", (await client.job(id_)).id)
-    except NotFound:
-        pass
-    try:
-        return Found("batch", (await client.batch(id_)).id)
-    except NotFound:
-        raise NotFound(f"There is no job and no batch {id_!r}.") from None
+async def _by_id(client: Client, id_: str) -> list[Found]:
+    with suppress(NotFound):
+        return [Found("job", (await client.job(id_)).id)]
+    with suppress(NotFound):
+        return [Found("batch", (await client.batch(id_)).id)]
+    return []
 
 
-async def _beginning(client: Client, part: str) -> list[Found]:
-    """Lists go back in time from any id: start after the last id that could begin so."""
-    last = part + _LAST[len(part) :]
-    jobs, batches = await client.jobs_before(last, limit=_SOME), await client.batches_before(last, limit=_SOME)
+async def _by_part(client: Client, part: str) -> list[Found]:
+    # Lists go back in time from any id, so start after the last id with this beginning.
+    last = part + _LAST_ID[len(part) :]
+    jobs = await client.jobs_before(last, limit=_MAX_NAMED)
+    batches = await client.recent_batches(before=last, limit=_MAX_NAMED)
     found = [*(Found("job", job.id) for job in jobs), *(Found("batch", batch.id) for batch in batches)]
-    return [each for each in found if each.id.startswith(part)]
-
-
-async def _ending(client: Client, part: str) -> list[Found]:
-    jobs = [Found("job", job.id) async for job in client.jobs(search=part) if job.id.endswith(part)]
-    # few enough to read all
-    batches = [Found("batch", batch.id) async for batch in client.batches() if batch.id.endswith(part)]
-    return [*jobs, *batches]
+    if beginning := [match for match in found if match.id.startswith(part)]:
+        return beginning
+    return [
+        *[Found("job", job.id) async for job in client.jobs(search=part) if job.id.endswith(part)],
+        *[Found("batch", batch.id) async for batch in client.batches() if batch.id.endswith(part)],
+    ]

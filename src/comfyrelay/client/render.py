@@ -1,4 +1,4 @@
-"""Jobs and batches as text and tables for a terminal."""
+"""Render jobs and batches as text and tables for a terminal."""
 
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,13 +10,12 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from comfyrelay import text as texts
-from comfyrelay.client.find import SHORT
-from comfyrelay.protocol.desk import AboutJob, InputValue
+from comfyrelay.client.find import SHORT_LENGTH
+from comfyrelay.protocol.desk import AboutJob
 from comfyrelay.protocol.jobs import Batch, Job
 from comfyrelay.protocol.progress import Progress
 from comfyrelay.protocol.user import Preset, Workflow
-from comfyrelay.text import printable
+from comfyrelay.text import format_bytes, printable
 
 _COLOURS = {
     "queued": "cyan",
@@ -26,16 +25,22 @@ _COLOURS = {
     "canceled": "yellow",
     "paused": "magenta",
 }
-# The most inputs that are all shown.
-FEW_INPUTS = 8
-_FIRST = frozenset({"prompt", "negative_prompt", "seed"})
+# Of more inputs than this, only the most important ones are shown.
+MAX_INPUTS = 8
+_MAIN_ROLES = frozenset({"prompt", "negative_prompt", "seed"})
+# Earlier estimates of the remaining time would fluctuate.
+_MIN_PROGRESS = 0.05
 
 
-def short(id_: str) -> str:
-    return id_[-SHORT:]
+def short_id(id_: str) -> str:
+    return id_[-SHORT_LENGTH:]
 
 
-def span(seconds: float) -> str:
+def duration(start: datetime, end: datetime) -> str:
+    return format_seconds((end - start).total_seconds())
+
+
+def format_seconds(seconds: float) -> str:
     whole = max(0, round(seconds))
     if whole < 60:
         return f"{whole} s"
@@ -44,29 +49,21 @@ def span(seconds: float) -> str:
     return f"{whole // 3600}:{whole % 3600 // 60:02} h" if whole < 100 * 3600 else f"{whole // 86400} days"
 
 
-def since(moment: datetime, now: datetime) -> float:
-    return max(0.0, (now - moment).total_seconds())
-
-
-def size_of(count: int | None) -> str:
-    return "" if count is None else texts.size_of(count)
-
-
-def how_far(progress: Progress, started_at: datetime | None, now: datetime) -> str:
-    """The node, step and expected end of a running job."""
-    words = []
+def progress_text(progress: Progress, started_at: datetime | None, now: datetime) -> str:
+    """Return the node, step and remaining time of a running job."""
+    parts = []
     if progress.node:
-        words.append(printable(progress.node))
+        parts.append(printable(progress.node))
     if progress.steps:
-        # some nodes count fractions of steps
-        words.append(f"step {progress.step or 0:.0f} of {progress.steps:.0f}")
-    if not words and progress.phase:
-        words.append(printable(progress.phase))
+        # Some nodes count fractions of steps.
+        parts.append(f"step {progress.step or 0:.0f} of {progress.steps:.0f}")
+    if not parts and progress.phase:
+        parts.append(printable(progress.phase))
     done = progress.fraction
-    # earlier estimates would fluctuate
-    if done and 0.05 <= done < 1 and (began := progress.began_at or started_at):
-        words.append(f"about {span(since(began, now) * (1 - done) / done)} left")
-    return ", ".join(words)
+    if done and _MIN_PROGRESS <= done < 1 and (began := progress.began_at or started_at):
+        seconds = max(0.0, (now - began).total_seconds())
+        parts.append(f"about {format_seconds(seconds * (1 - done) / done)} left")
+    return ", ".join(parts)
 
 
 def status_text(status: str) -> Text:
@@ -74,20 +71,18 @@ def status_text(status: str) -> Text:
 
 
 def grid(*columns: str) -> Table:
-    """All columns but the last are narrow and complete; the last gets the rest of the terminal."""
+    """Return a table whose last column gets the rest of the terminal. The other columns are narrow and not cut."""
     table = Table(*columns, box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns[:-1]:
         column.no_wrap = True
     return table
 
 
-def what(name: str, *below: Text | str) -> RenderableType:
-    """The name in one line, and the whole text below it."""
-    lines = [Text(name, no_wrap=True, overflow="ellipsis")]
-    for each in below:
-        text = each if isinstance(each, Text) else Text(each, style="dim")
-        text.overflow = "fold"
-        lines.append(text)
+def titled(name: str, details: Text | str = "") -> RenderableType:
+    """Return a cell with a name in one line, and all details below it."""
+    text = details if isinstance(details, Text) else Text(details, style="dim")
+    text.overflow = "fold"
+    lines = (Text(name, no_wrap=True, overflow="ellipsis"), text)
     return Group(*(line for line in lines if line.plain))
 
 
@@ -96,7 +91,7 @@ def bar(done: float | None) -> ProgressBar:
 
 
 def age(moment: datetime | None, now: datetime) -> str:
-    return "" if moment is None else f"{span(since(moment, now))} ago"
+    return "" if moment is None else f"{duration(moment, now)} ago"
 
 
 def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> Table:
@@ -105,8 +100,8 @@ def job_table(jobs: Sequence[Job], labels: Mapping[str, str], now: datetime) -> 
         status, progress = status_text(job.status), Progress.from_report(job.progress)
         if job.status == "processing" and progress.fraction is not None:
             status.append(f" {progress.fraction:.0%}")
-        about = Text(printable(job.error), style="red") if job.error else how_far(progress, job.started_at, now)
-        table.add_row(short(job.id), status, age(job.created_at, now), what(labels.get(job.id, ""), about))
+        details = Text(printable(job.error), style="red") if job.error else progress_text(progress, job.started_at, now)
+        table.add_row(short_id(job.id), status, age(job.created_at, now), titled(labels.get(job.id, ""), details))
     return table
 
 
@@ -115,8 +110,8 @@ def batch_table(batches: Iterable[Batch]) -> Table:
     for batch in batches:
         remaining = _remaining(batch)
         counts = _counts(batch).append(f"; {remaining} left" if remaining else "")
-        label = what(printable(batch.label or ""), counts)
-        table.add_row(short(batch.id), bar(batch.progress), f"{batch.done} of {batch.total}", label)
+        label = titled(printable(batch.label or ""), counts)
+        table.add_row(short_id(batch.id), bar(batch.progress), f"{batch.done} of {batch.total}", label)
     return table
 
 
@@ -124,7 +119,7 @@ def workflow_table(workflows: Iterable[Workflow]) -> Table:
     table = grid("workflow", "makes", "name")
     for workflow in workflows:
         makes = workflow.output_extension if workflow.waiting is None else "-"
-        table.add_row(workflow.slug, makes, what(printable(workflow.name), printable(workflow.waiting or "")))
+        table.add_row(workflow.slug, makes, titled(printable(workflow.name), printable(workflow.waiting or "")))
     return table
 
 
@@ -137,10 +132,17 @@ def preset_table(presets: Iterable[Preset]) -> Table:
 
 
 def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, is_whole: bool = False) -> Table:
-    given = about.inputs if about else []
+    inputs = about.inputs if about else []
     run = (about.attempts[-1].about or {}) if about and about.attempts else {}
-    inputs = given if is_whole else _worth_showing(given)
-    hidden = len(given) - len(inputs)
+    shown = inputs
+    if not is_whole and len(inputs) > MAX_INPUTS:
+        # A graph may have hundreds of inputs: show the most common and the changed ones.
+        shown = [input_ for input_ in inputs if input_.url or input_.role in _MAIN_ROLES or not input_.is_default]
+    hidden = len(inputs) - len(shown)
+    waited = took = ""
+    if job.started_at is not None:
+        waited = f", after {duration(job.created_at, job.started_at)} in the queue"
+        took = f", took {duration(job.started_at, job.completed_at)}" if job.completed_at is not None else ""
     rows: list[tuple[str, RenderableType]] = [
         ("job", job.id),
         ("status", status_text(job.status)),
@@ -154,34 +156,30 @@ def job_details(job: Job, label: str, about: AboutJob | None, now: datetime, *, 
         ("retry of", job.retry_of or ""),
         ("reused from", job.reused_from or ""),
         ("made", _moment(job.created_at)),
-        ("started", _moment(job.started_at) + _waited(job)),
-        ("ended", _moment(job.completed_at) + _took(job)),
+        ("started", _moment(job.started_at) + waited),
+        ("ended", _moment(job.completed_at) + took),
         ("command", Text(printable(shlex.join(run.get("argv", []))))),
         ("exit code", str(run.get("exit_code", ""))),
-        ("seed", "" if job.seed is None or any(input_.role == "seed" for input_ in inputs) else str(job.seed)),
-        *((printable(input_.label), Text(printable(str(input_.value)))) for input_ in inputs),
-        ("", f"and {hidden} more as the workflow has them: --all" if hidden else ""),
+        ("seed", "" if job.seed is None or any(input_.role == "seed" for input_ in shown) else str(job.seed)),
+        *((printable(input_.label), Text(printable(str(input_.value)))) for input_ in shown),
+        ("", f"and {hidden} more with the workflow's values: --all" if hidden else ""),
     ]
     return _rows(rows)
 
 
-def _worth_showing(inputs: Sequence[InputValue]) -> list[InputValue]:
-    """The most common and the changed inputs: a graph may have hundreds."""
-    if len(inputs) <= FEW_INPUTS:
-        return list(inputs)
-    return [input_ for input_ in inputs if input_.url or input_.role in _FIRST or not input_.is_default]
-
-
 def output_lines(job: Job, about: AboutJob | None) -> list[str]:
-    """The paths or URLs of all outputs, one per line, because they must not be cut. A desk has paths on its machine, a
-    server URLs."""
+    """Return the outputs with their size, one per line, because a table would cut them. A desk shows paths on its
+    machine, a server shows URLs."""
     if about and about.files:
-        return [f"{printable(file.path)}  {size_of(file.size) or 'gone'}" for file in about.files]
-    return [
-        line
-        for output in job.outputs
-        for line in (f"{printable(output.filename)}  {size_of(output.size)}", printable(output.url))
-    ]
+        return [
+            f"{printable(file.path)}  {'missing' if file.size is None else format_bytes(file.size)}"
+            for file in about.files
+        ]
+    lines = []
+    for output in job.outputs:
+        size = "" if output.size is None else format_bytes(output.size)
+        lines += [f"{printable(output.filename)}  {size}", printable(output.url)]
+    return lines
 
 
 def batch_details(batch: Batch, failed: Sequence[Job]) -> RenderableType:
@@ -194,7 +192,7 @@ def batch_details(batch: Batch, failed: Sequence[Job]) -> RenderableType:
         ("left", _remaining(batch)),
         ("made", _moment(batch.created_at)),
     ]
-    errors = [Text(f"{short(each.id)}  {printable(each.error or '')}", style="red") for each in failed]
+    errors = [Text(f"{short_id(job.id)}  {printable(job.error or '')}", style="red") for job in failed]
     return Group(_rows(rows), *errors)
 
 
@@ -211,7 +209,7 @@ def _progress(job: Job, now: datetime) -> str:
         return ""
     progress = Progress.from_report(job.progress)
     done = "" if progress.fraction is None else f"{progress.fraction:.0%}"
-    return ", ".join(each for each in (done, how_far(progress, job.started_at, now)) if each)
+    return ", ".join(filter(None, (done, progress_text(progress, job.started_at, now))))
 
 
 def _counts(batch: Batch) -> Text:
@@ -222,21 +220,8 @@ def _counts(batch: Batch) -> Text:
 
 
 def _remaining(batch: Batch) -> str:
-    seconds = batch.expected_seconds
-    return "" if seconds is None else f"about {span(seconds)}"
+    return "" if batch.expected_seconds is None else f"about {format_seconds(batch.expected_seconds)}"
 
 
 def _moment(moment: datetime | None) -> str:
     return "" if moment is None else f"{moment.astimezone():%Y-%m-%d %H:%M:%S}"
-
-
-def _waited(job: Job) -> str:
-    if job.started_at is None:
-        return ""
-    return f", after {span(since(job.created_at, job.started_at))} in the queue"
-
-
-def _took(job: Job) -> str:
-    if job.started_at is None or job.completed_at is None:
-        return ""
-    return f", took {span(since(job.started_at, job.completed_at))}"

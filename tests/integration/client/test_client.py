@@ -109,7 +109,7 @@ async def test_corrupt_download_leaves_no_file(site: Site, tmp_path: Path) -> No
     output = (await site.client.job(job["id"])).outputs[0]
     for change in ({"size": 1}, {"content_hash": "0" * 64}):
         wrong = output.model_copy(update=change)
-        with pytest.raises(TransferFailed, match="what came is not what was stored"):
+        with pytest.raises(TransferFailed, match="the received data differs"):
             await site.client._files.fetch(wrong, tmp_path / "bad.png")
     assert [each for each in tmp_path.iterdir() if each.is_file()] == []
 
@@ -167,7 +167,7 @@ async def test_batch_is_run_again_with_other_seeds(site: Site) -> None:
         {key: node for key, node in graph.items() if key != "3"}, properties=[PROMPT, seed], output_extension="png"
     )
     batch = await site.client.submit_batch([{}, {"label": "the second"}], workflow_slug=made.slug, label="boats")
-    again = (await site.client.rerun(batch.id, new_seeds=True)).data
+    again = (await site.client.rerun_batch(batch.id, new_seeds=True)).data
     assert (again.total, again.label) == (2, "boats")
     assert again.id != batch.id
     jobs = [job async for job in site.client.jobs(batch_id=again.id)]
@@ -288,12 +288,12 @@ async def test_unreachable_server_error_names_the_start_command() -> None:
 
 async def test_foreign_server_at_the_address_is_detected() -> None:
     async with receiving() as other, Client(other.url.removesuffix("/hook")) as client:
-        with pytest.raises(ControlPlaneUnreachable, match="but not like ComfyRelay \\(status 404\\)"):
+        with pytest.raises(ControlPlaneUnreachable, match="is not ComfyRelay \\(status 404\\)"):
             await client.presets()
 
 
 async def test_missing_or_wrong_token_is_reported(site: Site) -> None:
-    for token, words in [(None, "set COMFYRELAY_TOKEN"), ("wrong", "does not take the token in COMFYRELAY_TOKEN")]:
+    for token, words in [(None, "set COMFYRELAY_TOKEN"), ("wrong", "refused the token in COMFYRELAY_TOKEN")]:
         async with Client(site.url, token=token) as client:
             with pytest.raises(Unauthorized, match=words):
                 await client.presets()
@@ -310,7 +310,7 @@ async def test_refusal_names_the_invalid_fields(site: Site) -> None:
 
 @pytest.mark.parametrize("url", ["ftp://x", "http://", "http://u:secret@host", "http://host:99999", "http://host/?a=b"])
 def test_invalid_address_is_refused_and_not_echoed(url: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"Write it like http://127\.0\.0\.1:8420") as raised:
+    with pytest.raises(ConfigurationError, match=r"Use the form http://127\.0\.0\.1:8420") as raised:
         Client(url)
     assert "secret" not in str(raised.value)
 

@@ -30,7 +30,7 @@ async def test_job_is_found_by_the_beginning_of_its_id(site: Site) -> None:
 async def test_ambiguous_prefix_is_refused_with_the_matches(site: Site) -> None:
     job, batch = await site.submit(), await site.batch(2)
     # ids begin with the time
-    with pytest.raises(InvalidInput, match="fits more than one") as raised:
+    with pytest.raises(InvalidInput, match="matches several ids") as raised:
         await find(site.client, job["id"][:4])
     assert f"job {job['id']}" in str(raised.value) or f"batch {batch['id']}" in str(raised.value)
 
@@ -38,13 +38,13 @@ async def test_ambiguous_prefix_is_refused_with_the_matches(site: Site) -> None:
 @pytest.mark.parametrize("text", ["0000000000", "01234567-89ab-7cde-8f01-23456789abcd"])
 async def test_unmatched_prefix_is_not_found(site: Site, text: str) -> None:
     await site.submit()
-    with pytest.raises(NotFound, match="There is no job and no batch"):
+    with pytest.raises(NotFound, match="There is no job or batch"):
         await find(site.client, text)
 
 
 @pytest.mark.parametrize("text", ["", "zzzzzz", "look-dev", "../presets", "%", "0" * 37])
 async def test_text_that_is_no_id_prefix_is_refused(site: Site, text: str) -> None:
-    with pytest.raises(InvalidInput, match="is no id, and no part of one"):
+    with pytest.raises(InvalidInput, match="is not part of an id"):
         await find(site.client, text)
 
 

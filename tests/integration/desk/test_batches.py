@@ -76,7 +76,7 @@ async def test_all_files_of_a_run_are_copied_and_listed(desk: OpenDesk, tmp_path
         "2": {"class_type": "SaveImage", "inputs": {"images": ["1", 0], "filename_prefix": "x"}},
     }
     made = await desk.client.add_graph(graph, name="three")
-    batch = await desk.client.submit_batch([{"label": "three"}], workflow_slug=made.workflow.slug, label="all")
+    batch = await desk.client.submit_batch([{"label": "three"}], workflow_slug=made.data.slug, label="all")
     [job] = await finished(desk, batch.id)
     folder = f"all {batch.id[-8:]}"
     names = ["0001_three.png", "0001_three_2.png", "0001_three_3.png"]
@@ -140,7 +140,7 @@ async def test_two_batches_in_one_output_folder_keep_all_their_files(desk: OpenD
 async def test_jobs_with_equal_outputs_have_a_file_each(desk: OpenDesk) -> None:
     # an image names its run, a text does not
     graph: Graph = {"1": {"class_type": "PreviewAny", "inputs": {"source": "hello"}}}
-    slug = (await desk.client.add_graph(graph, name="text")).workflow.slug
+    slug = (await desk.client.add_graph(graph, name="text")).data.slug
     wish = {"workflow_slug": slug, "label": "same", "output_folder": "final", "tries": 1}
     made = [await desk.client.add_batch(wish) for _ in range(2)]
     [first, second] = [job for each in made for job in await finished(desk, each.id)]
@@ -165,7 +165,7 @@ async def test_failed_output_copy_is_logged(desk: OpenDesk) -> None:
 async def test_batch_that_is_sent_again_with_its_key_is_the_same_batch(desk: OpenDesk, more: dict[str, Any]) -> None:
     pictures(desk, "a.png", "b.png")
     made = await desk.client.add_graph(PROMPT_GRAPH, name="prompted") if "prompts" in more else None
-    what = {"workflow_slug": made.workflow.slug} if made else {"effect_slug": "invert-image"}
+    what = {"workflow_slug": made.data.slug} if made else {"effect_slug": "invert-image"}
     wish = {**what, **(more if made is None else {"prompts": ["a"], "tries": 2}), "idempotency_key": "once"}
     first = await desk.client.add_batch(wish)
     assert (await desk.client.add_batch(wish)).id == first.id
@@ -190,7 +190,7 @@ async def test_batch_without_jobs_is_not_run_again(desk: OpenDesk) -> None:
 async def test_seed_of_a_preset_is_that_of_all_items(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(PROMPT_GRAPH, name="prompted")
     await desk.client.create_preset("the one", {"seed": 42})
-    wish = {"workflow_slug": made.workflow.slug, "prompts": ["a", "b"], "preset": "the one"}
+    wish = {"workflow_slug": made.data.slug, "prompts": ["a", "b"], "preset": "the one"}
     batch = await desk.client.add_batch(wish)
     jobs = [job async for job in desk.client.jobs(batch_id=batch.id)]
     found = [await desk.client.about(job.id) for job in jobs]

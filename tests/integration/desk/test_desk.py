@@ -61,7 +61,7 @@ async def test_second_start_finds_everything_again(tmp_path: Path) -> None:
     second = make_desk(tmp_path)
     async with second.open() as (_, ready), Client(ready.url) as client:
         assert not ready.is_new
-        assert [workflow.slug for workflow in await client.workflows()] == [made.workflow.slug]
+        assert [workflow.slug for workflow in await client.workflows()] == [made.data.slug]
         assert len(await client.effects()) == 4
 
 
@@ -71,7 +71,7 @@ async def test_desk_that_is_closed_at_once_can_be_opened_at_once(tmp_path: Path)
             pass
     async with make_desk(tmp_path).open() as (_, ready), Client(ready.url) as client:
         made = await client.add_graph(invert(), name="mine")
-        job = await client.submit(workflow_slug=made.workflow.slug)
+        job = await client.submit(workflow_slug=made.data.slug)
         async with asyncio.timeout(20):
             async for _event in client.events(job.id):
                 pass
@@ -81,7 +81,7 @@ async def test_same_graph_twice_is_one_workflow(desk: OpenDesk) -> None:
     first = await desk.client.add_graph(invert(), name="mine")
     again = await desk.client.add_graph(invert(), name="mine")
     other = await desk.client.add_graph(invert(), name="other")
-    assert first.workflow.slug == again.workflow.slug == other.workflow.slug
+    assert first.data.slug == again.data.slug == other.data.slug
     assert [workflow.name for workflow in await desk.client.workflows()] == ["mine"]
 
 
@@ -152,7 +152,7 @@ async def test_comfyui_that_is_named_is_used_and_waited_for(tmp_path: Path) -> N
             assert ready.simulated_jobs is SimulatedJobs.NOTHING
             assert (await client.desk()).comfyui == [simulator.url]
             made = await client.add_graph(invert(), name="mine")
-            job = await client.submit(workflow_slug=made.workflow.slug)
+            job = await client.submit(workflow_slug=made.data.slug)
             async for _ in client.events(job.id):
                 pass
             assert simulator.log.count("POST", "/prompt") == 1
@@ -165,7 +165,7 @@ async def test_comfyui_of_thousands_of_models_runs_jobs(tmp_path: Path) -> None:
         made = make_desk(tmp_path, comfyui_url=[simulator.url])
         assert len("".join(names)) > made.settings.max_body_bytes
         async with open_desk(made) as desk:
-            workflow = (await desk.client.add_graph(invert(), name="mine")).workflow
+            workflow = (await desk.client.add_graph(invert(), name="mine")).data
             job = await desk.client.submit(workflow_slug=workflow.slug)
             assert (await desk.ended(job.id)).status == "completed"
 
@@ -263,7 +263,7 @@ async def test_retry_with_new_seeds_renews_every_seed(desk: OpenDesk) -> None:
         "6": {"class_type": "VAEDecode", "inputs": {"samples": ["8", 0], "vae": ["1", 2]}},
     }
     made = await desk.client.add_graph(graph, name="two samplers")
-    job = await desk.client.submit(workflow_slug=made.workflow.slug, input_payload={"seed": 2**64 - 2})
+    job = await desk.client.submit(workflow_slug=made.data.slug, input_payload={"seed": 2**64 - 2})
     assert (await desk.ended(job.id)).status == "failed"
     again = (await desk.client.retry("job", job.id, new_seeds=True)).data
     first, second = [await values_of(desk, each) for each in (job.id, again.id)]
@@ -285,7 +285,7 @@ async def test_running_job_is_requeued_when_the_desk_closes(tmp_path: Path) -> N
         first = make_desk(tmp_path, comfyui_url=[simulator.url], finish_seconds=0)
         async with first.open() as (_, ready), Client(ready.url) as client:
             made = await client.add_graph(invert(), name="mine")
-            job = await client.submit(workflow_slug=made.workflow.slug)
+            job = await client.submit(workflow_slug=made.data.slug)
             async for event in client.events(job.id):
                 if event.type == "progress":
                     break
@@ -307,12 +307,12 @@ async def test_unexpected_error_fails_the_job_and_not_the_worker(
     made = await desk.client.add_graph(invert(), name="mine")
     with monkeypatch.context() as patch:
         # no test can cause such an error inside the worker from outside
-        patch.setattr("comfyrelay.worker.job.collect", broken)
-        first = await desk.client.submit(workflow_slug=made.workflow.slug, label="broken")
+        patch.setattr("comfyrelay.worker.jobs.job.collect", broken)
+        first = await desk.client.submit(workflow_slug=made.data.slug, label="broken")
         found = await desk.ended(first.id)
     assert (found.status, found.attempts) == ("failed", 3)
     assert "unexpectedly (ValueError)" in str(found.error)
-    second = await desk.client.submit(workflow_slug=made.workflow.slug)
+    second = await desk.client.submit(workflow_slug=made.data.slug)
     assert (await desk.ended(second.id)).status == "completed"
 
 

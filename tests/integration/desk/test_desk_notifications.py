@@ -52,7 +52,7 @@ async def ended(desk: OpenDesk, batch: Batch) -> None:
 
 async def submit_broken(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(BROKEN, name="broken")
-    job = await desk.client.submit(workflow_slug=made.workflow.slug, label="dog")
+    job = await desk.client.submit(workflow_slug=made.data.slug, label="dog")
     assert (await desk.ended(job.id)).status == "failed"
 
 
@@ -94,7 +94,7 @@ async def test_batch_and_its_rerun_notify_after_a_restart(tmp_path: Path) -> Non
         async with opened(tmp_path, comfyui_url=[simulator.url]) as desk:
             await ended(desk, batch)
             await receiver.wait_for(1)
-            again = await desk.client.rerun(batch.id, new_seeds=False)
+            again = await desk.client.rerun_batch(batch.id, new_seeds=False)
             await ended(desk, again.data)
         assert titles(receiver) == ["cats is done", "cats is done"]
 

@@ -9,7 +9,7 @@ from tests.support.graphs import invert
 
 
 async def made_by(desk: OpenDesk, folder: Path) -> Path:
-    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     job = await desk.client.submit(workflow_slug=slug)
     assert (await desk.ended(job.id)).status == "completed"
     [saved] = await desk.client.download_outputs(job.id, folder)

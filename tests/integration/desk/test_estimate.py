@@ -52,7 +52,7 @@ async def test_duration_is_known_after_the_first_job(desk: OpenDesk, tmp_path: P
 
 async def test_estimate_reports_missing_requirements_and_errors(desk: OpenDesk) -> None:
     graph = {**PROMPT_GRAPH, "1": {"class_type": "CheckpointLoaderSimple", "inputs": {"ckpt_name": "no.safetensors"}}}
-    slug = (await desk.client.add_graph(graph, name="lacking")).workflow.slug
+    slug = (await desk.client.add_graph(graph, name="lacking")).data.slug
     found = await asked(desk, workflow_slug=slug, prompts=["a", "b"])
     assert found["jobs"] == 2
     assert [(each["kind"], each["name"]) for each in found["missing"]["items"]] == [("model", "no.safetensors")]

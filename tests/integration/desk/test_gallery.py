@@ -20,7 +20,7 @@ async def call(desk: OpenDesk, method: str, path: str, body: Any = None) -> http
 
 async def made(desk: OpenDesk, *labels: str) -> dict[str, str]:
     """Outputs by the labels of their jobs."""
-    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     for label in labels:
         job = await desk.client.submit(workflow_slug=slug, label=label)
         assert (await desk.ended(job.id)).status == "completed"

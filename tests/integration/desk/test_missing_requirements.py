@@ -61,7 +61,7 @@ async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_
         await until_registered(desk)
         fancy = {"class_type": "FancySampler", "inputs": {"model": ["9", 0]}}
         graph = {**with_model(RARE), "8": fancy}
-        both = (await desk.client.add_graph(graph, name="both")).workflow
+        both = (await desk.client.add_graph(graph, name="both")).data
         assert both.missing is not None
         assert both.missing.text == f"The worker is missing the node FancySampler and the model {RARE}."
         assert [(item.kind, item.name) for item in both.missing.items] == [("node", "FancySampler"), ("model", RARE)]
@@ -76,7 +76,7 @@ async def test_job_waits_for_a_missing_requirement_of_comfyui_and_then_runs(tmp_
         text = await until_waiting(desk, job.id, "missing")
         assert text == f"Waiting for a worker with the model {RARE}."
         # other jobs are not delayed
-        plain = (await desk.client.add_graph(invert(), name="plain")).workflow
+        plain = (await desk.client.add_graph(invert(), name="plain")).data
         assert plain.missing is None
         assert (await desk.ended((await desk.client.submit(workflow_slug=plain.slug)).id)).status == "completed"
 

@@ -64,7 +64,7 @@ async def test_second_worker_gets_graphs_and_no_script(tmp_path: Path) -> None:
             waiting = await submit(desk, positive="another cat")
             # the desk's own worker is busy, so the other one runs this job, and has skipped the script
             made = await desk.client.add_graph(invert(), name="mine")
-            behind = str((await desk.client.submit(workflow_slug=made.workflow.slug)).id)
+            behind = str((await desk.client.submit(workflow_slug=made.data.slug)).id)
             assert (await desk.ended(behind)).status == "completed"
             assert (await about(desk, waiting)).attempts == []
             (desk.ready.data_dir / "script" / "go").touch()

@@ -22,7 +22,7 @@ async def comfyui(tmp_path: Path) -> AsyncIterator[Simulator]:
 
 
 async def one_done(desk: OpenDesk) -> str:
-    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     job = await desk.client.submit(workflow_slug=slug, label="mine")
     assert (await desk.ended(job.id)).status == "completed"
     return job.id

@@ -279,7 +279,7 @@ async def _leased(desk: OpenDesk, http: httpx.AsyncClient) -> tuple[str, dict[st
     registered = await http.post("/api/worker/register", json=body, headers={"X-Fleet-Secret": secret})
     bearer = {"Authorization": f"Bearer {registered.json()['data']['token']}"}
     made = await desk.client.add_graph(invert(), name="mine")
-    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    job = await desk.client.submit(workflow_slug=made.data.slug)
     poll = {"worker_id": "another", "wait_seconds": 20}
     lease = (await http.post("/api/worker/poll", json=poll, headers=bearer)).json()["data"]["job"]
     assert lease["job_id"] == job.id
@@ -313,7 +313,7 @@ async def test_nothing_that_a_worker_reports_names_a_file(tmp_path: Path, name: 
 
 async def test_only_what_lies_in_the_desks_own_folders_is_read(desk: OpenDesk, tmp_path: Path) -> None:
     made = await desk.client.add_graph(invert(), name="mine")
-    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    job = await desk.client.submit(workflow_slug=made.data.slug)
     assert (await desk.ended(job.id)).status == "completed"
     about = await desk.client.about(job.id)
     assert about is not None
@@ -343,7 +343,7 @@ async def test_desk_worker_registers_again(desk: OpenDesk, is_removed: bool) -> 
             bearer = {"Authorization": f"Bearer {rotated.json()['data']['token']}"}
             (await http.post("/api/worker/deregister", json={}, headers=bearer)).raise_for_status()
         made = await desk.client.add_graph(invert(), name="mine")
-        job = await desk.client.submit(workflow_slug=made.workflow.slug)
+        job = await desk.client.submit(workflow_slug=made.data.slug)
         async with asyncio.timeout(60):
             assert (await desk.ended(job.id)).status == "completed"
 

@@ -38,7 +38,7 @@ async def test_running_batch_shows_its_estimated_duration(tmp_path: Path) -> Non
             jobs = sorted([each async for each in client.jobs(batch_id=batch.id)], key=lambda job: job.item_no)
             await desk.ended(jobs[1].id)
             now = await client.batch(batch.id)
-            [listed] = await client.some_batches(limit=5)
+            [listed] = await client.recent_batches(limit=5)
             for each in (now, listed):
                 # tests/unit/domain/test_batch_duration.py covers the calculation: the time between completions may be
                 # shorter than a run if the first item was stored late

@@ -265,7 +265,7 @@ async def test_script_and_a_graph_do_not_run_at_the_same_time(tmp_path: Path) ->
         script = await submit(desk)
         await until_said(desk, script, "waiting")
         made = await desk.client.add_graph(invert(), name="mine")
-        graph = (await desk.client.submit(workflow_slug=made.workflow.slug)).id
+        graph = (await desk.client.submit(workflow_slug=made.data.slug)).id
         # it is leased, to have its inputs fetched, and waits for the GPU
         async with asyncio.timeout(30):
             async for event in desk.client.events(graph):
@@ -372,7 +372,7 @@ async def test_unconfigured_script_is_disabled_and_can_return(tmp_path: Path) ->
         assert (await http.get("/api/desk/script")).status_code == 404
         desk = OpenDesk(client=client, ready=ready, desk=plain)
         made = await client.add_graph(invert(), name="mine")
-        await desk.ended((await client.submit(workflow_slug=made.workflow.slug)).id)
+        await desk.ended((await client.submit(workflow_slug=made.data.slug)).id)
     (tmp_path / "templates" / "another.json").write_text(json.dumps(NOISE))
     async with open_desk(tmp_path, SAVES) as desk:
         assert (await desk.ended(await submit(desk, template="another.json"))).status == "completed"
@@ -455,7 +455,7 @@ async def test_script_job_uses_the_script_and_inputs_from_its_submission(tmp_pat
     async with open_desk(tmp_path, source, arguments=["--mine=2"]) as desk:
         (inputs / "cat.png").write_bytes(b"another picture")
         (tmp_path / "templates" / "wan.json").write_text("{}")
-        again = [(await desk.client.run_again(first.id)).data.id]
+        again = [(await desk.client.rerun_job(first.id)).data.id]
         if (await desk.client.job(waiting)).status == "paused":
             # otherwise it was quicker than the pause
             again.append((await desk.client.resume("job", waiting)).data.id)
@@ -496,5 +496,5 @@ async def test_new_seed_of_a_script_is_drawn_by_it(tmp_path: Path) -> None:
     async with open_desk(tmp_path, READS.replace("INPUTS", repr(str(tmp_path / "desk" / "inputs")))) as desk:
         first = await desk.ended(await submit(desk, extra_args="--seed 7"))
         assert "arguments ['--seed']" in await log_of(desk, first.id)
-        again = await desk.ended((await desk.client.run_again(first.id, new_seeds=True)).data.id)
+        again = await desk.ended((await desk.client.rerun_job(first.id, new_seeds=True)).data.id)
         assert "arguments ['--randomize-seed']" in await log_of(desk, again.id)

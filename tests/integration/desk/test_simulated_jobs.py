@@ -30,7 +30,7 @@ def usual_place(folder: Path, port: int, *, simulator: bool = False) -> Desk:
 
 async def add(client: Client, *, count: int = 1) -> list[str]:
     """Add jobs of a user graph."""
-    slug = (await client.add_graph(invert(), name="mine")).workflow.slug
+    slug = (await client.add_graph(invert(), name="mine")).data.slug
     batch = await client.submit_batch([{} for _ in range(count)], workflow_slug=slug)
     return [job.id async for job in client.jobs(batch_id=batch.id)]
 
@@ -126,7 +126,7 @@ IMAGE_TO_IMAGE = {
 
 async def test_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Path) -> None:
     async with open_desk(usual_place(tmp_path, free_port(), simulator=True)) as desk:
-        slug = (await desk.client.add_graph(IMAGE_TO_IMAGE, name="mine")).workflow.slug
+        slug = (await desk.client.add_graph(IMAGE_TO_IMAGE, name="mine")).data.slug
         image = await desk.client.upload(desk.desk.input_folder / "examples" / "sample.png")
         job = await desk.client.submit(workflow_slug=slug, input_file_id=image)
         assert (await desk.ended(job.id)).status == "completed"
@@ -135,7 +135,7 @@ async def test_template_of_comfyui_for_image_to_image_can_be_tried(tmp_path: Pat
 async def test_rerun_uses_the_current_backend(tmp_path: Path) -> None:
     port = free_port()
     async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
-        slug = (await desk.client.add_graph(PROMPT_GRAPH, name="mine")).workflow.slug
+        slug = (await desk.client.add_graph(PROMPT_GRAPH, name="mine")).data.slug
         tried = await desk.ended((await desk.client.submit(workflow_slug=slug)).id)
         assert tried.status == "failed"
     async with Simulator(port=port) as simulator, open_desk(usual_place(tmp_path, port)) as desk:
@@ -161,7 +161,7 @@ async def test_tries_of_the_example_with_a_prompt_differ(tmp_path: Path) -> None
 async def test_simulated_result_is_not_reused_for_comfyui(tmp_path: Path) -> None:
     port = free_port()
     async with open_desk(usual_place(tmp_path, port, simulator=True)) as desk:
-        slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+        slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
         tried = await desk.client.submit(workflow_slug=slug, reuse=True)
         assert (await desk.ended(tried.id)).status == "completed"
         assert (await desk.client.submit(workflow_slug=slug, reuse=True)).reused_from == tried.id

@@ -73,8 +73,8 @@ class ScriptDesk(OpenDesk):
 
     async def new_graph(self) -> dict[str, Any]:
         made = await self.client.add_graph(invert(), name="mine")
-        [colour] = [key for key, places in made.positions.items() if places == ["1.color"]]
-        return {"workflow_slug": made.workflow.slug, "input_payload": {colour: next(self.numbers)}}
+        [colour] = [key for key, places in made.data.positions.items() if places == ["1.color"]]
+        return {"workflow_slug": made.data.slug, "input_payload": {colour: next(self.numbers)}}
 
     # reading
 

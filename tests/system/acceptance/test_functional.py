@@ -62,7 +62,7 @@ async def test_seed_is_fixed_incremented_or_random(desk: ScriptDesk) -> None:
     )
 
     async def seeds(mode: str) -> list[int | None]:
-        wish = {"workflow_slug": seeded.workflow.slug, "tries": 3, "seeds": {"mode": mode, "start": 7}}
+        wish = {"workflow_slug": seeded.data.slug, "tries": 3, "seeds": {"mode": mode, "start": 7}}
         batch = await desk.client.add_batch(wish)
         jobs = await desk.items(batch.id)
         assert [(await desk.ended(job)).status for job in jobs] == ["completed"] * 3

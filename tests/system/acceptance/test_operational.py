@@ -215,7 +215,7 @@ async def _is_running(desk: ScriptDesk, job_id: str) -> bool:
 async def _killed_while_running(desk: DeskProcess, simulator: Simulator) -> str:
     simulator.misbehave(SLOW)
     made = await desk.client.add_graph(invert(), name="mine")
-    job = await desk.client.submit(workflow_slug=made.workflow.slug)
+    job = await desk.client.submit(workflow_slug=made.data.slug)
     async for event in desk.client.events(job.id):
         if event.type == "progress":
             break

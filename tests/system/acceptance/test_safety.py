@@ -94,7 +94,7 @@ async def test_imported_graph_asks_for_its_files(desk: ScriptDesk, name: str) ->
     """An imported graph works on the files of its job: each file that it names becomes a file to choose."""
     made = await desk.client.add_graph(invert_file(name), name="mine")
     with pytest.raises(ComfyRelayError) as missing:
-        await desk.client.submit(workflow_slug=made.workflow.slug, input_payload={"image": name})
+        await desk.client.submit(workflow_slug=made.data.slug, input_payload={"image": name})
     assert "image" in getattr(missing.value, "errors", {})
 
 

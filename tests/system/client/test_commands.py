@@ -259,7 +259,7 @@ async def test_mistyped_id_changes_nothing(site: Site) -> None:
     job = await site.submit()
     ran = await site.command("cancel", job["id"], "00000000")
     assert (ran.code, ran.out) == (2, "")
-    assert "There is no job and no batch '00000000'." in ran.err
+    assert "There is no job or batch '00000000'." in ran.err
     assert await status_of(site, job) == "queued"
 
 

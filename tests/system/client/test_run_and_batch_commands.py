@@ -94,7 +94,7 @@ async def test_desk_only_option_is_refused_with_a_sentence(site: Site, tmp_path:
 async def test_server_has_no_page_to_open(site: Site) -> None:
     ran = await site.command("open", "--no-browser")
     assert ran.code == 2
-    assert "is a server, and only a desk has a page" in ran.err
+    assert "is a server, and only a desk creates such links" in ran.err
 
 
 @pytest.mark.parametrize("words", [("run",), ("batch", "add")])
@@ -114,7 +114,7 @@ async def test_unreadable_editor_file_names_what_is_missing(site: Site, tmp_path
 
 async def test_workflows_are_listed_renamed_replaced_and_removed(site: Site) -> None:
     made = await site.client.add_graph(PROMPT_GRAPH, name="first")
-    slug = made.workflow.slug
+    slug = made.data.slug
     assert (await site.client.rename_workflow(slug, "second")).data.name == "second"
     other = {**PROMPT_GRAPH, "5": {**PROMPT_GRAPH["5"], "inputs": {**PROMPT_GRAPH["5"]["inputs"], "steps": 7}}}
     replaced = await site.client.replace_workflow(slug, other)

@@ -28,7 +28,7 @@ async def command(*words: str, data_dir: Path) -> CommandResult:
 async def batch_of(client: Client, count: int) -> str:
     made = await client.add_graph(invert(), name="mine")
     items = [{"input_payload": {"empty_image_color": number}} for number in range(count)]
-    batch = await client.submit_batch(items, workflow_slug=made.workflow.slug)
+    batch = await client.submit_batch(items, workflow_slug=made.data.slug)
     return str(batch.id)
 
 

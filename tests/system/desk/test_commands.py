@@ -52,7 +52,7 @@ async def start(url: str, *words: str, **more: str) -> commands.RunningCommand:
 async def test_show_lists_common_and_changed_values(desk: OpenDesk) -> None:
     made = await desk.client.add_graph(PROMPT_GRAPH, name="portrait")
     payload = {"prompt": "a hill", "steps": 7}
-    job = await desk.client.submit(workflow_slug=made.workflow.slug, input_payload=payload)
+    job = await desk.client.submit(workflow_slug=made.data.slug, input_payload=payload)
     await desk.ended(job.id)
     code, out, _ = await command(desk.ready.url, "show", job.id[-8:])
     assert code == 0
@@ -61,7 +61,7 @@ async def test_show_lists_common_and_changed_values(desk: OpenDesk) -> None:
     assert ["Seed", str(job.seed)] in words
     assert ["Steps", "7"] in words
     assert "CFG" not in out
-    assert "more as the workflow has them: --all" in out
+    assert "more with the workflow's values: --all" in out
     code, out, _ = await command(desk.ready.url, "show", job.id, "--all")
     assert ["CFG", "7.0"] in [line.split() for line in out.splitlines()]
     assert "--all" not in out
@@ -251,8 +251,8 @@ async def test_missing_options_are_named_as_command_options(desk: OpenDesk, tmp_
     """No API field, no needless start of a desk, and the available names."""
     (tmp_path / "rare.json").write_text(json.dumps(workflow([node(2, "Rare"), node(3, "Rarer")])))
     for words, said in (
-        (("run", "invert-image"), "It works on a file: name one with --input."),
-        (("batch", "add", "invert-image"), "It works on a file: name one with --input."),
+        (("run", "invert-image"), "The workflow needs a file: name one with --input."),
+        (("batch", "add", "invert-image"), "The workflow needs a file: name one with --input."),
         (("run", "image-to-clip", "--set", "frames=-5"), "frames: This must be at least 1."),
         (("run", "no-such"), "There are: invert-image, image-to-clip, invert-video, text-to-image."),
         (("run", str(tmp_path / "none.json")), "cannot be read"),
@@ -328,15 +328,15 @@ async def test_file_error_names_the_file_as_typed(desk: OpenDesk, tmp_path: Path
     (tmp_path / "clip.mp4").write_bytes(b"no real one")
     clip = str(tmp_path / "clip.mp4")
     for words, said in (
-        (("run", two, "--input", red), "It needs one more file: name it with --set 4.image=FILE."),
-        (("batch", "add", two, "--input", red), "It needs one more file: name it with --set 4.image=FILE."),
+        (("run", two, "--input", red), "The workflow needs one more file: name it with --set 4.image=FILE."),
+        (("batch", "add", two, "--input", red), "The workflow needs one more file: name it with --set 4.image=FILE."),
         (("run", two, "--input", red, "--set", "4.image=last.png"), "4.image: There is no file 'last.png' here."),
         (("run", two, "--input", red, "--set", "Last frame.image=x.png"), "Last frame.image: There is no file 'x.png'"),
         (("run", two, "--input", red, "--set", f"4.image={clip}"), "4.image: This must be an image, but the file is"),
         (("run", two, "--input", clip, "--set", f"4.image={red}"), "--input: This must be an image, but the file is"),
         (("run", two, "--input", red, "--set", f"1.image={blue}"), "--input and --set 1.image are the same input"),
         (("run", "invert-image", "--set", "image=x.png"), "image: There is no file 'x.png' here."),
-        (("run", "invert-image", "--input", str(folder)), "`comfyrelay batch add` runs it on each file of a folder."),
+        (("run", "invert-image", "--input", str(folder)), "Use `comfyrelay batch add` to run the workflow on"),
         (("batch", "add", "invert-image", "--input", str(folder)), "There are no images, videos or audio files in"),
     ):
         code, out, err = await command(desk.ready.url, *words)
@@ -382,7 +382,7 @@ async def test_refused_run_leaves_no_workflow_behind(desk: OpenDesk, tmp_path: P
         assert code == 2, err
         assert await desk.client.workflows() == []
     # existing workflows stay
-    kept = (await desk.client.add_graph(THREE, name="three")).workflow.slug
+    kept = (await desk.client.add_graph(THREE, name="three")).data.slug
     assert (await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--input", red))[0] == 2
     assert [each.slug for each in await desk.client.workflows()] == [kept]
 
@@ -414,10 +414,10 @@ async def test_desk_started_for_a_job_prints_only_the_outputs(tmp_path: Path) ->
 
 async def test_ambiguous_workflow_name_is_refused_with_the_slugs(desk: OpenDesk, tmp_path: Path) -> None:
     other = {**THREE, "2": {**THREE["2"], "inputs": {"images": ["1", 0], "filename_prefix": "hello"}}}
-    older, newer = [(await desk.client.add_graph(each, name="three")).workflow.slug for each in (THREE, other)]
+    older, newer = [(await desk.client.add_graph(each, name="three")).data.slug for each in (THREE, other)]
     code, out, err = await command(desk.ready.url, "run", "three")
     assert (code, out) == (2, "")
-    assert f"2 workflows are called 'three'. Name the one you mean, newest first: {newer}, {older}." in err
+    assert f"2 workflows are called 'three'. Use a slug instead, newest first: {newer}, {older}." in err
     code, out, err = await command(desk.ready.url, "run", "no-such")
     assert f"text-to-image, {newer}, {older}." in err
     code, out, err = await command(desk.ready.url, "run", older, "--out", str(tmp_path / "made"))
@@ -429,7 +429,7 @@ async def test_unwritable_folder_is_reported_before_submission(desk: OpenDesk, t
     (tmp_path / "taken.txt").touch()
     for folder, said in (
         (tmp_path / "taken.txt", f"{tmp_path / 'taken.txt'} is a file, not a folder."),
-        (Path("/proc/nope"), "Nothing can be written to /proc/nope"),
+        (Path("/proc/nope"), "--out: /proc/nope is not writable"),
     ):
         code, _, err = await command(desk.ready.url, "run", str(tmp_path / "three.json"), "--out", str(folder))
         assert (code, said in err) == (2, True)
@@ -451,7 +451,7 @@ async def test_failed_save_names_the_job_and_the_kept_file(tmp_path: Path, fast_
         [job] = [each async for each in client.jobs()]
         assert ran.code == 2
         assert f"Job {job.id} completed, but its output was not saved" in ran.err
-        assert f"It is kept at {made.output_folder}" in ran.err
+        assert f"It is at {made.output_folder}" in ran.err
 
 
 async def test_first_seed_alone_increments_the_others(desk: OpenDesk, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from tests.system.desk.test_commands import command
 
 
 async def made_by(desk: OpenDesk, folder: Path) -> Path:
-    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     job = await desk.client.submit(workflow_slug=slug)
     assert (await desk.ended(job.id)).status == "completed"
     [saved] = await desk.client.download_outputs(job.id, folder)
@@ -21,7 +21,7 @@ async def test_run_reruns_a_picture_or_uses_it_as_input(tmp_path: Path) -> None:
         picture = await made_by(desk, tmp_path)
         code, _, err = await command(desk.ready.url, "run", str(picture), "--out", str(tmp_path / "again"))
         assert code == 0, err
-        assert f"{picture} contains the workflow that made it. It is run again" in err
+        assert f"{picture} contains the workflow that made it, which runs again" in err
         given = ("run", str(picture), "--as-input", "invert-image", "--out", str(tmp_path / "inverted"))
         code, out, err = await command(desk.ready.url, *given)
         assert (code, "carries" in err) == (0, False), err

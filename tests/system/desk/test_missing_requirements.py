@@ -52,9 +52,9 @@ async def test_editor_file_waits_for_its_nodes_and_runs_once_they_exist(
         url = desk.ready.url
         await until_registered(desk)
         code, _, err = await command(url, "run", str(saved), "--anyway")
-        no_job_yet = "No job can be made of it yet, with or without --anyway."
+        no_job_yet = "It cannot become a job yet, not even with --anyway."
         assert code == 2
-        assert f"{no_job_yet} `comfyrelay workflows add {saved} --anyway` keeps it. It becomes runnable by" in err
+        assert f"{no_job_yet} `comfyrelay workflows add {saved} --anyway` stores it. It can be run once a worker has" in err
         code, _, err = await command(url, "workflows", "add", str(saved))
         assert (code, "Or add it with --anyway: then it waits" in err) == (2, True)
         assert await desk.client.workflows() == []
@@ -70,7 +70,7 @@ async def test_editor_file_waits_for_its_nodes_and_runs_once_they_exist(
         )
         # finished steps are not asked for again
         code, _, err = await command(url, "batch", "add", str(saved), "--tries", "2", "--anyway")
-        assert (code, f"{no_job_yet} It is kept as 'mine'. It can be run once a worker has the nodes" in err) == (
+        assert (code, f"{no_job_yet} It is stored as 'mine'. It can be run once a worker has the nodes" in err) == (
             2,
             True,
         ), err

@@ -11,7 +11,7 @@ from tests.system.desk.test_commands import command
 
 
 async def one_done(desk: OpenDesk) -> str:
-    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     job = await desk.client.submit(workflow_slug=slug, label="mine")
     assert (await desk.ended(job.id)).status == "completed"
     return job.id
@@ -46,7 +46,7 @@ async def test_delete_names_its_files_and_removes_them(desk: OpenDesk, tmp_path:
 
 
 async def test_command_names_the_files_before_it_asks(desk: OpenDesk) -> None:
-    slug = (await desk.client.add_graph(invert(), name="mine")).workflow.slug
+    slug = (await desk.client.add_graph(invert(), name="mine")).data.slug
     batch = await desk.client.submit_batch([{}, {}], workflow_slug=slug, label="two")
     for each in [job.id async for job in desk.client.jobs(batch_id=batch.id)]:
         await desk.ended(each)

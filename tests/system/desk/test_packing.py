@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from comfyrelay.client.labels import Labels
 from comfyrelay.client.top import take_snapshot
-from comfyrelay.domain.packing import PackingLimits
+from comfyrelay.domain.packing.state import PackingLimits
 from comfyrelay.protocol.user import WorkerSlot
 from comfyrelay.simulator.gpu import GIB
 from comfyrelay.worker import agent
@@ -23,7 +23,7 @@ from tests.support.simulated_gpus import picture
 from tests.support.world import PATIENCE_SECONDS
 
 # Another process always pays off, up to two, however fast the machine.
-ALWAYS = PackingLimits(least_gain=-1.0, most=2, idle_seconds=1.0, turns=1, jobs_per_turn=1)
+ALWAYS = PackingLimits(min_gain=-1.0, max_processes=2, idle_seconds=1.0, turns=1, jobs_per_turn=1)
 
 
 async def seen(desk: OpenDesk, is_so: Callable[[list[WorkerSlot]], bool]) -> list[WorkerSlot]:

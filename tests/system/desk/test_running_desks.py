@@ -37,7 +37,7 @@ async def command(*words: str, **env: str) -> CommandResult:
 async def test_single_running_desk_is_found_with_its_folder(home: Path) -> None:
     (home / "graph.json").write_text(json.dumps(invert()))
     async with open_desk(make_desk(home / "elsewhere")) as desk:
-        job = (await desk.client.submit(workflow_slug=(await desk.client.add_graph(invert())).workflow.slug)).id
+        job = (await desk.client.submit(workflow_slug=(await desk.client.add_graph(invert())).data.slug)).id
         await desk.ended(job)
         assert job[-8:] in (await command("jobs")).out
         ran = await command("run", "graph.json", "--out", "made", "--max-wait", "300")
@@ -45,7 +45,7 @@ async def test_single_running_desk_is_found_with_its_folder(home: Path) -> None:
         assert "is started for this job" not in ran.err
         assert [each.max_wait_seconds async for each in desk.client.jobs()] == [300, None]
         added = await command("batch", "add", "graph.json", "--max-wait", "300")
-        assert (added.code, "the batches of a desk wait as long as it takes" in added.err) == (2, True)
+        assert (added.code, "A desk has no more expensive fleet." in added.err) == (2, True)
         kept = await command("backup", "backups")
         assert kept.code == 0, kept.err
         [manifest] = (home / "backups").glob("*/manifest.json")
