@@ -197,7 +197,7 @@ class TestFindings:
         assert (await desk.get("/reconcile/findings"))["running"]["ended_at"] is None
         problem_of(await desk.call("POST", "/reconcile"), 409)
         # its process no longer exists
-        await desk.advance(reconcile_service.LONGEST_SECONDS + 1)
+        await desk.advance(reconcile_service.MAX_RUN_SECONDS + 1)
         await desk.send("POST", "/reconcile")
         await desk.api.engine.operations.reconcile_runs.idle()
         assert (await desk.get("/reconcile/findings"))["last"]["problem"] is None
@@ -216,7 +216,7 @@ class TestFindings:
         assert "stopped" in (await desk.get("/reconcile/findings"))["last"]["problem"]
 
     async def test_few_runs_are_kept(self, desk: OperatorScenario, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reconcile_service, "KEPT_RUNS", 2)
+        monkeypatch.setattr(reconcile_service, "MAX_RUNS", 2)
         for _ in range(4):
             await desk.send("POST", "/reconcile")
             await desk.api.engine.operations.reconcile_runs.idle()

@@ -23,8 +23,8 @@ Sample = tuple[str, frozenset[tuple[str, str]]]
 
 async def figures(api: Api) -> dict[Sample, float]:
     """Read every sample again."""
-    api.engine.operations.metrics._cached = None
-    api.engine.autoscaling.figures._asked = None
+    api.engine.operations.metrics._cache.clear()
+    api.engine.autoscaling.figures._cache.clear()
     answer = await api.anybody.call("GET", "/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain")

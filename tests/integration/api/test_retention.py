@@ -13,7 +13,7 @@ from comfyrelay.domain.records.accounts import User
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest
 from comfyrelay.services.operations.retention import GRACE_SECONDS, RetentionResult
-from comfyrelay.services.outbox import LONGEST_UPLOAD_SECONDS
+from comfyrelay.services.outbox.applier import MAX_UPLOAD_SECONDS
 from comfyrelay.services.queue.graph_building import LeasedDispatch
 from comfyrelay.services.queue.leasing import LeaseRequest
 from comfyrelay.services.transactions import TransactionStep
@@ -24,7 +24,7 @@ from tests.support.world import GRAPH, OUTPUT, PROMPT, Crash, PostgresBackend, S
 
 DAY = 86400.0
 # The URLs of a lease work for this long, and a started upload may take longer.
-LATE_SECONDS = Settings().lease_url_ttl_seconds + LONGEST_UPLOAD_SECONDS
+LATE_SECONDS = Settings().lease_url_ttl_seconds + MAX_UPLOAD_SECONDS
 MASK = {"key": "mask", "type": "image", "placeholder": "{{MASK}}", "user_configurable": True}
 CLIP = {"key": "clip", "type": "video", "placeholder": "{{INPUT}}", "is_primary_input": True}
 
@@ -265,7 +265,7 @@ class TestOldVideos:
             assert await attic.tidy() == RetentionResult()
 
     async def test_expiry_runs_in_batches(self, attic: Attic, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("comfyrelay.services.operations.retention.AT_ONCE", 2)
+        monkeypatch.setattr("comfyrelay.services.operations.retention.BATCH_SIZE", 2)
         for number in range(5):
             await attic.video(f"{number}.mp4")
         live = await attic.video("live.mp4")

@@ -16,7 +16,7 @@ from comfyrelay.domain.consistency import FindingKind, Inconsistency
 from comfyrelay.domain.queue.states import Provider
 from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.services.engine import Engine
-from comfyrelay.services.operations.repair import REPAIRED_AT_ONCE, SAFE
+from comfyrelay.services.operations.repair import REPAIR_BATCH_SIZE, SAFE
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.database import Boundary, Database
 from comfyrelay.store.notify import LocalNotifyChannel
@@ -47,7 +47,7 @@ class QuietDesk(Desk):
     async def submit(self, **values: Any) -> JobRecord:
         job = await super().submit(**values)
         delivery = self.world.engine.outbox.delivery
-        with delivery._calm.waiting():
+        with delivery._submission_deferral.waiting():
             for shard in delivery._shards.values():
                 await shard.submissions.idle()
         return job
@@ -338,7 +338,7 @@ async def test_disagreement_is_found_and_repaired(world: World, kind: FindingKin
 async def test_unambiguous_disagreement_is_repaired_and_reported(
     world: World, monkeypatch: pytest.MonkeyPatch, kind: FindingKind, seed: Seed, at_once: int
 ) -> None:
-    monkeypatch.setattr("comfyrelay.services.operations.repair.JOBS_AT_ONCE", at_once)
+    monkeypatch.setattr("comfyrelay.services.operations.repair.MAX_JOBS", at_once)
     seeded = await seed(world)
     # older and younger jobs in a consistent state
     workers = await world.worker(seeded.desk.fleet, concurrency=10)
@@ -364,7 +364,7 @@ async def test_very_many_that_came_apart_are_looked_at_a_few_at_a_time(
     mending, looked_at = world.engine.operations.auto_repair, list[int]()
 
     async def suspects(_shard: str) -> list[str]:
-        return [f"job-{number:04}" for number in range(2 * REPAIRED_AT_ONCE + 1)]
+        return [f"job-{number:04}" for number in range(2 * REPAIR_BATCH_SIZE + 1)]
 
     async def mend(_shard: str, job_ids: Sequence[str], _kinds: object) -> list[Inconsistency]:
         looked_at.append(len(job_ids))
@@ -374,7 +374,7 @@ async def test_very_many_that_came_apart_are_looked_at_a_few_at_a_time(
     monkeypatch.setattr(world.engine.operations.reconciler, "repair_jobs", mend)
     assert await mending.run_once() == 0
     shards = len(world.engine.databases.shards)
-    assert looked_at == shards * [REPAIRED_AT_ONCE, REPAIRED_AT_ONCE, 1]
+    assert looked_at == shards * [REPAIR_BATCH_SIZE, REPAIR_BATCH_SIZE, 1]
 
 
 async def test_processes_that_mend_at_the_same_time_mend_once(world: World) -> None:

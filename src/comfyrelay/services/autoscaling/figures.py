@@ -1,6 +1,5 @@
 """Eight figures per fleet for alarms and dashboards."""
 
-import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 from comfyrelay.domain.queue.states import DispatchStatus, Outcome
 from comfyrelay.errors import DatabaseUnavailable
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.timed_cache import TimedCache
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central.autoscaling import cursors, figures, members
 from comfyrelay.store.central.autoscaling.figures import EndedLease, WorkerLoad
@@ -47,14 +47,11 @@ class FleetFigures:
 class FleetFiguresService:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        self._cached: tuple[float, asyncio.Future[Sequence[FleetFigures]]] | None = None
+        self._cache = TimedCache(self._read_if_up)
 
     async def recent(self) -> Sequence[FleetFigures]:
         """Return figures that are at most a few seconds old, or none while the central database is unreachable."""
-        now = asyncio.get_running_loop().time()
-        if self._cached is None or self._cached[0] <= now:
-            self._cached = (now + CACHE_SECONDS, asyncio.ensure_future(self._read_if_up()))
-        return await asyncio.shield(self._cached[1])
+        return await self._cache.get(seconds=CACHE_SECONDS)
 
     async def _read_if_up(self) -> Sequence[FleetFigures]:
         try:
@@ -78,9 +75,9 @@ class FleetFiguresService:
         """Read the figures of every fleet in one transaction."""
         async with self._databases.central.read() as tx:
             now = await tx.now()
-            fleets = await figures.every_fleet(tx)
-            queued = await figures.at_hand(tx)
-            workers = await figures.seen_workers(tx, [fleet.id for fleet in fleets], seconds=SEEN_SECONDS)
+            fleets = await figures.fleets_with_workflows(tx)
+            queued = await figures.count_active_jobs(tx)
+            workers = await figures.online_workers(tx, [fleet.id for fleet in fleets], seconds=SEEN_SECONDS)
             ended = await figures.ended_since(tx, now - DURATION_WINDOW)
             fleet_members = await members.of_workers(tx, {lease.worker_id for lease in ended})
         leases = defaultdict(list)

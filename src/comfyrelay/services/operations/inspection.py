@@ -12,7 +12,7 @@ from comfyrelay.domain.records.workers import AuditRecord, LeaseAttempt
 from comfyrelay.errors import DatabaseUnavailable, NotFound
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.submission.submit import JobSubmission
-from comfyrelay.services.paging import Listed
+from comfyrelay.services.paging import ResultPage
 from comfyrelay.services.queue.control import JobControl
 from comfyrelay.services.queue.wait_reasons import WaitReasons
 from comfyrelay.store.central import audit, catalogue, tenants
@@ -33,7 +33,7 @@ class DispatchView:
     workflow_slug: str
     progress: Any
     last_worker_id: str | None
-    # machine cost of its leases that was counted so far
+    # The machine cost of its leases, as far as it was counted.
     machine_cost: float | None = None
 
 
@@ -47,7 +47,7 @@ class RetriedJob:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TenantView:
-    """A tenant and its balance, which is `None` while its shard is down."""
+    """A tenant and its balance, which is `None` while the shard is unreachable."""
 
     tenant: ListedTenant
     balance: int | None
@@ -64,7 +64,7 @@ class DispatchHistory:
     """The leases and audit entries of a dispatch, newest first."""
 
     attempts: Sequence[LeaseAttempt]
-    entries: Listed[AuditRecord]
+    entries: ResultPage[AuditRecord]
 
 
 class Inspection:
@@ -76,16 +76,16 @@ class Inspection:
 
     async def dispatches(
         self, wanted: DispatchFilter, *, workflow_slug: str | None = None, cursor: int | None = None, limit: int
-    ) -> Listed[DispatchView]:
+    ) -> ResultPage[DispatchView]:
         async with self._databases.central.read() as tx:
             if workflow_slug is not None:
                 workflow = await catalogue.workflow(tx, slug=workflow_slug)
                 if workflow is None:
-                    return Listed(items=[])
+                    return ResultPage(items=[])
                 wanted = replace(wanted, workflow_id=workflow.id)
             found, before = await dispatch_list.page(tx, wanted, before_id=cursor, limit=limit)
             views = await _dispatch_views(tx, found)
-        return Listed(items=views, next_cursor=None if before is None else str(before))
+        return ResultPage(items=views, next_cursor=None if before is None else str(before))
 
     async def dispatch(self, dispatch_id: int) -> DispatchView:
         async with self._databases.central.read() as tx:
@@ -100,18 +100,18 @@ class Inspection:
         return await self.dispatch(dispatch_id)
 
     async def set_priority(self, dispatch_id: int, priority: int) -> DispatchView:
-        """Set any priority; the range for users does not apply."""
+        """Set the priority. The range for users does not apply."""
         found = (await self.dispatch(dispatch_id)).dispatch
         await self._control.set_priority(found.tenant_id, found.tenant_job_id, priority)
         return await self.dispatch(dispatch_id)
 
     async def retry(self, dispatch_id: int) -> RetriedJob:
-        """Retry as the user would: a new job with its own tokens, within the user's limit."""
+        """Retry a job like its user: the new job costs tokens, and counts towards the user's limit."""
         old = (await self.dispatch(dispatch_id)).dispatch
         job = await self._submit.retry(old.tenant_id, old.tenant_job_id)
         async with self._databases.central.read() as tx:
-            made = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
-            views = await _dispatch_views(tx, [ListedDispatch(dispatch=made, progress=None)] if made else [])
+            dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
+            views = await _dispatch_views(tx, [ListedDispatch(dispatch=dispatch, progress=None)] if dispatch else [])
         return RetriedJob(job=job, dispatch=views[0] if views else None)
 
     async def waiting(self, dispatch_id: int) -> Waiting:
@@ -125,15 +125,17 @@ class Inspection:
             attempts = await leases.attempts_of(tx, dispatch_id, limit=MAX_ATTEMPTS)
             found, before = await audit.of_dispatch(tx, dispatch_id, before_id=cursor, limit=limit)
             found = await _with_emails(tx, found)
-        entries = Listed(items=found, next_cursor=None if before is None else str(before))
+        entries = ResultPage(items=found, next_cursor=None if before is None else str(before))
         return DispatchHistory(attempts=attempts, entries=entries)
 
-    async def tenants(self, *, email: str | None = None, cursor: str | None = None, limit: int) -> Listed[TenantView]:
+    async def tenants(
+        self, *, email: str | None = None, cursor: str | None = None, limit: int
+    ) -> ResultPage[TenantView]:
         async with self._databases.central.read() as tx:
             found, before = await tenants.page(tx, email=email, before_id=cursor, limit=limit)
         balances = await self._balances(found)
-        views = [TenantView(tenant=each, balance=balances.get(each.id)) for each in found]
-        return Listed(items=views, next_cursor=before)
+        views = [TenantView(tenant=tenant, balance=balances.get(tenant.id)) for tenant in found]
+        return ResultPage(items=views, next_cursor=before)
 
     async def tenant(self, tenant_id: str) -> TenantWithUsers:
         async with self._databases.central.read() as tx:
@@ -148,22 +150,22 @@ class Inspection:
                     balance = await ledger.balance(tx, tenant_id)
                     active = sum([await jobs.count_active(tx, tenant_id, user.id) for user in users])
         except DatabaseUnavailable:
-            # show the rest
+            # Show the rest.
             pass
         return TenantWithUsers(tenant=found, balance=balance, users=users, active_jobs=active)
 
     async def audit_logs(
         self, *, worker_id: str | None = None, event: str | None = None, cursor: int | None = None, limit: int
-    ) -> Listed[AuditRecord]:
+    ) -> ResultPage[AuditRecord]:
         async with self._databases.central.read() as tx:
             found, before = await audit.page(tx, worker_id=worker_id, event=event, before_id=cursor, limit=limit)
             found = await _with_emails(tx, found)
-        return Listed(items=found, next_cursor=None if before is None else str(before))
+        return ResultPage(items=found, next_cursor=None if before is None else str(before))
 
     async def audit_logs_of(
         self, worker_id: str, *, event: str | None = None, cursor: int | None = None, limit: int
-    ) -> Listed[AuditRecord]:
-        """Audit entries of a worker, which may have been removed."""
+    ) -> ResultPage[AuditRecord]:
+        """Return the audit entries of a worker, which may have been removed."""
         found = await self.audit_logs(worker_id=worker_id, event=event, cursor=cursor, limit=limit)
         if not found.items:
             async with self._databases.central.read() as tx:
@@ -174,42 +176,42 @@ class Inspection:
 
     async def _balances(self, found: Sequence[ListedTenant]) -> dict[str, int]:
         balances: dict[str, int] = {}
-        for shard in sorted({each.shard for each in found}):
+        for shard in sorted({tenant.shard for tenant in found}):
             ids = [tenant.id for tenant in found if tenant.shard == shard]
             try:
                 with self._databases.watched(shard):
                     async with self._databases.shard(shard).read() as tx:
                         balances |= dict.fromkeys(ids, 0) | await ledger.balances(tx, ids)
             except DatabaseUnavailable:
-                # show the tenants of the other shards
+                # Show the balances of the other shards.
                 continue
         return balances
 
 
 async def _with_emails(tx: Tx, found: Sequence[AuditRecord]) -> list[AuditRecord]:
     """Replace the user ids of manual actions by email addresses."""
-    ids = {by for each in found if isinstance(by := (each.data or {}).get("by"), str)}
+    ids = {by for entry in found if isinstance(by := (entry.data or {}).get("by"), str)}
     emails = await tenants.emails(tx, ids) if ids else {}
     return [
-        replace(each, data={**each.data, "by": emails[each.data["by"]]})
-        if each.data and each.data.get("by") in emails
-        else each
-        for each in found
+        replace(entry, data={**entry.data, "by": emails[entry.data["by"]]})
+        if entry.data and entry.data.get("by") in emails
+        else entry
+        for entry in found
     ]
 
 
 async def _dispatch_views(tx: Tx, found: Sequence[ListedDispatch]) -> list[DispatchView]:
-    slugs = await catalogue.workflow_slugs(tx, {each.dispatch.workflow_id for each in found})
-    ids = [each.dispatch.id for each in found]
-    workers_ = await dispatch_list.last_workers(tx, ids)
+    slugs = await catalogue.workflow_slugs(tx, {listed.dispatch.workflow_id for listed in found})
+    ids = [listed.dispatch.id for listed in found]
+    last_workers = await dispatch_list.last_workers(tx, ids)
     costs = await usage.cost_of(tx, ids)
     return [
         DispatchView(
-            dispatch=each.dispatch,
-            workflow_slug=slugs[each.dispatch.workflow_id],
-            progress=each.progress,
-            last_worker_id=workers_.get(each.dispatch.id),
-            machine_cost=costs.get(each.dispatch.id),
+            dispatch=listed.dispatch,
+            workflow_slug=slugs[listed.dispatch.workflow_id],
+            progress=listed.progress,
+            last_worker_id=last_workers.get(listed.dispatch.id),
+            machine_cost=costs.get(listed.dispatch.id),
         )
-        for each in found
+        for listed in found
     ]

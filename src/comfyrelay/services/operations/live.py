@@ -1,8 +1,8 @@
 """Stream changes of the whole service to administrators' open pages.
 
-Changes by administrators, and changes that leave no new row, are published to all processes through the notify channel.
-All other changes are found by one task per process that reads the newest rows of a few tables, at a cost that does not
-depend on the number of subscribers.
+Changes by administrators, and changes without a new row, are published to all processes through the notify channel. One
+task per process finds all other changes: it reads the newest rows of a few tables, at a cost that does not depend on
+the number of subscribers.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ from comfyrelay.store.notify import NotifyChannel
 
 log = structlog.get_logger(__name__)
 
-# Interval between reads without a wakeup, and the minimum interval, which batches changes.
+# Interval of reads without a wakeup, and minimum interval of reads, which batches changes.
 TICK_SECONDS = 2.0
 BATCH_SECONDS = 0.5
-# Ids are not strictly in commit order, so this many before the newest are read again.
+# Ids are not in commit order, so this many ids before the newest are read again.
 OVERLAP = 200
 # If more ids changed, only `ANY` is sent.
 MAX_NAMED = 200
@@ -41,7 +41,7 @@ FLAGS = frozenset({"dispatches", "samples", "webhooks", "reconcile"})
 
 @dataclass(kw_only=True, slots=True)
 class PendingChanges:
-    """Unsent changes by kind."""
+    """Changes by kind that were not sent yet."""
 
     named: dict[str, set[str]] = field(default_factory=dict)
     flags: set[str] = field(default_factory=set)
@@ -54,7 +54,7 @@ class PendingChanges:
 
     @property
     def by_kind(self) -> ChangedKinds:
-        """The message: ids by kind, or `ANY` if there are too many."""
+        """Return the message: ids by kind, or `ANY` if there are too many."""
         is_any = {kind: len(ids) > MAX_NAMED or ANY in ids for kind, ids in self.named.items()}
         named = {kind: [ANY] if is_any[kind] else sorted(ids) for kind, ids in self.named.items()}
         return {**{kind: named.get(kind, []) for kind in sorted(NAMED)}, **{kind: kind in self.flags for kind in FLAGS}}
@@ -69,15 +69,15 @@ class AdminLive:
         self._notify_channel = notify_channel
         self._stale_seconds = worker_stale_seconds
         self._subscribers: set[Subscriber[ChangedKinds]] = set()
-        self._heard = PendingChanges()
+        self._received = PendingChanges()
         self._wakeup = notify_channel.subscribe()
         self._task: asyncio.Task[None] | None = None
         self._has_read = asyncio.Event()
         self._newest: Newest | None = None
         self._standings: dict[str, WorkerStanding] = {}
-        # audit entries of the overlap that were sent already
+        # Audit entries of the overlap that were sent already.
         self._sent: frozenset[int] = frozenset()
-        # kinds to publish soon
+        # Kinds to publish soon.
         self._soon: dict[str, asyncio.TimerHandle] = {}
         self.is_closed = False
         notify_channel.on_message(self._on_message)
@@ -87,7 +87,8 @@ class AdminLive:
         self._notify_channel.publish(f"{TOPIC}{kind}:{quote(id_, safe='')}")
 
     def publish_soon(self, kind: str) -> None:
-        """Publish a change of a frequently changing kind, batched, because each message is a database notification."""
+        """Publish a change of a kind that changes often. Changes are batched, because each message is a database
+        notification."""
         if kind not in self._soon and not self.is_closed:
             self._soon[kind] = asyncio.get_running_loop().call_later(BATCH_SECONDS, self._publish_now, kind)
 
@@ -110,7 +111,7 @@ class AdminLive:
             self._has_read.clear()
             self._task = asyncio.create_task(self._run())
         try:
-            # after the first read no change is missed, so the page may load its data now
+            # No change is missed after the first read, so the page may load its data now.
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(quiet_seconds):
                     await self._has_read.wait()
@@ -144,7 +145,7 @@ class AdminLive:
         if not message.startswith(TOPIC):
             return
         kind, _, id_ = message.removeprefix(TOPIC).partition(":")
-        self._heard.add(kind, [unquote(id_)])
+        self._received.add(kind, [unquote(id_)])
         self._wakeup.notify()
 
     async def _run(self) -> None:
@@ -153,17 +154,17 @@ class AdminLive:
                 await self._send_changes()
                 self._has_read.set()
             except Exception:
-                # the next read finds the same changes
+                # The next read finds the same changes.
                 log.warning("live.read_failed", exc_info=True)
             await asyncio.sleep(BATCH_SECONDS)
             await self._wakeup.wait(TICK_SECONDS)
 
     async def _send_changes(self) -> None:
         found = await self._read_changes()
-        heard, self._heard = self._heard, PendingChanges()
-        for kind, ids in heard.named.items():
+        received, self._received = self._received, PendingChanges()
+        for kind, ids in received.named.items():
             found.add(kind, ids)
-        found.flags |= heard.flags
+        found.flags |= received.flags
         if found:
             message: StreamMessage[ChangedKinds] = StreamMessage(content=found.by_kind)
             for subscriber in self._subscribers:
@@ -171,17 +172,17 @@ class AdminLive:
 
     async def _read_changes(self) -> PendingChanges:
         found, before = PendingChanges(), self._newest
-        most = MAX_NAMED + OVERLAP
+        limit = MAX_NAMED + OVERLAP
         async with self._databases.central.read() as tx:
             newest = await changes.newest(tx)
             standings = await changes.standings(tx, stale_seconds=self._stale_seconds)
             after = max(0, (newest.audit or 0) - OVERLAP) if before is None else max(0, (before.audit or 0) - OVERLAP)
-            entries = await changes.audited(tx, after, limit=most)
+            entries = await changes.audited(tx, after, limit=limit)
             new = [worker for id_, worker in entries if id_ not in self._sent]
             known = self._standings
-            changed = {each for each in {*standings, *known} if standings.get(each) != known.get(each)}
+            changed = {worker for worker in {*standings, *known} if standings.get(worker) != known.get(worker)}
             if before is not None:
-                found.add("workers", {*changed, *filter(None, new)} if len(entries) < most else [ANY])
+                found.add("workers", {*changed, *filter(None, new)} if len(entries) < limit else [ANY])
                 if newest.decision != before.decision:
                     found.add("fleets", await changes.fleets_decided(tx, before.decision or 0))
                 if standings.keys() != self._standings.keys():

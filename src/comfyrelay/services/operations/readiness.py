@@ -1,4 +1,4 @@
-"""Check whether this process can serve: databases are reachable, current and writable, and so is object storage."""
+"""Check that the databases are reachable, current and writable, and that object storage is available."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -7,6 +7,7 @@ import structlog
 
 from comfyrelay.errors import ComfyRelayError, NotReady
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.timed_cache import TimedCache
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store import migrate
 from comfyrelay.store.database import Database
@@ -15,14 +16,14 @@ from comfyrelay.store.migrate import Schema
 log = structlog.get_logger(__name__)
 
 TIMEOUT_SECONDS = 3.0
-# Cached, because the endpoint needs no authentication.
+# The result is cached, because the endpoint needs no authentication.
 CACHE_SECONDS = 1.0
 STORAGE = "storage"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReadinessResult:
-    """Problems by part; healthy parts are left out."""
+    """Problems by part, without healthy parts."""
 
     problems: dict[str, str] = field(default_factory=dict)
     is_ready: bool = True
@@ -32,14 +33,11 @@ class Readiness:
     def __init__(self, databases: Databases, objects: ObjectStore) -> None:
         self._databases = databases
         self._objects = objects
-        self._cached: tuple[float, asyncio.Future[ReadinessResult]] | None = None
+        self._cache = TimedCache(self._check)
 
     async def check(self) -> ReadinessResult:
-        """Return problems that affect only some tenants; raise `NotReady` if this process cannot serve."""
-        now = asyncio.get_running_loop().time()
-        if self._cached is None or self._cached[0] <= now:
-            self._cached = (now + CACHE_SECONDS, asyncio.ensure_future(self._check()))
-        result = await asyncio.shield(self._cached[1])
+        """Return the problems that affect only some tenants. Raise `NotReady` if this process cannot serve any."""
+        result = await self._cache.get(seconds=CACHE_SECONDS)
         if not result.is_ready:
             raise NotReady(errors=result.problems)
         return result
@@ -47,9 +45,9 @@ class Readiness:
     async def _check(self) -> ReadinessResult:
         schemas = self._databases.schemas()
         found = await asyncio.gather(
-            *(self._problem_of(each, schema) for each, schema in schemas), self._problem_of_storage()
+            *(self._problem_of(database, schema) for database, schema in schemas), self._problem_of_storage()
         )
-        names = [*(each.name for each, _ in schemas), STORAGE]
+        names = [*(database.name for database, _ in schemas), STORAGE]
         problems = {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
         central = self._databases.central.name
         # A shard that is down affects only its own tenants, so the server stays ready for the others.
@@ -80,7 +78,7 @@ class Readiness:
         except TimeoutError:
             return f"Object storage did not answer within {TIMEOUT_SECONDS:g} seconds."
         except Exception as error:
-            # details only in the log, because they may contain a path or a bucket name
+            # Details are only logged, because they may contain a path or the name of a bucket.
             log.warning("readiness.failed", part=STORAGE, error=repr(error))
             return "Object storage is unavailable."
         return None

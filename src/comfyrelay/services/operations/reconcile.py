@@ -1,6 +1,6 @@
-"""Compare queue, jobs and ledger; report inconsistencies and repair them on request.
+"""Compare queue, jobs and ledger, report inconsistencies, and repair them on request.
 
-The service keeps running, so each inconsistency is checked again, and only confirmed ones count.
+Jobs change during the comparison, so each inconsistency is checked again and counts only if it is confirmed.
 """
 
 from collections import defaultdict
@@ -44,7 +44,7 @@ from comfyrelay.store.tenant.library import media
 
 log = structlog.get_logger(__name__)
 
-PAGE = 500
+PAGE_SIZE = 500
 # Outbox entries older than this count as stuck.
 STUCK_SECONDS = 60.0
 REPAIRED = "Repaired by reconcile."
@@ -81,7 +81,7 @@ class Reconciler:
         self._recovery = recovery
 
     async def run(self, *, repair: bool = False) -> ReconcileReport:
-        """Check everything. With `repair`, repair the findings, which are still reported."""
+        """Check everything. With `repair`, also repair the findings."""
         report = ReconcileReport()
         await self._check_leases(report, repair=repair)
         await self._check_dispatches(report, repair=repair)
@@ -98,15 +98,9 @@ class Reconciler:
     async def repair_jobs(
         self, shard: str, job_ids: Sequence[str], kinds: Collection[FindingKind]
     ) -> list[Inconsistency]:
-        """Repair these jobs if they have inconsistencies of these kinds; return what was repaired."""
+        """Repair the inconsistencies of these jobs that are of these kinds, and return them."""
         report = ReconcileReport()
-        async with self._databases.shard(shard).read() as tx:
-            page = await jobs.by_ids(tx, job_ids)
-        suspects = [
-            inconsistency
-            for inconsistency in await self._find_inconsistencies(shard, page)
-            if inconsistency.kind in kinds
-        ]
+        suspects = [finding for finding in await self._check_again(shard, job_ids) if finding.kind in kinds]
         if suspects:
             await self._confirm(shard, suspects, report, repair=True)
         return report.repaired
@@ -116,7 +110,7 @@ class Reconciler:
         after = ""
         while True:
             async with self._databases.shard(shard).read() as tx:
-                page = await jobs.page_after(tx, after_id=after, limit=PAGE)
+                page = await jobs.page_after(tx, after_id=after, limit=PAGE_SIZE)
             if not page:
                 break
             after = page[-1].id
@@ -130,22 +124,14 @@ class Reconciler:
         self, shard: str, suspects: Sequence[Inconsistency], report: ReconcileReport, *, repair: bool
     ) -> None:
         job_ids = sorted({suspect.job_id for suspect in suspects if suspect.job_id is not None})
-        async with self._databases.shard(shard).read() as tx:
-            page = await jobs.by_ids(tx, job_ids)
         before = {suspect.key for suspect in suspects}
-        confirmed = [
-            inconsistency
-            for inconsistency in await self._find_inconsistencies(shard, page)
-            if inconsistency.key in before
-        ]
+        confirmed = [finding for finding in await self._check_again(shard, job_ids) if finding.key in before]
         report.findings.extend(confirmed)
         if not repair:
             return
         # One repair may be a precondition of another, so repair in rounds: queue state first, then tokens and video.
         for _ in range(len(FindingKind)):
-            async with self._databases.shard(shard).read() as tx:
-                page = await jobs.by_ids(tx, job_ids)
-            remaining = await self._find_inconsistencies(shard, page)
+            remaining = await self._check_again(shard, job_ids)
             if not remaining:
                 break
             done: set[str | None] = set()
@@ -155,15 +141,22 @@ class Reconciler:
                     done.add(finding.job_id)
         report.repaired.extend(confirmed)
 
+    async def _check_again(self, shard: str, job_ids: Sequence[str]) -> list[Inconsistency]:
+        async with self._databases.shard(shard).read() as tx:
+            page = await jobs.by_ids(tx, job_ids)
+        return await self._find_inconsistencies(shard, page)
+
     async def _find_inconsistencies(self, shard: str, page: Sequence[JobRecord]) -> list[Inconsistency]:
         return [finding for facts in await self._facts(shard, page) for finding in find_inconsistencies(facts)]
 
     async def _facts(self, shard: str, page: Sequence[JobRecord]) -> list[JobFacts]:
-        ids = [each.id for each in page]
+        ids = [job.id for job in page]
         async with self._databases.central.read() as tx:
-            queued = await dispatches.of_jobs(tx, [(each.tenant_id, each.id) for each in page])
+            queued = await dispatches.of_jobs(tx, [(job.tenant_id, job.id) for job in page])
             pending = {
-                (m.job_id, m.version) for entry in await outbox.entries(tx, shard, limit=10_000) for m in entry.updates
+                (update.job_id, update.version)
+                for entry in await outbox.entries(tx, shard, limit=10_000)
+                for update in entry.updates
             }
         async with self._databases.shard(shard).read() as tx:
             submitted = {id_ for submission in await outbox.submissions(tx, limit=10_000) for id_ in submission.job_ids}
@@ -180,7 +173,7 @@ class Reconciler:
                 dispatch=queued.get(job.id),
                 transactions={entry.type: entry.amount for entry in entries.get(job.id, [])},
                 video_status=videos[job.id].status if job.id in videos else None,
-                # Only the next version explains a difference: older ones are applied, and later ones wait for it.
+                # Only the next version explains a difference: older versions are applied, and later versions wait.
                 has_pending_update=(job.id, job.dispatch_version + 1) in pending,
                 has_submission=job.id in submitted,
             )
@@ -198,15 +191,15 @@ class Reconciler:
         log.info("reconcile.repairing", kind=finding.kind, job=job.id)
         match finding.kind:
             case FindingKind.MISSING_DISPATCH:
-                # If another process has just created it, the job may already have updates.
+                # If another process has just created the dispatch, the job may already have updates.
                 if await self._recovery.enqueue(shard, [job]):
-                    await self._reset_version(shard, job)
+                    await self._set_version(shard, job, 0)
             case FindingKind.JOB_BEHIND:
                 await self._catch_up(shard, job)
             case FindingKind.DISPATCH_BEHIND:
                 await self._end_dispatch(job)
             case FindingKind.SETTLED_EARLY:
-                await self._fail(job.tenant_id, job.id, "Its tokens were settled before it ended.")
+                await self._fail(job.tenant_id, job.id, "The tokens were settled before the job ended.")
             case FindingKind.MISSING_RESERVE | FindingKind.UNSETTLED | FindingKind.SETTLED_WRONG:
                 await database.run(TransactionStep.REPAIR, lambda tx: _repair_tokens(tx, job, finding.kind))
             case FindingKind.VIDEO_DIFFERS:
@@ -214,26 +207,20 @@ class Reconciler:
             case _:
                 raise AssertionError(f"{finding.kind} is not about a job")
 
-    async def _reset_version(self, shard: str, job: JobRecord) -> None:
-        """Start from version 0, like the recreated dispatch."""
-        await self._databases.shard(shard).run(TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, 0))
+    async def _set_version(self, shard: str, job: JobRecord, version: int) -> None:
+        await self._databases.shard(shard).run(TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, version))
 
     async def _catch_up(self, shard: str, job: JobRecord) -> None:
-        """Bring the job to the state of its dispatch, as if the lost updates had arrived."""
+        """Bring a job to the state of its dispatch, as if the lost updates had arrived."""
         async with self._databases.central.read() as tx:
             dispatch = (await dispatches.by_job(tx, job.tenant_id, [job.id])).get(job.id)
             now = await tx.now()
         if dispatch is None:
             return
-        version = dispatch.version
-        await self._databases.shard(shard).run(
-            TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, version - 1)
-        )
         if JOB_STATUS_OF[DispatchStatus(dispatch.status)] == job.status:
-            await self._databases.shard(shard).run(
-                TransactionStep.REPAIR, lambda tx: jobs.set_version(tx, job.id, version)
-            )
+            await self._set_version(shard, job, dispatch.version)
             return
+        await self._set_version(shard, job, dispatch.version - 1)
         entry = OutboxEntry(id=0, shard=shard, updates=[_missed_update(dispatch, now)])
         await self._applier.apply(shard, [entry])
 
@@ -278,13 +265,13 @@ class Reconciler:
         after = 0
         while True:
             async with self._databases.central.read() as tx:
-                page = await dispatches.active_page(tx, after_id=after, limit=PAGE)
+                page = await dispatches.active_page(tx, after_id=after, limit=PAGE_SIZE)
             if not page:
                 return
             after = page[-1].id
             by_shard: dict[str, list[Dispatch]] = defaultdict(list)
-            for each in page:
-                by_shard[each.shard].append(each)
+            for dispatch in page:
+                by_shard[dispatch.shard].append(dispatch)
             for shard, found in by_shard.items():
                 if shard in self._databases.shards:
                     await self._check_orphans(self._databases.shard(shard), found, report, repair=repair)
@@ -301,20 +288,20 @@ class Reconciler:
                     known = {job.id for job in await jobs.by_ids(tx, [dispatch.tenant_job_id for dispatch in found])}
         except DatabaseUnavailable:
             return
-        for each in found:
-            if each.tenant_job_id in known:
+        for dispatch in found:
+            if dispatch.tenant_job_id in known:
                 continue
             finding = Inconsistency(
                 kind=FindingKind.ORPHANED_DISPATCH,
-                text=f"The dispatch is {each.status}, but its job does not exist.",
+                text=f"The dispatch is {dispatch.status}, but its job does not exist.",
                 shard=database.name,
-                tenant_id=each.tenant_id,
-                job_id=each.tenant_job_id,
-                dispatch_id=each.id,
+                tenant_id=dispatch.tenant_id,
+                job_id=dispatch.tenant_job_id,
+                dispatch_id=dispatch.id,
             )
             report.findings.append(finding)
             if repair:
-                await self._fail(each.tenant_id, each.tenant_job_id, "The job no longer exists.")
+                await self._fail(dispatch.tenant_id, dispatch.tenant_job_id, "The job no longer exists.")
                 report.repaired.append(finding)
 
     async def _check_leases(self, report: ReconcileReport, *, repair: bool) -> None:
@@ -333,19 +320,19 @@ class Reconciler:
     async def _check_wallets(self, shard: str, report: ReconcileReport, *, repair: bool) -> None:
         database = self._databases.shard(shard)
         async with database.read() as tx:
-            held = await ledger.transactions_without_job(tx, limit=10_000)
+            reserves = await ledger.transactions_without_job(tx, limit=10_000)
             drifted = await ledger.drifted_wallets(tx)
-        for each in held:
+        for reserve in reserves:
             finding = Inconsistency(
                 kind=FindingKind.ORPHANED_RESERVE,
-                text=f"{-each.amount} tokens are reserved for a job that does not exist.",
+                text=f"{-reserve.amount} tokens are reserved for a job that does not exist.",
                 shard=shard,
-                tenant_id=each.tenant_id,
-                job_id=each.job_id,
+                tenant_id=reserve.tenant_id,
+                job_id=reserve.job_id,
             )
             report.findings.append(finding)
             if repair:
-                await database.run(TransactionStep.REPAIR, partial(_refund, held=each))
+                await database.run(TransactionStep.REPAIR, partial(_refund, reserve=reserve))
                 report.repaired.append(finding)
         for tenant_id, (balance, total) in drifted.items():
             text = f"The balance is {balance}, but the transactions sum to {total}."
@@ -374,23 +361,23 @@ def _missed_update(dispatch: Dispatch, now: datetime) -> JobUpdate:
 
 
 async def _repair_tokens(tx: Tx, job: JobRecord, kind: FindingKind) -> None:
-    """Repair tokens; if the ledger does not show what is right, in the user's favour."""
+    """Repair the tokens of a job. If the ledger is ambiguous, decide in the user's favour."""
     balance = await ledger.lock_wallet(tx, job.tenant_id)
-    entries = {each.type: each.amount for each in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
+    entries = {entry.type: entry.amount for entry in (await ledger.of_jobs(tx, [job.id])).get(job.id, [])}
     if kind is FindingKind.MISSING_RESERVE:
-        affordable = job.status in ACTIVE_JOB and balance >= job.reserved_tokens
-        if not affordable:
+        can_reserve = job.status in ACTIVE_JOB and balance >= job.reserved_tokens
+        if not can_reserve:
             await jobs.waive_tokens(tx, job.id)
-        amount = -job.reserved_tokens if affordable else 0
+        amount = -job.reserved_tokens if can_reserve else 0
         type_ = TransactionType.JOB_RESERVE
     elif kind is FindingKind.UNSETTLED:
         if SETTLEMENTS & entries.keys():
-            # another process has settled them
+            # Another process has settled them.
             return
-        owed = settlement_of(job.status)
-        assert owed is not None
-        amount = job.reserved_tokens if owed is TransactionType.JOB_REFUND else 0
-        type_ = owed
+        settlement = settlement_of(job.status)
+        assert settlement is not None
+        amount = job.reserved_tokens if settlement is TransactionType.JOB_REFUND else 0
+        type_ = settlement
     else:
         expected = -job.reserved_tokens if job.status == JobStatus.COMPLETED else 0
         amount = max(-balance, expected - sum(entries.values()))
@@ -411,13 +398,13 @@ async def _repair_video(tx: Tx, job: JobRecord) -> None:
     await media.change_videos(tx, [change])
 
 
-async def _refund(tx: Tx, held: TransactionRecord) -> None:
-    await ledger.lock_wallet(tx, held.tenant_id)
+async def _refund(tx: Tx, reserve: TransactionRecord) -> None:
+    await ledger.lock_wallet(tx, reserve.tenant_id)
     entry = NewTransaction(
-        tenant_id=held.tenant_id,
+        tenant_id=reserve.tenant_id,
         type=TransactionType.JOB_REFUND,
-        amount=-held.amount,
-        job_id=held.job_id,
+        amount=-reserve.amount,
+        job_id=reserve.job_id,
         description=REPAIRED,
     )
     await ledger.append(tx, [entry])

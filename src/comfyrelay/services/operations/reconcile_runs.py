@@ -17,11 +17,11 @@ from comfyrelay.store.database import Tx
 
 log = structlog.get_logger(__name__)
 
-KEPT_RUNS = 20
+MAX_RUNS = 20
 MAX_FINDINGS = 1000
 MAX_STUCK = 200
-# A run without an end after this long counts as interrupted.
-LONGEST_SECONDS = 3600.0
+# A run that has not ended after this time counts as interrupted.
+MAX_RUN_SECONDS = 3600.0
 STOPPED = "The server was stopped during the run."
 
 
@@ -33,13 +33,13 @@ class ReconcileRuns:
         self._run_id = 0
 
     async def start(self) -> ReconcileRunRecord:
-        """Start a run; raises `Conflict` if one is running."""
+        """Start a run. Raises `Conflict` if a run is in progress."""
 
         async def work(tx: Tx) -> ReconcileRunRecord:
-            if await reconcile_runs.goes_on(tx, for_seconds=LONGEST_SECONDS):
+            if await reconcile_runs.goes_on(tx, for_seconds=MAX_RUN_SECONDS):
                 raise Conflict("A run is already in progress. Wait until it has finished.")
             run = await reconcile_runs.begin(tx)
-            await reconcile_runs.forget(tx, keep=KEPT_RUNS)
+            await reconcile_runs.forget(tx, keep=MAX_RUNS)
             return run
 
         run = await self._databases.central.run(TransactionStep.REPAIR, work)
@@ -48,12 +48,12 @@ class ReconcileRuns:
         return run
 
     async def runs(self) -> Sequence[ReconcileRunRecord]:
-        """The stored runs, newest first."""
+        """Return the stored runs, newest first."""
         async with self._databases.central.read() as tx:
-            return await reconcile_runs.last(tx, limit=KEPT_RUNS)
+            return await reconcile_runs.last(tx, limit=MAX_RUNS)
 
     async def stuck(self) -> list[StuckStep]:
-        """Outbox entries that should have been delivered long ago, oldest first."""
+        """Return the overdue outbox entries, oldest first."""
         async with self._databases.central.read() as tx:
             found = await outbox.stuck_entries(tx, older_than_seconds=STUCK_SECONDS, limit=MAX_STUCK)
         for shard in self._databases.shards:
@@ -65,7 +65,7 @@ class ReconcileRuns:
                         )
             except DatabaseUnavailable:
                 continue
-        return sorted(found, key=lambda each: each.created_at)[:MAX_STUCK]
+        return sorted(found, key=lambda step: step.created_at)[:MAX_STUCK]
 
     async def idle(self) -> None:
         """Wait until no run is in progress."""
@@ -73,13 +73,13 @@ class ReconcileRuns:
             await asyncio.wait({self._task})
 
     async def close(self) -> None:
-        """Stop a run in progress and record why."""
+        """Stop a run in progress, and record the reason."""
         if self._task is None or self._task.done():
             return
         self._task.cancel()
         await asyncio.wait({self._task})
         if self._task.cancelled():
-            # canceled before it started
+            # The run was canceled before it started.
             await self._end(self._run_id, problem=STOPPED)
 
     async def _run(self, run_id: int) -> None:

@@ -1,7 +1,7 @@
-"""Repair safe inconsistencies automatically, and report them.
+"""Repair safe inconsistencies automatically, and record the repairs.
 
 A job without a dispatch is queued again, and the reserved tokens of a finished job are settled. All other
-inconsistencies wait for an operator who runs the reconciler.
+inconsistencies are left to an operator, who runs the reconciler.
 """
 
 from collections import Counter
@@ -24,13 +24,13 @@ log = structlog.get_logger(__name__)
 
 SAFE = frozenset({FindingKind.MISSING_DISPATCH, FindingKind.UNSETTLED})
 EVENT = "repair"
-# Younger differences may be in progress.
+# Younger inconsistencies may be transactions in progress.
 GRACE_SECONDS = 60.0
-# Jobs checked per run and shard: unfinished ones, the newest finished ones, and as many older ones in rotation. The
-# cost does not depend on the size of the shard.
-JOBS_AT_ONCE = 20_000
-LOOKED_UP_AT_ONCE = 1_000
-REPAIRED_AT_ONCE = 200
+# Maximum number of unfinished jobs, of the newest finished jobs, and of older jobs in rotation that one run checks per
+# shard. The cost does not depend on the size of the shard.
+MAX_JOBS = 20_000
+LOOKUP_BATCH_SIZE = 1_000
+REPAIR_BATCH_SIZE = 200
 
 
 class AutoRepair:
@@ -39,12 +39,12 @@ class AutoRepair:
         self._reconciler = reconciler
         # Repairs of this process by kind.
         self.repaired: Counter[str] = Counter()
-        # By shard, where the next run continues.
+        # The position where the next run continues, by shard.
         self._passed: dict[str, int] = {}
         self._before: dict[str, str | None] = {}
 
     async def run_once(self) -> int:
-        """Repair every reachable shard; return the number of repairs."""
+        """Repair every reachable shard, and return the number of repairs."""
         repaired = 0
         for shard in self._databases.shards:
             try:
@@ -59,44 +59,42 @@ class AutoRepair:
 
     async def _repair_shard(self, shard: str) -> int:
         suspects = sorted({*await self._undispatched(shard), *await self._unsettled(shard)})
-        # in small pages, so that other requests do not wait for very many repairs
-        pages = chunks(suspects, REPAIRED_AT_ONCE)
-        return sum([await self._repair_jobs(shard, page) for page in pages])
+        # Repair in small batches, so that other requests do not wait for long.
+        batches = chunks(suspects, REPAIR_BATCH_SIZE)
+        return sum([await self._repair_jobs(shard, batch) for batch in batches])
 
     async def _repair_jobs(self, shard: str, suspects: Sequence[str]) -> int:
         found = await self._reconciler.repair_jobs(shard, suspects, SAFE)
-        for each in found:
-            log.warning("repair.done", kind=each.kind, shard=shard, job=each.job_id, was=each.text)
-        self.repaired.update(each.kind for each in found)
+        for finding in found:
+            log.warning("repair.done", kind=finding.kind, shard=shard, job=finding.job_id, was=finding.text)
+        self.repaired.update(finding.kind for finding in found)
         await self._databases.central.run(
-            TransactionStep.REPAIR, lambda tx: audit.record(tx, [_entry(each) for each in found])
+            TransactionStep.REPAIR, lambda tx: audit.record(tx, [_entry(finding) for finding in found])
         )
         return len(found)
 
     async def _undispatched(self, shard: str) -> list[str]:
-        """Unfinished jobs without a dispatch."""
+        """Return the unfinished jobs without a dispatch."""
         passed = self._passed.get(shard, 0)
         async with self._databases.shard(shard).read() as tx:
-            active = await jobs.active(tx, older_than_seconds=GRACE_SECONDS, offset=passed, limit=JOBS_AT_ONCE)
-        self._passed[shard] = passed + len(active) if len(active) == JOBS_AT_ONCE else 0
+            active = await jobs.active(tx, older_than_seconds=GRACE_SECONDS, offset=passed, limit=MAX_JOBS)
+        self._passed[shard] = passed + len(active) if len(active) == MAX_JOBS else 0
         missing: list[str] = []
-        for page in chunks(active, LOOKED_UP_AT_ONCE):
+        for page in chunks(active, LOOKUP_BATCH_SIZE):
             async with self._databases.central.read() as tx:
                 known = await dispatches.known_jobs(tx, page)
             missing += [job_id for _, job_id in page if job_id not in known]
         return missing
 
     async def _unsettled(self, shard: str) -> Sequence[str]:
-        """Finished jobs whose tokens are neither consumed nor refunded."""
+        """Return the finished jobs whose tokens are neither consumed nor refunded."""
         async with self._databases.shard(shard).read() as tx:
-            newest, before = await jobs.unsettled(
-                tx, before_id=None, older_than_seconds=GRACE_SECONDS, limit=JOBS_AT_ONCE
-            )
+            newest, before = await jobs.unsettled(tx, before_id=None, older_than_seconds=GRACE_SECONDS, limit=MAX_JOBS)
             before = self._before.get(shard) or before
             if before is None:
                 return newest
             older, self._before[shard] = await jobs.unsettled(
-                tx, before_id=before, older_than_seconds=GRACE_SECONDS, limit=JOBS_AT_ONCE
+                tx, before_id=before, older_than_seconds=GRACE_SECONDS, limit=MAX_JOBS
             )
         return [*newest, *older]
 

@@ -1,10 +1,9 @@
-"""Load samples, one per minute, kept for eight days.
+"""Sample the load once a minute, and keep the samples for eight days.
 
-Each process counts events in memory and adds them to the current minute every few seconds. One process per minute reads
-the current load. Neither gets slower with the number of past jobs.
+Each process counts jobs in memory, and adds its counts to the current minute every few seconds. One process per minute
+reads the current load. Both take the same time for any number of past jobs.
 """
 
-import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,6 +14,7 @@ from comfyrelay.domain.queue.settlement import JobState
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.domain.records.operations import ActivityCounts, IntervalAggregate, LoadSample
 from comfyrelay.services.databases import Databases
+from comfyrelay.services.timed_cache import TimedCache
 from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.store.central import samples
 from comfyrelay.store.central.autoscaling import cursors
@@ -45,7 +45,7 @@ class CurrentLoad:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Series:
-    """Aggregates by interval, oldest first; `None` for intervals without data."""
+    """Aggregates by interval, oldest first. An interval without data is `None`."""
 
     at: Sequence[datetime]
     times: Sequence[IntervalAggregate | None]
@@ -56,24 +56,24 @@ class Samples:
         self._databases = databases
         self._stale_seconds = worker_stale_seconds
         self._counted = NO_ACTIVITY
-        self._cached: tuple[float, asyncio.Future[CurrentLoad]] | None = None
+        self._cache = TimedCache(self._read_now)
 
     def count_begun(self, leased: Sequence[Dispatch]) -> None:
         """Count leased jobs and their wait."""
-        waited = sum((each.leased_at - each.available_at).total_seconds() for each in leased if each.leased_at)
+        waited = sum((job.leased_at - job.available_at).total_seconds() for job in leased if job.leased_at)
         self._count(ActivityCounts(begun=len(leased), waited_seconds=max(0.0, waited)))
 
     def count_ended(self, ended: Sequence[JobState]) -> None:
-        """Count finished jobs. Only the process that applied the end counts it."""
-        done = [each for each in ended if each.status == JobStatus.COMPLETED]
-        failed = sum(each.status == JobStatus.FAILED for each in ended)
-        self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(each.reserved_tokens for each in done)))
+        """Count finished jobs, in the process that applied their end."""
+        done = [job for job in ended if job.status == JobStatus.COMPLETED]
+        failed = sum(job.status == JobStatus.FAILED for job in ended)
+        self._count(ActivityCounts(done=len(done), failed=failed, tokens=sum(job.reserved_tokens for job in done)))
 
     def _count(self, more: ActivityCounts) -> None:
         self._counted = self._counted.plus(more)
 
     async def run_once(self) -> None:
-        """Store this process's counts since the last run, and the load if no process has in this minute."""
+        """Store the counts of this process, and the current load if no process has stored it in this minute."""
         counted, self._counted = self._counted, NO_ACTIVITY
 
         async def work(tx: Tx) -> None:
@@ -98,13 +98,10 @@ class Samples:
         await self._databases.central.run(TransactionStep.RETENTION_REMOVE, work)
 
     async def now(self) -> CurrentLoad:
-        """The current load and the counts of the last hour, cached for two seconds."""
-        clock = asyncio.get_running_loop().time()
-        if self._cached is None or self._cached[0] <= clock:
-            self._cached = (clock + CACHE_SECONDS, asyncio.ensure_future(self._now()))
-        return await asyncio.shield(self._cached[1])
+        """Return the current load and the counts of the last hour."""
+        return await self._cache.get(seconds=CACHE_SECONDS)
 
-    async def _now(self) -> CurrentLoad:
+    async def _read_now(self) -> CurrentLoad:
         async with self._databases.central.read() as tx:
             minute = _minute(await tx.now())
             standing = await samples.standing(tx, stale_seconds=self._stale_seconds)
@@ -112,15 +109,16 @@ class Samples:
         return CurrentLoad(standing=standing, hour=hour.plus(self._counted))
 
     async def series(self, range_: Range) -> Series:
-        """All intervals of a range up to now."""
-        minutes, together = MINUTES[range_]
+        """Return all intervals of a range up to now."""
+        minutes, interval = MINUTES[range_]
         async with self._databases.central.read() as tx:
-            last = _minute(await tx.now()) // together
-            first = last - minutes // together + 1
-            found = {each.number: each for each in await samples.since(tx, first * together, minutes=together)}
+            last = _minute(await tx.now()) // interval
+            first = last - minutes // interval + 1
+            aggregates = await samples.since(tx, first * interval, minutes=interval)
+        found = {aggregate.number: aggregate for aggregate in aggregates}
         numbers = range(first, last + 1)
         return Series(
-            at=[datetime.fromtimestamp(number * together * 60, UTC) for number in numbers],
+            at=[datetime.fromtimestamp(number * interval * 60, UTC) for number in numbers],
             times=[found.get(number) for number in numbers],
         )
 

@@ -1,4 +1,4 @@
-"""Check that object storage supports everything the server needs, for operators who set it up."""
+"""Check the operations of object storage that the server needs, for operators who configure it."""
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ class Part(StrEnum):
     WRITE = "write"
     READ = "read"
     REMOVE = "remove"
-    # whether pages of this server may send files there
+    # Whether pages of this server may upload files.
     BROWSERS = "browsers"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StorageCheckResult:
-    """`upload` and `download_url` let the browser check its own access."""
+    """The results of the checks. A browser can check its own access with `upload` and `download_url`."""
 
     tried: Sequence[StorageCheckPart]
     upload: SignedUpload | None
@@ -36,13 +36,13 @@ class StorageCheckResult:
 
 class StorageChecks:
     def __init__(self, objects: ObjectStore, *, origins: Sequence[str]) -> None:
-        """`origins` are the origins of pages that upload."""
+        """`origins` are the origins of pages that upload files."""
         self._objects = objects
         self._origins = origins
 
     async def run(self) -> StorageCheckResult:
-        tried = [each async for each in self._tried()]
-        if any(each.problem for each in tried if each.part != Part.BROWSERS):
+        tried = [result async for result in self._check_parts()]
+        if any(result.problem for result in tried if result.part != Part.BROWSERS):
             return StorageCheckResult(tried=tried, upload=None, download_url=None)
         path = f"{FOLDER}/{new_id()}.txt"
         return StorageCheckResult(
@@ -53,7 +53,7 @@ class StorageChecks:
             download_url=await self._objects.sign_download(path, ttl_seconds=URL_SECONDS),
         )
 
-    async def _tried(self) -> AsyncIterator[StorageCheckPart]:
+    async def _check_parts(self) -> AsyncIterator[StorageCheckPart]:
         path = f"{FOLDER}/{new_id()}.txt"
         steps: dict[Part, Callable[[], Awaitable[None]]] = {
             Part.WRITE: lambda: self._objects.put(path, CONTENT),
@@ -61,12 +61,12 @@ class StorageChecks:
             Part.REMOVE: self._remove,
             Part.BROWSERS: lambda: self._objects.ensure_cors(self._origins),
         }
-        for part, work in steps.items():
+        for part, step in steps.items():
             try:
-                await work()
+                await step()
             except ComfyRelayError as error:
                 yield StorageCheckPart(part=part, problem=error.detail)
-                # later checks depend on this one
+                # Later checks depend on this one.
                 return
             yield StorageCheckPart(part=part, problem=None)
 
@@ -76,4 +76,4 @@ class StorageChecks:
 
     async def _remove(self) -> None:
         """Remove all test files, including earlier uploads of browsers."""
-        await self._objects.remove_many([each.path async for each in self._objects.list(FOLDER)])
+        await self._objects.remove_many([object_.path async for object_ in self._objects.list(FOLDER)])
