@@ -6,69 +6,81 @@ import sys
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 
 from comfyrelay import __version__
-from comfyrelay.cli.admin import admin_app, db_app
-from comfyrelay.cli.backup import backup_app
-from comfyrelay.cli.batch_i2v import batch_i2v
-from comfyrelay.cli.comfyui import comfyui_app
-from comfyrelay.cli.command_line import command_line
-from comfyrelay.cli.desk import doctor, open_desk, password
+from comfyrelay.cli.desk.backup import backup, restore
+from comfyrelay.cli.desk.batch_i2v import batch_i2v
+from comfyrelay.cli.desk.comfyui import comfyui_app
+from comfyrelay.cli.desk.page import doctor, open_desk, password
+from comfyrelay.cli.desk.up import up
 from comfyrelay.cli.fleet.app import fleet_app
-from comfyrelay.cli.jobs import jobs_app
-from comfyrelay.cli.run import DESK, run_app
-from comfyrelay.cli.server import reconcile, server
-from comfyrelay.cli.simulator import simulator
-from comfyrelay.cli.up import up
-from comfyrelay.cli.worker import worker_app
+from comfyrelay.cli.help import command_line
+from comfyrelay.cli.jobs.actions import cancel, delete, move, pause, rerun, resume, retry
+from comfyrelay.cli.jobs.batch import batch_app
+from comfyrelay.cli.jobs.library import notify_app, presets_app, workflows_app
+from comfyrelay.cli.jobs.listing import batches, jobs, logs, show, top
+from comfyrelay.cli.jobs.run import run
+from comfyrelay.cli.output import err, print_line, print_note
+from comfyrelay.cli.servers.admin import admin_app, db_app
+from comfyrelay.cli.servers.server import reconcile, server
+from comfyrelay.cli.servers.simulator import simulator
+from comfyrelay.cli.servers.worker import worker_app
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.system.terminal import replace_unencodable_output
 
+DESK = "On your own machine"
+JOBS = "Jobs, here or elsewhere"
 SERVERS = "Servers and workers"
-CANNOT = 2
-# also for `python -m comfyrelay`: shell completion depends on it
+BACKUP = "Backup"
+CANNOT_RUN = 2
+# Also for `python -m comfyrelay`: shell completion depends on it.
 NAME = "comfyrelay"
 FIRST = ("up", "open", "run", "batch", "jobs", "batches", "show")
 
+
+def version() -> None:
+    """Print the version."""
+    print_line(__version__)
+
+
+COMMANDS = {
+    DESK: (up, run, password, doctor, batch_i2v),
+    JOBS: (jobs, batches, show, logs, cancel, pause, resume, retry, rerun, delete, move, top),
+    SERVERS: (server, reconcile, simulator, version),
+    BACKUP: (backup, restore),
+}
+GROUPS = {
+    DESK: {"batch": batch_app, "comfyui": comfyui_app},
+    JOBS: {"presets": presets_app, "workflows": workflows_app, "notify": notify_app},
+    SERVERS: {"db": db_app, "admin": admin_app, "worker": worker_app, "fleet": fleet_app},
+}
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
-app.add_typer(db_app, name="db", rich_help_panel=SERVERS)
-app.add_typer(admin_app, name="admin", rich_help_panel=SERVERS)
-app.add_typer(worker_app, name="worker", rich_help_panel=SERVERS)
-app.add_typer(comfyui_app, name="comfyui", rich_help_panel=DESK)
-app.add_typer(fleet_app, name="fleet", rich_help_panel=SERVERS)
-app.add_typer(run_app)
-app.add_typer(jobs_app)
-app.add_typer(backup_app)
-app.command(rich_help_panel=DESK)(up)
+for panel, commands in COMMANDS.items():
+    for command in commands:
+        app.command(rich_help_panel=panel)(command)
 app.command("open", rich_help_panel=DESK)(open_desk)
-app.command(rich_help_panel=DESK)(password)
-app.command(rich_help_panel=DESK)(doctor)
-app.command(rich_help_panel=DESK)(batch_i2v)
-app.command(rich_help_panel=SERVERS)(server)
-app.command(rich_help_panel=SERVERS)(reconcile)
-app.command(rich_help_panel=SERVERS)(simulator)
-out = Console()
-err = Console(stderr=True)
+for panel, groups in GROUPS.items():
+    for name, group in groups.items():
+        app.add_typer(group, name=name, rich_help_panel=panel)
 
 
 def main() -> None:
-    """Print an expected error as one sentence, and exit with 2."""
+    """Run the command. An expected error is printed as one sentence, with exit code 2."""
     replace_unencodable_output()
     try:
         command_line(app, first=FIRST)(prog_name=NAME)
     except ComfyRelayError as error:
-        err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True, highlight=False)
+        err.print(f"[red]Error[/red]: {escape(str(error))}", soft_wrap=True)
         if isinstance(error, InvalidInput) and str(error) == str(InvalidInput()):
             for field, text in error.errors.items():
-                err.print(f"  {field}: {text}", soft_wrap=True, highlight=False, markup=False)
-        sys.exit(CANNOT)
+                print_note(f"  {field}: {text}")
+        sys.exit(CANNOT_RUN)
 
 
 def _print_version(is_wanted: bool) -> None:
     if is_wanted:
-        out.print(__version__, highlight=False)
+        version()
         raise typer.Exit
 
 
@@ -80,11 +92,5 @@ def root(
 ) -> None:
     """One queue for all your ComfyUI GPUs, from one desktop GPU to a Spot fleet in the cloud.
 
-    Start with `comfyrelay up`: it runs the queue, its page and a worker on this machine.
+    Start with `comfyrelay up`: it runs the queue, its web page and a worker on this machine.
     """
-
-
-@app.command(rich_help_panel=SERVERS)
-def version() -> None:
-    """Print the version."""
-    out.print(__version__, highlight=False)

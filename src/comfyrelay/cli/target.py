@@ -1,4 +1,4 @@
-"""Choose the ComfyRelay of a command: the given one, else a desk that runs here, else the default address."""
+"""The desk or server of a command: the given one, else the desk that runs here, else the default address."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 DataDir = Annotated[
     Path | None,
     typer.Option(
-        help="The data folder. If not given: that of COMFYRELAY_DATA_DIR, else that of the desk that runs here, else "
+        help="Data folder. Default: COMFYRELAY_DATA_DIR, then the folder of the desk that runs here, then "
         "~/.local/share/comfyrelay."
     ),
 ]
 
 
-def address(url: str | None, settings: Settings) -> str:
-    """The address of the chosen ComfyRelay, which may not be running."""
+def find_url(url: str | None, settings: Settings) -> str:
+    """Return the URL of the desk or server, which may not be running."""
     from comfyrelay.desk.running_desks import desk_meant
 
     if url:
@@ -33,7 +33,7 @@ def address(url: str | None, settings: Settings) -> str:
 
 
 def with_data_dir(settings: Settings, data_dir: Path | None) -> Settings:
-    """The settings with a data folder: the given one, else that of the desk that runs here."""
+    """Set the data folder: the given one, else the folder of the desk that runs here."""
     from comfyrelay.desk.running_desks import desk_meant
 
     if data_dir is None:

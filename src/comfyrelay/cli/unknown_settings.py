@@ -1,18 +1,18 @@
-"""Environment variables that look like settings but are not, mostly typos."""
+"""Warnings about environment variables that look like misspelt settings."""
 
 from __future__ import annotations
 
 import difflib
 import os
 
-from rich.console import Console
+from comfyrelay.cli.output import print_note
 
-# Read elsewhere, not by the settings classes.
+# Variables that are not part of the settings classes.
 _OTHERS = ("CONFIG", "TOKEN", "URL")
 
 
-def warn_of_unknown(err: Console) -> None:
-    """Warn, because a misspelt setting would be ignored silently."""
+def warn_of_unknown() -> None:
+    """Warn about unknown variables, which would otherwise be ignored silently."""
     from comfyrelay.configuration import ENV_PREFIX
     from comfyrelay.desk.settings import DeskSettings
     from comfyrelay.settings import Settings
@@ -26,10 +26,10 @@ def warn_of_unknown(err: Console) -> None:
             for name in model.model_fields
         ),
     }
-    ours = ENV_PREFIX.rstrip("_")
     for name in sorted(os.environ):
-        if name.upper() in known or not difflib.get_close_matches(name.upper().partition("_")[0], [ours], cutoff=0.8):
+        prefix = name.upper().partition("_")[0]
+        if name.upper() in known or not difflib.get_close_matches(prefix, [ENV_PREFIX.rstrip("_")], cutoff=0.8):
             continue
         close = difflib.get_close_matches(name.upper(), sorted(known), n=1, cutoff=0.8)
-        advice = f"Did you mean {close[0]}?" if close else "`comfyrelay` knows no such setting."
-        err.print(f"Warning: the variable {name} is ignored. {advice}", highlight=False, markup=False, soft_wrap=True)
+        advice = f"Did you mean {close[0]}?" if close else "There is no such setting."
+        print_note(f"Warning: the variable {name} is ignored. {advice}")

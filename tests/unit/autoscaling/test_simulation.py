@@ -22,7 +22,7 @@ from comfyrelay.autoscaling.simulation.summary import SimulationSummary, lower_b
 from comfyrelay.autoscaling.simulation.traces import TraceRequest, from_history, parse_trace, read_trace
 from comfyrelay.autoscaling.simulation.world import WorldSettings
 from comfyrelay.cli.fleet.app import fleet_app
-from comfyrelay.cli.fleet.simulate import _show
+from comfyrelay.cli.fleet.simulate import _print_summaries
 from comfyrelay.domain.autoscaling.spec import Policy
 from comfyrelay.errors import InvalidInput
 from tests.support.observations import OURS
@@ -60,7 +60,7 @@ def test_every_request_is_served_and_the_fleet_returns_to_none(
     simulation = Simulation(arriving, scaling_of(policy, setting), setting, seed=seed)
     outcome = simulation.run()
     assert all(wait >= 0 for wait in outcome.waits)
-    assert outcome.most_machines <= setting.max_machines
+    assert outcome.peak_machines <= setting.max_machines
     assert outcome.busy_ended == 0
     work = sum(each.duration_seconds for each in arriving)
     assert outcome.busy_seconds >= work - 1e-3
@@ -186,15 +186,15 @@ def test_arrivals_may_be_the_time_of_a_clock() -> None:
     [
         ("", "line 1: arrival_seconds, duration_seconds, workflow, model is missing"),
         ("arrival_seconds,duration_seconds,model\n", "line 1: workflow is missing"),
-        (HEADER, "holds no request"),
+        (HEADER, "contains no requests"),
         (HEADER + "1,2,w,m\n1,soon,w,m\n", "line 3: duration_seconds is 'soon'"),
         (HEADER + "-1,2,w,m\n", "line 2: arrival_seconds is '-1'"),
         (HEADER + "1,nan,w,m\n", "line 2: duration_seconds is 'nan'"),
         (HEADER + "1,1e300,w,m\n", "line 2: duration_seconds is '1e300'"),
         (HEADER + "1,2,w,m\n1,2," + "w" * 200_000 + ",m\n", "line 3: field larger than field limit"),
-        (HEADER + "0,2,w,m\n1760000000,2,w,m\n", "spans 20,370 days, and a year can be simulated at most"),
+        (HEADER + "0,2,w,m\n1760000000,2,w,m\n", "spans 20,370 days, but at most a year can be simulated"),
         (HEADER.replace(",", ";") + "1;2;w;m\n", "columns are separated by commas, not by semicolons"),
-        (HEADER + "1,2\n", "line 2: 2 values where 4 columns are named"),
+        (HEADER + "1,2\n", "line 2: 2 values, but the first line names 4 columns"),
     ],
 )
 def test_bad_trace_is_refused_with_its_line(text: str, problem: str, tmp_path: Path) -> None:
@@ -229,7 +229,7 @@ def test_plot_is_an_svg_with_a_mark_for_each() -> None:
     found.append(lower_bound(arriving, WorldSettings()))
     svg = ElementTree.fromstring(trade_off(found, "30 <requests>", "boot 180 s"))
     texts = [each for each in svg.findall("{http://www.w3.org/2000/svg}text") if each.get("x")]
-    assert {"30 <requests>", "boot 180 s", "dashed: what our policies offer"} <= {text.text for text in texts}
+    assert {"30 <requests>", "boot 180 s", "dashed: our policies"} <= {text.text for text in texts}
     labels = [text for text in texts if any((text.text or "").startswith(f"{one.policy}:") for one in found)]
     assert len(labels) == 4
     for label in labels:
@@ -297,11 +297,11 @@ def test_table_fits_eighty_columns(monkeypatch: pytest.MonkeyPatch) -> None:
             launches=12_345,
             cold_starts=12_345,
             cost_per_job=0.0123,
-            most_machines=10,
+            peak_machines=10,
         )
         for each in ("reference", "balanced")
     ]
-    _show(many, many[0], compared=True)
+    _print_summaries(many, many[0], compared=True)
     assert "…" not in shown.getvalue()
     assert "12345 s" in shown.getvalue()
     assert max(len(line) for line in shown.getvalue().splitlines()) <= 80

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from typer.main import get_command
 
-from comfyrelay.cli.command_line import command_line
+from comfyrelay.cli.help import command_line
 from comfyrelay.cli.main import app, main
 
 

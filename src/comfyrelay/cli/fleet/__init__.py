@@ -1,1 +1,1 @@
-"""`comfyrelay fleet …`: machines for workers."""
+"""`comfyrelay fleet`: commands for the machines of workers."""

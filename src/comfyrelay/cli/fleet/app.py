@@ -2,12 +2,16 @@
 
 import typer
 
-from comfyrelay.cli.fleet.aws import aws_app
-from comfyrelay.cli.fleet.kubernetes import kubernetes_app
-from comfyrelay.cli.fleet.metrics import metrics_app
-from comfyrelay.cli.fleet.run import scaling_app
-from comfyrelay.cli.fleet.simulate import simulate_app
+from comfyrelay.cli.fleet.aws import deprovision, provision, user_data
+from comfyrelay.cli.fleet.databases import DATABASES_NOTE
+from comfyrelay.cli.fleet.kubernetes import scaler
+from comfyrelay.cli.fleet.metrics import costs, publish_metrics
+from comfyrelay.cli.fleet.run import decisions, pause, resume, run, status
+from comfyrelay.cli.fleet.simulate import simulate
 
-fleet_app = typer.Typer(no_args_is_help=True, help="Machines for workers: scale, provision and inspect them.")
-for each in (scaling_app, simulate_app, aws_app, kubernetes_app, metrics_app):
-    fleet_app.add_typer(each)
+fleet_app = typer.Typer(no_args_is_help=True, help="Scale, provision and inspect the machines of workers.")
+for command in (run, status, decisions, pause, resume):
+    fleet_app.command(epilog=DATABASES_NOTE)(command)
+fleet_app.command()(simulate)
+for command in (provision, deprovision, user_data, scaler, publish_metrics, costs):
+    fleet_app.command(epilog=DATABASES_NOTE)(command)

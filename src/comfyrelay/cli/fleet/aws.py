@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
+from rich.markup import escape
 
-from comfyrelay.cli.fleet.databases import HERE, with_databases
+from comfyrelay.cli.fleet.databases import with_databases
+from comfyrelay.cli.options import FleetStage
+from comfyrelay.cli.output import err, out, print_json, print_line, print_note
 from comfyrelay.domain.autoscaling.spec import MachineProviderName
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import ConfigurationError, InvalidInput, NotFound
@@ -27,26 +28,22 @@ if TYPE_CHECKING:
     from comfyrelay.domain.records.workers import FleetRecord
     from comfyrelay.services.engine import Engine
 
-aws_app = typer.Typer()
-out = Console()
-err = Console(stderr=True)
 
-# Error codes of AWS services for missing or invalid credentials.
+# Beginnings of the error codes for missing or invalid credentials.
 INVALID_CREDENTIALS = ("AuthFailure", "ExpiredToken", "InvalidClientTokenId", "UnrecognizedClient")
 
 FleetSlug = Annotated[str, typer.Argument(help="Slug of the fleet.")]
-FleetStage = Annotated[
-    Stage, typer.Option("--stage", metavar="STAGE", help="Stage of the fleet: staging or production.")
-]
-Region = Annotated[str | None, typer.Option(help="AWS region. Default: the fleet's options, then AWS_REGION.")]
+Region = Annotated[str | None, typer.Option(help="AWS region. Default: from the fleet's options, then AWS_REGION.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Print the plan and change nothing.")]
-Image = Annotated[str | None, typer.Option(help="Image (AMI). Default: the fleet's image.")]
-Subnet = Annotated[list[str] | None, typer.Option(help="Subnet. Default: the fleet's options. Repeat for three zones.")]
+Image = Annotated[str | None, typer.Option(help="Image (AMI). Default: from the fleet.")]
+Subnet = Annotated[
+    list[str] | None, typer.Option(help="Subnet. Default: from the fleet's options. Repeatable; use three zones.")
+]
 SecurityGroup = Annotated[
-    list[str] | None, typer.Option(help="Security group. Default: the fleet's options. Repeatable.")
+    list[str] | None, typer.Option(help="Security group. Default: from the fleet's options. Repeatable.")
 ]
 InstanceProfile = Annotated[
-    str | None, typer.Option(help="Name or ARN of the instance profile. Default: the fleet's options.")
+    str | None, typer.Option(help="Name or ARN of the instance profile. Default: from the fleet's options.")
 ]
 KeyName = Annotated[str | None, typer.Option(help="Key pair for SSH.")]
 ApiBaseUrl = Annotated[
@@ -63,7 +60,6 @@ Fallback = Annotated[
 ]
 
 
-@aws_app.command(epilog=HERE)
 def provision(
     fleet: FleetSlug,
     stage: FleetStage = Stage.PRODUCTION,
@@ -84,9 +80,8 @@ def provision(
 ) -> None:
     """Create or update the AWS resources of a fleet: a group of Spot instances that starts empty.
 
-    Creates the launch template, Auto Scaling group, lifecycle hook, secret
-    in Parameter Store and budget, and checks the account's Spot quota. Run
-    it again after each change; it leaves correct resources alone.
+    The command creates the launch template, Auto Scaling group, lifecycle hook, secret in Parameter Store and budget,
+    and checks the account's Spot quota. Run it again after each change: it only changes what differs.
     """
     if permissions:
         from comfyrelay.autoscaling.providers.aws.names import Names
@@ -94,7 +89,7 @@ def provision(
         from comfyrelay.settings import load_settings
 
         namespace = load_settings().cloudwatch_namespace
-        out.print_json(json.dumps(policies(Names(fleet, str(stage)), namespace=namespace)))
+        print_json(policies(Names(fleet, str(stage)), namespace=namespace))
         return
     require("server")
     require("aws")
@@ -113,12 +108,11 @@ def provision(
     asyncio.run(_provision(found, stage, flags, is_dry=dry_run))
 
 
-@aws_app.command(epilog=HERE)
 def deprovision(
     fleet: FleetSlug,
     stage: FleetStage = Stage.PRODUCTION,
     dry_run: DryRun = False,
-    force: Annotated[bool, typer.Option("--force", help="Also terminate its machines.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also terminate the machines.")] = False,
     region: Region = None,
 ) -> None:
     """Remove the AWS resources of a fleet. The fleet, its workflows and its jobs stay."""
@@ -127,7 +121,6 @@ def deprovision(
     asyncio.run(_deprovision(_fleet(fleet, stage), _flags(region=region), force=force, is_dry=dry_run))
 
 
-@aws_app.command("user-data", epilog=HERE)
 def user_data(
     fleet: FleetSlug, stage: FleetStage = Stage.PRODUCTION, region: Region = None, api_base_url: ApiBaseUrl = None
 ) -> None:
@@ -141,7 +134,7 @@ def user_data(
     options = read_options(found.spec.options, _flags(region=region, api_base_url=api_base_url))
     names = Names(fleet, str(stage))
     text = script(names, options, region=_region(options.region), api_base_url=_server_url(options.api_base_url))
-    out.print(text, end="", highlight=False, markup=False, soft_wrap=True)
+    out.print(text, end="", markup=False, soft_wrap=True)
 
 
 async def _provision(fleet: ProviderFleet, stage: Stage, flags: Mapping[str, Any], *, is_dry: bool) -> None:
@@ -169,14 +162,14 @@ async def _provision(fleet: ProviderFleet, stage: Stage, flags: Mapping[str, Any
         if blueprint.budget is None:
             _warn("No budget is set, so AWS sends no cost alerts. Set --budget-usd and --budget-email.")
         for quota in await check_quotas(aws, fleet):
-            (_print_note if quota.is_enough else _warn)(quota.text)
+            (print_note if quota.is_enough else _warn)(quota.text)
         needed = permissions(blueprint.names, namespace=settings.cloudwatch_namespace)
-        _print_note(f"Permissions of the control plane: {', '.join(actions(needed['control_plane']))}.")
-        _print_note(f"Permissions of the role of {_profile(blueprint)}: {', '.join(actions(needed['instance']))}.")
-        _print_note("Print them as IAM policies, with those for this command: --permissions.")
+        print_note(f"Permissions of the control plane: {', '.join(actions(needed['control_plane']))}.")
+        print_note(f"Permissions of the role of {_profile(blueprint)}: {', '.join(actions(needed['instance']))}.")
+        print_note("Print them as IAM policies, with the permissions of this command: --permissions.")
         await _apply(changes, is_dry=is_dry)
         if not is_dry and any(change.action is Action.MAKE for change in changes):
-            _print_note("The fleet has no machines. `comfyrelay fleet run` launches them when jobs wait.")
+            print_note("The fleet has no machines. `comfyrelay fleet run` launches them when jobs wait.")
 
 
 async def _deprovision(found: ProviderFleet, flags: Mapping[str, Any], *, force: bool, is_dry: bool) -> None:
@@ -194,16 +187,16 @@ async def _apply(changes: Sequence[Change], *, is_dry: bool) -> None:
     from comfyrelay.autoscaling.provisioning.provision import apply
 
     if all(change.run is None for change in changes):
-        _print_note("Nothing to do: all resources are up to date.")
+        print_note("Nothing to do: all resources are up to date.")
         return
     if is_dry:
-        _print_note("Dry run: nothing was changed.")
+        print_note("Dry run: nothing was changed.")
         return
-    await apply(changes, on_done=lambda change: _print_note(f"done: {change.action} {change.resource}"))
+    await apply(changes, on_done=lambda change: print_note(f"done: {change.action} {change.resource}"))
 
 
 def _profile(blueprint: Blueprint) -> str:
-    """Name or ARN of the instance profile."""
+    """Return the name or ARN of the instance profile."""
     return next(iter(blueprint.launch_template["IamInstanceProfile"].values()), "")
 
 
@@ -232,16 +225,16 @@ def _fleet(slug: str, stage: Stage, *, image: str | None = None) -> ProviderFlee
     async def work(engine: Engine) -> Sequence[FleetRecord]:
         return await engine.autoscaling.snapshots.fleets()
 
-    for database in with_databases(work):
-        if (database.slug, database.stage) == (slug, str(stage)):
-            spec = database.machine_spec
+    for record in with_databases(work):
+        if (record.slug, record.stage) == (slug, str(stage)):
+            spec = record.machine_spec
             if spec.provider != MachineProviderName.AWS:
-                raise InvalidInput(f"The fleet {slug} uses the provider {spec.provider}; this command is for aws.")
+                raise InvalidInput(f"The fleet {slug} uses the provider {spec.provider}, but this command is for aws.")
             return ProviderFleet(
                 slug=slug,
                 stage=str(stage),
                 spec=replace(spec, image=image) if image else spec,
-                max_machines=database.scaling_spec.limits.max_machines,
+                max_machines=record.scaling_spec.limits.max_machines,
             )
     raise NotFound(f"There is no {stage} fleet {slug!r}.")
 
@@ -283,19 +276,15 @@ def _server_url(option: str | None) -> str:
 
 
 def _flags(**given: Any) -> dict[str, Any]:
-    """Only the given flags. Typer passes an empty list if a repeatable flag is missing."""
+    """Return the given flags. Typer passes an empty list for a repeatable flag that is not given."""
     return {name: value for name, value in given.items() if value is not None and value != []}
 
 
 def _print_plan(changes: Sequence[Change]) -> None:
     for change in changes:
         detail = f": {change.detail}" if change.detail else ""
-        out.print(f"{change.action:<7} {change.resource}{detail}", highlight=False, markup=False, soft_wrap=True)
-
-
-def _print_note(text: str) -> None:
-    err.print(text, highlight=False, markup=False, soft_wrap=True)
+        print_line(f"{change.action:<7} {change.resource}{detail}")
 
 
 def _warn(text: str) -> None:
-    err.print("[yellow]Warning[/yellow]:", text, highlight=False, soft_wrap=True)
+    err.print(f"[yellow]Warning[/yellow]: {escape(text)}", soft_wrap=True)

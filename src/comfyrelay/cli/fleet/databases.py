@@ -1,15 +1,14 @@
-"""Open the server's databases, for commands that do not call a server."""
+"""Access to the server's databases, for commands that do not call a server."""
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from rich.console import Console
-
+from comfyrelay.cli.output import print_note
+from comfyrelay.cli.running import run_with_engine
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
 
@@ -19,32 +18,30 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 # Printed below the help of these commands.
-HERE = "Uses the server's databases and settings. Ignores COMFYRELAY_URL."
+DATABASES_NOTE = "This command uses the server's databases and settings, and ignores COMFYRELAY_URL."
 _URL = "COMFYRELAY_URL"
-err = Console(stderr=True)
 
 
 def with_databases(work: Callable[[Engine], Awaitable[T]]) -> T:
+    """Run `work` with an engine on existing databases with the newest schema."""
     require("server")
-    from comfyrelay.services.engine import Engine
     from comfyrelay.settings import load_settings
 
     settings = load_settings()
     _require_files(settings)
     url = os.environ.get(_URL, "").rstrip("/")
     if url and url != settings.base_url:
-        err.print(f"Ignoring {_URL}: this command uses the databases in {settings.data_dir}.", highlight=False)
+        print_note(f"Ignoring {_URL}: this command uses the databases in {settings.data_dir}.")
 
-    async def run() -> T:
-        async with Engine(settings) as engine:
-            await engine.databases.require_current()
-            return await work(engine)
+    async def run(engine: Engine) -> T:
+        await engine.databases.require_current()
+        return await work(engine)
 
-    return asyncio.run(run())
+    return run_with_engine(run)
 
 
 def _require_files(settings: Settings) -> None:
-    """SQLite would create an empty file for a missing database."""
+    """Refuse a missing database, for which SQLite would create an empty file."""
     for url in (settings.central_url, *settings.shard_urls.values()):
         file = Path(url.removeprefix("sqlite:///").partition("?")[0])
         if url.startswith("sqlite:///") and not file.is_file():

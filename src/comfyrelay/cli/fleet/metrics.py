@@ -3,33 +3,20 @@
 from __future__ import annotations
 
 import json
-from enum import StrEnum
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from rich.console import Console
 
-from comfyrelay.cli.fleet.databases import HERE, with_databases
-from comfyrelay.cli.fleet.tables import TableRow, show
+from comfyrelay.cli.fleet.databases import with_databases
+from comfyrelay.cli.fleet.tables import TableRow, print_table
+from comfyrelay.cli.options import Json
+from comfyrelay.cli.output import out, print_json, print_line, print_note
 
 if TYPE_CHECKING:
     from comfyrelay.protocol.admin.fleets import Usage
     from comfyrelay.services.engine import Engine
 
-metrics_app = typer.Typer()
 
-
-class Grouped(StrEnum):
-    FLEET = "fleet"
-    WORKFLOW = "workflow"
-    TENANT = "tenant"
-
-
-out = Console()
-err = Console(stderr=True)
-
-
-@metrics_app.command("publish-metrics", epilog=HERE)
 def publish_metrics(
     once: Annotated[bool, typer.Option("--once", help="Send the metrics once and exit.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the metrics and exit.")] = False,
@@ -47,24 +34,22 @@ def publish_metrics(
         cloudwatch = CloudWatch(namespace=engine.settings.cloudwatch_namespace)
         publisher = Publisher(engine.autoscaling.figures, cloudwatch)
         if once:
-            err.print(f"{await publisher.publish()} metrics sent.", highlight=False)
+            print_note(f"{await publisher.publish()} metrics sent.")
         else:
             await publisher.run()
 
     with_databases(work)
 
 
-@metrics_app.command("costs", epilog=HERE)
 def costs(
-    by: Annotated[Grouped, typer.Option(help="Group by fleet, workflow or tenant.")] = Grouped.FLEET,
+    by: Annotated[Literal["fleet", "workflow", "tenant"], typer.Option(help="What to group by.")] = "fleet",
     days: Annotated[int, typer.Option(min=1, max=3650, help="Number of days, including today.")] = 30,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Print machine time and costs by fleet, workflow or tenant.
 
-    `cost` covers the time in which jobs ran: busy, and lost to failed runs.
-    `machines cost` covers the whole lifetime of a fleet's machines, with
-    boot and idle time.
+    `cost` covers the time in which jobs ran: busy, and lost to failed runs. `machines cost` covers the whole lifetime
+    of a fleet's machines, with boot and idle time.
     """
 
     async def work(engine: Engine) -> list[Usage]:
@@ -74,22 +59,24 @@ def costs(
         from comfyrelay.services.autoscaling.usage import UsageGrouping
 
         today = utc_now().date()
-        return await engine.autoscaling.usage.report(UsageGrouping(by), first=today - timedelta(days=days - 1), last=today)
+        return await engine.autoscaling.usage.report(
+            UsageGrouping(by), first=today - timedelta(days=days - 1), last=today
+        )
 
     rows = with_databases(work)
     if as_json:
-        out.print_json(json.dumps([row.model_dump(mode="json") for row in rows]))
+        print_json([row.model_dump(mode="json") for row in rows])
         return
     if not rows:
-        out.print("No machine time in this period.", highlight=False)
+        print_line("No machine time in this period.")
         return
-    machines = by is Grouped.FLEET
+    machines = by == "fleet"
     head = (by, "jobs", "busy", "lost", *(("idle", "boot") if machines else ()), "cost")
-    show(out, (*head, "machines cost") if machines else head, [_costs(row, machines=machines) for row in rows])
-    out.print("\nTimes are hours:minutes:seconds.", highlight=False)
-    out.print("cost: time in which jobs ran (busy and lost).", highlight=False)
+    print_table((*head, "machines cost") if machines else head, [_costs(row, machines=machines) for row in rows])
+    print_line("\nTimes are hours:minutes:seconds.")
+    print_line("cost: time in which jobs ran (busy and lost).")
     if machines:
-        out.print("machines cost: whole lifetime of the machines, with boot and idle time.", highlight=False)
+        print_line("machines cost: whole lifetime of the machines, with boot and idle time.")
 
 
 def _costs(row: Usage, *, machines: bool) -> TableRow:
@@ -109,7 +96,7 @@ def _hours(seconds: float) -> str:
 
 
 def money(cost: float, seconds: float) -> str:
-    """Unknown if no price is set. Four decimals for small amounts: a minute of a cheap machine is less than a cent."""
+    """Format a cost, with four decimals for small amounts: a minute of a cheap machine is less than a cent."""
     if seconds and not cost:
         return "unknown"
     if 0 < cost < 0.0001:

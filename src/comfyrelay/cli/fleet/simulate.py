@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
-import json
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import asdict, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from comfyrelay.cli.fleet.databases import with_databases
+from comfyrelay.cli.options import Json
+from comfyrelay.cli.output import out, print_json, print_note, progress_bar
 from comfyrelay.domain.autoscaling.spec import Policy
 from comfyrelay.domain.queue.states import Stage
 from comfyrelay.errors import InvalidInput
@@ -22,25 +21,22 @@ if TYPE_CHECKING:
     from comfyrelay.autoscaling.simulation.summary import SimulationSummary
     from comfyrelay.autoscaling.simulation.traces import TraceRequest
     from comfyrelay.autoscaling.simulation.world import WorldSettings
+    from comfyrelay.services.autoscaling.views import ScalingView
+    from comfyrelay.services.engine import Engine
 
-simulate_app = typer.Typer()
-out = Console()
-err = Console(stderr=True)
-
-OUR_POLICIES = (Policy.CHEAP, Policy.BALANCED, Policy.FAST)
+DEFAULT_POLICIES = (Policy.CHEAP, Policy.BALANCED, Policy.FAST)
 GENERATED_DAYS = 7.0
 HISTORY_DAYS = 30.0
 
 
-@simulate_app.command("simulate")
 def simulate(
     trace: Annotated[
         Path | None,
         typer.Option(
-            metavar="FILE", help="A CSV with the columns arrival_seconds, duration_seconds, workflow and model."
+            metavar="FILE", help="A CSV file with the columns arrival_seconds, duration_seconds, workflow and model."
         ),
     ] = None,
-    generate: Annotated[bool, typer.Option("--generate", help="Generate bursts of requests from --seed.")] = False,
+    generate: Annotated[bool, typer.Option("--generate", help="Generate random bursts of requests.")] = False,
     fleet: Annotated[str | None, typer.Option(metavar="SLUG", help="Use the past jobs of this fleet.")] = None,
     stage: Annotated[Stage, typer.Option(help="Stage of that fleet.")] = Stage.PRODUCTION,
     policy: Annotated[
@@ -51,9 +47,9 @@ def simulate(
         float | None,
         typer.Option(min=0.01, help="Days to generate (default 7), or days of the fleet's history (default 30)."),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of requests, boot times and evictions.")] = 1,
+    seed: Annotated[int, typer.Option(help="Seed of generated requests, boot times and evictions.")] = 1,
     boot_seconds: Annotated[
-        float | None, typer.Option(min=1, help="Seconds from launch to worker; default 180.")
+        float | None, typer.Option(min=1, help="Seconds from the launch of a machine to its worker; default 180.")
     ] = None,
     load_seconds: Annotated[float | None, typer.Option(min=0, help="Seconds to load a model; default 22.")] = None,
     price: Annotated[float | None, typer.Option(min=0, help="Price of a machine per hour; default 0.20.")] = None,
@@ -62,10 +58,15 @@ def simulate(
     refused_share: Annotated[
         float, typer.Option(min=0, max=0.95, help="Share of Spot launches refused for lack of capacity.")
     ] = 0.0,
-    plot: Annotated[Path | None, typer.Option(metavar="FILE", help="Write the trade-off as an SVG file.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    plot: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a plot of waiting time and cost to this SVG file.")
+    ] = None,
+    as_json: Json = False,
 ) -> None:
-    """Simulate policies on a load with the decisions of the autoscaling loop: waiting times, machines and costs."""
+    """Simulate autoscaling policies, and compare their waiting times, machines and costs.
+
+    The load comes from --trace, --generate or --fleet. The simulation makes the decisions of the real loop.
+    """
     from comfyrelay.autoscaling.simulation.plot import trade_off
     from comfyrelay.autoscaling.simulation.summary import lower_bound
     from comfyrelay.autoscaling.simulation.world import WorldSettings
@@ -86,16 +87,16 @@ def simulate(
         "max_machines": max_machines,
     }
     setting = replace(base, **{key: value for key, value in options.items() if value is not None})
-    chosen = list(dict.fromkeys([*([compare] if compare else []), *(policy or OUR_POLICIES)]))
-    found = [_simulate(each, requests, setting, seed) for each in chosen]
+    chosen = list(dict.fromkeys([*([compare] if compare else []), *(policy or DEFAULT_POLICIES)]))
+    found = [_simulate(name, requests, setting, seed) for name in chosen]
     bound = lower_bound(requests, setting)
     if plot is not None:
         plot.write_text(trade_off([*found, bound], _title(requests), _subtitle(setting)), encoding="utf-8")
-        err.print(f"Wrote the trade-off to {plot}.", highlight=False)
+        print_note(f"Wrote the plot to {plot}.")
     if as_json:
-        out.print_json(json.dumps({"policies": [asdict(each) for each in found], "clairvoyant": asdict(bound)}))
+        print_json({"policies": found, "clairvoyant": bound})
     else:
-        _show(found, bound, compared=compare is not None)
+        _print_summaries(found, bound, compared=compare is not None)
 
 
 def _requests(
@@ -108,59 +109,46 @@ def _requests(
     if trace is not None:
         return read_trace(trace), setting
     if fleet is not None:
-        return asyncio.run(_read_fleet(stage, fleet, days or HISTORY_DAYS, setting))
+        return _read_fleet(stage, fleet, days or HISTORY_DAYS, setting)
     requests = generated(Workload(days=days or GENERATED_DAYS), seed)
     if not requests:
         raise InvalidInput("No requests in this period: increase --days, or change --seed.")
     return requests, setting
 
 
-async def _read_fleet(
+def _read_fleet(
     stage: Stage, slug: str, days: float, setting: WorldSettings
 ) -> tuple[Sequence[TraceRequest], WorldSettings]:
-    """The past jobs of a fleet, with the boot time, price and limit of its machines."""
-    from comfyrelay.extras import require
-
-    require("server")
+    """Read the past jobs of a fleet, and the boot time, price and limit of its machines."""
     from comfyrelay.autoscaling.simulation.traces import from_history
-    from comfyrelay.services.engine import Engine
-    from comfyrelay.settings import load_settings
 
-    async with Engine(load_settings()) as engine:
-        await engine.databases.require_current()
+    async def work(engine: Engine) -> tuple[ScalingView, Sequence[TraceRequest]]:
         view = await engine.autoscaling.views.get(stage, slug)
-        done = [each async for each in engine.autoscaling.history.done(stage, slug, days=days)]
-    if not done:
+        return view, from_history([job async for job in engine.autoscaling.history.done(stage, slug, days=days)])
+
+    view, requests = with_databases(work)
+    if not requests:
         raise InvalidInput(f"The {stage} fleet {slug!r} has completed no job in the last {days:g} days.")
     types = view.seen.instance_types
-    return from_history(done), replace(
+    return requests, replace(
         setting,
         boot_seconds=view.seen.boot_seconds,
         max_machines=view.seen.scaling.limits.max_machines,
         last_idle_seconds=view.seen.scaling.last_idle_seconds,
         price_per_hour=types[0].price_per_hour if types else setting.price_per_hour,
-        # part of the recorded durations
+        # The recorded durations include it.
         load_seconds=0.0,
     )
 
 
 def _simulate(policy: Policy, requests: Sequence[TraceRequest], setting: WorldSettings, seed: int) -> SimulationSummary:
+    from rich.progress import MofNCompleteColumn
+
     from comfyrelay.autoscaling.simulation.simulator import simulate as run_simulation
     from comfyrelay.autoscaling.simulation.summary import summary
 
-    with _progress(f"{policy}") as progress:
+    with progress_bar(str(policy), MofNCompleteColumn) as progress:
         return summary(policy, run_simulation(requests, policy, setting, seed=seed, progress=progress), setting)
-
-
-@contextmanager
-def _progress(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A progress bar, on terminals only."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=err, transient=True, disable=not err.is_terminal) as bar:
-        task = bar.add_task(what, total=None)
-        yield lambda done, total: bar.update(task, completed=done, total=total)
 
 
 def _title(requests: Sequence[TraceRequest]) -> str:
@@ -180,40 +168,33 @@ def _number(requests: int) -> str:
     return "1 request" if requests == 1 else f"{requests:,} requests"
 
 
-def _show(found: Sequence[SimulationSummary], bound: SimulationSummary, *, compared: bool) -> None:
+def _print_summaries(found: Sequence[SimulationSummary], bound: SimulationSummary, *, compared: bool) -> None:
     names = ("policy", "wait\np50", "\np95", "\np99", "machine-\nhours", "cold\nstarts", "cost\na job", "\nlaunches")
-    # fits into 80 columns
+    # These settings make it fit into 80 columns.
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     for number, name in enumerate(names):
         table.add_column(name, justify="right" if number else "left", no_wrap=True)
     first = found[0]
-    for each in (*found, bound):
-        is_other = compared and each is not first and each is not bound
-        p95, hours = f"{each.wait_p95:.0f} s", f"{each.machine_hours:.1f}"
+    for summary in (*found, bound):
+        is_other = compared and summary is not first and summary is not bound
+        p95, hours = f"{summary.wait_p95:.0f} s", f"{summary.machine_hours:.1f}"
         if is_other and first.wait_p95 and first.machine_hours:
-            p95 += f"\n({each.wait_p95 / first.wait_p95:.2f} ×)"
-            hours += f"\n({each.machine_hours / first.machine_hours:.2f} ×)"
-        is_bound = each is bound
+            p95 += f"\n({summary.wait_p95 / first.wait_p95:.2f} ×)"
+            hours += f"\n({summary.machine_hours / first.machine_hours:.2f} ×)"
+        is_bound = summary is bound
         table.add_row(
-            each.policy,
-            f"{each.wait_p50:.0f} s",
+            summary.policy,
+            f"{summary.wait_p50:.0f} s",
             p95,
-            f"{each.wait_p99:.0f} s",
+            f"{summary.wait_p99:.0f} s",
             hours,
-            "" if is_bound else f"{each.cold_starts:,}",
-            f"{each.cost_per_job:.4f}",
-            "" if is_bound else f"{each.launches:,}",
+            "" if is_bound else f"{summary.cold_starts:,}",
+            f"{summary.cost_per_job:.4f}",
+            "" if is_bound else f"{summary.launches:,}",
         )
     out.print(table)
-    for each in found:
-        if each.evictions or each.refusals:
-            out.print(
-                f"{each.policy}: {each.evictions} evictions ({each.lost_hours:.1f} h of work lost), "
-                f"{each.refusals} refused launches.",
-                highlight=False,
-            )
-    out.print(
-        f"{_number(first.jobs)}. {bound.policy}: a bound that no real policy can reach.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    for summary in found:
+        if summary.evictions or summary.refusals:
+            lost = f"({summary.lost_hours:.1f} h of work lost)"
+            out.print(f"{summary.policy}: {summary.evictions} evictions {lost}, {summary.refusals} refused launches.")
+    out.print(f"{_number(first.jobs)}. {bound.policy}: a bound that no real policy can reach.", soft_wrap=True)

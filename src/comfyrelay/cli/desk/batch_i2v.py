@@ -1,46 +1,51 @@
-"""`comfyrelay batch-i2v`: the script contract, for any ComfyUI."""
+"""`comfyrelay batch-i2v`: run a graph on a folder, with the options that a desk passes to scripts."""
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from comfyrelay.cli.options import parse_assignment
 from comfyrelay.errors import ComfyRelayError, InvalidInput
 from comfyrelay.system.signals import on_stop
 
 FAILED = 1
-CANNOT = 2
+CANNOT_RUN = 2
 
 
 def batch_i2v(
-    template_api: Annotated[Path, typer.Option(help="The graph, in ComfyUI's API format.")],
-    input_subdir: Annotated[str, typer.Option(help="The folder with the inputs, in the input root.")],
-    positive: Annotated[str, typer.Option(help="The prompt.")],
-    negative: Annotated[str | None, typer.Option(help="The negative prompt. Default: that of the template.")] = None,
+    template_api: Annotated[Path, typer.Option(help="Graph in ComfyUI's API format.")],
+    input_subdir: Annotated[str, typer.Option(help="Folder with the inputs, inside --input-root.")],
+    positive: Annotated[str, typer.Option(help="Prompt.")],
+    negative: Annotated[str | None, typer.Option(help="Negative prompt. Default: from the template.")] = None,
     profile: Annotated[
-        str, typer.Option(help="look-dev, medium or production: the share of the template's steps.")
+        str, typer.Option(help="look-dev, medium or production: which share of the template's steps to run.")
     ] = "production",
-    tries: Annotated[int, typer.Option(help="Runs of each input.", min=1, max=1000)] = 1,
+    tries: Annotated[int, typer.Option(help="Runs per input.", min=1, max=1000)] = 1,
     seed: Annotated[
-        int | None, typer.Option(help="The first seed. Default: that of the template.", min=0, max=2**64 - 1)
+        int | None, typer.Option(help="First seed. Default: from the template.", min=0, max=2**64 - 1)
     ] = None,
-    randomize_seed: Annotated[bool, typer.Option("--randomize-seed", help="A new seed for each run.")] = False,
-    wait: Annotated[bool, typer.Option("--wait", help="Wait for each run and save its files, or only queue.")] = False,
-    input_root: Annotated[Path, typer.Option(help="The parent folder of --input-subdir.")] = Path(),
-    out: Annotated[Path, typer.Option(help="The folder for saved files.")] = Path("output"),
+    randomize_seed: Annotated[bool, typer.Option("--randomize-seed", help="Draw a new seed for each run.")] = False,
+    wait: Annotated[
+        bool, typer.Option("--wait", help="Wait for each run and save its files. Default: only queue them.")
+    ] = False,
+    input_root: Annotated[Path, typer.Option(help="Parent folder of --input-subdir.")] = Path(),
+    out: Annotated[Path, typer.Option(help="Folder for saved files.")] = Path("output"),
     change: Annotated[
-        list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, by id or title. Repeat for more.")
+        list[str] | None, typer.Option("--set", help="NODE.INPUT=VALUE, the node by id or title. Repeatable.")
     ] = None,
     server: Annotated[
-        str, typer.Option(envvar="COMFYUI_BASE_URL", help="The URL of ComfyUI; of several, the first is used.")
+        str, typer.Option(envvar="COMFYUI_BASE_URL", help="URL of ComfyUI. Of several, the first is used.")
     ] = "http://127.0.0.1:8188",
 ) -> None:
-    """Run a graph on every image or video of a folder, on any ComfyUI; exit code 1 if a run failed."""
+    """Run a graph on every image or video of a folder, on any ComfyUI.
+
+    The exit code is 1 if a run failed.
+    """
     from comfyrelay.comfyui import ComfyClient
     from comfyrelay.desk.scripts.batch_i2v import Order, run_batch
 
@@ -56,22 +61,22 @@ def batch_i2v(
         randomize_seed=randomize_seed,
         wait=wait,
         out=out,
-        changes=dict(_change(each) for each in change or ()),
+        changes=dict(_change(text) for text in change or ()),
     )
     printer = _Printer()
 
     async def run() -> int:
         async with ComfyClient(server.partition(",")[0]) as comfy:
-            # no carriage returns in a file or pipe
+            # A file or pipe gets no carriage returns.
             briefly = printer.write_briefly if sys.stdout.isatty() else None
             return await run_batch(comfy, order, write=printer.write, write_briefly=briefly)
 
     try:
         failed, signal_number = asyncio.run(_until_signal(run()))
     except ComfyRelayError as error:
-        # to the same stream as everything else, so that the order is kept
+        # Use the same stream as all other lines, so that the order is kept.
         printer.write(f"Error: {error}")
-        raise typer.Exit(CANNOT) from None
+        raise typer.Exit(CANNOT_RUN) from None
     finally:
         printer.finish()
     if signal_number is not None:
@@ -81,7 +86,7 @@ def batch_i2v(
 
 
 async def _until_signal(work: Any) -> tuple[int, int | None]:
-    """Run until the end, Ctrl-C or SIGTERM, which also stops the run on the server."""
+    """Run until the end, or cancel on Ctrl-C or SIGTERM. Returns the failed runs and the signal."""
     task = asyncio.ensure_future(work)
     received: list[int] = []
 
@@ -99,7 +104,7 @@ async def _until_signal(work: Any) -> tuple[int, int | None]:
 
 
 class _Printer:
-    """Print lines, and progress lines that the next one replaces."""
+    """Prints lines, and progress lines that the next line replaces."""
 
     def __init__(self) -> None:
         self._is_open = False
@@ -109,7 +114,7 @@ class _Printer:
         print(text, flush=True)
 
     def write_briefly(self, text: str) -> None:
-        # \x1b[K: clear what is left of a longer line
+        # \x1b[K clears the rest of a longer line.
         print(f"\r{text}\x1b[K", end="", flush=True)
         self._is_open = True
 
@@ -120,12 +125,8 @@ class _Printer:
 
 
 def _change(text: str) -> tuple[tuple[str, str], Any]:
-    """`NODE.INPUT=VALUE`. Valid JSON is parsed: 20 is a number."""
-    place, equals, value = text.partition("=")
+    place, value = parse_assignment(text, form="NODE.INPUT=VALUE")
     node, _, name = place.rpartition(".")
-    if not (equals and node and name):
+    if not (node and name):
         raise InvalidInput(f"Write NODE.INPUT=VALUE, not {text!r}.")
-    try:
-        return (node, name), json.loads(value)
-    except ValueError:
-        return (node, name), value
+    return (node, name), value

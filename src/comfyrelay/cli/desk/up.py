@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Annotated
 from urllib.parse import urlsplit
 
 import typer
-from rich.console import Console
 
 from comfyrelay import __version__
-from comfyrelay.cli.browser import open_page
-from comfyrelay.cli.ports import check_port
-from comfyrelay.cli.running import run_loop, without_garbage_collection
+from comfyrelay.cli.desk.browser import open_page
+from comfyrelay.cli.options import check_port
+from comfyrelay.cli.output import out, print_line
+from comfyrelay.cli.running import run_event_loop, without_garbage_collection
 from comfyrelay.cli.unknown_settings import warn_of_unknown
 from comfyrelay.errors import ConfigurationError
 from comfyrelay.extras import require
@@ -22,9 +22,6 @@ from comfyrelay.extras import require
 if TYPE_CHECKING:
     from comfyrelay.desk.desk import DeskReady
     from comfyrelay.desk.settings import DeskSettings
-
-out = Console()
-err = Console(stderr=True)
 
 MAX_PER_GPU = 16
 
@@ -37,40 +34,40 @@ def _check_per_gpu(count: str | None) -> str | None:
 
 ComfyuiUrl = Annotated[
     list[str] | None,
-    typer.Option(help="The URL of ComfyUI, if not http://127.0.0.1:8188. Repeat for more GPUs."),
+    typer.Option(help="URL of ComfyUI. Default: http://127.0.0.1:8188. Repeatable, for several GPUs."),
 ]
 ComfyuiFolder = Annotated[
     Path | None,
     typer.Option(
         metavar="DIR",
-        help="Start ComfyUI as well, from this folder: with its own Python, one process per GPU, monitored, and "
-        "stopped at the end. `comfyrelay doctor` finds the folder.",
+        help="Folder of ComfyUI: start it with its own Python, one process per GPU, supervise it, and stop it at the "
+        "end. `comfyrelay doctor` finds the folder.",
     ),
 ]
 PerGpu = Annotated[
     str | None,
     typer.Option(
         metavar="N|auto",
-        help="With --comfyui: the number of ComfyUI processes per GPU. Default: auto, which starts one, and more if "
-        "that helps.",
+        help="With --comfyui: number of ComfyUI processes per GPU. Default: auto, which starts one, and more if that "
+        "helps.",
         callback=_check_per_gpu,
     ),
 ]
 Port = Annotated[
     int | None,
-    typer.Option(help="The port of the page. Default: COMFYRELAY_PORT, or 8420.", callback=check_port),
+    typer.Option(help="Port of the page. Default: COMFYRELAY_PORT, then 8420.", callback=check_port),
 ]
 Host = Annotated[
     str | None,
     typer.Option(
-        help="The address to listen on. Default: only this machine. 0.0.0.0 lets a phone in the same network connect; "
-        "this requires a password: comfyrelay password."
+        help="Address to listen on. Default: only this machine. With 0.0.0.0, a phone in the same network can connect; "
+        "set a password first: comfyrelay password."
     ),
 ]
 DataFolder = Annotated[
     Path | None,
     typer.Option(
-        help="The folder for the queue, files and outputs. Default: COMFYRELAY_DATA_DIR, or ~/.local/share/comfyrelay."
+        help="Folder for the queue, files and outputs. Default: COMFYRELAY_DATA_DIR, then ~/.local/share/comfyrelay."
     ),
 ]
 UseSimulator = Annotated[
@@ -89,12 +86,12 @@ def up(
     simulator: UseSimulator = False,
     open_: OpenBrowser = False,
 ) -> None:
-    """Run your desk on this machine: queue, page, and a worker for your ComfyUI, until Ctrl-C."""
+    """Run your desk on this machine until Ctrl-C: a queue, its web page, and a worker for your ComfyUI."""
     require("desk")
     from comfyrelay.desk.addresses import require_free
     from comfyrelay.settings import load_settings
 
-    warn_of_unknown(err)
+    warn_of_unknown()
     data_dir = data_dir and data_dir.expanduser().absolute()
     given = {"data_dir": data_dir, "port": port, "host": host}
     settings = load_settings().model_copy(update={name: value for name, value in given.items() if value is not None})
@@ -113,7 +110,7 @@ def up(
     umask = restrict_to_user(settings.data_dir)
     status = _StatusLines(finish_seconds=desk.finish_seconds, opens_page=open_)
     with WorkerConsole(level="warning", is_for_machines=False) as console:
-        made = Desk(
+        running_desk = Desk(
             settings=settings,
             desk=desk,
             script=load_script_table(),
@@ -122,8 +119,8 @@ def up(
             on_status=console.status,
             on_comfyui=status.print_comfyui_found,
         )
-        run_loop(made.run())
-    out.print("Stopped. Waiting jobs are kept, and continue with the next `comfyrelay up`.", highlight=False)
+        run_event_loop(running_desk.run())
+    print_line("Stopped. Waiting jobs are kept, and continue with the next `comfyrelay up`.")
 
 
 class _StatusLines:
@@ -136,34 +133,36 @@ class _StatusLines:
 
     def print_ready(self, found: DeskReady) -> None:
         self._is_awaiting_comfyui = len(found.silent) == len(found.comfyui)
-        out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]", highlight=False)
-        out.print(f"  data     {found.data_dir}", highlight=False)
+        out.print(f"ComfyRelay {__version__} is up at [bold]{found.url}[/bold]")
+        print_line(f"  data     {found.data_dir}")
         started = f"started here, from {found.comfyui_dir}; its log: comfyrelay comfyui logs"
-        out.print(f"  ComfyUI  {', '.join(found.comfyui) or started}", highlight=False, soft_wrap=True)
+        print_line(f"  ComfyUI  {', '.join(found.comfyui) or started}")
         for line in _comfyui_lines(found.silent, found.simulated_jobs):
-            out.print(f"           {line}", highlight=False, soft_wrap=True)
+            print_line(f"           {line}")
         if found.url_elsewhere is not None:
-            out.print(f"  phone    {found.url_elsewhere}  in the same network, with the password", highlight=False)
-        out.print(f"  page     {found.link}", highlight=False, soft_wrap=True)
-        out.print("           the link works once, for ten minutes; `comfyrelay open` makes another", highlight=False)
+            print_line(f"  phone    {found.url_elsewhere}  in the same network, with the password")
+        print_line(f"  page     {found.link}")
+        print_line("           the link works once, for ten minutes; `comfyrelay open` makes another")
         if self._opens_page and not open_page(found.link):
-            out.print("           no browser could be opened here: follow the link", highlight=False)
+            print_line("           no browser could be opened here: follow the link")
         stopping = f"Running jobs then have {self._finish_seconds:g} s to finish, or are requeued."
-        out.print(f"Press Ctrl-C to stop. {stopping} Waiting jobs are kept.", highlight=False)
+        print_line(f"Press Ctrl-C to stop. {stopping} Waiting jobs are kept.")
 
     def print_comfyui_found(self) -> None:
         if self._is_awaiting_comfyui:
-            out.print("ComfyUI is reachable now: jobs that waited for it run.", highlight=False)
-        # the next call means that it was unreachable in between
+            print_line("ComfyUI is reachable now: jobs that waited for it run.")
+        # The next call means that it was unreachable in between.
         self._is_awaiting_comfyui = True
 
 
 def _with_comfyui(
     desk: DeskSettings, *, urls: list[str] | None, folder: Path | None, per_gpu: str | None
 ) -> DeskSettings:
-    """The command line overrides environment and file."""
+    """Apply the options of the command line, which override environment and file."""
     if urls and folder:
-        raise ConfigurationError("Give --comfyui-url for a ComfyUI that runs, or --comfyui for one to start: not both.")
+        raise ConfigurationError(
+            "Give --comfyui-url for a ComfyUI that runs, or --comfyui for one to start, but not both."
+        )
     set_elsewhere = desk.model_dump(exclude_unset=True)
     if urls:
         set_elsewhere = {**set_elsewhere, "comfyui_url": urls, "comfyui_dir": None}
@@ -179,20 +178,20 @@ def _with_comfyui(
 def _comfyui_lines(silent: Sequence[str], simulated_jobs: str) -> Iterator[str]:
     if simulated_jobs == "everything":
         yield "simulator: new jobs run on the built-in simulator, without models"
-    for each in silent:
-        yield f"{each} does not answer yet: jobs wait for it"
+    for url in silent:
+        yield f"{url} does not answer yet: jobs wait for it"
     if silent and simulated_jobs == "examples":
         yield "until then the examples run on the built-in simulator; with `up --simulator` all jobs do"
         yield "is ComfyUI elsewhere? name it with --comfyui-url"
 
 
 def _check_addresses(addresses: Sequence[str]) -> None:
-    """The desk would wait forever for an invalid address."""
+    """Refuse an invalid address, for which the desk would wait forever."""
     for address in addresses:
         try:
             host = urlsplit(address if "://" in address else f"http://{address}").hostname or ""
         except ValueError:
             host = ""
         if not re.fullmatch(r"[\w.:-]+", host):
-            # not repeated, because it may contain a password
+            # The message does not repeat the address, which may contain a password.
             raise ConfigurationError("--comfyui-url is not an address. Write it like http://127.0.0.1:8188.")

@@ -8,51 +8,50 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
+from comfyrelay.cli.options import Json
+from comfyrelay.cli.output import out, print_json, print_line, print_note
 from comfyrelay.cli.running import run_with_engine
 
 if TYPE_CHECKING:
     from comfyrelay.services.engine import Engine
     from comfyrelay.services.workers.node_allow_list import AllowList
 
-db_app = typer.Typer(no_args_is_help=True, help="The databases: check and upgrade their schemas.")
-admin_app = typer.Typer(
-    no_args_is_help=True, help="For operators of a server: administrators, and the nodes that tenants may use."
-)
-out = Console()
-err = Console(stderr=True)
-
-FOUND = 1
+db_app = typer.Typer(no_args_is_help=True, help="Check and upgrade the schemas of the databases.")
+admin_app = typer.Typer(no_args_is_help=True, help="Create administrators of a server, and list the workers' nodes.")
+NOT_READY = 1
 
 
 @admin_app.command("create")
 def create_admin(
-    email: Annotated[str, typer.Option(help="The administrator's email address.")],
+    email: Annotated[str, typer.Option(help="Email address of the administrator.")],
     password: Annotated[
         str,
         typer.Option(
-            help="The password. The command asks for it if it is not given.",
+            help="Password. The command asks for it if it is not given.",
             prompt=True,
             hide_input=True,
             confirmation_prompt=True,
         ),
     ],
 ) -> None:
-    """Create an administrator and print an API token, once."""
+    """Create an administrator, and print an API token. The token is not shown again."""
 
     async def work(engine: Engine) -> str:
         await engine.databases.upgrade()
         user = await engine.accounts.sign_in.register(email=email, password=password, is_admin=True)
         return (await engine.accounts.sign_in.issue(user, name="made with the account")).secret
 
-    out.print(run_with_engine(work), highlight=False, soft_wrap=True)
+    print_line(run_with_engine(work))
 
 
 @admin_app.command("setup-code")
 def create_setup_code() -> None:
-    """Print a new code to create the first administrator in a browser; exit code 1 if an administrator exists."""
+    """Print a link with which the first administrator is created in a browser.
+
+    The exit code is 1 if an administrator exists.
+    """
     from comfyrelay.settings import load_settings
 
     async def work(engine: Engine) -> str | None:
@@ -62,17 +61,20 @@ def create_setup_code() -> None:
 
     code = run_with_engine(work)
     if code is None:
-        err.print("There is an administrator already: this makes only the first one.", highlight=False)
-        raise typer.Exit(FOUND)
-    out.print(f"{load_settings().base_url}/setup#{code}", highlight=False, soft_wrap=True)
+        print_note("There is an administrator already. Create others in the web app, or with: comfyrelay admin create")
+        raise typer.Exit(NOT_READY)
+    print_line(f"{load_settings().base_url}/setup#{code}")
 
 
 @admin_app.command("nodes")
 def print_allow_list(
-    fleet: Annotated[str | None, typer.Option(help="Only the workers of this fleet.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of settings.")] = False,
+    fleet: Annotated[str | None, typer.Option(help="Only workers of this fleet.")] = None,
+    as_json: Json = False,
 ) -> None:
-    """Print an allow list for tenants' graphs with the workers' nodes; exit code 1 if no worker has reported any."""
+    """Print the workers' nodes as an allow list for tenants' graphs, for comfyrelay.toml.
+
+    The exit code is 1 if no worker has reported its nodes yet.
+    """
 
     async def work(engine: Engine) -> AllowList:
         await engine.databases.require_current()
@@ -80,32 +82,33 @@ def print_allow_list(
 
     found = run_with_engine(work)
     if as_json:
-        out.print_json(json.dumps(asdict(found)))
+        print_json(asdict(found))
     else:
         for line in _as_toml(found):
-            out.print(line, highlight=False, markup=False, soft_wrap=True)
+            print_line(line)
     if not found.workers:
-        err.print("No worker has reported its nodes yet: start one, and try again.", highlight=False)
-        raise typer.Exit(FOUND)
+        print_note("No worker has reported its nodes yet. Start one, and try again.")
+        raise typer.Exit(NOT_READY)
 
 
 @db_app.command("upgrade")
 def upgrade_databases() -> None:
-    """Bring the central database and every shard to the newest schema."""
+    """Upgrade the central database and all shards to the newest schema."""
     for name, (before, after) in run_with_engine(lambda engine: engine.databases.upgrade()).items():
         change = "up to date" if before == after else f"{before or 'empty'} → {after}"
-        out.print(f"{name}: {change}", highlight=False)
+        print_line(f"{name}: {change}")
 
 
 @db_app.command("status")
-def print_database_status(
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
-) -> None:
-    """Show the schema of each database; exit code 1 if one is not the newest."""
+def print_database_status(as_json: Json = False) -> None:
+    """Show the schema of each database.
+
+    The exit code is 1 if one is not the newest.
+    """
     found = run_with_engine(lambda engine: engine.databases.revisions())
     if as_json:
         rows = {name: {"revision": has, "newest": newest} for name, (has, newest) in found.items()}
-        out.print_json(json.dumps(rows))
+        print_json(rows)
     else:
         table = Table("database", "revision", "newest", "state")
         for name, (has, newest) in found.items():
@@ -113,16 +116,16 @@ def print_database_status(
             table.add_row(name, has or "empty", newest, state)
         out.print(table)
     if any(has != newest for has, newest in found.values()):
-        raise typer.Exit(FOUND)
+        raise typer.Exit(NOT_READY)
 
 
 def _as_toml(found: AllowList) -> Iterator[str]:
-    """Lines for comfyrelay.toml."""
-    yield f"# {len(found.allowed)} classes of nodes, of {found.workers} workers. Remove what tenants do not need."
+    """Yield lines for comfyrelay.toml."""
+    yield f"# {len(found.allowed)} node classes of {found.workers} workers. Remove classes that tenants do not need."
     for name, why in found.left_out.items():
         yield f"# left out: {name}: {why}"
     yield 'graph_policy = "allow"'
     yield "graph_allowed_nodes = ["
-    # a JSON string is also a TOML string
+    # A JSON string is also a TOML string.
     yield from (f"    {json.dumps(name)}," for name in found.allowed)
     yield "]"

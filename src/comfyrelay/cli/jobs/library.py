@@ -10,27 +10,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from comfyrelay.cli import completion
-from comfyrelay.cli.connection import APPRISE, Json, Url, connected, print_result
+from comfyrelay.cli.jobs import completion
+from comfyrelay.cli.jobs.connection import Url, connected
+from comfyrelay.cli.options import APPRISE, Json, parse_assignment
+from comfyrelay.cli.output import print_json, print_line, print_result
 from comfyrelay.errors import InvalidInput
 from comfyrelay.extras import require
 
 if TYPE_CHECKING:
-    from comfyrelay.client import Client, Done
+    from comfyrelay.client import ActionResult, Client
 
-FAILED = 1
-
+NOT_SENT = 1
 presets_app = typer.Typer(invoke_without_command=True)
 workflows_app = typer.Typer(invoke_without_command=True)
-notify_app = typer.Typer(no_args_is_help=True, help="Test the notifications of jobs that end.")
-out = Console()
+notify_app = typer.Typer(no_args_is_help=True, help="Test the notifications that are sent when jobs end.")
 
 
 @presets_app.callback()
 def presets(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
-    """List presets, which are named sets of values; add or remove one."""
+    """List your presets, which are named sets of values, or add or remove one."""
     if context.invoked_subcommand is not None:
         return
     from comfyrelay.client.render import preset_table
@@ -41,27 +40,27 @@ def presets(context: typer.Context, url: Url = None, as_json: Json = False) -> N
 
 @presets_app.command("add")
 def presets_add(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that no other preset has.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A unique name.")],
     set_: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value. Repeat for more.")
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="A value of the preset. Repeatable.")
     ] = None,
-    file: Annotated[Path | None, typer.Option(help="A file with values as a JSON object.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="File with the values as a JSON object; - for standard input.")
+    ] = None,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Save values as a preset."""
-    values = {**(_values_in(file) if file else {}), **dict(_value(each) for each in set_ or ())}
+    values = {**(_read_values(file) if file else {}), **dict(parse_assignment(text) for text in set_ or ())}
     if not values:
         raise InvalidInput("A preset needs values: give them with --set or --file.")
-    made = connected(url, lambda client: client.create_preset(name, values))
-    print_result(made, f"Saved preset {name} with {len(values)} values.", as_json=as_json)
+    preset = connected(url, lambda client: client.create_preset(name, values))
+    print_result(preset, f"Saved preset {name} with {len(values)} values.", as_json=as_json)
 
 
 @presets_app.command("remove")
 def presets_remove(
-    name: Annotated[
-        str, typer.Argument(metavar="NAME", help="The name of the preset.", autocompletion=completion.presets)
-    ],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of the preset.", autocompletion=completion.presets)],
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -80,48 +79,54 @@ WorkflowName = Annotated[
     str,
     typer.Argument(
         metavar="WORKFLOW",
-        help="The name of a workflow; of several with one name, the slug.",
+        help="Name of a workflow, or its slug if several have the name.",
         autocompletion=completion.workflows,
     ),
+]
+WorkflowFile = Annotated[
+    Path, typer.Argument(metavar="FILE", help="A workflow saved in ComfyUI, or a file that ComfyUI made.")
 ]
 
 
 @workflows_app.callback()
 def workflows(context: typer.Context, url: Url = None, as_json: Json = False) -> None:
-    """List your own workflows, newest first; add, rename, replace or remove one. `run` with a file adds one, too."""
+    """List your own workflows, newest first, or add, rename, replace or remove one.
+
+    `run` with a file also adds a workflow.
+    """
     if context.invoked_subcommand is not None:
         return
     from comfyrelay.client.render import workflow_table
 
-    found = [each for each in connected(url, lambda client: client.workflows()) if each.is_active]
-    none = "You have no workflows yet: `comfyrelay run FILE` makes one from a file."
-    print_result(found, workflow_table(found) if found else none, as_json=as_json)
+    found = [workflow for workflow in connected(url, lambda client: client.workflows()) if workflow.is_active]
+    hint = "You have no workflows yet. `comfyrelay run FILE` adds one from a file."
+    print_result(found, workflow_table(found) if found else hint, as_json=as_json)
 
 
 @workflows_app.command("add")
 def workflows_add(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A workflow saved in ComfyUI, or a file that it made.")],
-    name: Annotated[str | None, typer.Option(help="Its name. Default: the name of the file.")] = None,
+    file: WorkflowFile,
+    name: Annotated[str | None, typer.Option(help="Name of the workflow. Default: the name of the file.")] = None,
     anyway: Annotated[
-        bool, typer.Option("--anyway", help="Add it although no worker has its nodes: it waits until one does.")
+        bool, typer.Option("--anyway", help="Add it although no worker has its nodes. It waits for one.")
     ] = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
     """Add a workflow from a file, without running it."""
-    from comfyrelay.cli.run_arguments import errors_as_options
+    from comfyrelay.cli.jobs.targets import advise_anyway
     from comfyrelay.comfyui.editor.loading import load_workflow
 
     graph = load_workflow(file)
-    with errors_as_options():
+    with advise_anyway():
         added = connected(url, lambda client: client.add_graph(graph, name=name or file.stem, wait_for_missing=anyway))
-    print_result(added.workflow, f"workflow {added.workflow.slug}: {added.message}", as_json=as_json)
+    print_result(added.data, f"workflow {added.data.slug}: {added.message}", as_json=as_json)
 
 
 @workflows_app.command("rename")
 def workflows_rename(
     workflow: WorkflowName,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The new name.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="New name.")],
     url: Url = None,
     as_json: Json = False,
 ) -> None:
@@ -132,11 +137,11 @@ def workflows_rename(
 @workflows_app.command("replace")
 def workflows_replace(
     workflow: WorkflowName,
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="A workflow saved in ComfyUI, or a file that it made.")],
+    file: WorkflowFile,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Replace a workflow with a newer version. Submitted jobs keep theirs."""
+    """Replace a workflow with a newer version. Submitted jobs keep the old one."""
     from comfyrelay.comfyui.editor.loading import load_workflow
 
     graph = load_workflow(file)
@@ -150,13 +155,13 @@ def workflows_remove(workflow: WorkflowName, url: Url = None, as_json: Json = Fa
 
 
 def _with_workflow(
-    name: str, url: str | None, verb: Callable[[Client, str], Awaitable[Done[Any]]], *, as_json: bool
+    name: str, url: str | None, action: Callable[[Client, str], Awaitable[ActionResult[Any]]], *, as_json: bool
 ) -> None:
-    from comfyrelay.cli.run_arguments import workflow_named
+    from comfyrelay.cli.jobs.targets import workflow_named
 
-    async def work(client: Client) -> tuple[str, Done[Any]]:
+    async def work(client: Client) -> tuple[str, ActionResult[Any]]:
         slug = (await workflow_named(client, name)).slug
-        return slug, await verb(client, slug)
+        return slug, await action(client, slug)
 
     slug, done = connected(url, work)
     print_result(done.data, f"workflow {slug}: {done.message}", as_json=as_json)
@@ -164,10 +169,13 @@ def _with_workflow(
 
 @notify_app.command("test")
 def notify_test(
-    url: Annotated[list[str], typer.Argument(metavar="URL", help=f"Where to: {APPRISE}")],
+    url: Annotated[list[str], typer.Argument(metavar="URL", help=f"An {APPRISE}")],
     as_json: Json = False,
 ) -> None:
-    """Send a notification to each URL, and print failures; exit code 1 if there are any."""
+    """Send a test notification to each URL, and print failures.
+
+    The exit code is 1 if a notification was not sent.
+    """
     require("desk")
     from comfyrelay.desk.notifications.notifier import Notifier, without_secrets
 
@@ -178,28 +186,17 @@ def notify_test(
             "sent": len(url) - len(failures),
             "failures": [{"url": failure.url, "why": failure.why} for failure in failures],
         }
-        out.print_json(data=data)
+        print_json(data)
     else:
-        why = {failure.url_given: failure.why for failure in failures}
-        for each in url:
-            verdict = f"failed: {why[each]}" if each in why else "sent"
-            out.print(f"{without_secrets(each)}  {verdict}", highlight=False, markup=False, soft_wrap=True)
+        reasons = {failure.url_given: failure.why for failure in failures}
+        for recipient in url:
+            verdict = f"failed: {reasons[recipient]}" if recipient in reasons else "sent"
+            print_line(f"{without_secrets(recipient)}  {verdict}")
     if failures:
-        raise typer.Exit(FAILED)
+        raise typer.Exit(NOT_SENT)
 
 
-def _value(text: str) -> tuple[str, Any]:
-    """`steps=20` is a number, `prompt=a cat` a text: valid JSON is parsed."""
-    key, equals, value = text.partition("=")
-    if not equals or not key:
-        raise InvalidInput(f"Write KEY=VALUE, not {text!r}.")
-    try:
-        return key, json.loads(value)
-    except ValueError:
-        return key, value
-
-
-def _values_in(file: Path) -> dict[str, Any]:
+def _read_values(file: Path) -> dict[str, Any]:
     try:
         values = json.loads(sys.stdin.read() if str(file) == "-" else file.read_text("utf-8"))
     except OSError as error:
@@ -207,5 +204,5 @@ def _values_in(file: Path) -> dict[str, Any]:
     except ValueError:
         values = None
     if not isinstance(values, dict):
-        raise InvalidInput(f"{file} does not hold a JSON object.")
+        raise InvalidInput(f"{file} does not contain a JSON object.")
     return values

@@ -7,65 +7,55 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from comfyrelay.cli import completion
-from comfyrelay.cli.connection import APPRISE, Json, Url, connected, print_json
-from comfyrelay.cli.run_arguments import (
+from comfyrelay.cli.jobs.connection import Url, connected
+from comfyrelay.cli.jobs.submit_options import Anyway, MaxWait, Preset, Reuse, Values, What, base_values
+from comfyrelay.cli.jobs.targets import (
     SubmitTarget,
     check_files,
-    errors_as_typed,
+    errors_with_options,
     find_target,
-    refused_leaves_nothing,
+    remove_if_refused,
     send_files,
 )
-from comfyrelay.cli.run_options import (
-    Anyway,
-    MaxWait,
-    Reuse,
-    Values,
-    What,
-    original_seeds,
-    preset_values,
-    print_remarks,
-)
+from comfyrelay.cli.options import APPRISE, Json
+from comfyrelay.cli.output import print_note, print_result
 from comfyrelay.domain.bulk import Mode, SeedMode
 from comfyrelay.errors import InvalidInput
 
 if TYPE_CHECKING:
-    from comfyrelay.client import Batch, Client, Done
+    from comfyrelay.client import ActionResult, Batch, Client
 
-batch_app = typer.Typer(no_args_is_help=True, help="Many jobs at once: a folder of inputs, a list of prompts.")
-out = Console()
-err = Console(stderr=True)
+batch_app = typer.Typer(
+    no_args_is_help=True, help="Add many jobs at once, from a folder of inputs or a list of prompts."
+)
+MAX_LABEL_LENGTH = 200
 
-# The longest name of a batch.
-LONGEST_LABEL = 200
-
-Inputs = Annotated[
-    list[Path] | None, typer.Option("--input", help="A file, or a folder of files, to work on. Repeat for more.")
+Inputs = Annotated[list[Path] | None, typer.Option("--input", help="An input file, or a folder of them. Repeatable.")]
+InputSubdir = Annotated[list[str] | None, typer.Option(help="A folder inside the desk's input folder. Repeatable.")]
+Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeatable.")]
+PromptFile = Annotated[
+    Path | None, typer.Option(help="A file with one prompt per line, or blocks separated by lines of ---.")
 ]
-InputSubdir = Annotated[
-    list[str] | None, typer.Option(help="A folder inside the desk's input folder. Repeat for more.")
-]
-Prompts = Annotated[list[str] | None, typer.Option("--prompt", help="A prompt. Repeat for more.")]
-PromptFile = Annotated[Path | None, typer.Option(help="Prompts, one in each line, or blocks between ---.")]
-Negatives = Annotated[list[str] | None, typer.Option("--negative", help="A negative prompt. Repeat for more.")]
-Tries = Annotated[int, typer.Option(help="How many times each is run.", min=1, max=1000)]
+Negatives = Annotated[list[str] | None, typer.Option("--negative", help="A negative prompt. Repeatable.")]
+Tries = Annotated[int, typer.Option(help="Runs per combination.", min=1, max=1000)]
 Seeds = Annotated[
-    SeedMode | None, typer.Option(help="The seeds of the items. Default: random ones, if the workflow has a seed.")
+    SeedMode | None, typer.Option(help="How seeds are chosen. Default: increment with --seed, otherwise random.")
 ]
 FirstSeed = Annotated[
-    int | None, typer.Option(help="The seed of all, or the first one to count from.", min=0, max=2**64 - 1)
+    int | None, typer.Option(help="The seed of all jobs, or the first seed to count from.", min=0, max=2**64 - 1)
 ]
-Pairwise = Annotated[bool, typer.Option("--pairwise", help="Input n with prompt n, not all combinations.")]
-Preset = Annotated[
-    str | None, typer.Option(help="A preset whose values all items have.", autocompletion=completion.presets)
+Pairwise = Annotated[
+    bool, typer.Option("--pairwise", help="Combine input n with prompt n, instead of all inputs with all prompts.")
 ]
-Label = Annotated[str | None, typer.Option(help="The name of the batch. Default: the name of the workflow.")]
-OutputFolder = Annotated[str | None, typer.Option(help="Its folder inside the desk's output folder.")]
-Priority = Annotated[int, typer.Option(help="Higher runs first.")]
-Notify = Annotated[list[str] | None, typer.Option(help=f"Whom to notify when it ends: {APPRISE} Repeat for more.")]
+Label = Annotated[str | None, typer.Option(help="Name of the batch. Default: the name of the workflow.")]
+OutputFolder = Annotated[
+    str | None, typer.Option(help="Folder inside the desk's output folder. Default: from the label.")
+]
+Priority = Annotated[int, typer.Option(help="Jobs with a higher priority run first.")]
+Notify = Annotated[
+    list[str] | None, typer.Option(help=f"Notify this recipient when the batch ends: an {APPRISE} Repeatable.")
+]
 
 
 @batch_app.command("add")
@@ -92,7 +82,10 @@ def batch_add(
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Add a batch to a running desk or server: inputs × prompts × negative prompts × tries, each with its own seed."""
+    """Add a batch of jobs to the running desk or server.
+
+    The batch has one job for each combination of inputs, prompts and negative prompts, times --tries.
+    """
     from comfyrelay.desk.batches.folders import prompts_from
 
     texts = [*(prompts or []), *(prompts_from(prompt_file) if prompt_file else [])]
@@ -117,17 +110,14 @@ def batch_add(
     added = connected(url, request.send)
     batch, remark = added.data, added.message.removeprefix("Submitted.").strip()
     if remark:
-        err.print(remark, highlight=False, markup=False, soft_wrap=True)
-    if as_json:
-        print_json(batch)
-    else:
-        jobs = "1 job" if batch.total == 1 else f"{batch.total} jobs"
-        out.print(f"Added batch {batch.id} with {jobs}.", highlight=False, soft_wrap=True)
+        print_note(remark)
+    jobs = "1 job" if batch.total == 1 else f"{batch.total} jobs"
+    print_result(batch, f"Added batch {batch.id} with {jobs}.", as_json=as_json)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _BatchCommand:
-    """The command line of `batch add`. `body` is the request to a desk, without target, values and files."""
+    """The arguments of `batch add`. `body` is the request to a desk, without target, values and files."""
 
     what: str
     values: list[str]
@@ -135,43 +125,45 @@ class _BatchCommand:
     max_wait_seconds: int | None
     body: dict[str, Any]
 
-    async def send(self, client: Client) -> Done[Batch]:
-        async with refused_leaves_nothing(client, self.what):
+    async def send(self, client: Client) -> ActionResult[Batch]:
+        async with remove_if_refused(client, self.what):
             return await (self._add_to_desk(client) if await client.is_desk() else self._add_to_server(client))
 
-    async def _add_to_desk(self, client: Client) -> Done[Batch]:
+    async def _add_to_desk(self, client: Client) -> ActionResult[Batch]:
         if self.max_wait_seconds is not None:
-            raise InvalidInput("--max-wait: the batches of a desk wait as long as it takes. Leave it out.")
-        target, works_on, others = await self._upload(client)
-        given = {
+            raise InvalidInput("--max-wait: A desk has no more expensive fleet. Leave the option out.")
+        target, input_ids, files = await self._upload(client)
+        # The desk applies the preset itself.
+        values = await base_values(client, self.what, target, preset=None, keeps_seeds=self._keeps_seeds)
+        request = {
             **self.body,
-            # an effect is named by its slug
+            # An effect is named by its slug.
             **({"effect_slug": self.what} if "effect_id" in target.named else target.named),
             "label": self._label(target),
-            "values": {**self._original_seeds(target), **target.values, **others},
-            "input_file_ids": works_on,
+            "values": values | files,
+            "input_file_ids": input_ids,
         }
-        with errors_as_typed(target, has_input=bool(works_on or self.body["input_subdir"])):
-            return await client.add_batch_with_message(given)
+        with errors_with_options(target, has_input=bool(input_ids or self.body["input_subdir"])):
+            return await client.add_batch_with_message(request)
 
-    async def _add_to_server(self, client: Client) -> Done[Batch]:
-        """A server takes items, so the combinations are expanded here, the same way as on a desk."""
-        from comfyrelay.client import Done
+    async def _add_to_server(self, client: Client) -> ActionResult[Batch]:
+        """Expand the combinations in the same way as a desk, because a server takes items."""
+        from comfyrelay.client import ActionResult
         from comfyrelay.desk.batches.expand import SeedPlan, expand
         from comfyrelay.desk.batches.planning import roles_of, seed_plan
 
         body = self.body
         self._refuse_desk_options(client.url)
-        target, works_on, others = await self._upload(client)
-        # by name, because labels contain the names
-        named: list[Path | str] = [*self.files] or [each for key, each in target.files.items() if key == target.primary]
-        ids = dict(zip(named, works_on, strict=True))
-        of_preset = await preset_values(client, body["preset"], target)
-        base = {**self._original_seeds(target), **of_preset, **target.values, **others}
+        target, input_ids, files = await self._upload(client)
+        # Labels contain the names of the inputs.
+        names: list[Path | str] = [*self.files] or [file for key, file in target.files.items() if key == target.primary]
+        ids = dict(zip(names, input_ids, strict=True))
+        values = await base_values(client, self.what, target, preset=body["preset"], keeps_seeds=self._keeps_seeds)
+        base = values | files
         properties = target.as_properties()
         seeds = None if body["seeds"] is None else SeedPlan(**body["seeds"])
         items = expand(
-            inputs=named,
+            inputs=names,
             prompts=body["prompts"],
             negatives=body["negative_prompts"],
             tries=body["tries"],
@@ -188,7 +180,7 @@ class _BatchCommand:
             }
             for item in items
         ]
-        with errors_as_typed(target, has_input=bool(works_on)):
+        with errors_with_options(target, has_input=bool(input_ids)):
             batch = await client.submit_batch(
                 bodies,
                 **target.named,
@@ -198,28 +190,27 @@ class _BatchCommand:
                 max_wait_seconds=self.max_wait_seconds,
                 reuse=bool(body["reuse"]),
             )
-        return Done(batch, "")
+        return ActionResult(batch, "")
 
     async def _upload(self, client: Client) -> tuple[SubmitTarget, list[str], dict[str, Any]]:
-        """The target, the ids of the input files, and the ids of other files by property."""
+        """Return the target, the ids of the input files, and the ids of other files by property."""
         target = await find_target(client, self.what, self.values)
-        print_remarks(target)
         return target, *await send_files(client, target, self.files)
 
     def _label(self, target: SubmitTarget) -> str:
-        return self.body["label"] or target.title[:LONGEST_LABEL]
+        return self.body["label"] or target.title[:MAX_LABEL_LENGTH]
 
-    def _original_seeds(self, target: SubmitTarget) -> dict[str, Any]:
-        """As in a single run, unless the batch varies seeds."""
-        has_own = self.body["tries"] > 1 or self.body["seeds"] is not None
-        return {} if has_own else original_seeds(self.what, target)
+    @property
+    def _keeps_seeds(self) -> bool:
+        """Whether the batch runs with the seeds of a file that ComfyUI made, as a single run does."""
+        return self.body["tries"] == 1 and self.body["seeds"] is None
 
     def _refuse_desk_options(self, url: str) -> None:
         names = {"input_subdir": "--input-subdir", "output_folder": "--output-folder", "notify_urls": "--notify"}
         if given := [option for name, option in names.items() if self.body[name]]:
             raise InvalidInput(
-                f"{', '.join(given)}: only a desk has folders and notifications, and {url} is a server. Name files "
-                "with --input; `comfyrelay show` says where the outputs are."
+                f"{', '.join(given)}: Only a desk has folders and notifications, and {url} is a server. Name files "
+                "with --input. `comfyrelay show` shows the outputs."
             )
 
 
@@ -234,7 +225,7 @@ def _media_in(folder: Path) -> list[Path]:
 
 def _seeds(mode: SeedMode | None, start: int | None) -> dict[str, Any] | None:
     if mode is SeedMode.RANDOM and start is not None:
-        raise InvalidInput("--seed is for --seed-mode fixed and increment: random seeds have no start.")
+        raise InvalidInput("--seed is for --seed-mode fixed and increment. Random seeds have no start.")
     if mode is None and start is None:
         return None
     return {"mode": mode or SeedMode.INCREMENT, "start": start or 0}

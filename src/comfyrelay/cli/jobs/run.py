@@ -14,31 +14,22 @@ from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from comfyrelay.cli import completion
-from comfyrelay.cli.batch import batch_app
-from comfyrelay.cli.connection import Json, Url, print_json
-from comfyrelay.cli.run_arguments import (
+from comfyrelay.cli.jobs.connection import Url
+from comfyrelay.cli.jobs.submit_options import Anyway, MaxWait, Preset, Reuse, Values, What, base_values
+from comfyrelay.cli.jobs.targets import (
+    NEEDS_INPUT,
     SubmitTarget,
     check_files,
-    errors_as_typed,
+    errors_with_options,
     find_target,
-    lacks_its_file,
-    refused_leaves_nothing,
+    needs_input_file,
+    remove_if_refused,
     send_files,
 )
-from comfyrelay.cli.run_options import (
-    Anyway,
-    MaxWait,
-    Reuse,
-    Values,
-    What,
-    original_seeds,
-    preset_values,
-    print_remarks,
-)
-from comfyrelay.cli.target import address
+from comfyrelay.cli.options import Json
+from comfyrelay.cli.output import err, print_json, print_line, print_note
+from comfyrelay.cli.target import find_url
 from comfyrelay.clock import utc_now
 from comfyrelay.domain.queue.states import JobStatus
 from comfyrelay.errors import ComfyRelayError, ControlPlaneUnreachable, InvalidInput, NotFound, TransferFailed
@@ -49,54 +40,40 @@ from comfyrelay.text import printable
 if TYPE_CHECKING:
     from comfyrelay.client import Client, Job
 
-DESK = "On your own machine"
-
-run_app = typer.Typer()
-run_app.add_typer(batch_app, name="batch", rich_help_panel=DESK)
-out = Console()
-err = Console(stderr=True)
-
 FAILED = 1
-WAITING_SECONDS = 3.0
-# The most characters of a text output that are printed; the saved file has all of them.
+WAIT_REASON_SECONDS = 3.0
+# Longer text outputs are cut on the terminal. The saved file is complete.
 MAX_TEXT_LENGTH = 100_000
 
-Input = Annotated[Path | None, typer.Option("--input", help="The image, video or audio file that it works on.")]
-AsInput = Annotated[
-    str | None,
-    typer.Option(
-        metavar="NAME",
-        help="Do not run the workflow embedded in the file WHAT: run this effect, workflow or file on it.",
-    ),
-]
-Preset = Annotated[
-    str | None,
-    typer.Option(help="A preset with values for it; --set overrides them.", autocompletion=completion.presets),
-]
-OutFolder = Annotated[Path, typer.Option("--out", help="The folder for the outputs.")]
 
-
-@run_app.command("run", rich_help_panel=DESK)
 def run(
     what: What,
     values: Values = None,
-    input_: Input = None,
-    as_input: AsInput = None,
+    input_: Annotated[Path | None, typer.Option("--input", help="The image, video or audio file to work on.")] = None,
+    as_input: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Use the file WHAT as input of this effect, workflow or file."),
+    ] = None,
     preset: Preset = None,
-    to: OutFolder = Path(),
+    to: Annotated[Path, typer.Option("--out", help="Folder for the outputs.")] = Path(),
     max_wait: MaxWait = None,
     anyway: Anyway = False,
     reuse: Reuse = False,
     url: Url = None,
     as_json: Json = False,
 ) -> None:
-    """Run a workflow once, from a file or by its name, and save its outputs; exit code 1 and a reason if it fails."""
+    """Run a workflow or effect once, and save its outputs.
+
+    If no desk or server runs, the command starts a desk for this job. The exit code is 1 if the job fails.
+    """
     if as_input is not None:
         if input_ is not None:
-            raise InvalidInput("--input and --as-input both name the input: give one of them.")
+            raise InvalidInput("--input and --as-input both name the input: give only one of them.")
         what, input_ = as_input, Path(what)
     if input_ is not None and input_.is_dir():
-        raise InvalidInput(f"{input_} is a folder: `comfyrelay batch add` runs it on each file of a folder.")
+        raise InvalidInput(
+            f"{input_} is a folder. Use `comfyrelay batch add` to run the workflow on each of its files."
+        )
     check_files(what, [] if input_ is None else [input_])
     _check_embedded(what, values or [], has_input=input_ is not None, is_quiet=as_json)
     _make_folder(to)
@@ -113,17 +90,16 @@ def run(
         print_json({**job.model_dump(mode="json"), "saved": saved})
     else:
         _print_texts(job, saved)
-        for each in saved:
-            out.print(str(each), highlight=False, markup=False, soft_wrap=True)
+        for path in saved:
+            print_line(path)
     if job.status != JobStatus.COMPLETED:
         reason = f": {job.error}" if job.status == JobStatus.FAILED and job.error else "."
-        ended = f"The job {'was canceled' if job.status == JobStatus.CANCELED else job.status}{reason}"
-        err.print(ended, highlight=False, markup=False, soft_wrap=True)
+        print_note(f"The job {'was canceled' if job.status == JobStatus.CANCELED else job.status}{reason}")
         raise typer.Exit(FAILED)
 
 
 def _check_embedded(what: str, values: list[str], *, has_input: bool, is_quiet: bool) -> None:
-    """Refuse a workflow file without its input before a desk is started; print that an embedded workflow is rerun."""
+    """Refuse a workflow without its input before a desk is started, and announce that an embedded workflow is rerun."""
     from comfyrelay.comfyui.editor.loading import load_workflow, may_hold_workflow
 
     path = Path(what)
@@ -131,20 +107,20 @@ def _check_embedded(what: str, values: list[str], *, has_input: bool, is_quiet: 
         return
     graph, is_embedded = load_workflow(path), path.suffix.lower() != ".json"
     advice = "To work on the file itself: --as-input NAME."
-    if not has_input and lacks_its_file(graph, values):
+    if not has_input and needs_input_file(graph, values):
         if not is_embedded:
-            raise InvalidInput("It works on a file: name one with --input.")
+            raise InvalidInput(NEEDS_INPUT)
         raise InvalidInput(
             f"{what} contains the workflow that made it, but not its input: name it with --input. {advice}"
         )
     if is_embedded and not is_quiet:
-        text = f"{what} contains the workflow that made it. It is run again, with the same values. {advice}"
-        err.print(text, highlight=False, markup=False, soft_wrap=True, style="dim")
+        text = f"{what} contains the workflow that made it, which runs again with the same values. {advice}"
+        print_note(text, style="dim")
 
 
 @dataclass(frozen=True, kw_only=True)
 class _RunCommand:
-    """The command line of `run`."""
+    """The arguments of `run`."""
 
     what: str
     values: list[str]
@@ -155,14 +131,13 @@ class _RunCommand:
 
     async def send(self, client: Client) -> Job:
         target = await find_target(client, self.what, self.values)
-        print_remarks(target)
-        of_preset = await preset_values(client, self.preset, target)
-        works_on, files = await send_files(client, target, [] if self.input is None else [self.input])
-        payload = {**original_seeds(self.what, target), **of_preset, **target.values, **files}
+        values = await base_values(client, self.what, target, preset=self.preset, keeps_seeds=True)
+        input_ids, files = await send_files(client, target, [] if self.input is None else [self.input])
+        payload = values | files
         if not self.is_quiet:
             await _print_script_command(client, target, payload)
-        with errors_as_typed(target, has_input=bool(works_on)):
-            input_file_id = next(iter(works_on), None)
+        with errors_with_options(target, has_input=bool(input_ids)):
+            input_file_id = next(iter(input_ids), None)
             return await client.submit(
                 **target.named, input_payload=payload, input_file_id=input_file_id, **self.options
             )
@@ -170,7 +145,7 @@ class _RunCommand:
 
 async def _run_to_end(request: _RunCommand, url: str | None, folder: Path) -> tuple[Job, list[Path]]:
     async with _connect(url) as client:
-        async with refused_leaves_nothing(client, request.what):
+        async with remove_if_refused(client, request.what):
             job = await request.send(client)
         explains = request.options["wait_for_missing"] and not request.is_quiet
         shown = await _print_missing(client, job.id) if explains else None
@@ -184,9 +159,9 @@ def _print_texts(job: Job, saved: list[Path]) -> None:
         if output.mime_type.partition(";")[0] == "text/plain":
             text = path.read_text("utf-8", errors="replace")
             for line in text[:MAX_TEXT_LENGTH].splitlines():
-                out.print(printable(line), highlight=False, markup=False, soft_wrap=True)
+                print_line(printable(line))
             if len(text) > MAX_TEXT_LENGTH:
-                err.print("The text is longer than this: its file has all of it.")
+                print_note("The text is longer. The saved file is complete.")
 
 
 def _make_folder(folder: Path) -> None:
@@ -198,34 +173,34 @@ def _make_folder(folder: Path) -> None:
     except FileExistsError:
         raise InvalidInput(f"--out: {folder} is a file, not a folder.") from None
     except OSError as error:
-        raise InvalidInput(f"--out: Nothing can be written to {folder}: {error.strerror}.") from None
+        raise InvalidInput(f"--out: {folder} is not writable: {error.strerror}.") from None
 
 
 async def _save(client: Client, job_id: str, folder: Path) -> list[Path]:
     try:
         return await client.download_outputs(job_id, folder)
     except ComfyRelayError as error:
-        kept = f"`comfyrelay show {job_id}` says where it is kept."
+        location = f"`comfyrelay show {job_id}` shows where it is."
         with suppress(ComfyRelayError):
             about = await client.about(job_id)
             if about is not None and about.files:
-                kept = f"It is kept at {', '.join(file.path for file in about.files)}."
-        raise TransferFailed(f"Job {job_id} completed, but its output was not saved: {error} {kept}") from error
+                location = f"It is at {', '.join(file.path for file in about.files)}."
+        raise TransferFailed(f"Job {job_id} completed, but its output was not saved: {error} {location}") from error
 
 
 @asynccontextmanager
 async def _connect(url: str | None) -> AsyncIterator[Client]:
-    """A client of the running ComfyRelay. If none runs, start a desk until the block ends."""
+    """Connect to the running desk or server. If none runs, start a desk until the block ends."""
     from comfyrelay.client import Client
     from comfyrelay.settings import load_settings
 
     settings = load_settings()
     token = os.environ.get("COMFYRELAY_TOKEN")
-    async with Client(address(url, settings), token=token) as client:
+    async with Client(find_url(url, settings), token=token) as client:
         try:
             await client.desk()
         except NotFound:
-            # a server, not a desk
+            # This is a server, not a desk.
             yield client
             return
         except ControlPlaneUnreachable:
@@ -240,9 +215,9 @@ async def _connect(url: str | None) -> AsyncIterator[Client]:
         from comfyrelay.desk.settings import load_desk_settings
         from comfyrelay.worker.console import WorkerConsole
 
-        # standard output is for the result
+        # Standard output is for the result.
         with WorkerConsole(level="warning", is_for_machines=False, shows_jobs=False):
-            err.print("ComfyRelay is not running here, so it is started for this job.", highlight=False, style="dim")
+            print_note("ComfyRelay is not running here, so it is started for this job.", style="dim")
             async with Desk(settings=settings, desk=load_desk_settings(), script=load_script_table()).open():
                 yield client
 
@@ -255,7 +230,7 @@ async def _print_script_command(client: Client, target: SubmitTarget, payload: M
     known = {property_.key: property_.default_value for property_ in target.properties}
     given = {**known, "positive": "", "input_subdir": "", **payload}
     values = {key: value for key, value in given.items() if value is not None}
-    err.print(f"$ {await client.script_command(values)}", highlight=False, markup=False, soft_wrap=True)
+    print_note(f"$ {await client.script_command(values)}")
 
 
 async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | None = None) -> None:
@@ -271,7 +246,7 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | N
         TimeElapsedColumn(),
         TextColumn("{task.description}", markup=False),
     )
-    began: datetime | None = None
+    started_at: datetime | None = None
     with ProgressDisplay(*columns, console=err, transient=True, disable=is_quiet or not sys.stderr.isatty()) as bar:
         task = bar.add_task("waiting", total=1.0)
         explaining = asyncio.create_task(_print_wait_reasons(client, job_id, shown, is_quiet=is_quiet))
@@ -279,9 +254,9 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | N
             async for event in client.events(job_id):
                 if event.type == "progress":
                     explaining.cancel()
-                    began = began or utc_now()
+                    started_at = started_at or utc_now()
                     progress = Progress.from_report(event.data)
-                    text = render.how_far(progress, began, utc_now()) or "running"
+                    text = render.progress_text(progress, started_at, utc_now()) or "running"
                     bar.update(task, completed=progress.fraction or 0.0, description=text)
         except asyncio.CancelledError:
             await _cancel(client, job_id)
@@ -292,19 +267,16 @@ async def _follow(client: Client, job_id: str, *, is_quiet: bool, shown: str | N
 
 async def _cancel(client: Client, job_id: str) -> None:
     try:
-        said = (await client.cancel("job", job_id)).message
-        err.print(f"Job {job_id}: {said}", highlight=False, markup=False, soft_wrap=True)
+        print_note(f"Job {job_id}: {(await client.cancel('job', job_id)).message}")
     except ComfyRelayError as error:
-        kept = f"It continues without you: `comfyrelay show {job_id}`."
-        err.print(f"Job {job_id} could not be canceled: {error} {kept}", highlight=False, soft_wrap=True)
+        print_note(f"Job {job_id} could not be canceled: {error} It continues: `comfyrelay show {job_id}`.")
 
 
 async def _print_missing(client: Client, job_id: str) -> str | None:
-    """Print the missing requirements at once, and return the wait reason: the user may leave before `_follow` does."""
+    """Print missing requirements at once, because the user may leave before `_follow` does. Returns the wait reason."""
     waiting = (await client.job(job_id)).waiting
     if waiting is not None and waiting.reason == "missing":
-        kept = f"Ctrl-C cancels it; `comfyrelay show {job_id}` says how far it is."
-        err.print(f"{waiting.text} {kept}", highlight=False, markup=False, soft_wrap=True)
+        print_note(f"{waiting.text} Ctrl-C cancels the job; `comfyrelay show {job_id}` shows its progress.")
         return waiting.reason
     return None
 
@@ -312,10 +284,10 @@ async def _print_missing(client: Client, job_id: str) -> str | None:
 async def _print_wait_reasons(client: Client, job_id: str, shown: str | None, *, is_quiet: bool) -> None:
     """Print each wait reason once, so that a bar that does not move is explained."""
     while not is_quiet:
-        await asyncio.sleep(WAITING_SECONDS)
-        # the event stream reports errors
+        await asyncio.sleep(WAIT_REASON_SECONDS)
+        # The event stream reports errors.
         with suppress(ComfyRelayError):
             waiting = (await client.job(job_id)).waiting
             if waiting is not None and waiting.reason != shown:
                 shown = waiting.reason
-                err.print(waiting.text, highlight=False, markup=False, soft_wrap=True)
+                print_note(waiting.text)

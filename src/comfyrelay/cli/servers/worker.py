@@ -6,28 +6,28 @@ import asyncio
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from comfyrelay.cli.options import Json
+from comfyrelay.cli.output import print_check_results
 from comfyrelay.cli.unknown_settings import warn_of_unknown
 
 worker_app = typer.Typer(invoke_without_command=True)
-out = Console()
-err = Console(stderr=True)
+BROKEN = 1
 
 
 @worker_app.callback()
 def worker(
     context: typer.Context,
     metrics_port: Annotated[
-        int | None, typer.Option(help="Serve Prometheus metrics at this port.", min=0, max=65535)
+        int | None, typer.Option(help="Serve Prometheus metrics on this port; 0 chooses a free one.", min=0, max=65535)
     ] = None,
 ) -> None:
     """Take jobs from a server and run them on this machine's ComfyUI, or at Comfy Cloud, until Ctrl-C.
 
-    The environment configures it: API_BASE_URL, FLEET_SECRET and FLEET_SLUG are required, COMFYUI_BASE_URL if ComfyUI
-    is not at http://127.0.0.1:8188. `comfyrelay worker check` reports what is missing.
+    Environment variables configure the worker. API_BASE_URL, FLEET_SECRET and FLEET_SLUG are required, and
+    COMFYUI_BASE_URL if ComfyUI is not at http://127.0.0.1:8188. `comfyrelay worker check` reports missing ones.
 
-    The first Ctrl-C finishes or requeues the running jobs; the second exits.
+    The first Ctrl-C finishes or requeues the running jobs. The second exits.
     """
     if context.invoked_subcommand is not None:
         return
@@ -36,7 +36,7 @@ def worker(
     from comfyrelay.worker.metrics import WorkerMetrics
     from comfyrelay.worker.settings import load_worker_settings
 
-    warn_of_unknown(err)
+    warn_of_unknown()
     settings = load_worker_settings()
     metrics = WorkerMetrics()
 
@@ -53,11 +53,13 @@ def worker(
 
 
 @worker_app.command()
-def check(as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of lines.")] = False) -> None:
-    """Check what is reachable and missing, and which workflows would be assigned; exit code 1 if it cannot run."""
-    from comfyrelay.cli.check_results import print_results
+def check(as_json: Json = False) -> None:
+    """Check that a worker can run here, and which workflows it would be assigned.
+
+    The exit code is 1 if it cannot run. Nothing is registered or changed.
+    """
     from comfyrelay.worker.check import check as check_worker
     from comfyrelay.worker.settings import load_worker_settings
 
-    if not print_results(check_worker(load_worker_settings()), out, as_json=as_json):
-        raise typer.Exit(1)
+    if not print_check_results(check_worker(load_worker_settings()), as_json=as_json):
+        raise typer.Exit(BROKEN)

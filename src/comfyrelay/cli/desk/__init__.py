@@ -1,0 +1,1 @@
+"""Commands for a desk: ComfyRelay on your own machine."""

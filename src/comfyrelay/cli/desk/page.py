@@ -1,0 +1,75 @@
+"""`comfyrelay open`, `password` and `doctor`."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from comfyrelay.cli.desk.browser import open_page
+from comfyrelay.cli.jobs.connection import Url, connected
+from comfyrelay.cli.options import Json
+from comfyrelay.cli.output import print_check_results, print_json, print_line
+from comfyrelay.cli.target import DataDir, with_data_dir
+from comfyrelay.extras import require
+
+BROKEN = 1
+
+
+def open_desk(
+    no_browser: Annotated[bool, typer.Option("--no-browser", help="Only print the link.")] = False,
+    url: Url = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON and open no browser.")] = False,
+) -> None:
+    """Open the page of the desk that runs here in the browser.
+
+    The command also prints the link, which works once.
+    """
+    link = connected(url, lambda client: client.add_link())
+    if as_json:
+        print_json(link)
+        return
+    print_line(link.url)
+    if no_browser or not open_page(link.url):
+        print_line(f"Follow the link within {link.seconds // 60} minutes. It works once.")
+
+
+def password(
+    data_dir: DataDir = None,
+    remove: Annotated[
+        bool, typer.Option("--remove", help="Remove the password. Then only this machine can open the page.")
+    ] = False,
+) -> None:
+    """Set the password that opens the page on another machine, such as a phone. `up --host` requires one.
+
+    The command asks for the password twice. Without a terminal, it reads one line from standard input.
+    """
+    require("desk")
+    from comfyrelay.desk.password import remove_password, set_password
+    from comfyrelay.settings import load_settings
+
+    folder = with_data_dir(load_settings(), data_dir).data_dir
+    if remove:
+        print_line("Removed." if remove_password(folder) else "There was no password.")
+        return
+    if sys.stdin.isatty():
+        text = typer.prompt("Password", hide_input=True, confirmation_prompt="Repeat the password")
+    else:
+        text = sys.stdin.readline().rstrip("\r\n")
+    path = set_password(folder, text)
+    print_line(f"The hash of the password is in {path}")
+    print_line("Sessions with an older password end when the desk is restarted.")
+    print_line("Let other machines connect with: comfyrelay up --host 0.0.0.0")
+
+
+def doctor(as_json: Json = False) -> None:
+    """Check that this machine is ready for `up`.
+
+    The exit code is 1 if something is broken.
+    """
+    require("desk")
+    from comfyrelay.desk.doctor import examine
+
+    if not print_check_results(examine(), as_json=as_json):
+        raise typer.Exit(BROKEN)

@@ -1,0 +1,59 @@
+"""Call the desk or server of a command."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Annotated, TypeVar
+
+import typer
+
+from comfyrelay.cli.target import find_url
+from comfyrelay.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from comfyrelay.client import Client, Found
+
+T = TypeVar("T")
+Url = Annotated[
+    str | None,
+    typer.Option(
+        "--url",
+        envvar="COMFYRELAY_URL",
+        show_envvar=True,
+        metavar="URL",
+        help="URL of the desk or server. Default: the desk that runs here.",
+    ),
+]
+
+
+def connected(url: str | None, work: Callable[[Client], Awaitable[T]]) -> T:
+    """Run `work` with a client of the chosen desk or server."""
+    from comfyrelay.client import Client
+    from comfyrelay.settings import load_settings
+
+    async def run() -> T:
+        async with Client(url or find_url(None, load_settings())) as client:
+            return await work(client)
+
+    return asyncio.run(run())
+
+
+async def take(items: AsyncIterator[T], limit: int) -> list[T]:
+    """Return the first `limit` items."""
+    found: list[T] = []
+    async for item in items:
+        found.append(item)
+        if len(found) == limit:
+            break
+    return found
+
+
+async def find_job_or_batch(client: Client, text: str, *, kind: str | None = None) -> Found:
+    """Find a job or batch by its id, or by the beginning or end of the id."""
+    from comfyrelay.client import find
+
+    found = await find(client, text)
+    if kind not in (None, found.kind):
+        raise InvalidInput(f"{text!r} is a {found.kind}, not a {kind}.")
+    return found

@@ -1,0 +1,1 @@
+"""Commands for servers, workers and the simulator."""

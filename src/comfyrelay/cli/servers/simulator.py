@@ -1,0 +1,93 @@
+"""`comfyrelay simulator`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from errno import EACCES, EADDRINUSE, EADDRNOTAVAIL
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from comfyrelay.cli.options import check_port_or_0
+from comfyrelay.cli.output import print_line
+from comfyrelay.errors import ConfigurationError, InvalidInput
+from comfyrelay.extras import require
+
+if TYPE_CHECKING:
+    from comfyrelay.simulator import Simulator
+
+
+def simulator(
+    port: Annotated[
+        int, typer.Option(help="Port to listen on; 0 chooses a free one.", callback=check_port_or_0)
+    ] = 8188,
+    host: Annotated[str, typer.Option(help="Address to listen on.")] = "127.0.0.1",
+    folder: Annotated[
+        Path | None, typer.Option(help="Folder for input, output and temp files. Default: a temporary folder.")
+    ] = None,
+    checkpoint: Annotated[list[str] | None, typer.Option(help="Name of an installed checkpoint. Repeatable.")] = None,
+    slow: Annotated[
+        list[str] | None, typer.Option(help="CLASS=SECONDS: nodes of this class take this long. Repeatable.")
+    ] = None,
+    preview_method: Annotated[
+        Literal["none", "auto", "latent2rgb", "taesd"],
+        typer.Option(help="Preview method of prompts that do not name one."),
+    ] = "none",
+    step_seconds: Annotated[float, typer.Option(help="Seconds per sampler step.", min=0)] = 0.0,
+    misbehave: Annotated[
+        list[str] | None,
+        typer.Option(help='A fault as JSON, such as {"name": "OutOfMemory", "class_type": "ImageScale"}. Repeatable.'),
+    ] = None,
+    gpu: Annotated[
+        str | None,
+        typer.Option(help='A GPU to share with other simulators, as JSON, such as {"folder": "/tmp/gpu"}.'),
+    ] = None,
+    cloud: Annotated[bool, typer.Option("--cloud", help="Simulate Comfy Cloud instead of ComfyUI.")] = False,
+    api_key: Annotated[str, typer.Option(help="With --cloud: the required API key.")] = "simulator-key",
+) -> None:
+    """Simulate ComfyUI without a GPU and models, until Ctrl-C."""
+    require("simulator")
+    from comfyrelay.simulator import Simulator, read_gpu, read_misbehaviour, serve, slow_from_text
+
+    def print_ready(server: Simulator) -> None:
+        print_line(f"A simulator for {'Comfy Cloud' if cloud else 'ComfyUI'} listens at {server.url}")
+        print_line(f"  files  {server.folder}")
+        if cloud:
+            print_line(f"  key    {api_key}")
+        print_line("Press Ctrl-C to stop.")
+
+    server = Simulator(
+        host=host,
+        port=port,
+        folder=folder,
+        models={"checkpoints": checkpoint or ["simulator.safetensors", "broken.safetensors"]},
+        preview_method=preview_method,
+        step_seconds=step_seconds,
+        gpu=read_gpu(_json_object(gpu)) if gpu is not None else None,
+        cloud=cloud,
+        api_key=api_key,
+        misbehaviour=[
+            *map(slow_from_text, slow or ()),
+            *(read_misbehaviour(_json_object(text)) for text in misbehave or ()),
+        ],
+    )
+    try:
+        asyncio.run(serve(server, on_ready=print_ready))
+    except OSError as error:
+        if error.errno not in (EADDRINUSE, EADDRNOTAVAIL, EACCES):
+            raise
+        raise ConfigurationError(
+            f"Cannot listen at {host}:{port}. If another program uses the port, choose a different one with --port."
+        ) from None
+
+
+def _json_object(text: str) -> dict[str, object]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise InvalidInput(f"Write a JSON object, not {text!r}.")
+    return value
