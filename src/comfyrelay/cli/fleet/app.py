@@ -10,8 +10,11 @@ from comfyrelay.cli.fleet.run import decisions, pause, resume, run, status
 from comfyrelay.cli.fleet.simulate import simulate
 
 fleet_app = typer.Typer(no_args_is_help=True, help="Scale, provision and inspect the machines of workers.")
-for command in (run, status, decisions, pause, resume):
+COMMANDS = (
+    *(run, status, decisions, pause, resume),
+    *(provision, deprovision, user_data),
+    *(scaler, publish_metrics, costs),
+)
+for command in COMMANDS:
     fleet_app.command(epilog=DATABASES_NOTE)(command)
 fleet_app.command()(simulate)
-for command in (provision, deprovision, user_data, scaler, publish_metrics, costs):
-    fleet_app.command(epilog=DATABASES_NOTE)(command)

@@ -91,8 +91,7 @@ def decisions(
     if as_json:
         from comfyrelay.protocol.admin.autoscaling import Decision
 
-        rows = [{"fleet": slug, **Decision.of(decision).model_dump(mode="json")} for slug, decision in found]
-        print_json(rows)
+        print_json([{"fleet": slug, **Decision.of(decision).model_dump(mode="json")} for slug, decision in found])
         return
     if not found:
         print_line("No decisions yet.")

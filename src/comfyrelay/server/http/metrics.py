@@ -2,7 +2,7 @@
 
 import platform
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from prometheus_client import CollectorRegistry, Gauge, Histogram, Info, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -109,22 +109,22 @@ class _Counts(Collector):
 
     def collect(self) -> Iterator[Metric]:
         operations, usage = self._engine.operations, self._engine.autoscaling.usage
-        ended = {(status,): operations.metrics.ended[status] for status in sorted(TERMINAL_JOB)}
+        ended = [([status], operations.metrics.ended[status]) for status in sorted(TERMINAL_JOB)]
         yield _counter("jobs_ended", "Ended jobs by final status.", ["status"], ended)
-        repaired = {(kind,): operations.auto_repair.repaired[kind] for kind in sorted(SAFE)}
+        repaired = [([kind], operations.auto_repair.repaired[kind]) for kind in sorted(SAFE)]
         yield _counter("repaired", "Inconsistencies repaired automatically.", ["kind"], repaired)
-        attempts = {(status,): self._engine.webhooks.deliveries.attempts[status] for status in DeliveryStatus}
+        attempts = [([status], self._engine.webhooks.deliveries.attempts[status]) for status in DeliveryStatus]
         about = "Attempts to deliver a webhook by status. Pending deliveries are retried."
         yield _counter("webhook_attempts", about, ["status"], attempts)
         about = "Seconds of machine slots by use, as counted by this process."
-        yield _counter("fleet_gpu_seconds", about, ["fleet", "stage", "kind"], dict(sorted(usage.gpu_seconds.items())))
+        yield _counter("fleet_gpu_seconds", about, ["fleet", "stage", "kind"], sorted(usage.gpu_seconds.items()))
         about = "Cost of these seconds, in the currency of the prices."
-        yield _counter("fleet_cost", about, ["fleet", "stage"], dict(sorted(usage.cost.items())))
+        yield _counter("fleet_cost", about, ["fleet", "stage"], sorted(usage.cost.items()))
 
 
-def _counter(name: str, about: str, labels: Sequence[str], values: Mapping[tuple[str, ...], float]) -> Metric:
+def _counter(name: str, about: str, labels: Sequence[str], values: Iterable[tuple[Sequence[str], float]]) -> Metric:
     counter = CounterMetricFamily(f"comfyrelay_{name}", about, labels=labels)
-    for label_values, value in values.items():
+    for label_values, value in values:
         counter.add_metric([*label_values], value)
     return counter
 
