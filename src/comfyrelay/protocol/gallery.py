@@ -5,12 +5,12 @@ from typing import Annotated, Self
 
 from pydantic import Field, model_validator
 
-from comfyrelay.domain.gallery import MAX_CHOSEN
+from comfyrelay.domain.gallery import MAX_SELECTED
 from comfyrelay.protocol.base import AnswerBody, Request, example
 from comfyrelay.protocol.fields import STORABLE, Id, Line
 from comfyrelay.protocol.records import RefusedJob
 
-OutputIds = Annotated[list[Id], Field(min_length=1, max_length=MAX_CHOSEN, description="ids of outputs")]
+OutputIds = Annotated[list[Id], Field(min_length=1, max_length=MAX_SELECTED, description="ids of outputs")]
 _ID = "0198c5a0-0000-7000-8000-000000000000"
 
 

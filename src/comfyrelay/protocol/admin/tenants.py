@@ -122,8 +122,8 @@ class NewUser(Request):
 
 
 class UserPatch(Patch):
-    """Changes to a user. Disabling a user ends all sessions and tokens. The last administrator cannot be disabled or
-    demoted."""
+    """Changes to a user. Disabling a user ends all sessions and suspends the API tokens. The last administrator cannot
+    be disabled or demoted."""
 
     model_config = example(is_disabled=True)
 

@@ -1,1 +1,1 @@
-"""Derive typed properties and their labels from a graph."""
+"""Derive typed and labelled properties from a graph."""

@@ -1,4 +1,4 @@
-"""Inputs of a graph that hold a value, typed by the node definition or guessed from the value."""
+"""Find the inputs of a graph that have a value, with the type of the node definition or guessed from the value."""
 
 import math
 import re
@@ -10,7 +10,7 @@ from comfyrelay.comfyui.graphs.foreign_files import PATH_MARK
 from comfyrelay.comfyui.graphs.graph import Graph
 from comfyrelay.comfyui.graphs.nodes import FOLDER_MARKS
 from comfyrelay.comfyui.graphs.preflight import choices_of, input_specs, is_upload
-from comfyrelay.domain.properties import ASSET_TYPES, LARGEST_BOUND, PropertyType, kind_of
+from comfyrelay.domain.properties import ASSET_TYPES, MAX_BOUND, PropertyType, kind_of
 from comfyrelay.text import is_storable
 
 # Node id and input name.
@@ -18,14 +18,14 @@ Position = tuple[str, str]
 # Definitions of the inputs of a node, by name.
 Specs = Mapping[str, list[Any]]
 
-# `filename_prefix` is replaced before each run; the others matter only to the editor.
+# `filename_prefix` is replaced before each run. The other inputs matter only to the editor.
 _EXCLUDED = frozenset({"filename_prefix", "control_after_generate", "upload", "choose file to upload"})
-# The output format is fixed per workflow, so these are no properties.
+# The output format is fixed for a workflow, so these inputs do not become properties.
 FORMAT_INPUTS = frozenset({"format", "extension", "container", "file_type", "file_format", "output_format"})
-# The limit of a property. Longer lists, mostly of models, become texts.
+# Maximum number of choices of a property. Inputs with more choices, mostly models, become texts.
 _MAX_CHOICES = 1000
-_SMALLEST_NUMBER, _LARGEST_NUMBER = -(2**63), LARGEST_BOUND
-_LONGEST_NAME = 255
+_MIN_NUMBER, _MAX_NUMBER = -(2**63), MAX_BOUND
+_MAX_FILENAME_LENGTH = 255
 _PATH = re.compile(r"[/\\~]|[A-Za-z]:[/\\]")
 # Video first: video inputs may also accept animated images.
 _UPLOADS = {
@@ -33,14 +33,14 @@ _UPLOADS = {
     "audio_upload": PropertyType.AUDIO,
     "image_upload": PropertyType.IMAGE,
 }
-_MOVING = re.compile(r"\.(gif|webp|apng)\b", re.IGNORECASE)
-# tuples, not sets: a type may be a list of choices, which is not hashable
+_ANIMATION = re.compile(r"\.(gif|webp|apng)\b", re.IGNORECASE)
+# Tuples and not sets, because a type may be a list of choices, which is not hashable.
 _NUMBERS, _TEXTS = ("INT", "FLOAT"), ("STRING",)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphInput:
-    """An input with a value that may become a property."""
+    """An input with a value, which may become a property."""
 
     node_id: str
     name: str
@@ -51,7 +51,7 @@ class GraphInput:
     maximum: float | None = None
     step: float | None = None
     is_whole: bool = False
-    # from the node definition
+    # From the node definition.
     display_name: str | None = None
     is_multiline: bool = False
 
@@ -69,12 +69,12 @@ def specs_of(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> Specs:
 
 
 def has_type(spec: list[Any], types: Collection[str]) -> bool:
-    """Whether an input has one of these types. The type of a choice may be the list of its choices."""
+    """Return whether an input has one of these types. The type of a choice may be the list of its choices."""
     return isinstance(spec[0], str) and spec[0] in types
 
 
 def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str]) -> list[GraphInput]:
-    """Inputs that can become properties, in graph order. `savers` are the output nodes."""
+    """Return the inputs that can become properties, in graph order. `savers` are the output nodes."""
     found = []
     for node_id, node in graph.items():
         specs = specs_of(node, object_info)
@@ -88,49 +88,44 @@ def find_inputs(graph: Graph, object_info: Mapping[str, Any], *, savers: Set[str
 
 
 def _is_plain(value: object) -> bool:
-    """Whether it is a single storable value, not a link, list or object."""
+    """Return whether a value is a single storable value, and not a link, list or object."""
     if isinstance(value, str):
         return is_storable(value)
     if isinstance(value, float):
         return math.isfinite(value)
-    return isinstance(value, int) and _SMALLEST_NUMBER <= value <= _LARGEST_NUMBER
+    return isinstance(value, int) and _MIN_NUMBER <= value <= _MAX_NUMBER
 
 
 def _type_input(
     class_type: str, name: str, value: Any, spec: list[Any] | None, *, is_saver: bool
 ) -> dict[str, Any] | None:
-    """Type, choices and range of an input; `None` if it cannot be a property."""
+    """Return the type, choices and range of an input, or `None` if it cannot be a property."""
     if isinstance(value, str) and not is_saver and (kind := _asset(class_type, name, value, spec)) is not None:
         return {"type": kind}
-    guess: dict[str, Any] = {"type": _guess_type(value)}
+    guessed = PropertyType.TEXT if isinstance(value, str) else PropertyType.NUMBER
+    guess: dict[str, Any] = {"type": PropertyType.BOOLEAN if isinstance(value, bool) else guessed}
     if spec is None:
         return guess
     if str(spec[0]).startswith("COMFY_DYNAMICCOMBO"):
-        # another choice would need other inputs
+        # Another choice would need other inputs.
         return None
     options, choices = _options(spec), choices_of(spec)
-    if isinstance(name_shown := options.get("display_name"), str):
-        guess["display_name"] = name_shown
+    if isinstance(display_name := options.get("display_name"), str):
+        guess["display_name"] = display_name
     if choices is not None and len(choices) < _MAX_CHOICES and all(map(_is_plain, choices)):
-        # keep the value of the graph even if the server does not list it, such as a missing model
+        # Keep the value of the graph even if the server does not list it, such as a missing model.
         return guess | {"type": PropertyType.CHOICE, "choices": (*choices, *([] if value in choices else [value]))}
     if guess["type"] is PropertyType.NUMBER and has_type(spec, _NUMBERS):
         return guess | _range(value, options) | _stepping(value, options, is_whole=spec[0] == "INT")
     return guess | {"is_multiline": options.get("multiline") is True}
 
 
-def _guess_type(value: Any) -> PropertyType:
-    if isinstance(value, bool):
-        return PropertyType.BOOLEAN
-    return PropertyType.TEXT if isinstance(value, str) else PropertyType.NUMBER
-
-
 def _range(value: float, options: Mapping[str, Any]) -> dict[str, float | None]:
-    """The defined bounds, unless the value violates them: nodes may accept more than they define."""
+    """Return the defined bounds that the value meets. Nodes may accept more than they define."""
     low, high = options.get("min"), options.get("max")
     return {
-        "minimum": low if _is_number(low) and -LARGEST_BOUND <= low <= value else None,
-        "maximum": high if _is_number(high) and LARGEST_BOUND >= high >= value else None,
+        "minimum": low if _is_number(low) and -MAX_BOUND <= low <= value else None,
+        "maximum": high if _is_number(high) and MAX_BOUND >= high >= value else None,
     }
 
 
@@ -147,23 +142,23 @@ def _is_number(value: object) -> TypeGuard[float]:
 
 
 def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> PropertyType | None:
-    """The kind of file that an input names, if each job must bring it."""
+    """Return the kind of file that an input names, if each job must have its own file."""
     options = _options(spec) if spec is not None else {}
     for mark, kind in _UPLOADS.items():
         if options.get(mark):
             return kind
     named = _kind_named(value)
-    if named is PropertyType.IMAGE and "video" in f"{class_type} {name}".lower() and _MOVING.search(value):
-        # video loaders accept animations
+    if named is PropertyType.IMAGE and "video" in f"{class_type} {name}".lower() and _ANIMATION.search(value):
+        # Video loaders accept animations.
         named = PropertyType.VIDEO
     if PATH_MARK in options:
         endings = options[PATH_MARK]
         kinds = {kind_of(f"x.{str(ending).lstrip('.')}") for ending in endings} if isinstance(endings, list) else set()
-        return next((each for each in (named, *_UPLOADS.values()) if each is not None and each in kinds), None)
+        return next((kind for kind in (named, *_UPLOADS.values()) if kind is not None and kind in kinds), None)
     if spec is not None and (is_upload(spec) or choices_of(spec) is not None):
         return named
     is_text = spec is None or (has_type(spec, _TEXTS) and not options.get("multiline"))
-    # a sentence may end like a file name, so require a path, a loader or no spaces
+    # A sentence may end like a file name, so require a path, a loader or no spaces.
     is_path = _PATH.match(value) or "load" in class_type.lower() or not any(map(str.isspace, value))
     return named if is_text and is_path else None
 
@@ -171,8 +166,8 @@ def _asset(class_type: str, name: str, value: str, spec: list[Any] | None) -> Pr
 def _kind_named(value: str) -> PropertyType | None:
     for mark in FOLDER_MARKS:
         value = value.removesuffix(mark)
-    # a choice of a saver may be an extension only
-    is_name = len(value) <= _LONGEST_NAME and "\n" not in value and not value.startswith(".")
+    # The choice of a saver may be only an extension.
+    is_name = len(value) <= _MAX_FILENAME_LENGTH and "\n" not in value and not value.startswith(".")
     return kind_of(value) if is_name else None
 
 

@@ -1,4 +1,4 @@
-"""Labels of inputs and nodes: the author's title, else the display name, else derived from the class or input name."""
+"""Label inputs and nodes: with the author's title, the display name, or the words of the class or input name."""
 
 import itertools
 import re
@@ -11,14 +11,14 @@ from comfyrelay.services.forms.inputs import GraphInput
 from comfyrelay.services.forms.traced_graph import TracedGraph, words_in
 from comfyrelay.text import printable, storable
 
-_LONGEST = 80
-# Limits for the length of titles and for the search of what an image is used for.
-_LONGEST_TEXT, _MAX_LINKS = 1000, 1000
+_MAX_LENGTH = 80
+# Limits for the length of titles, and for the search for the use of an image.
+_MAX_TITLE_LENGTH, _MAX_LINKS = 1000, 1000
 _WORD_END = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])|[_\W]+")
 _NOISE = re.compile(r"(high|low)[-_ ]?noise", re.IGNORECASE)
 _SAMPLER = re.compile(r"sampler(?!select)", re.IGNORECASE)
 _ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth", "ninth", "tenth")
-# Generic names: the label of the node is better.
+# Generic names of inputs, for which the label of the node is better.
 _GENERIC = frozenset({"value", "string", "text", "int", "float", "number", "boolean", "bool", "any", "switch"})
 _NAMES = {
     "seed": "Seed",
@@ -52,8 +52,8 @@ _NAMES = {
     "return_with_leftover_noise": "Keep leftover noise",
 }
 _ACRONYMS = {
-    each.lower(): each
-    for each in (
+    word.lower(): word
+    for word in [
         "CFG",
         "VAE",
         "CLIP",
@@ -68,9 +68,9 @@ _ACRONYMS = {
         "HDR",
         "SD3",
         "KSampler",
-    )
+    ]
 }
-# Labels of images by the input that uses them, for graphs with several.
+# Labels of images by the input that uses them, for graphs with several images.
 _USED_AS = {
     "start_image": "First frame",
     "first_frame": "First frame",
@@ -86,26 +86,27 @@ _USED_AS = {
 
 class Labels:
     def __init__(self, traced: TracedGraph, shown: Collection[str]) -> None:
-        """The labels of `shown` nodes are unique."""
+        """`shown` are the nodes whose labels must be unique."""
         self._traced = traced
-        samplers = [each for each in traced.order if _SAMPLER.search(traced.class_of(each))]
+        samplers = [node_id for node_id in traced.order if _SAMPLER.search(traced.class_of(node_id))]
         self._noises: dict[str, tuple[set[str], list[str]]] = {}
         self._samplers = {node_id: number for number, node_id in enumerate(samplers)}
         self._headings = self._make_unique(
-            {each: self._custom_title(each) or self._default_label(each) for each in shown}
+            {node_id: self._custom_title(node_id) or self._default_label(node_id) for node_id in shown}
         )
-        self._inside = self._make_unique({each: self._inline_label(each) for each in shown})
+        self._inside = self._make_unique({node_id: self._inline_label(node_id) for node_id in shown})
 
     def node(self, node_id: str) -> str:
-        """Label as a heading."""
+        """Return the label of a node as a heading."""
         words = self._headings[node_id]
         return words[:1].upper() + words[1:]
 
     def inside(self, node_id: str) -> str:
-        """Label within a sentence."""
+        """Return the label of a node within a sentence."""
         return self._inside[node_id]
 
     def loaded(self, node_id: str) -> str:
+        """Return the label of the model that a node loads."""
         words = re.sub(
             r"\b(load|loader)\b", "", self._custom_title(node_id) or self._default_label(node_id), flags=re.IGNORECASE
         )
@@ -113,33 +114,33 @@ class Labels:
         return shown[:1].upper() + shown[1:] or "Model"
 
     def model(self, node_id: str) -> str | None:
-        """Purpose of a model, if known."""
+        """Return the purpose of a model, if it is known."""
         if self._custom_title(node_id) is not None:
             return self._inside[node_id]
         noise = self._noise(node_id)
         return noise and f"{noise} noise"
 
-    def input(self, each: GraphInput) -> str:
-        if each.name in _GENERIC:
-            return self.node(each.node_id)
-        if each.name == "clip_name" and "vision" in self._traced.class_of(each.node_id).lower():
+    def input(self, input_: GraphInput) -> str:
+        if input_.name in _GENERIC:
+            return self.node(input_.node_id)
+        if input_.name == "clip_name" and "vision" in self._traced.class_of(input_.node_id).lower():
             return "CLIP vision model"
-        if each.display_name is not None and (shown := _plain(each.display_name)) and "_" not in shown:
+        if input_.display_name is not None and (shown := _plain(input_.display_name)) and "_" not in shown:
             return shown[:1].upper() + shown[1:]
-        name = each.name.rstrip(string.digits)
-        number = each.name[len(name) :]
-        known = _NAMES.get(each.name) or _NAMES.get(name)
+        name = input_.name.rstrip(string.digits)
+        number = input_.name[len(name) :]
+        known = _NAMES.get(input_.name) or _NAMES.get(name)
         words = known or _words(name)
         return " ".join(filter(None, (words, number))) or "Value"
 
-    def file(self, each: GraphInput, *, is_only: bool) -> str:
-        """Label of a media file: its title, else its use in the graph."""
-        kind = str(each.type).capitalize()
-        if (own := self._custom_title(each.node_id)) is not None:
+    def file(self, input_: GraphInput, *, is_only: bool) -> str:
+        """Return the label of a media file: the title of its node, or its use in the graph."""
+        kind = str(input_.type).capitalize()
+        if (own := self._custom_title(input_.node_id)) is not None:
             return own
         if is_only:
             return kind
-        names = (name for _, name in itertools.islice(self._traced.wiring.downstream(each.node_id), _MAX_LINKS))
+        names = (name for _, name in itertools.islice(self._traced.wiring.downstream(input_.node_id), _MAX_LINKS))
         return next((_USED_AS[name] for name in names if name in _USED_AS), kind)
 
     def _make_unique(self, found: dict[str, str]) -> dict[str, str]:
@@ -162,7 +163,7 @@ class Labels:
         own = self._custom_title(node_id)
         if own is None:
             return " ".join(map(_lowered, self._default_label(node_id).split(" "))).removeprefix("load ")
-        # what the author added to the class name is distinctive: "Load Checkpoint - REFINER"
+        # The words that the author added to the class name are distinctive, as in "Load Checkpoint - REFINER".
         usual = self._display_name(node_id)
         added = own[len(usual) :].strip(" -:|·()[]") if usual and own.casefold().startswith(usual.casefold()) else ""
         if not _letters(added):
@@ -171,10 +172,10 @@ class Labels:
         return f"{added} sampler" if node_id in self._samplers and "sampler" not in added.lower() else added
 
     def _custom_title(self, node_id: str) -> str | None:
-        """The title, unless it is the default title of the class."""
-        title = _plain(title_of(self._traced.graph, node_id)[:_LONGEST_TEXT].replace("_", " "))
+        """Return the title of a node, unless it is the default title of its class."""
+        title = _plain(title_of(self._traced.graph, node_id)[:_MAX_TITLE_LENGTH].replace("_", " "))
         usual = (self._traced.class_of(node_id), self._display_name(node_id))
-        is_usual = _letters(title) in {_letters(each) for each in usual}
+        is_usual = _letters(title) in map(_letters, usual)
         return None if is_usual or not _letters(title) else title
 
     def _display_name(self, node_id: str) -> str:
@@ -183,25 +184,25 @@ class Labels:
         return _plain(shown) if isinstance(shown, str) and shown != self._traced.class_of(node_id) else ""
 
     def _noise(self, node_id: str) -> str | None:
-        """`high` or `low` if the node belongs to a high-noise or low-noise model, by the names upstream."""
+        """Return `high` or `low` if the names upstream of a node show that it belongs to such a noise level."""
         found: set[str] = set()
         seen: set[str] = set()
         pending = [node_id]
         while pending and len(seen) < 100:
-            each = pending.pop()
-            if each in seen:
+            current = pending.pop()
+            if current in seen:
                 continue
-            seen.add(each)
-            if each not in self._noises:
-                self._noises[each] = self._noise_at(each)
-            words, sources = self._noises[each]
+            seen.add(current)
+            if current not in self._noises:
+                self._noises[current] = self._noise_at(current)
+            words, sources = self._noises[current]
             found |= words
             pending.extend(sources)
         return found.pop() if len(found) == 1 else None
 
     def _noise_at(self, node_id: str) -> tuple[set[str], list[str]]:
-        """Noise levels named by the values of one node, and the sources of its models."""
-        texts = [str(one.value) for one in self._traced.of_node[node_id] if len(str(one.value)) < 300]
+        """Return the noise levels that the values of a node name, and the sources of its models."""
+        texts = [text for input_ in self._traced.of_node[node_id] if len(text := str(input_.value)) < 300]
         links = self._traced.wiring.links[node_id].items()
         words = {match.lower() for text in texts for match in _NOISE.findall(text)}
         return words, list(dict.fromkeys(source for name, (source, _) in links if "model" in words_in(name)))
@@ -223,9 +224,9 @@ def number_duplicates(texts: Sequence[str]) -> list[str]:
 
 
 def _plain(text: str) -> str:
-    """One short line."""
+    """Return the text as one short line."""
     line = " ".join(printable(storable(text)).split())
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= _MAX_LENGTH else f"{line[: _MAX_LENGTH - 1]}…"
 
 
 def _letters(text: str) -> str:
@@ -235,10 +236,10 @@ def _letters(text: str) -> str:
 def _words(name: str) -> str:
     """Split names like `return_with_leftover_noise` and `CLIPTextEncode` into words."""
     found = _WORD_END.split(_plain(name).replace("KSampler", "Ksampler"))
-    words = [_ACRONYMS.get(each.lower(), _lowered(each)) for each in found if each]
+    words = [_ACRONYMS.get(word.lower(), _lowered(word)) for word in found if word]
     return " ".join([words[0][:1].upper() + words[0][1:], *words[1:]]) if words else ""
 
 
 def _lowered(word: str) -> str:
-    """Lower case, unless the word has several capitals."""
+    """Return the word in lower case, unless it has several capitals."""
     return word if sum(map(str.isupper, word)) > 1 else word.lower()

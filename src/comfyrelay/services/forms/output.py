@@ -14,7 +14,7 @@ from comfyrelay.services.forms.inputs import FORMAT_INPUTS, specs_of
 from comfyrelay.services.forms.wiring import Wiring
 from comfyrelay.text import natural_key
 
-# Savers whose extension cannot be guessed from name or inputs.
+# Savers whose extension cannot be guessed from their name or inputs.
 _EXTENSIONS = {
     "SaveAnimatedWEBP": "webp",
     "SaveAnimatedPNG": "png",
@@ -47,17 +47,18 @@ class OutputNode:
 
 
 def find_output_nodes(graph: Graph, object_info: Mapping[str, Any]) -> list[str]:
-    """The output nodes of a graph. Nodes without a definition are guessed by name."""
-    guessed = {*output_nodes(graph), *(each for each, node in graph.items() if _SAVER.search(node["class_type"]))}
-    unknown = [each for each in guessed if graph[each]["class_type"] not in object_info]
+    """Return the output nodes of a graph. Nodes without a definition are guessed by name."""
+    savers = (node_id for node_id, node in graph.items() if _SAVER.search(node["class_type"]))
+    guessed = {*output_nodes(graph), *savers}
+    unknown = [node_id for node_id in guessed if graph[node_id]["class_type"] not in object_info]
     found = [*output_nodes(graph, object_info), *unknown]
     if not found:
-        raise GraphError("The workflow has no output node: add one that saves or previews something.")
+        raise GraphError("The workflow has no output node. Add a node that saves or previews something.")
     return sorted(found, key=natural_key)
 
 
 def choose_output(graph: Graph, savers: Sequence[str], object_info: Mapping[str, Any]) -> OutputNode:
-    """Prefer saved files to previews, videos to images, and late nodes to early ones."""
+    """Choose the main output. Prefer saved files to previews, videos to images, and late nodes to early nodes."""
     dependencies = Wiring(graph).count_dependencies()
     outputs = [OutputNode(node_id=saver, extension=_extension(graph[saver], object_info)) for saver in savers]
 
@@ -81,7 +82,7 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
     if class_type in _EXTENSIONS:
         return _EXTENSIONS[class_type]
     texts = [str(node["inputs"].get(name, "")).lower() for name in sorted(FORMAT_INPUTS)]
-    # "video/h264-mp4", "image/gif", ".png"
+    # Formats are written like "video/h264-mp4", "image/gif" or ".png".
     format_words: list[str] = [word for text in texts for word in reversed(_WORD.findall(text))]
     endings = [word for word in format_words if kind_of(f"output.{word}")]
     if endings:
@@ -90,15 +91,15 @@ def _extension(node: Mapping[str, Any], object_info: Mapping[str, Any]) -> str:
         return "mov"
     types = {str(spec[0]) for name, spec in specs_of(node, object_info).items() if name in node["inputs"]}
     words = f"{class_type} {' '.join(node['inputs'])}".upper()
-    # a video combiner takes images and audio; only its name says that it makes videos
+    # A video combiner takes images and audio. Only its name shows that it makes videos.
     found = next((ending for kind, ending in _BY_KIND.items() if kind in types or kind in words), None)
     return found or ("txt" if _shows_text(class_type, types) else "png")
 
 
 def _shows_text(class_type: str, types: Set[str]) -> bool:
-    """Whether it accepts only texts, numbers or any type, and no media."""
+    """Return whether a node accepts only texts, numbers or any type, and no media."""
     if not types:
-        # without a definition, only the name is known
+        # Without a definition, only the name is known.
         return _TEXT.search(class_type) is not None
-    # the type of a choice is its list
+    # The type of a choice is the list of its choices.
     return not types.isdisjoint(_TEXT_TYPES) and all(type_ in _VALUES or type_.startswith("[") for type_ in types)

@@ -1,6 +1,6 @@
 """Recognise the prompt, the negative prompt, the seed and the input files of a graph.
 
-Several inputs can become one property: an encoder that takes the prompt twice, or two samplers with the same seed.
+Several inputs can become one property, such as the seeds of two samplers.
 """
 
 import re
@@ -11,7 +11,7 @@ from typing import Literal
 from comfyrelay.comfyui.graphs.nodes import title_of
 from comfyrelay.domain.properties import PropertyType
 from comfyrelay.services.forms.inputs import GraphInput, Position, has_type
-from comfyrelay.services.forms.traced_graph import TracedGraph, words_in
+from comfyrelay.services.forms.traced_graph import TracedGraph, group_by_value, words_in
 from comfyrelay.services.forms.wiring import Link
 
 Side = Literal["positive", "negative"]
@@ -24,7 +24,7 @@ _TEXT_NAMES = frozenset({"clip_l", "clip_g"})
 _PROMPT_WORDS = re.compile(r"positive|negative|cond|text|prompt|string|guider|hyvid|value|t5xxl|llama|clip_[lg]$")
 _NO_PROMPT = re.compile(r"model|clip|vae|image|pixels|latent|samples|mask|audio|video|noise|sigmas|sampler|seed")
 _PROMPT_TYPES = ("CONDITIONING", "STRING", "GUIDER")
-# Names of prompt inputs, most specific first; used if no sampler leads to a text.
+# Names of prompt inputs, most specific first. They are used if no text reaches a sampler.
 _NAMES: Mapping[Side, Sequence[str]] = {
     "positive": ("positive_prompt", "prompt", "positive", "text_positive", "user_prompt", "text"),
     "negative": ("negative_prompt", "negative", "text_negative", "neg_prompt"),
@@ -45,23 +45,23 @@ class Recogniser:
         self._inputs = traced.inputs
 
     def prompts(self) -> tuple[list[GraphInput], list[GraphInput]]:
-        """Inputs of the prompt and of the negative prompt."""
+        """Return the inputs of the prompt and of the negative prompt."""
         positive, negative = self._upstream_texts("positive"), self._upstream_texts("negative")
         texts = _positions(positive)
-        # samplers without a negative prompt often get the prompt again, zeroed out
+        # Samplers without a negative prompt often get the prompt again, zeroed out.
         negative = [rest for group in negative if (rest := [text for text in group if text.position not in texts])]
         positive = positive or self._find_by_name("positive", without=_positions(negative))
         negative = negative or self._find_by_name("negative", without=_positions(positive))
         return _choose_main(positive), _choose_main(negative)
 
     def sides(self) -> dict[Position, Side]:
-        """Texts that reach a sampler, each with its side."""
+        """Return the side of each text that reaches a sampler."""
         found: dict[Position, Side] = dict.fromkeys(_positions(self._upstream_texts("negative")), "negative")
         return {**found, **dict.fromkeys(_positions(self._upstream_texts("positive")), "positive")}
 
     def seeds(self) -> tuple[list[GraphInput], list[list[GraphInput]]]:
-        """The main seed, from the first sampler that adds noise, with all equal inputs; and the other seeds, grouped by
-        value."""
+        """Return the inputs of the main seed, and the inputs of the other seeds, grouped by value. The main seed is the
+        seed of the first sampler that adds noise."""
         found: dict[Position, tuple[bool, bool, GraphInput]] = {}
         for node_id in self._order:
             adds_no_noise = self._graph[node_id]["inputs"].get("add_noise") in ("disable", False)
@@ -69,47 +69,41 @@ class Recogniser:
                 if "seed" in words_in(name):
                     for number in self._traced.numbers(node_id, name):
                         found.setdefault(number.position, (adds_no_noise, name not in ("seed", "noise_seed"), number))
-        ordered = [each for *_, each in sorted(found.values(), key=lambda entry: entry[:2])]
-        groups: dict[int, list[GraphInput]] = {}
-        for each in ordered:
-            groups.setdefault(each.value, []).append(each)
-        equal = list(groups.values())
-        return (equal[0], equal[1:]) if equal else ([], [])
+        groups = group_by_value(number for *_, number in sorted(found.values(), key=lambda entry: entry[:2]))
+        return (groups[0], groups[1:]) if groups else ([], [])
 
     def files(self) -> list[list[GraphInput]]:
-        """Input files, the main one first. The same file in two nodes is one group."""
-        places = {node_id: place for place, node_id in enumerate(self._order)}
+        """Return the input files, the main file first. The same file in two nodes is one group."""
+        order = {node_id: number for number, node_id in enumerate(self._order)}
         assets = [input_ for input_ in self._inputs.values() if input_.is_asset]
         first, helper = self._before(_FIRST), self._before(_HELPER)
 
-        def rank(each: GraphInput) -> int:
-            if each.type is PropertyType.AUDIO:
+        def rank(asset: GraphInput) -> int:
+            if asset.type is PropertyType.AUDIO:
                 return 4
-            if each.node_id in first:
+            if asset.node_id in first:
                 return 0
-            if each.node_id in helper:
+            if asset.node_id in helper:
                 return 3
-            return 1 if each.type is PropertyType.VIDEO else 2
+            return 1 if asset.type is PropertyType.VIDEO else 2
 
-        assets.sort(key=lambda asset: (rank(asset), places[asset.node_id]))
+        assets.sort(key=lambda asset: (rank(asset), order[asset.node_id]))
         groups: dict[tuple[PropertyType, str], list[GraphInput]] = {}
         for asset in assets:
             groups.setdefault((asset.type, asset.value or "/".join(asset.position)), []).append(asset)
         return list(groups.values())
 
-    # prompts
-
     def _upstream_texts(self, side: Side) -> list[list[GraphInput]]:
-        """Texts upstream of each sampler, in sampler order."""
+        """Return the texts upstream of each sampler, in the order of the samplers."""
         links = self._wiring.links
         samplers = [links[node_id][side] for node_id in self._order if side in links[node_id]]
-        # the last node with such an input guides the sampler; earlier ones only change the prompt
+        # The last node with such an input guides the sampler. Earlier nodes only change the prompt.
         takers = [node_id for node_id in reversed(self._order) if not self._is_zero_out(node_id)]
         guides = [links[node_id][name] for node_id in takers for name in _ONE_SIDED if name in links[node_id]]
         return self._texts(samplers, side) or self._texts(guides, side)
 
     def _texts(self, starts: Iterable[Link], side: Side) -> list[list[GraphInput]]:
-        """Texts upstream of each link that are not upstream of an earlier one."""
+        """Return the texts upstream of each link that are not upstream of an earlier link."""
         groups: list[list[GraphInput]] = []
         seen: set[str] = set()
         for start in starts:
@@ -125,17 +119,17 @@ class Recogniser:
         return list(filter(None, groups))
 
     def _is_zero_out(self, node_id: str) -> bool:
-        """Whether the node zeroes out the prompt."""
+        """Return whether a node zeroes out the prompt."""
         return "zeroout" in self._graph[node_id]["class_type"].lower()
 
     def _own_texts(self, node_id: str, side: Side) -> list[GraphInput]:
-        found = [
-            each for each in self._traced.of_node[node_id] if _is_prompt(each) and _OTHER[side] not in each.name.lower()
-        ]
-        return [each for each in found if side in each.name.lower()] or found
+        prompts = filter(_is_prompt, self._traced.of_node[node_id])
+        found = [text for text in prompts if _OTHER[side] not in text.name.lower()]
+        return [text for text in found if side in text.name.lower()] or found
 
     def _sources(self, node_id: str, side: Side) -> list[Link]:
-        """Links that may carry the prompt to this node, without inputs named after the other side."""
+        """Return the links that may carry the prompt to this node. Inputs with the name of the other side are
+        omitted."""
         links = {name: link for name, link in self._wiring.links[node_id].items() if _OTHER[side] not in name.lower()}
         specs = self._traced.specs(node_id)
         matching = [
@@ -143,22 +137,20 @@ class Recogniser:
             for name in links
             if _PROMPT_WORDS.search(name.lower()) or (name in specs and has_type(specs[name], _PROMPT_TYPES))
         ]
-        # a switch, for example, may use any input names
+        # A switch, for example, may have any input names.
         return [links[name] for name in matching or links if matching or not _NO_PROMPT.search(name.lower())]
 
     def _find_by_name(self, side: Side, *, without: Collection[Position] = ()) -> list[list[GraphInput]]:
-        """A text with a typical input name or node title, if no sampler leads to one."""
+        """Find a text with a typical input name or node title."""
         texts = [input_ for input_ in self._inputs.values() if _is_prompt(input_) and input_.position not in without]
-        titles = {each.position: title_of(self._graph, each.node_id).lower() for each in texts}
+        titles = {text.position: title_of(self._graph, text.node_id).lower() for text in texts}
         named = [text for name in _NAMES[side] for text in texts if text.name == name]
-        titled = [each for each in texts if side in titles[each.position]]
-        found = [each for each in (*named, *titled) if _OTHER[side] not in titles[each.position]]
+        titled = [text for text in texts if side in titles[text.position]]
+        found = [text for text in (*named, *titled) if _OTHER[side] not in titles[text.position]]
         return [[found[0]]] if found else []
 
-    # files
-
     def _before(self, words: re.Pattern[str]) -> set[str]:
-        """Nodes upstream of inputs whose name or class matches."""
+        """Return the nodes upstream of inputs whose name or class matches."""
 
         def is_wanted(node_id: str, name: str) -> bool:
             return words.search(f"{name} {self._traced.class_of(node_id)}".lower()) is not None
@@ -166,10 +158,10 @@ class Recogniser:
         return self._wiring.upstream(is_wanted)
 
 
-def _is_prompt(each: GraphInput) -> bool:
-    words = set(words_in(each.name))
-    is_named = each.name in _TEXT_NAMES or bool(words & _TEXT_WORDS)
-    return each.type is PropertyType.TEXT and (is_named or each.is_multiline) and "system" not in words
+def _is_prompt(input_: GraphInput) -> bool:
+    words = set(words_in(input_.name))
+    is_named = input_.name in _TEXT_NAMES or bool(words & _TEXT_WORDS)
+    return input_.type is PropertyType.TEXT and (is_named or input_.is_multiline) and "system" not in words
 
 
 def _positions(groups: Iterable[Iterable[GraphInput]]) -> set[Position]:
@@ -177,9 +169,10 @@ def _positions(groups: Iterable[Iterable[GraphInput]]) -> set[Position]:
 
 
 def _choose_main(groups: Sequence[Sequence[GraphInput]]) -> list[GraphInput]:
-    """The longest text of the first sampler, and all equal ones. Others extend it or apply to regions of the image."""
+    """Return the longest text of the first sampler, and all equal texts. Other texts extend it, or apply to regions of
+    the image."""
     if not groups:
         return []
-    longest = max(groups[0], key=lambda each: len(each.value))
+    longest = max(groups[0], key=lambda text: len(text.value))
     found = {text.position: text for group in groups for text in group if text.value == longest.value}
     return list(found.values())

@@ -1,4 +1,4 @@
-"""Recognise size, length, steps, strength and models of the samplers of a graph.
+"""Recognise the size, length, steps, strength and models of the samplers of a graph.
 
 Samplers with the same number of steps share one property. Step boundaries between two samplers scale with the steps.
 """
@@ -6,15 +6,16 @@ Samplers with the same number of steps share one property. Step boundaries betwe
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from comfyrelay.comfyui.graphs.hash import MODEL_SUFFIXES
 from comfyrelay.domain.properties import PropertyType, Role
 from comfyrelay.services.forms.inputs import GraphInput, Position
-from comfyrelay.services.forms.traced_graph import TracedGraph
+from comfyrelay.services.forms.traced_graph import TracedGraph, group_by_value
 
 _STEPS = frozenset({"steps", "num_steps", "num_inference_steps", "sampling_steps", "inference_steps"})
 _BOUNDARY_INPUTS = ("start_at_step", "end_at_step", "start_step", "end_step")
-# Inputs of videos only, inputs of videos and other things, and class names of videos.
+# Input names of videos, input names of videos and other things, and class names of videos.
 _FRAMES = frozenset({"num_frames", "video_frames", "video_length", "frame_count", "frames_number"})
 _MAYBE_FRAMES = frozenset({"length", "frames"})
 _SECONDS = frozenset({"seconds", "duration"})
@@ -24,7 +25,7 @@ _RESIZES = re.compile(r"scale|resize|resolution|emptyimage", re.IGNORECASE)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepBoundary:
-    """Inputs that hold one step of a schedule, and the total steps of the schedule."""
+    """The inputs with one step of a schedule, and the input with the number of steps of the schedule."""
 
     inputs: Sequence[GraphInput]
     steps: GraphInput
@@ -34,34 +35,36 @@ class Sampling:
     def __init__(self, traced: TracedGraph) -> None:
         self._traced = traced
         self._numbers = traced.numbers
-        # by node with steps, all inputs with the same number of steps
+        # By node with steps: all inputs with the same number of steps.
         self._steps: dict[str, list[GraphInput]] = {}
         self._groups = self._equal_steps()
 
     def by_role(self) -> Iterator[tuple[Role, list[GraphInput]]]:
-        """Groups of inputs, each with its role."""
+        """Yield groups of inputs with their role."""
         yield from self._size()
         frames = self._named(_FRAMES, _MAYBE_FRAMES)
-        yield from ((Role.LENGTH, group) for group in _equal(number for number in frames if number.value >= 1))
-        yield from ((Role.DURATION, [each]) for each in self._direct(_SECONDS) if self._is_video(each.node_id))
+        yield from ((Role.LENGTH, group) for group in group_by_value(number for number in frames if number.value >= 1))
+        yield from ((Role.DURATION, [input_]) for input_ in self._direct(_SECONDS) if self._is_video(input_.node_id))
         yield from ((Role.STEPS, group) for group in self._groups)
-        yield from ((Role.STRENGTH, [each]) for each in self._direct({"denoise"}) if self._starts_from_image(each))
+        yield from (
+            (Role.STRENGTH, [input_]) for input_ in self._direct({"denoise"}) if self._starts_from_image(input_)
+        )
         yield from ((Role.MODEL, group) for group in self._models())
 
     def boundaries(self) -> list[StepBoundary]:
-        """Steps at which the next sampler continues. Values after the last step are no boundaries."""
+        """Return the steps at which the next sampler continues. Values after the last step are not boundaries."""
         graph, links = self._traced.graph, self._traced.wiring.links
         all_steps = {number.position for group in self._groups for number in group}
         found: dict[tuple[Position, int], dict[Position, GraphInput]] = {}
         for node_id in self._traced.order:
-            # a separate node may split the schedule
+            # A separate node may split the schedule.
             maker = links[node_id].get("sigmas", ("", 0))[0]
             taker, names = (node_id, _BOUNDARY_INPUTS) if node_id in self._steps else (maker, ("step",))
             if taker not in self._steps:
                 continue
             steps = self._steps[taker][0]
             present = [name for name in names if name in graph[node_id]["inputs"]]
-            for number in (one for name in present for one in self._numbers(node_id, name)):
+            for number in chain.from_iterable(self._numbers(node_id, name) for name in present):
                 if 0 < number.value <= steps.value and number.position not in all_steps:
                     found.setdefault((steps.position, number.value), {})[number.position] = number
         inputs = self._traced.inputs
@@ -80,10 +83,8 @@ class Sampling:
         self._steps = {node_id: found[value] for node_id, value in takers.items()}
         return list(found.values())
 
-    # size and length
-
     def _size(self) -> Iterator[tuple[Role, list[GraphInput]]]:
-        """Width and height of the empty latent, else of a resized image, with all equal inputs."""
+        """Yield the width and height of the empty latent or of a resized image, with all equal inputs."""
         pairs: list[tuple[str, GraphInput, GraphInput]] = []
         for node_id in self._traced.order:
             sides = [next(iter(self._numbers(node_id, name)), None) for name in ("width", "height")]
@@ -95,12 +96,12 @@ class Sampling:
             equal = [
                 pair[1:] for pair in pairs if [side.value for side in pair[1:]] == [first[1].value, first[2].value]
             ]
-            width = {one.position: one for one, _ in equal}
-            height = {one.position: one for _, one in equal if one.position not in width}
+            width = {number.position: number for number, _ in equal}
+            height = {number.position: number for _, number in equal if number.position not in width}
             yield Role.WIDTH, list(width.values())
             if height:
                 yield Role.HEIGHT, list(height.values())
-        yield from ((Role.MEGAPIXELS, [each]) for each in self._direct({"megapixels"}))
+        yield from ((Role.MEGAPIXELS, [input_]) for input_ in self._direct({"megapixels"}))
 
     def _makes_latent(self, node_id: str) -> bool:
         definition = self._traced.object_info.get(self._traced.class_of(node_id))
@@ -122,32 +123,23 @@ class Sampling:
     def _is_video(self, node_id: str) -> bool:
         return _VIDEO_CLASS.search(self._traced.class_of(node_id)) is not None
 
-    # strength and models
-
-    def _starts_from_image(self, each: GraphInput) -> bool:
-        """Whether a sampler starts from an image: starting from noise, a lower strength makes no sense."""
-        source = self._traced.wiring.links[each.node_id].get("latent_image")
-        return each.value < 1 or (source is not None and "encode" in self._traced.class_of(source[0]).lower())
+    def _starts_from_image(self, strength: GraphInput) -> bool:
+        """Return whether a sampler starts from an image. From noise, only full strength makes sense."""
+        source = self._traced.wiring.links[strength.node_id].get("latent_image")
+        return strength.value < 1 or (source is not None and "encode" in self._traced.class_of(source[0]).lower())
 
     def _direct(self, names: Iterable[str]) -> list[GraphInput]:
         wanted = set(names)
-        return [each for each in self._in_order() if each.name in wanted and each.type is PropertyType.NUMBER]
+        return [input_ for input_ in self._in_order() if input_.name in wanted and input_.type is PropertyType.NUMBER]
 
     def _models(self) -> list[list[GraphInput]]:
-        """Models; the same model in two nodes of a class is one group."""
+        """Return the models. The same model in two nodes of a class is one group."""
         groups: dict[tuple[str, str, str], list[GraphInput]] = {}
-        for each in self._in_order():
-            is_name = each.type in (PropertyType.TEXT, PropertyType.CHOICE) and not each.is_multiline
-            if is_name and (value := str(each.value)).lower().endswith(MODEL_SUFFIXES):
-                groups.setdefault((self._traced.class_of(each.node_id), each.name, value), []).append(each)
+        for input_ in self._in_order():
+            is_name = input_.type in (PropertyType.TEXT, PropertyType.CHOICE) and not input_.is_multiline
+            if is_name and (value := str(input_.value)).lower().endswith(MODEL_SUFFIXES):
+                groups.setdefault((self._traced.class_of(input_.node_id), input_.name, value), []).append(input_)
         return list(groups.values())
 
     def _in_order(self) -> Iterator[GraphInput]:
         return (input_ for node_id in self._traced.order for input_ in self._traced.of_node[node_id])
-
-
-def _equal(inputs: Iterable[GraphInput]) -> list[list[GraphInput]]:
-    groups: dict[object, list[GraphInput]] = {}
-    for input_ in inputs:
-        groups.setdefault(input_.value, []).append(input_)
-    return list(groups.values())

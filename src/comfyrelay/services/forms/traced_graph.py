@@ -1,4 +1,4 @@
-"""Inputs of a graph by node, and the numbers that reach an input through links."""
+"""Find the inputs of each node of a graph, and the numbers that reach an input through links."""
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +9,7 @@ from comfyrelay.domain.properties import PropertyType
 from comfyrelay.services.forms.inputs import GraphInput, Specs, specs_of
 from comfyrelay.services.forms.wiring import Wiring
 
-# Inputs visited in search of a number; usually it comes from one node or a few.
+# Maximum number of inputs that are visited to find a number. It usually comes from a few nodes.
 _MAX_STEPS = 100
 _NUMBER_WORDS = frozenset({"seed", "value", "int", "number"})
 
@@ -34,12 +34,12 @@ class TracedGraph:
         return str(self.graph[node_id]["class_type"])
 
     def numbers(self, node_id: str, name: str) -> Sequence[GraphInput]:
-        """The integer of an input, or the integers that reach it through links."""
+        """Return the integer of an input, or the integers that reach it through links."""
         if (source := self.wiring.links[node_id].get(name)) is None:
             found = self.inputs.get((node_id, name))
             return [found] if found is not None and _is_whole(found) else []
         if source[0] not in self._numbers_from:
-            # cached: hundreds of inputs may use the same source
+            # Cached, because hundreds of inputs may use the same source.
             self._numbers_from[source[0]] = self._upstream_numbers(source[0])
         return self._numbers_from[source[0]]
 
@@ -61,7 +61,7 @@ class TracedGraph:
         return found
 
     def _number_names(self, node_id: str) -> list[str]:
-        """Inputs of a node whose name suggests a number."""
+        """Return the inputs of a node whose name suggests a number."""
         if node_id not in self._number_inputs:
             names = self.graph[node_id]["inputs"]
             found = [name for name in names if _NUMBER_WORDS & set(words_in(name))]
@@ -69,8 +69,15 @@ class TracedGraph:
         return self._number_inputs[node_id]
 
 
-def _is_whole(each: GraphInput) -> bool:
-    return each.type is PropertyType.NUMBER and isinstance(each.value, int)
+def _is_whole(input_: GraphInput) -> bool:
+    return input_.type is PropertyType.NUMBER and isinstance(input_.value, int)
+
+
+def group_by_value(inputs: Iterable[GraphInput]) -> list[list[GraphInput]]:
+    groups: dict[object, list[GraphInput]] = {}
+    for input_ in inputs:
+        groups.setdefault(input_.value, []).append(input_)
+    return list(groups.values())
 
 
 def words_in(name: str) -> list[str]:

@@ -27,7 +27,7 @@ class Wiring:
                 self._users[source].append((user, name, slot))
 
     def dependencies_of(self, node_ids: Iterable[str]) -> set[str]:
-        """These nodes and everything upstream of them."""
+        """Return these nodes and all nodes upstream of them."""
         found: set[str] = set()
         pending = list(node_ids)
         while pending:
@@ -38,9 +38,10 @@ class Wiring:
         return found
 
     def count_dependencies(self) -> dict[str, int]:
-        """Number of nodes upstream of each node, including itself. In a cycle, which cannot run, it may be too low.
+        """Count the nodes upstream of each node, including itself. In a cycle, which cannot run, the count may be too
+        low.
 
-        Uses bit sets: a graph may have thousands of nodes, and each may depend on all others.
+        Sets are integers with one bit per node, because each of thousands of nodes may depend on all others.
         """
         needed: dict[str, int] = {}
         for place, node_id in enumerate(self.topological_order()):
@@ -51,7 +52,7 @@ class Wiring:
         return {node_id: found.bit_count() for node_id, found in needed.items()}
 
     def topological_order(self) -> list[str]:
-        """Nodes after their dependencies. The order does not depend on the order in the file."""
+        """Return the nodes after their dependencies. The order does not depend on the order in the file."""
         found: dict[str, None] = {}
         entered: set[str] = set()
         pending = sorted(self.links, key=natural_key, reverse=True)
@@ -66,7 +67,7 @@ class Wiring:
         return list(found)
 
     def upstream(self, is_wanted: Callable[[str, str], bool]) -> set[str]:
-        """Nodes whose first output reaches an input for which `is_wanted(node, input)` is true."""
+        """Return the nodes whose first output reaches an input for which `is_wanted(node, input)` is true."""
         wanted = [
             (source, slot)
             for user, links in self.links.items()
@@ -78,7 +79,7 @@ class Wiring:
         return {source for source, slot in (*wanted, *later) if slot == 0}
 
     def downstream(self, node_id: str) -> Iterator[tuple[str, str]]:
-        """Nodes and inputs that the first output of a node reaches."""
+        """Yield the nodes and inputs that the first output of a node reaches."""
         seen = {node_id}
         pending = [link for link in self._users[node_id] if link[2] == 0]
         while pending:
