@@ -195,7 +195,7 @@ class TestLookingThrough:
         }
         assert {q: set(await scenario.ids(q=q)) for q in searches} == searches
         problem = problem_of(await scenario.user.call("GET", "/api/gallery", params={"q": "a " * 11}), 422)
-        assert problem["errors"] == {"q": "Search for 10 words at most."}
+        assert problem["errors"] == {"q": "Search for at most 10 words."}
 
     async def test_filters_narrow_what_is_listed_and_counted(self, scenario: Scenario) -> None:
         single = await scenario.made("one")

@@ -15,7 +15,8 @@ class Ledger:
         self._databases = databases
 
     async def credit(self, tenant_id: str, amount: int, *, reference: str, description: str | None = None) -> int:
-        """Credit tokens once per reference and return the balance. A reference cannot be used for another amount."""
+        """Credit tokens once per reference, and return the balance. Raises `IdempotencyConflict` if the reference was
+        used for another amount."""
         if amount <= 0:
             raise InvalidInput(errors={"amount": "This must be at least 1."})
 
@@ -50,14 +51,14 @@ class Ledger:
     async def statement(
         self, tenant_id: str, *, limit: int, before_id: int | None = None
     ) -> tuple[int, list[TransactionRecord]]:
-        """The balance and a page of transactions, newest first."""
+        """Return the balance and a page of transactions, newest first."""
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             balance = await ledger.balance(tx, tenant_id)
             return balance, await ledger.transactions(tx, tenant_id, limit=limit, before_id=before_id)
 
 
 async def reserve(tx: Tx, tenant_id: str, balance: int, costs: dict[str, int]) -> None:
-    """Reserve tokens for all jobs or none. `balance` is that of the locked wallet."""
+    """Reserve tokens for all jobs or none. The wallet is locked, and `balance` is its balance."""
     required = sum(costs.values())
     if balance < required:
         raise InsufficientTokens(required_tokens=required, balance=balance)

@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 RESET_SECONDS = 24 * 3600.0
 SETUP_SECONDS = 24 * 3600.0
-# 100 bits, in base32, whose letters are hard to confuse
+# A code has 100 bits in base32, whose letters are hard to confuse.
 CODE_BYTES = 15
 CODE_LENGTH = 20
 GROUP_LENGTH = 5
@@ -30,12 +30,12 @@ WRONG_CODE = (
     "This is not the code that the server printed at its start, or it has expired. "
     "`comfyrelay admin setup-code` prints a new one."
 )
-ALREADY_SET_UP = "This server is already set up: sign in."
+ALREADY_SET_UP = "This server is already set up. Sign in instead."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NewLink:
-    """A link with its secret, which is shown once."""
+    """A link with its secret, which is shown only once."""
 
     secret: str
     expires_at: datetime
@@ -78,7 +78,7 @@ class AccountLinks:
         return user, NewLink(secret=secret, expires_at=expires_at)
 
     async def find_user(self, secret: str) -> User:
-        """The user of a link that still works."""
+        """Return the user of a valid link."""
         async with self._databases.central.read() as tx:
             user = await account_links.user_of(tx, hash_secret(secret))
             if user is None:
@@ -88,8 +88,8 @@ class AccountLinks:
         return user
 
     async def reset_password(self, secret: str, password: str) -> User:
-        """Set a new password and end all sessions."""
-        # check first: hashing is expensive
+        """Set a new password, and end all sessions."""
+        # Check the link first, because hashing is expensive.
         await self.find_user(secret)
         hashed = await self._sign_in.hash_password(password)
 
@@ -118,14 +118,14 @@ class AccountLinks:
         return "-".join(code[start : start + GROUP_LENGTH] for start in range(0, CODE_LENGTH, GROUP_LENGTH))
 
     async def create_first_admin(self, code: str, *, email: str, password: str, name: str | None = None) -> User:
-        """Create the first administrator. Requires the setup code, and that there is no administrator yet."""
-        given = hash_secret("".join(each for each in code.upper() if each.isalnum()))
+        """Create the first administrator, with the setup code. Raises `Conflict` if an administrator exists."""
+        given = hash_secret("".join(filter(str.isalnum, code.upper())))
         await self._check_setup(given)
         hashed = await self._sign_in.hash_password(password)
 
         async def first(tx: Tx) -> None:
             valid = await account_links.use_up_setup(tx)
-            # checked first: the second of two users with the right code did not mistype it
+            # Checked before the code: the second of two users with the right code did not mistype it.
             if await tenants.has_admin(tx):
                 raise Conflict(ALREADY_SET_UP)
             if given not in valid:

@@ -1,7 +1,7 @@
 """Credit payments that a provider reports, once per event.
 
-The event is written to the central database first, then the tokens are credited in the tenant's shard. If the process
-dies in between, the provider gets no response and sends the event again, which completes the credit.
+First the event is written to the central database, then the tokens are credited in the tenant's shard. If the process
+crashes in between, the provider gets no response and sends the event again, which completes the credit.
 """
 
 import structlog
@@ -20,13 +20,13 @@ log = structlog.get_logger(__name__)
 
 class Payments:
     def __init__(self, databases: Databases, ledger: Ledger, *, secret: str | None) -> None:
-        """Without a secret, payments are refused."""
+        """Without a `secret`, payments are refused."""
         self._databases = databases
         self._ledger = ledger
         self._secret = secret
 
     async def check_signature(self, body: bytes, signature: str) -> None:
-        """Require a recent signature with the secret, by the database's clock."""
+        """Require a recent signature with the secret, by the clock of the database."""
         if self._secret is None:
             raise NotFound("This server does not accept payments.")
         async with self._databases.central.read() as tx:
@@ -35,7 +35,7 @@ class Payments:
             raise Unauthorized(problem)
 
     async def credit(self, payment: Payment) -> str:
-        """Credit a payment once per event id and return the tenant's id."""
+        """Credit a payment once per event id, and return the tenant's id."""
 
         async def work(tx: Tx) -> PaymentEvent:
             tenant_id = await payments.tenant_of(tx, tenant_id=payment.tenant_id, email=payment.email)

@@ -1,4 +1,4 @@
-"""Sign-in with passwords, and tokens of users. Only hashes are stored."""
+"""Sign in with a password, and manage the tokens of users. Only hashes are stored."""
 
 import asyncio
 import hashlib
@@ -27,7 +27,7 @@ DISABLED = "This account is disabled. Ask your administrator."
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TokenWithSecret:
-    """A token with its secret, which is shown once."""
+    """A token with its secret, which is shown only once."""
 
     token: TokenRecord
     secret: str
@@ -43,10 +43,10 @@ class SignIn:
         return await self._tenancy.create_user(email=email, name=name, password_hash=hashed, is_admin=is_admin)
 
     async def hash_password(self, password: str) -> str:
-        """Check the length of a new password and hash it."""
+        """Check the length of a new password, and hash it."""
         if not MIN_PASSWORD_LENGTH <= len(password) <= MAX_PASSWORD_LENGTH:
             raise InvalidInput(errors={"password": f"This must have at least {MIN_PASSWORD_LENGTH} characters."})
-        # in a thread: hashing is slow by design
+        # In a thread, because hashing is slow by design.
         return await asyncio.to_thread(passwords.HASHER.hash, password)
 
     async def sign_in(self, *, email: str, password: str) -> tuple[User, str]:
@@ -58,21 +58,21 @@ class SignIn:
         if user is None or hashed is None or not is_right:
             raise Unauthorized(WRONG)
         async with self._databases.central.read() as tx:
-            # checked last, so that only users with the password learn it
+            # Checked last, so that only users with the password learn it.
             if await tenants.is_disabled(tx, user.id):
                 raise Forbidden(DISABLED)
         return user, hashed
 
     async def needs_setup(self) -> bool:
-        """Whether there is no administrator yet."""
+        """Return whether there is no administrator yet."""
         async with self._databases.central.read() as tx:
             return not await tenants.has_admin(tx)
 
     async def issue(
         self, user: User, *, name: str, lifetime_seconds: float | None = None, password_hash: str | None = None
     ) -> TokenWithSecret:
-        """Create a token for a user. With `password_hash`, require that it is still current, so that a password change
-        also ends a session that is just starting."""
+        """Create a token for a user. `password_hash` must still be current, so that a password change also ends a
+        session that is just starting."""
         secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
 
         async def work(tx: Tx) -> TokenRecord:
@@ -103,15 +103,15 @@ class SignIn:
             return await api_tokens.id_of(tx, hash_secret(secret))
 
     async def list_tokens(self, user: User, *, before_id: str | None = None, limit: int = 200) -> Sequence[TokenRecord]:
-        """Valid tokens, newest first."""
+        """Return the valid tokens of a user, newest first."""
         async with self._databases.central.read() as tx:
             return await api_tokens.of_user(tx, user.id, before_id=before_id, limit=limit)
 
     async def revoke(self, user: User, token_id: str) -> None:
-        work = self._databases.central.run(
+        is_revoked = await self._databases.central.run(
             TransactionStep.TENANT, lambda tx: api_tokens.revoke(tx, user.id, id_=token_id)
         )
-        if not await work:
+        if not is_revoked:
             raise NotFound("You have no such token.")
 
     async def sign_out(self, user: User, secret: str) -> None:
@@ -122,11 +122,11 @@ class SignIn:
     def _verify(self, password: str, hashed: str | None) -> bool:
         if hashed is not None:
             return passwords.HASHER.verify(password, hashed)
-        # hash anyway, so that the timing does not reveal whether the user exists
+        # Hash anyway, so that the timing does not reveal whether the user exists.
         passwords.HASHER.hash(password)
         return False
 
 
 def hash_secret(secret: str) -> str:
-    """Hash a token or code. They are random, so a fast hash is enough."""
+    """Hash a token or code with a fast hash, which is enough for random secrets."""
     return hashlib.sha256(secret.encode()).hexdigest()

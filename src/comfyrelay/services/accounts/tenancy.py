@@ -1,4 +1,4 @@
-"""Tenants and users. Each user has one tenant, which is placed in a shard permanently."""
+"""Tenants and users. Each user has one tenant, which stays in one shard."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +24,7 @@ MAX_CACHED = 20_000
 class Tenancy:
     def __init__(self, databases: Databases) -> None:
         self._databases = databases
-        # limit and expiry by tenant
+        # Limit and expiry by tenant.
         self._active_jobs: dict[str, tuple[int | None, float]] = {}
 
     async def create_user(
@@ -37,7 +37,7 @@ class Tenancy:
         is_admin: bool = False,
         first: Callable[[Tx], Awaitable[None]] | None = None,
     ) -> User:
-        """Create a user and its tenant, in the given shard or in the one with the fewest tenants. `first` runs in the
+        """Create a user and its tenant, in the given shard or in the shard with the fewest tenants. `first` runs in the
         same transaction."""
         if "@" not in email:
             raise InvalidInput(errors={"email": "This must be an email address."})
@@ -48,7 +48,8 @@ class Tenancy:
         async def work(tx: Tx) -> User:
             if first is not None:
                 await first(tx)
-            chosen = shard or self._choose_shard(await tenants.count_by_shard(tx))
+            counts = await tenants.count_by_shard(tx)
+            chosen = shard or min(self._databases.shards, key=lambda name: counts.get(name, 0))
             tenant = TenantRecord(id=new_id(), name=name or email, shard=chosen)
             return await tenants.create(
                 tx,
@@ -62,13 +63,13 @@ class Tenancy:
 
         user = await self._databases.central.run(TransactionStep.TENANT, work)
         database = await self._databases.shard_of(user.tenant_id)
-        # if this step is lost, the first use of the wallet creates it
+        # If the process crashes before this step, the first use of the wallet creates it.
         await database.run(TransactionStep.TENANT, lambda tx: ledger.open_wallets(tx, [user.tenant_id]))
         return user
 
     async def set_limits(self, tenant_id: str, limits: Mapping[str, int | None]) -> None:
-        """`max_wait_seconds`: after this time the tenant's jobs may run on more expensive workers; `None` means never.
-        `max_active_jobs`: the limit of its user; `None` means the default limit."""
+        """Set `max_wait_seconds`, after which the tenant's jobs may move to Comfy Cloud (`None`: never), or
+        `max_active_jobs`, the maximum number of active jobs of its user (`None`: the default)."""
         found = await self._databases.central.run(
             TransactionStep.TENANT, lambda tx: tenants.change(tx, tenant_id, **limits)
         )
@@ -77,7 +78,7 @@ class Tenancy:
         self._active_jobs.pop(tenant_id, None)
 
     async def max_active_jobs(self, tenant_id: str) -> int | None:
-        """The tenant's own limit, cached for a few seconds."""
+        """Return the tenant's own limit, which is cached for a few seconds."""
         now = asyncio.get_running_loop().time()
         limit, until = self._active_jobs.get(tenant_id, (None, 0.0))
         if until <= now:
@@ -97,14 +98,14 @@ class Tenancy:
         name: str | None = None,
         by: User,
     ) -> User:
-        """Change a user. Disabling ends all sessions and suspends API tokens; enabling makes the tokens valid again.
-        The last administrator cannot be removed."""
+        """Change a user. Disabling ends all sessions and suspends the API tokens, and enabling makes the tokens valid
+        again. Raises `Conflict` for the last administrator."""
 
         async def work(tx: Tx) -> User:
             if is_admin is False or is_disabled:
                 admins = await tenants.lock_admins(tx)
                 if admins == {user_id}:
-                    raise Conflict("This is the only administrator: create another one first.")
+                    raise Conflict("This is the only administrator. Create another one first.")
             user = await tenants.change_user(tx, user_id, is_admin=is_admin, is_disabled=is_disabled, name=name)
             if user is None:
                 raise NotFound("There is no such user.")
@@ -132,7 +133,7 @@ class Tenancy:
         content_hash: str | None = None,
         original_filename: str | None = None,
     ) -> str:
-        """Record a file that is already in object storage and return its id."""
+        """Record a file that is already in object storage, and return its id."""
         file_id = new_id()
         values = {
             "id": file_id,
@@ -166,6 +167,3 @@ class Tenancy:
 
         await (await self._databases.shard_of(user.tenant_id)).run(TransactionStep.TENANT, work)
         return video_id
-
-    def _choose_shard(self, counts: dict[str, int]) -> str:
-        return min(self._databases.shards, key=lambda shard: counts.get(shard, 0))

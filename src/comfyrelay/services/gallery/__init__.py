@@ -1,4 +1,4 @@
-"""The gallery: list, mark, collect, delete and download outputs."""
+"""The gallery: list, mark, collect, download and delete outputs."""
 
 from comfyrelay.services.context import ServiceContext
 from comfyrelay.services.gallery.collections import CollectionService

@@ -1,4 +1,4 @@
-"""Collections: outputs grouped under a name."""
+"""Collections of outputs, which users create and name."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -12,13 +12,13 @@ from comfyrelay.store.database import Tx
 from comfyrelay.store.tenant import changes
 from comfyrelay.store.tenant.library import gallery
 
-# They are listed without paging.
+# Limited, because collections are listed without paging.
 MAX_COLLECTIONS = 500
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CollectionView:
-    """`cover` is the newest output with a poster, else the newest output."""
+    """A collection of `count` outputs. `cover` is the newest output with a poster, or the newest of all."""
 
     id: str
     name: str
@@ -33,22 +33,20 @@ class CollectionService:
         self._listing = listing
 
     async def list_collections(self, tenant_id: str) -> list[CollectionView]:
-        """All collections, sorted by name."""
+        """Return all collections, sorted by name."""
         return await self._views(tenant_id)
 
     async def create(self, tenant_id: str, name: str) -> CollectionView:
-        made = new_id()
+        collection_id = new_id()
 
         async def work(tx: Tx) -> None:
             if await gallery.count_collections(tx, tenant_id) >= MAX_COLLECTIONS:
-                raise Conflict(
-                    f"There are {MAX_COLLECTIONS} collections already, which is the limit: delete one first."
-                )
-            await gallery.create_collection(tx, id_=made, tenant_id=tenant_id, name=name)
+                raise Conflict(f"You already have {MAX_COLLECTIONS} collections, which is the limit. Delete one first.")
+            await gallery.create_collection(tx, id_=collection_id, tenant_id=tenant_id, name=name)
             await changes.write_marked(tx, tenant_id)
 
         await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work)
-        return await self._view(tenant_id, made)
+        return await self._view(tenant_id, collection_id)
 
     async def rename(self, tenant_id: str, collection_id: str, name: str) -> CollectionView:
         async def work(tx: Tx) -> None:
@@ -65,7 +63,7 @@ class CollectionService:
         async def work(tx: Tx) -> None:
             if not await gallery.remove_collection(tx, tenant_id, collection_id):
                 raise _not_found(collection_id)
-            # it may have held any number of outputs: mark all as changed
+            # The collection may have had any number of outputs, so all outputs count as changed.
             await changes.write_marked(tx, tenant_id, None)
 
         await (await self._databases.shard_of(tenant_id)).run(TransactionStep.GALLERY, work)
@@ -79,17 +77,17 @@ class CollectionService:
     async def _views(self, tenant_id: str, *, id_: str | None = None) -> list[CollectionView]:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.all_collections(tx, tenant_id, id_=id_)
-        covers = await self._listing.by_ids(tenant_id, [each.cover_id for each in found if each.cover_id])
-        shown = {view.output.id: view for view in await self._listing.views(tenant_id, list(covers.values()))}
+        outputs = await self._listing.by_ids(tenant_id, [row.cover_id for row in found if row.cover_id])
+        covers = {view.output.id: view for view in await self._listing.views(tenant_id, list(outputs.values()))}
         return [
             CollectionView(
-                id=each.id,
-                name=each.name,
-                created_at=each.created_at,
-                count=each.outputs,
-                cover=shown.get(each.cover_id or ""),
+                id=row.id,
+                name=row.name,
+                created_at=row.created_at,
+                count=row.outputs,
+                cover=covers.get(row.cover_id or ""),
             )
-            for each in found
+            for row in found
         ]
 
 

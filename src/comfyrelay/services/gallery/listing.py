@@ -25,23 +25,23 @@ from comfyrelay.domain.payloads import JobPayload
 from comfyrelay.errors import InvalidInput
 from comfyrelay.services.databases import Databases
 from comfyrelay.services.jobs.views.media import MediaViews
-from comfyrelay.services.paging import Listed, listed
+from comfyrelay.services.paging import ResultPage, make_page
 from comfyrelay.storage.headers import servable_content_type
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.central import catalogue
-from comfyrelay.store.central.catalogue import Named
+from comfyrelay.store.central.catalogue import NamedWorkflow
 from comfyrelay.store.tenant.library import gallery
 
-# More than a user scrolls through; older outputs are found by filters.
+# More outputs than a user scrolls through. Filters find older outputs.
 MAX_INDEXED = 50_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-_UNKNOWN = Named(slug="", name="")
+_UNKNOWN = NamedWorkflow(slug="", name="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GalleryQuery:
-    """Filters of a user. `first_day` and `last_day` are inclusive, in the time zone `zone`."""
+    """The filters of a request. `first_day` and `last_day` are inclusive, in the time zone `zone`."""
 
     search: str = ""
     workflow: str | None = None
@@ -70,15 +70,15 @@ class GalleryOutputView:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputPage:
-    """`total` counts the matching outputs of all pages."""
+    """A page of outputs. `total` is the number of matching outputs on all pages."""
 
-    listed: Listed[GalleryOutputView]
+    listed: ResultPage[GalleryOutputView]
     total: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputGroup:
-    """A group of outputs. `key` identifies it, `name` is shown."""
+    """A group of outputs. `key` identifies the group, `name` is its display name."""
 
     key: str
     name: str
@@ -87,7 +87,7 @@ class OutputGroup:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OutputIndex:
-    """`total` counts all matching outputs; `groups` hold at most `MAX_INDEXED`."""
+    """All matching outputs in groups. `total` is their number; `groups` have at most the first `MAX_INDEXED`."""
 
     groups: Sequence[OutputGroup]
     total: int
@@ -114,11 +114,11 @@ class GalleryListing:
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.page(tx, tenant_id, wanted, sort=sort, after=after, limit=limit + 1)
             total = await gallery.count(tx, tenant_id, wanted)
-        page = listed(found, _cursor, limit=limit)
-        return OutputPage(listed=page.holding(await self.views(tenant_id, page.items)), total=total)
+        page = make_page(found, limit=limit, key=_cursor)
+        return OutputPage(listed=page.with_items(await self.views(tenant_id, page.items)), total=total)
 
     async def days(self, tenant_id: str, query: GalleryQuery) -> list[tuple[date, int]]:
-        """Number of outputs per day, newest first, without empty days."""
+        """Return the number of outputs per day, newest first, without empty days."""
         zone = _zone(query.zone)
         wanted = await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
@@ -131,7 +131,7 @@ class GalleryListing:
     async def index(
         self, tenant_id: str, query: GalleryQuery, *, by: Grouping, sort: GallerySort = GallerySort.NEWEST
     ) -> OutputIndex:
-        """All matching outputs in groups. Groups are ordered by their first output."""
+        """Return all matching outputs in groups. Groups are in the order of their first output."""
         zone, wanted = _zone(query.zone), await self._filter(tenant_id, query)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.glimpses(
@@ -139,24 +139,24 @@ class GalleryListing:
             )
             total = len(found) if len(found) < MAX_INDEXED else await gallery.count(tx, tenant_id, wanted)
         is_named = by in (Grouping.WORKFLOW, Grouping.PROMPT)
-        names = await self._names({each.workflow_id for each in found}) if is_named else {}
-        # in a thread: a large gallery would block the event loop
+        names = await self._names({item.workflow_id for item in found}) if is_named else {}
+        # In a thread, because a large gallery would block the event loop.
         groups = await asyncio.to_thread(_grouped, found, partial(_group, by=by, zone=zone, names=names))
         return OutputIndex(groups=groups, total=total)
 
     async def by_ids(self, tenant_id: str, ids: Sequence[str]) -> dict[str, GalleryOutput]:
-        """The tenant's outputs with these ids, in this order. Unknown ids are left out."""
+        """Return the tenant's outputs with these ids, in this order. Unknown ids are omitted."""
         if not ids:
             return {}
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
         return {id_: found[id_] for id_ in ids if id_ in found}
 
-    async def workflow_names(self, found: Iterable[GalleryOutput]) -> Mapping[int, Named]:
-        """Names of the workflows that made these outputs."""
-        return await self._names({each.workflow_id for each in found})
+    async def workflow_names(self, found: Iterable[GalleryOutput]) -> Mapping[int, NamedWorkflow]:
+        """Return the names of the workflows of these outputs."""
+        return await self._names({output.workflow_id for output in found})
 
-    async def _names(self, ids: Collection[int]) -> Mapping[int, Named]:
+    async def _names(self, ids: Collection[int]) -> Mapping[int, NamedWorkflow]:
         if not ids:
             return {}
         async with self._databases.central.read() as tx:
@@ -167,11 +167,11 @@ class GalleryListing:
             return []
         names = await self.workflow_names(found)
         async with (await self._databases.shard_of(tenant_id)).read() as tx:
-            collections = await gallery.collections_of(tx, [each.id for each in found])
+            collections = await gallery.collections_of(tx, [output.id for output in found])
         views = []
         for output in found:
-            named, payload = names.get(output.workflow_id, _UNKNOWN), JobPayload.from_json(output.payload)
-            filename = file_name(output, named.slug)
+            workflow, payload = names.get(output.workflow_id, _UNKNOWN), JobPayload.from_json(output.payload)
+            filename = file_name(output, workflow.slug)
             url = await self._objects.sign_download(
                 output.path,
                 ttl_seconds=self._ttl_seconds,
@@ -184,9 +184,9 @@ class GalleryListing:
                     output=output,
                     url=url,
                     filename=filename,
-                    workflow_slug=named.slug,
-                    workflow_name=named.name,
-                    prompt=main_prompt(payload, named.prompt),
+                    workflow_slug=workflow.slug,
+                    workflow_name=workflow.name,
+                    prompt=main_prompt(payload, workflow.prompt),
                     seed=payload.seed,
                     poster_url=poster_url,
                     preview_url=preview_url,
@@ -198,13 +198,13 @@ class GalleryListing:
     async def _filter(self, tenant_id: str, query: GalleryQuery) -> GalleryFilter:
         zone, words = _zone(query.zone), query.search.split()
         if len(words) > MAX_SEARCH_TERMS:
-            raise InvalidInput(errors={"q": f"Search for {MAX_SEARCH_TERMS} words at most."})
+            raise InvalidInput(errors={"q": f"Search for at most {MAX_SEARCH_TERMS} words."})
         workflow_ids, named = None, [frozenset[int]()] * len(words)
         if words or query.workflow is not None:
             async with self._databases.central.read() as tx:
                 if query.workflow is not None:
-                    workflow_ids = await catalogue.workflows_called(tx, tenant_id, slug=query.workflow)
-                named = [await catalogue.workflows_called(tx, tenant_id, part=word) for word in words]
+                    workflow_ids = await catalogue.find_workflows(tx, tenant_id, slug=query.workflow)
+                named = [await catalogue.find_workflows(tx, tenant_id, part=word) for word in words]
         return GalleryFilter(
             terms=tuple(SearchTerm(text=text, workflow_ids=ids) for text, ids in zip(words, named, strict=True)),
             workflow_ids=workflow_ids,
@@ -219,26 +219,25 @@ class GalleryListing:
 
 def _grouped(found: Sequence[GridItem], group_of: Callable[[GridItem], tuple[str, str]]) -> list[OutputGroup]:
     groups: dict[str, tuple[str, list[GridItem]]] = {}
-    for each in found:
-        key, name = group_of(each)
-        groups.setdefault(key, (name, []))[1].append(each)
+    for item in found:
+        key, name = group_of(item)
+        groups.setdefault(key, (name, []))[1].append(item)
     return [OutputGroup(key=key, name=name, items=items) for key, (name, items) in groups.items()]
 
 
-def _group(each: GridItem, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, Named]) -> tuple[str, str]:
-    """Key and name of the group; empty if the output belongs to none."""
+def _group(item: GridItem, *, by: Grouping, zone: ZoneInfo, names: Mapping[int, NamedWorkflow]) -> tuple[str, str]:
+    """Return the key and name of the output's group. They are empty if the output belongs to none."""
+    workflow = names.get(item.workflow_id, _UNKNOWN)
     match by:
         case Grouping.DAY:
-            day = each.created_at.astimezone(zone).date().isoformat()
+            day = item.created_at.astimezone(zone).date().isoformat()
             return day, day
         case Grouping.BATCH:
-            return each.batch_id or "", each.batch_label or ""
+            return item.batch_id or "", item.batch_label or ""
         case Grouping.WORKFLOW:
-            named = names.get(each.workflow_id, _UNKNOWN)
-            return named.slug, named.name
+            return workflow.slug, workflow.name
         case Grouping.PROMPT:
-            named = names.get(each.workflow_id, _UNKNOWN)
-            prompt = main_prompt(JobPayload.from_json(each.payload), named.prompt) or ""
+            prompt = main_prompt(JobPayload.from_json(item.payload), workflow.prompt) or ""
             return prompt, prompt
 
 
@@ -246,8 +245,8 @@ def _zone(name: str) -> ZoneInfo:
     try:
         return ZoneInfo(name)
     except (OSError, ValueError, LookupError):
-        # the name is a folder, a path outside the database, or unknown
-        raise InvalidInput(errors={"tz": f"{name!r} is not a time zone; send a name like Europe/Vienna."}) from None
+        # The name is a folder, a path outside the database, or unknown.
+        raise InvalidInput(errors={"tz": f"{name!r} is not a time zone. Send a name like Europe/Vienna."}) from None
 
 
 def _midnight(day: date | None, zone: ZoneInfo, field: str, *, days: int = 0) -> datetime | None:
@@ -258,7 +257,7 @@ def _midnight(day: date | None, zone: ZoneInfo, field: str, *, days: int = 0) ->
 
 
 def _cursor(output: GalleryOutput) -> str:
-    """Includes the time: the last output of a page may be deleted before the next page is requested."""
+    """Return the time and id of an output. The output may be deleted before the next page is requested."""
     return f"{(output.created_at - _EPOCH) // _MICROSECOND}-{output.id}"
 
 
@@ -269,4 +268,4 @@ def _parse_cursor(cursor: str) -> tuple[datetime, str]:
             raise ValueError(cursor)
         return _EPOCH + int(moment) * _MICROSECOND, id_
     except (OverflowError, ValueError):
-        raise InvalidInput(errors={"cursor": "This is not a next_cursor of the gallery."}) from None
+        raise InvalidInput(errors={"cursor": "This is not a `next_cursor` of the gallery."}) from None

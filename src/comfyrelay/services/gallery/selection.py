@@ -17,7 +17,7 @@ from comfyrelay.store.tenant.library import gallery
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DeletionResult:
-    """Deleted outputs, and the result for the jobs that made them."""
+    """The deleted outputs, and the result of deleting their jobs."""
 
     deleted: Sequence[str]
     missing: Sequence[str]
@@ -38,12 +38,12 @@ class OutputActions:
         add_to: str | None = None,
         remove_from: str | None = None,
     ) -> MarksChanged:
-        """Mark outputs and change collections in one transaction."""
+        """Mark outputs, and add them to or remove them from a collection, in one transaction."""
 
         async def work(tx: Tx) -> list[str]:
-            for each in filter(None, (add_to, remove_from)):
-                if not await gallery.lock_collection(tx, tenant_id, each):
-                    raise NotFound(f"You have no collection {each!r}.")
+            for collection_id in filter(None, (add_to, remove_from)):
+                if not await gallery.lock_collection(tx, tenant_id, collection_id):
+                    raise NotFound(f"You have no collection {collection_id!r}.")
             found = list(await gallery.by_ids(tx, tenant_id, set(ids)))
             if found:
                 await gallery.mark(tx, tenant_id, found, change)
@@ -58,19 +58,19 @@ class OutputActions:
         return MarksChanged(changed=len(found), missing=_missing(ids, found))
 
     async def delete(self, tenant_id: str, ids: Sequence[str], *, keep_files: bool = False) -> DeletionResult:
-        """Delete the jobs that made these outputs, with their logs and all their outputs."""
+        """Delete the jobs of these outputs, with their logs and all their outputs."""
         shard = await self._databases.shard_of(tenant_id)
         async with shard.read() as tx:
             found = await gallery.by_ids(tx, tenant_id, set(ids))
-            job_ids = sorted({each.job_id for each in found.values()})
-            going = set(await gallery.of_jobs(tx, tenant_id, job_ids))
+            job_ids = sorted({output.job_id for output in found.values()})
+            before = set(await gallery.of_jobs(tx, tenant_id, job_ids))
         done = BulkResult()
         if job_ids:
             done = await self._bulk.run(tenant_id, BulkAction.DELETE, ids=job_ids, keep_files=keep_files)
         async with shard.read() as tx:
-            left = await gallery.by_ids(tx, tenant_id, going)
-        return DeletionResult(deleted=sorted(going - left.keys()), missing=_missing(ids, set(found)), jobs=done)
+            after = await gallery.by_ids(tx, tenant_id, before)
+        return DeletionResult(deleted=sorted(before - after.keys()), missing=_missing(ids, set(found)), jobs=done)
 
 
 def _missing(ids: Sequence[str], found: set[str]) -> list[str]:
-    return [fromkey for fromkey in dict.fromkeys(ids) if fromkey not in found]
+    return [id_ for id_ in dict.fromkeys(ids) if id_ not in found]

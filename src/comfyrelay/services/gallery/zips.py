@@ -1,4 +1,4 @@
-"""Stream many outputs as one zip file, with at most one piece in memory."""
+"""Stream outputs as one zip file, with at most one piece in memory."""
 
 import asyncio
 import io
@@ -19,10 +19,10 @@ from comfyrelay.services.transactions import TransactionStep
 from comfyrelay.storage.objects import ObjectStore
 from comfyrelay.store.tenant.library import gallery
 
-# Time to start a download; one that has started is not interrupted.
+# Time until a download must start. A download that has started is not interrupted.
 TTL_SECONDS = 900.0
 MISSING = "missing.txt"
-# Assumed for unknown sizes, so that the header has 64-bit fields.
+# Assumed if the size is unknown, so that the header has 64-bit fields.
 _UNKNOWN_SIZE = 2**32
 
 
@@ -41,7 +41,7 @@ class Zips:
         self._listing = listing
 
     async def create(self, user: User, ids: Sequence[str]) -> str:
-        """Create a temporary download for this user and return its id."""
+        """Create a temporary download for this user, and return its id."""
         if not await self._listing.by_ids(user.tenant_id, ids):
             raise NotFound("None of these outputs exists.")
         zip_id, shard = secrets.token_urlsafe(24), await self._databases.shard_of(user.tenant_id)
@@ -59,17 +59,17 @@ class Zips:
         return zip_id
 
     async def open(self, user: User, zip_id: str) -> AsyncIterator[bytes]:
-        """The pieces of the zip file."""
+        """Return the pieces of the zip file."""
         async with (await self._databases.shard_of(user.tenant_id)).read() as tx:
             ids = await gallery.zip_of(tx, user.tenant_id, user.id, zip_id)
         if ids is None:
-            raise NotFound("This download does not exist or has expired: create a new one.")
+            raise NotFound("This download does not exist or has expired. Create a new one.")
         entries = await self.list_entries(user.tenant_id, ids, in_folders=True)
         found = {entry.output.id for entry in entries}
         return self._pieces(entries, missing=[id_ for id_ in ids if id_ not in found])
 
     async def list_entries(self, tenant_id: str, ids: Sequence[str], *, in_folders: bool) -> list[ZipEntry]:
-        """Existing outputs with unique names. With `in_folders`, each batch has its own folder."""
+        """Return the existing outputs with unique names. With `in_folders`, each batch has its own folder."""
         found = list((await self._listing.by_ids(tenant_id, ids)).values())
         workflows = await self._listing.workflow_names(found)
 
@@ -80,18 +80,18 @@ class Zips:
         def folder_of(output: GalleryOutput) -> str | None:
             return (output.batch_label or "batch") if in_folders and output.batch_id is not None else None
 
-        # in a thread: thousands of names take a while
+        # In a thread, because thousands of names take a while.
         names = await asyncio.to_thread(archive_names, found, name_of, folder_of)
         return [ZipEntry(name=name, output=output) for name, output in zip(names, found, strict=True)]
 
     async def _pieces(self, entries: Sequence[ZipEntry], *, missing: Sequence[str]) -> AsyncIterator[bytes]:
-        sink, lost = _Sink(), [f"{each}: it was deleted" for each in missing]
-        # media files do not compress
+        sink, lost = _Sink(), [f"{id_}: it was deleted" for id_ in missing]
+        # Media files do not compress.
         with ZipFile(sink, "w", ZIP_STORED) as archive:
             for entry in entries:
                 async with aclosing(self._stream(entry.output.path)) as pieces:
                     try:
-                        # read before the header is written, so that a missing file leaves no entry
+                        # Read before the header is written, so that a missing file has no entry.
                         first = await anext(pieces, b"")
                     except NotFound:
                         lost.append(f"{entry.name}: the file is missing in storage")
@@ -103,13 +103,13 @@ class Zips:
                             written += file.write(piece)
                             yield sink.drain()
                     if entry.output.size is not None and written != entry.output.size:
-                        # abort, so that the client gets an incomplete zip and not a wrong one
+                        # Abort, so that the client gets an incomplete zip file and not a wrong one.
                         raise StorageUnavailable(
                             f"{entry.output.path} has {written} bytes instead of {entry.output.size}."
                         )
                 yield sink.drain()
             if lost:
-                archive.writestr(_unused_name(MISSING, entries), "".join(f"{each}\n" for each in lost))
+                archive.writestr(_unused_name(MISSING, entries), "".join(f"{line}\n" for line in lost))
         yield sink.drain()
 
     async def _stream(self, path: str) -> AsyncGenerator[bytes, None]:
@@ -118,7 +118,7 @@ class Zips:
 
 
 class _Sink(io.RawIOBase):
-    """Buffer between ZipFile and the response. It is not seekable, so ZipFile never rewrites headers."""
+    """A buffer between `ZipFile` and the response. It is not seekable, so `ZipFile` never rewrites headers."""
 
     def __init__(self) -> None:
         self._written = bytearray()
@@ -131,24 +131,24 @@ class _Sink(io.RawIOBase):
         return len(data)
 
     def drain(self) -> bytes:
-        taken = bytes(self._written)
+        data = bytes(self._written)
         self._written.clear()
-        return taken
+        return data
 
 
 def _info(entry: ZipEntry) -> ZipInfo:
     output = entry.output
-    # the zip format starts in 1980
+    # The zip format has no dates before 1980.
     moment = max(output.created_at.timetuple()[:6], (1980, 1, 1, 0, 0, 0))
     info = ZipInfo(entry.name, moment)
     info.external_attr = 0o644 << 16
-    # decides between 32-bit and 64-bit size fields
+    # The size decides between 32-bit and 64-bit fields.
     info.file_size = _UNKNOWN_SIZE if output.size is None else output.size
     return info
 
 
 def _unused_name(name: str, entries: Sequence[ZipEntry]) -> str:
-    """The name, with a number if a file or folder already has it."""
+    """Return the name, with a number if a file or folder already has it."""
     taken = {part.casefold() for entry in entries for part in (entry.name, PurePosixPath(entry.name).parts[0])}
     stem, _, suffix = name.rpartition(".")
     others = (f"{stem} ({n}).{suffix}" for n in count(2))
