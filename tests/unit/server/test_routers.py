@@ -8,7 +8,7 @@ from fastapi import FastAPI
 from starlette.routing import Match
 
 from comfyrelay.server.http.bodies import BodyRoute
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 
 PREFIXES = ("/api/jobs", "/api/fleets/{slug}", "/api")
 

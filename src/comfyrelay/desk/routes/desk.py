@@ -22,7 +22,7 @@ from comfyrelay.protocol.desk import (
 )
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 
 router = Router(prefix="/api/desk", tags=["desk"])
 ROUTERS = (*(each.router for each in (embedded_workflow, estimates, batches, gallery, page, scripts, sessions)), router)

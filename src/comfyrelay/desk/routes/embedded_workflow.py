@@ -4,9 +4,8 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.user import EmbeddedWorkflow
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import IdInPath, Router
 from comfyrelay.services.catalogue.embedded_workflow import read_embedded_workflow
 
 router = Router(prefix="/api/desk/files", tags=["desk"])

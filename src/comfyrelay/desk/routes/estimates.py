@@ -22,7 +22,7 @@ from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 from comfyrelay.services.jobs.views.estimate import EstimateRequest
 from comfyrelay.storage.local import LocalObjects
 

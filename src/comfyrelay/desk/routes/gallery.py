@@ -9,7 +9,7 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 
 router = Router(prefix="/api/desk/gallery", tags=["desk"])
 

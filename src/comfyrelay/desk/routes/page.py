@@ -17,9 +17,8 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.fields import MAX_ID
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import IdInPath, Router
 from comfyrelay.server.operations.files import FILE_HEADERS
 from comfyrelay.services.jobs.views.overview import JobDetails
 from comfyrelay.storage.headers import content_disposition

@@ -11,7 +11,7 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.desk import Script, ScriptCommand, ScriptJob
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 
 router = Router(prefix="/api/desk/script", tags=["desk"])
 

@@ -5,9 +5,8 @@ from comfyrelay.protocol.admin import autoscaling as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import Limit, NumberCursor, SlugInPath, page_of
 from comfyrelay.services.autoscaling.views import ScalingView
 
 router = admin_router("/fleets/{stage}/{slug}")

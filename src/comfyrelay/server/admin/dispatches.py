@@ -13,9 +13,8 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.records import Waiting
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import DispatchId, Limit, NumberCursor, TextFilter
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import DispatchId, Limit, NumberCursor, TextFilter, page_of
 from comfyrelay.services.operations.inspection import DispatchView
 
 router = admin_router()

@@ -15,9 +15,8 @@ from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import Limit, NumberCursor, SlugInPath, page_of
 from comfyrelay.services.workers.views import FleetView
 
 router = admin_router("/fleets")

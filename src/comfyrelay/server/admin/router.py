@@ -10,7 +10,7 @@ from comfyrelay.server.http.auth import SAFE_METHODS, current_admin
 from comfyrelay.server.http.bodies import BodyRoute
 from comfyrelay.server.http.context import Context
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 from comfyrelay.services.operations.live import ANY
 
 E = TypeVar("E", bound=Callable[..., Any])

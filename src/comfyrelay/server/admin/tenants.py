@@ -9,9 +9,8 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, NumberCursor, TenantId, TextCursor, TextFilter
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import Limit, NumberCursor, TenantId, TextCursor, TextFilter, page_of
 from comfyrelay.services.operations.inspection import TenantView
 from comfyrelay.services.paging import make_page
 

@@ -7,8 +7,8 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import IdInPath
 from comfyrelay.services.accounts.links import NewLink
 
 router = admin_router("/users")

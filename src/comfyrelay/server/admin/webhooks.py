@@ -9,9 +9,8 @@ from comfyrelay.protocol.admin import operations as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, TextFilter
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, TextFilter, page_of
 from comfyrelay.services.webhooks.overview import DeliveryOfTenant
 
 router = admin_router()

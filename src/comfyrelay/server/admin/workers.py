@@ -11,9 +11,8 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, NumberCursor, TextFilter, WorkerCursor, WorkerId
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import Limit, NumberCursor, TextFilter, WorkerCursor, WorkerId, page_of
 
 router = admin_router("/workers")
 # A request for logs answers a parked poll, and a worker with a job sends heartbeats at least this often.

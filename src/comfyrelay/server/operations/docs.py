@@ -6,7 +6,7 @@ from typing import Literal
 from fastapi import Response
 from fastapi.responses import FileResponse, HTMLResponse
 
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 
 router = Router(prefix="/docs", include_in_schema=False)
 

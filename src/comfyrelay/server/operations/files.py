@@ -18,7 +18,7 @@ from comfyrelay.errors import InvalidInput
 from comfyrelay.media.previews import MAX_BYTES, is_preview, is_preview_path
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 from comfyrelay.server.operations.ranges import Unsatisfiable, parse_range
 from comfyrelay.storage.headers import content_disposition
 from comfyrelay.storage.objects import LocalObjects, ObjectStat

@@ -12,7 +12,7 @@ from comfyrelay.errors import RequestTimeout, TooLarge
 from comfyrelay.protocol.base import Answer
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 from comfyrelay.text import is_storable
 
 router = Router(prefix="/api/webhooks", tags=["payments"])

@@ -9,7 +9,7 @@ from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import ContextOf
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 from comfyrelay.server.user.accounts import signed_in
 
 router = Router(prefix="/api", tags=["account"])

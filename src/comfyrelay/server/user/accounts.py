@@ -12,10 +12,8 @@ from comfyrelay.server.http.auth import Bearer, CurrentUser
 from comfyrelay.server.http.bodies import anonymous_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, NumberCursor, Router, page_of
 from comfyrelay.services.accounts.sign_in import SESSION
 from comfyrelay.services.paging import make_page
 

@@ -12,10 +12,8 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, page_of, user_router
 from comfyrelay.server.user.jobs import move_message, move_target, submission
 from comfyrelay.services.jobs.batches import BatchRequest, BatchState
 from comfyrelay.services.jobs.submission.requests import ItemRequest

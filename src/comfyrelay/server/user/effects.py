@@ -14,10 +14,8 @@ from comfyrelay.protocol.fields import MAX_ID
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, NumberCursor, SlugInPath
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import Limit, NumberCursor, SlugInPath, page_of, user_router
 from comfyrelay.services.catalogue.availability import MissingRequirements
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.library import OfferedEffect, inputs_of

@@ -15,10 +15,8 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.jobs import JobEvent
 from comfyrelay.server.http.auth import AccessCheck, CurrentUser
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import IdInPath, Limit, NumberCursor
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import IdInPath, Limit, NumberCursor, page_of, user_router
 from comfyrelay.server.http.streams import KEEP_ALIVE_SECONDS, EventStreamResponse, stream_responses
 
 router = user_router("/api/ai-jobs", "jobs")

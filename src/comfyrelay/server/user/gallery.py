@@ -14,9 +14,8 @@ from comfyrelay.protocol.fields import ID, STORABLE
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, SlugFilter, user_router
 from comfyrelay.services.gallery.collections import CollectionView
 from comfyrelay.services.gallery.listing import GalleryOutputView, GalleryQuery, OutputGroup
 from comfyrelay.storage.headers import content_disposition
@@ -34,7 +33,7 @@ _ZIP_HEADERS = {
 async def _query(
     *,
     q: Annotated[str, Query(max_length=200, pattern=STORABLE, description=_SEARCH)] = "",
-    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
+    workflow: SlugFilter = None,
     batch: Annotated[str | None, Query(max_length=64, pattern=ID, description="its id")] = None,
     kind: OutputKind | None = None,
     mark: MarkFilter | None = None,

@@ -11,16 +11,23 @@ from comfyrelay.domain.records.jobs import JobRecord
 from comfyrelay.errors import NotFound
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.fields import ID, STORABLE
+from comfyrelay.protocol.fields import ID
 from comfyrelay.protocol.records import BulkResult
 from comfyrelay.protocol.user import Deleted
 from comfyrelay.server.http.auth import CurrentUser, authenticate_user
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import Context, ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, SearchText
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import (
+    Cursor,
+    IdInPath,
+    Limit,
+    NumberCursor,
+    SearchText,
+    SlugFilter,
+    page_of,
+    user_router,
+)
 from comfyrelay.services.jobs.submission.requests import ItemRequest, JobRequest, chosen_stage
 from comfyrelay.services.jobs.views.jobs import JobView
 
@@ -62,7 +69,7 @@ async def jobs(
     batch_id: Annotated[str | None, Query(max_length=64, pattern=ID)] = None,
     no_batch: Annotated[bool, Query(description="only jobs without a batch")] = False,
     expired: Annotated[bool, Query(description="only jobs with expired outputs")] = False,
-    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
+    workflow: SlugFilter = None,
     q: SearchText = None,
     sort: Literal["newest", "oldest"] = "newest",
     limit: Limit = 50,

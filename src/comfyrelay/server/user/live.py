@@ -9,7 +9,7 @@ from fastapi.responses import StreamingResponse
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.server.http.auth import AccessCheck, CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import user_router
 from comfyrelay.server.http.streams import (
     KEEP_ALIVE_SECONDS,
     EventStreamResponse,

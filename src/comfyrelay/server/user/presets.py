@@ -5,10 +5,8 @@ from comfyrelay.protocol import user as wire
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import Cursor, IdInPath, Limit, page_of, user_router
 
 router = user_router("/api/presets", "presets")
 

@@ -8,9 +8,8 @@ from comfyrelay.domain.queue.states import TERMINAL_JOB, JobStatus
 from comfyrelay.media.previews import TYPE
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import IdInPath, user_router
 
 # A browser may display an upload of a worker, and must never execute it.
 HEADERS = {

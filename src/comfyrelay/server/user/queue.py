@@ -1,19 +1,21 @@
 """The queue: running, waiting and ended batches and single jobs."""
 
-from typing import Annotated
-
-from fastapi import Query
-
 from comfyrelay.domain.queue.states import JobStatus, UnitStatus
 from comfyrelay.protocol import jobs as wire
 from comfyrelay.protocol.base import Answer, Page
-from comfyrelay.protocol.fields import STORABLE
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import plain_page
-from comfyrelay.server.http.parameters import Cursor, IdInPath, Limit, NumberCursor, SearchText
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import (
+    Cursor,
+    IdInPath,
+    Limit,
+    NumberCursor,
+    SearchText,
+    SlugFilter,
+    plain_page,
+    user_router,
+)
 from comfyrelay.services.jobs.views.units import QueueSort, UnitFilter
 
 router = user_router("/api/queue", "queue")
@@ -25,7 +27,7 @@ async def queue(
     context: ContextOf,
     user: CurrentUser,
     status: UnitStatus | None = None,
-    workflow: Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="its slug")] = None,
+    workflow: SlugFilter = None,
     q: SearchText = None,
     sort: QueueSort = QueueSort.QUEUE,
     limit: Limit = 50,

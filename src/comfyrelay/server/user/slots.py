@@ -4,10 +4,8 @@ from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.protocol.user import WorkerSlot
 from comfyrelay.server.http.auth import Admin
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, TextCursor
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import Limit, TextCursor, page_of, user_router
 from comfyrelay.services.workers.slots import SlotView
 
 router = user_router("/api/slots", "slots")

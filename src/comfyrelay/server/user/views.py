@@ -7,9 +7,8 @@ from comfyrelay.protocol.base import Answer
 from comfyrelay.protocol.records import SavedView
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import user_router
+from comfyrelay.server.http.routing import IdInPath, user_router
 
 router = user_router("/api/views", "views")
 

@@ -19,7 +19,7 @@ from comfyrelay.server.http.bodies import large_body, read_body
 from comfyrelay.server.http.context import Context, ContextOf
 from comfyrelay.server.http.limits import address_of
 from comfyrelay.server.http.problems import error_responses
-from comfyrelay.server.http.routers import Router
+from comfyrelay.server.http.routing import Router
 from comfyrelay.server.worker.leased_job import leased_job
 from comfyrelay.services.accounts.sign_in import hash_secret
 from comfyrelay.services.queue.heartbeats import Heartbeat

@@ -5,9 +5,8 @@ from comfyrelay.protocol.admin.fields import DeletedSlug
 from comfyrelay.protocol.base import Answer, Page
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, SlugInPath, TextCursor, TextFilter
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import Limit, SlugInPath, TextCursor, TextFilter, page_of
 from comfyrelay.services.catalogue.effects import EffectView
 
 router = admin_router("/effects")

@@ -7,8 +7,8 @@ from comfyrelay.protocol.user import EmbeddedWorkflow
 from comfyrelay.server.admin.router import admin_router
 from comfyrelay.server.http.auth import CurrentUser
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.parameters import IdInPath
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import IdInPath
 from comfyrelay.services.catalogue.embedded_workflow import read_embedded_workflow
 
 router = admin_router()

@@ -10,9 +10,16 @@ from comfyrelay.server.admin.router import admin_router, changes_nothing
 from comfyrelay.server.http.auth import Admin, authenticate_admin
 from comfyrelay.server.http.bodies import large_body
 from comfyrelay.server.http.context import ContextOf
-from comfyrelay.server.http.pages import page_of
-from comfyrelay.server.http.parameters import Limit, SlugInPath, TextCursor, TextFilter, VersionCursor, VersionNumber
 from comfyrelay.server.http.problems import error_responses
+from comfyrelay.server.http.routing import (
+    Limit,
+    SlugInPath,
+    TextCursor,
+    TextFilter,
+    VersionCursor,
+    VersionNumber,
+    page_of,
+)
 from comfyrelay.services.catalogue.graph_import import WorkflowImport
 from comfyrelay.services.catalogue.workflows import WorkerFitness, WorkflowView
 

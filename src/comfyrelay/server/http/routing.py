@@ -1,0 +1,70 @@
+"""Routers, and the parameters and pages of their routes."""
+
+from collections.abc import Callable
+from typing import Annotated, Any, TypeVar
+
+from fastapi import APIRouter, Path, Query
+from fastapi.routing import APIRoute
+from starlette.routing import Match
+from starlette.types import Scope
+
+from comfyrelay.protocol.base import Answer, Page
+from comfyrelay.protocol.fields import ID, MAX_ID, MAX_VERSION, STORABLE
+from comfyrelay.server.http.bodies import BodyRoute
+from comfyrelay.server.http.problems import error_responses
+from comfyrelay.services.paging import ResultPage
+
+T = TypeVar("T")
+U = TypeVar("U")
+_NEXT = "`next_cursor` of the previous page"
+
+IdInPath = Annotated[str, Path(max_length=64, pattern=ID)]
+SlugInPath = Annotated[str, Path(max_length=200, pattern=r"^[^\x00/]+$")]
+# A worker chooses its own id, which may contain a slash.
+WorkerId = Annotated[str, Path(min_length=1, max_length=200, pattern=STORABLE)]
+TenantId = Annotated[str, Path(max_length=64, pattern=r"^[^\x00/]+$")]
+DispatchId = Annotated[int, Path(ge=1, le=MAX_ID)]
+VersionNumber = Annotated[int, Path(ge=1, le=MAX_VERSION)]
+
+TextFilter = Annotated[str | None, Query(max_length=200, pattern=STORABLE)]
+SlugFilter = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description="a slug")]
+SearchText = Annotated[
+    str | None,
+    Query(max_length=200, pattern=STORABLE, description="text in prompts and other values, labels, errors and ids"),
+]
+Limit = Annotated[int, Query(ge=1, le=200, description="maximum number of items")]
+Cursor = Annotated[str | None, Query(max_length=64, pattern=ID, description=_NEXT)]
+NumberCursor = Annotated[int | None, Query(ge=0, le=MAX_ID, description=_NEXT)]
+VersionCursor = Annotated[int | None, Query(ge=0, le=MAX_VERSION, description=_NEXT)]
+WorkerCursor = Annotated[str | None, Query(max_length=220, pattern=r"^[0-9]{1,9}/", description=_NEXT)]
+TextCursor = Annotated[str | None, Query(max_length=200, pattern=STORABLE, description=_NEXT)]
+
+
+class Router(APIRouter):
+    """FastAPI matches each request against all routes of all routers, about two hundred. This router checks its prefix
+    first."""
+
+    def __init__(self, *, prefix: str, route_class: type[APIRoute] = BodyRoute, **options: Any) -> None:
+        super().__init__(prefix=prefix, route_class=route_class, **options)
+        self._path_start = prefix.partition("{")[0]
+
+    def matches(self, scope: Scope) -> tuple[Match, Scope]:
+        # A mounted application has a root path.
+        if not scope["path"].removeprefix(scope.get("root_path", "")).startswith(self._path_start):
+            return Match.NONE, {}
+        return super().matches(scope)
+
+
+def user_router(prefix: str, tag: str) -> Router:
+    """Create a router whose routes require a user, and document the errors that all of them share."""
+    return Router(prefix=prefix, tags=[tag], responses=error_responses(401, 503))
+
+
+def plain_page(listed: ResultPage[T]) -> Answer[Page[T]]:
+    """Return a page whose items are response models already."""
+    return Answer(data=Page(items=list(listed.items), next_cursor=listed.next_cursor))
+
+
+def page_of(listed: ResultPage[T], body: Callable[[T], U]) -> Answer[Page[U]]:
+    """Return a page with the response model of each item."""
+    return Answer(data=Page(items=[body(item) for item in listed.items], next_cursor=listed.next_cursor))
